@@ -1,0 +1,104 @@
+"""The port through which a workspace's tree is reached, wherever it lives.
+
+`holdfast.files.local.LocalTree` implements it for a directory of this machine and `holdfast.testing.memory_tree.MemoryTree`
+without any file system; the contract suite in `holdfast.testing.tree_contract` holds for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from holdfast.model.entries import Change, Entry, NotCaptured
+    from holdfast.model.ids import Hash
+    from holdfast.model.sinks import BlobSink, Content, Progress
+
+
+class Scan(NamedTuple):
+    """What a tree held at the time of a scan.
+
+    Either the whole tree (``base`` is None and ``changes`` maps every path to its entry) or how it differs from the manifest
+    ``base`` (then ``changes`` holds just the paths that differ, None for a deleted one). Paths that were not captured are in
+    ``not_captured``, always in full, sorted by path.
+    """
+
+    base: Hash | None
+    changes: dict[bytes, Entry | None]
+    not_captured: list[NotCaptured]
+    files_read: int
+    """How many files were read and hashed."""
+
+
+class Applied(NamedTuple):
+    """What `Tree.apply` did; the three lists together name every change that was asked for."""
+
+    written: list[bytes]
+    deleted: list[bytes]
+    skipped: list[NotCaptured]
+    """Paths that were left alone, each with the reason."""
+
+
+class Tree(Protocol):
+    """A directory tree. One user at a time; the engine holds the workspace's lock around each call."""
+
+    def scan(
+        self,
+        sink: BlobSink,
+        *,
+        base: Hash | None = None,
+        lookup: Lookup | None = None,
+        full_hash: bool = False,
+        progress: Progress | None = None,
+    ) -> Scan:
+        """Find out what the tree holds; content that is not known to be unchanged goes to ``sink``.
+
+        ``base`` is the manifest that the caller would like to hear the differences from. The tree may answer in full instead;
+        it answers relative to ``base`` only if it is sure. ``lookup`` gives the base manifest's entry of a path, for the
+        tree to name the earlier version to the sink. ``full_hash`` distrusts every remembered hash.
+
+        A file that vanishes, cannot be read or does not hold still is in ``not_captured``; the scan goes on.
+        Raises `NotFoundError` if the root itself is gone. Nothing in the tree is changed.
+        """
+        ...
+
+    def settle(self, root: Hash) -> None:
+        """Remember that the state found by the last `scan`, or made by the last `apply`, is the manifest ``root``.
+
+        Makes the next scan cheap. Losing it is harmless: the next scan is slower, never wrong.
+        """
+        ...
+
+    def read(self, path: bytes) -> Content:
+        """The present content of the file or link at ``path``; raises `NotFoundError` if there is none, `EscapeError` as I7."""
+        ...
+
+    def apply(
+        self,
+        deletes: Sequence[Change],
+        writes: Iterable[tuple[Change, Content | None]],
+        *,
+        nonce: str,
+        progress: Progress | None = None,
+    ) -> Applied:
+        """Make the tree go from each change's ``before`` to its ``after``, touching nothing else.
+
+        ``deletes`` come first, deepest directories last emptied; directories that become empty are removed. ``writes`` come
+        with their content, or None where only permissions differ. Each path is replaced atomically, and only if it is
+        still what the last `scan` saw there; otherwise it is skipped and reported, as is anything in the way that no
+        checkpoint holds. When the call returns, all of it is durable. ``nonce`` is part of the names of temporary files,
+        so that `clean` finds them after a crash. Repeating a call that was cut short finishes it.
+        """
+        ...
+
+    def clean(self, nonce: str) -> int:
+        """Remove what a killed `apply` with this nonce left lying; returns how many files that were. Idempotent."""
+        ...
+
+
+class Lookup(Protocol):
+    """Gives the entry of a path in some manifest, or None."""
+
+    def __call__(self, path: bytes) -> Entry | None:
+        """The entry at ``path``."""
+        ...

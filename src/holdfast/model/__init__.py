@@ -1,0 +1,1 @@
+"""Values and rules of Holdfast: ids, entries, changes, errors, configuration. Pure: no I/O, no framework."""

@@ -1,0 +1,107 @@
+"""What a manifest says of one path, and how two manifests differ."""
+
+from __future__ import annotations
+
+import stat
+from typing import NamedTuple
+
+from holdfast.model.ids import Hash
+
+SYMLINK_MODE = stat.S_IFLNK
+"""The mode of every symbolic link entry; its content is the target, its size the target's length."""
+
+
+class Entry(NamedTuple):
+    """One file or symbolic link of a manifest; its path is the key it stands under.
+
+    ``mode`` is ``S_IFREG`` with the 0777 permission bits, or exactly `SYMLINK_MODE`.
+    """
+
+    hash: Hash
+    size: int
+    mode: int
+
+    @property
+    def is_symlink(self) -> bool:
+        """True for a symbolic link."""
+        return self.mode == SYMLINK_MODE
+
+    @property
+    def permissions(self) -> int:
+        """The 0777 bits; 0777 for a symbolic link, as the kernel shows it."""
+        return 0o777 if self.mode == SYMLINK_MODE else self.mode & 0o777
+
+
+def file_entry(hash: Hash, size: int, permissions: int) -> Entry:  # noqa: A002 - the field's own name
+    """The entry of a regular file with the given permission bits (masked to 0777)."""
+    return Entry(hash, size, stat.S_IFREG | (permissions & 0o777))
+
+
+def symlink_entry(hash: Hash, size: int) -> Entry:  # noqa: A002 - the field's own name
+    """The entry of a symbolic link whose target has the given hash and length."""
+    return Entry(hash, size, SYMLINK_MODE)
+
+
+def is_entry_mode(mode: int) -> bool:
+    """True if ``mode`` is one that an `Entry` may carry."""
+    return mode == SYMLINK_MODE or (stat.S_ISREG(mode) and not mode & ~(stat.S_IFREG | 0o777))
+
+
+class Change(NamedTuple):
+    """How one path differs between a base and a target; at least one side is there and the sides are not equal."""
+
+    path: bytes
+    before: Entry | None
+    after: Entry | None
+
+    @property
+    def status(self) -> str:
+        """``A`` added, ``D`` deleted, ``T`` the type differs, ``M`` content or permissions differ."""
+        if self.before is None:
+            return "A"
+        if self.after is None:
+            return "D"
+        return "T" if self.before.is_symlink != self.after.is_symlink else "M"
+
+
+class Counts(NamedTuple):
+    """How many paths a changeset adds, modifies (type changes included) and deletes."""
+
+    added: int = 0
+    modified: int = 0
+    deleted: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.added + self.modified + self.deleted
+
+
+def count_changes(changes: list[Change]) -> Counts:
+    """The counts of ``changes``."""
+    added = sum(1 for change in changes if change.before is None)
+    deleted = sum(1 for change in changes if change.after is None)
+    return Counts(added, len(changes) - added - deleted, deleted)
+
+
+def compose(first: list[Change], second: list[Change]) -> list[Change]:
+    """The changeset that leads where ``first`` and then ``second`` lead; both and the result sorted by path.
+
+    A path that ends as it began is in none. ``second`` must start where ``first`` ends.
+    """
+    merged = {change.path: change for change in first}
+    for change in second:
+        earlier = merged.get(change.path)
+        before = change.before if earlier is None else earlier.before
+        if before == change.after:
+            merged.pop(change.path, None)
+        else:
+            merged[change.path] = Change(change.path, before, change.after)
+    return [merged[path] for path in sorted(merged)]
+
+
+class NotCaptured(NamedTuple):
+    """A path that a checkpoint does not hold, and why (``socket``, ``too large: …``, ``unreadable: …``, …)."""
+
+    path: bytes
+    reason: str

@@ -1,0 +1,91 @@
+"""Every error that Holdfast raises on purpose: one flat hierarchy with stable codes.
+
+An error says what happened, on which path or id, and (``hint``) what to do next. ``code`` is part of the contract
+and never changes its meaning; ``exit_code`` is what the command line ends with. Each edge translates once.
+"""
+
+from __future__ import annotations
+
+
+class HoldfastError(Exception):
+    """Something failed (exit 1). Raised directly only where no subclass says it better."""
+
+    code: str = "failed"
+    exit_code: int = 1
+
+    def __init__(self, message: str, *, hint: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        if code is not None:
+            self.code = code
+
+
+class UsageError(HoldfastError):
+    """The request itself is wrong: a bad argument, a name that means two things, an unknown configuration key (exit 2)."""
+
+    code = "usage"
+    exit_code = 2
+
+
+class ConfigError(UsageError):
+    """A configuration file, variable or flag has an unknown key or a bad value; the message names file, key and reason."""
+
+    code = "bad_config"
+
+
+class NotFoundError(HoldfastError):
+    """No such workspace, checkpoint or path (exit 3)."""
+
+    code = "not_found"
+    exit_code = 3
+
+
+class RefusedError(HoldfastError):
+    """Refused to protect something: a conflict, a lock, a dangerous root, a live fork (exit 4). The hint says what forces it."""
+
+    code = "refused"
+    exit_code = 4
+
+
+class LockedError(RefusedError):
+    """Another process holds what this one needs, and the wait has run out (exit 4)."""
+
+    code = "locked"
+
+
+class QuotaError(RefusedError):
+    """The store is at its quota and retention could not make room; nothing was lost (exit 4)."""
+
+    code = "quota"
+
+
+class IntegrityError(HoldfastError):
+    """Stored bytes are damaged, missing or not what their checksum says (exit 5)."""
+
+    code = "integrity"
+    exit_code = 5
+
+
+class FormatError(IntegrityError):
+    """Input that is not in the format it claims, or in a newer version of it; the message names the field (exit 5)."""
+
+    code = "bad_format"
+
+
+class EscapeError(RefusedError):
+    """A path would lead outside the workspace, through a link, or has a name that is never allowed (exit 4)."""
+
+    code = "escape"
+
+
+class StorageError(HoldfastError):
+    """The operating system refused a write or a sync: disk full, I/O error, no permission. The store stays sound (exit 1)."""
+
+    code = "storage"
+
+
+class UnsupportedError(HoldfastError):
+    """This platform, kernel or file system cannot do what was asked (exit 1)."""
+
+    code = "unsupported"

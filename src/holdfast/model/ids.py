@@ -1,0 +1,81 @@
+"""Identifiers, and the one hash that names content."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NewType
+
+from blake3 import blake3
+
+from holdfast.model.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Hash = NewType("Hash", bytes)
+"""BLAKE3 truncated to 128 bits over raw content: 16 bytes, written ``blake3:`` and 32 hex digits."""
+
+CheckpointId = NewType("CheckpointId", str)
+"""24 lower-case hex digits, random; any unique prefix names the checkpoint."""
+
+WorkspaceId = NewType("WorkspaceId", str)
+"""16 lower-case hex digits, random."""
+
+PackId = NewType("PackId", str)
+"""32 lower-case hex digits, random; never used again, so that a deleted pack's name cannot mean another."""
+
+HASH_BYTES = 16
+_PREFIX = "blake3:"
+_TEXT = re.compile(r"blake3:[0-9a-f]{32}\Z")
+
+Randomness = "Callable[[int], bytes]"
+"""A generator of random bytes (``os.urandom`` outside of tests)."""
+
+
+def hash_bytes(data: bytes | bytearray | memoryview) -> Hash:
+    """The hash of ``data``."""
+    return Hash(blake3(data).digest(HASH_BYTES))
+
+
+class Hasher:
+    """Hashes content that arrives in pieces; equal content gives the hash that `hash_bytes` gives."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self) -> None:
+        self._state = blake3()
+
+    def update(self, data: bytes | bytearray | memoryview) -> None:
+        """Add ``data`` to what is hashed."""
+        self._state.update(data)
+
+    def hash(self) -> Hash:
+        """The hash of all that was added so far."""
+        return Hash(self._state.digest(HASH_BYTES))
+
+
+def format_hash(value: Hash) -> str:
+    """``blake3:`` and 32 hex digits."""
+    return _PREFIX + value.hex()
+
+
+def parse_hash(text: str) -> Hash:
+    """The inverse of `format_hash`; raises `UsageError` on anything else."""
+    if not _TEXT.match(text):
+        raise UsageError(f"not a hash: {text!r} (expected 'blake3:' and 32 hex digits)")
+    return Hash(bytes.fromhex(text[len(_PREFIX) :]))
+
+
+def new_checkpoint_id(random: Callable[[int], bytes]) -> CheckpointId:
+    """A fresh checkpoint id from ``random``."""
+    return CheckpointId(random(12).hex())
+
+
+def new_workspace_id(random: Callable[[int], bytes]) -> WorkspaceId:
+    """A fresh workspace id from ``random``."""
+    return WorkspaceId(random(8).hex())
+
+
+def new_pack_id(random: Callable[[int], bytes]) -> PackId:
+    """A fresh pack id from ``random``."""
+    return PackId(random(16).hex())

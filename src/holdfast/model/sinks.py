@@ -1,0 +1,51 @@
+"""The two directions that content flows in: from a tree into blobs, and from blobs into a tree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from holdfast.model.entries import Entry
+    from holdfast.model.ids import Hash
+
+SMALL_BLOB_BYTES = 1 << 20
+"""Content up to this size goes into packs and may be held in memory whole; larger content is streamed."""
+
+CHUNK_BYTES = 1 << 20
+"""The size of the pieces in which larger content flows."""
+
+Content = bytes | Iterator[bytes]
+"""The content of one entry: all of it when it is small, else its pieces in order (to be used up or closed)."""
+
+Progress = Callable[[str, int, int], None]
+"""Called with a phase's name, how much of it is done, and how much there is (0 if unknown). Must be quick."""
+
+
+class BlobSink(Protocol):
+    """Takes the content that a tree reads. Idempotent: adding content that is already stored costs a look-up."""
+
+    def add(self, data: bytes, previous: Hash | None = None) -> Hash:
+        """Take content of at most `SMALL_BLOB_BYTES` and return its hash.
+
+        ``previous`` is the hash of an earlier version of the same file, which the store may encode against.
+        """
+        ...
+
+    def add_stream(self, pieces: Iterable[bytes]) -> tuple[Hash, int]:
+        """Take content of any size, in pieces, with bounded memory; return its hash and size.
+
+        If ``pieces`` raises, nothing is kept of it and the exception goes on.
+        """
+        ...
+
+
+class BlobSource(Protocol):
+    """Gives back the content of entries."""
+
+    def fetch(self, entries: Iterable[Entry]) -> Iterator[Content]:
+        """The content of each of ``entries``, in their order; every byte is verified against the entry's hash.
+
+        Raises `IntegrityError` for content that is damaged or missing.
+        """
+        ...

@@ -1,0 +1,132 @@
+"""The rows that travel between the catalog and those who write and read blobs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.model.checkpoint import Checkpoint
+    from holdfast.model.entries import NotCaptured
+    from holdfast.model.ids import CheckpointId, Hash, PackId, WorkspaceId
+
+BlobKind = Literal["blob", "page"]
+
+
+class Location(NamedTuple):
+    """Where a blob's stored bytes are and how to turn them back into content."""
+
+    key: str
+    """The object's key: a pack, or an object that holds this blob alone."""
+    offset: int
+    length: int
+    """Stored bytes, from ``offset``."""
+    codec: int
+    size: int
+    """Bytes of content."""
+    base: Hash | None
+    """For the delta codec: the blob that the stored bytes are a difference against; never itself a delta."""
+
+
+class NewBlob(NamedTuple):
+    """A blob that was written and that a commit makes known."""
+
+    hash: Hash
+    kind: BlobKind
+    size: int
+    codec: int
+    base: Hash | None
+    pack: PackId | None
+    """The pack it is in; None for a blob that is an object of its own."""
+    offset: int
+    length: int
+    generation: int = 0
+    """For a blob of its own: which of its object keys holds it (see `large_blob_key`)."""
+
+
+class NewPack(NamedTuple):
+    """A pack that was written and synced."""
+
+    id: PackId
+    key: str
+    size: int
+
+
+class HistoryEvent(NamedTuple):
+    """One thing that happened to a workspace's tree or history; appended, never changed."""
+
+    seq: int
+    at: int
+    """Microseconds since 1970-01-01 UTC."""
+    operation: Literal["checkpoint", "restore", "undo", "redo", "fork"]
+    checkpoint: CheckpointId
+    """The state that the tree was in afterwards."""
+    previous: int | None
+    """The event whose state this one replaced: what `undo` goes back to. Only on events that are states (not undo, redo)."""
+
+
+class Cursor(NamedTuple):
+    """Where a workspace stands in its own history."""
+
+    head: CheckpointId | None
+    """The checkpoint that the tree was last known to be: parent of the next one."""
+    position: int | None
+    """The event whose state the tree is in."""
+    redo_tip: int | None
+    """The event that repeated `redo` leads to; equal to ``position`` when there is nothing to redo."""
+
+
+class Workspace(NamedTuple):
+    """A directory tree that Holdfast remembers."""
+
+    id: WorkspaceId
+    path: bytes
+    """Its real path when last seen."""
+    device: int
+    inode: int
+    """Of the root directory when last seen; with them a moved workspace is recognised."""
+    created_at: int
+    source: CheckpointId | None
+    """The checkpoint that it was forked from."""
+    live: bool
+    """False once the user has let it go: it then holds nothing back from retention."""
+
+
+class CheckpointCommit(NamedTuple):
+    """All that one checkpoint adds to the catalog, in one transaction."""
+
+    checkpoint: Checkpoint
+    changeset: bytes | None
+    """Encoded changeset against the parent; None for a checkpoint without one (then everything is added)."""
+    not_captured: Sequence[NotCaptured]
+    packs: Sequence[NewPack]
+    blobs: Sequence[NewBlob]
+    """New blobs and pages. One that another commit made known first keeps its first location."""
+    relied_on: frozenset[Hash]
+    """Blobs and pages that were found to be stored already and that this manifest newly names."""
+    expected: Cursor
+    """The workspace's cursor as the caller read it; the commit is refused if it is another by now."""
+    event: HistoryEvent | None
+    """The event to append (its ``seq`` is ignored and assigned), or None if the tree's state did not change."""
+
+
+def pack_key(tenant: str, pack: PackId) -> str:
+    """``packs/{tenant}/{id}``."""
+    return f"packs/{tenant}/{pack}"
+
+
+def pages_key(tenant: str, checkpoint: CheckpointId) -> str:
+    """``checkpoints/{tenant}/{id}.manifest.lz4``: the pack of the pages that a checkpoint was the first to need."""
+    return f"checkpoints/{tenant}/{checkpoint}.manifest.lz4"
+
+
+def large_blob_key(tenant: str, hash: Hash, generation: int) -> str:  # noqa: A002 - the field's own name
+    """``blobs/{tenant}/{hh}/{hh}/{hash}``, with ``.{generation}`` behind it when that is not 0.
+
+    A later generation is written when collection is just deleting an earlier one, so that a key that is being deleted is
+    never written.
+    """
+    digits = hash.hex()
+    suffix = f".{generation}" if generation else ""
+    return f"blobs/{tenant}/{digits[:2]}/{digits[2:4]}/{digits}{suffix}"
