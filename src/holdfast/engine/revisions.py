@@ -1,0 +1,155 @@
+"""What people call a checkpoint: ids, unique prefixes, labels, ``@``, ancestors, ranges."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import TYPE_CHECKING, Protocol
+
+from holdfast.model.errors import NotFoundError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from holdfast.model.ids import CheckpointId
+
+MAX_LABEL_CHARACTERS = 200
+MIN_PREFIX_DIGITS = 4
+ID_DIGITS = 24
+
+_MAX_NAMED = 8
+_HEX = re.compile(rf"[0-9a-fA-F]{{{MIN_PREFIX_DIGITS},{ID_DIGITS}}}\Z")
+_LIKE_ID = re.compile(rf"[0-9a-fA-F]{{{MIN_PREFIX_DIGITS},{ID_DIGITS}}}(?:-[0-9]*)?\Z")
+_ANCESTOR = re.compile(r"(?P<name>.+?)-(?P<count>[0-9]{0,6})\Z", re.DOTALL)
+# Directional overrides and isolates: they make a line of output read other than it is.
+_MISLEADING = frozenset("\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+
+
+class Names(Protocol):
+    """What `resolve` asks about one workspace's checkpoints."""
+
+    def head(self) -> CheckpointId | None:
+        """The newest state of the workspace, None if there is no checkpoint yet."""
+        ...
+
+    def by_prefix(self, prefix: str) -> Sequence[CheckpointId]:
+        """The checkpoints whose id begins with ``prefix`` (lower-case hex digits); a handful is enough."""
+        ...
+
+    def by_label(self, label: str) -> CheckpointId | None:
+        """The newest checkpoint with exactly this label."""
+        ...
+
+    def labels(self) -> Iterable[str]:
+        """Labels in use, to suggest from when a name is unknown."""
+        ...
+
+    def parent(self, checkpoint: CheckpointId) -> CheckpointId | None:
+        """The parent of a checkpoint, None if it has none."""
+        ...
+
+
+def resolve(text: str, names: Names) -> CheckpointId:
+    """The checkpoint that ``text`` names.
+
+    In this order: ``@`` is the newest, a label is the newest checkpoint that bears it, 4 or more hex digits are the
+    one id that begins with them. Any of these followed by ``-`` or ``-N`` is the parent or the Nth ancestor
+    (``@-3``).
+
+    Raises `UsageError` for a prefix that several ids share, naming them, and `NotFoundError` for what is not there,
+    naming what comes near.
+    """
+    found = _exact(text, names)
+    if found is not None:
+        return found
+    match = _ANCESTOR.match(text)
+    if match is not None:
+        base = _exact(match["name"], names)
+        if base is not None:
+            return _ancestor(base, int(match["count"] or 1), match["name"], names)
+        text = match["name"] if match["name"] == "@" else text
+    if text == "@":
+        raise NotFoundError("there is no checkpoint yet", hint="take one: holdfast checkpoint")
+    near = _near(text, names)
+    raise NotFoundError(
+        f"no checkpoint is called {text!r}",
+        hint=f"did you mean {' or '.join(near)}?" if near else "holdfast log lists the checkpoints",
+    )
+
+
+def split_range(text: str) -> tuple[str, str] | None:
+    """The two names of a range ``A..B``, or None if ``text`` is none; an empty side means ``@``.
+
+    Raises `UsageError` if there is more than one ``..`` in it.
+    """
+    if ".." not in text:
+        return None
+    base, _, target = text.partition("..")
+    if ".." in target or target.startswith("."):
+        raise UsageError(f"not a range: {text!r} (expected A..B)")
+    return base or "@", target or "@"
+
+
+def check_label(label: str) -> str:
+    """Return ``label`` if a checkpoint may bear it (the empty one means none); raise `UsageError` otherwise.
+
+    Refused: over 200 characters, control characters and marks that turn the direction of text, what is no valid
+    Unicode, white space at either end, ``..`` (a range), a first ``@`` or ``-``, and what looks like an id (4 to 24
+    hex digits).
+    """
+    if len(label) > MAX_LABEL_CHARACTERS:
+        raise UsageError(f"bad label: it has {len(label)} characters, the limit is {MAX_LABEL_CHARACTERS}")
+    if any(unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") or c in _MISLEADING for c in label):
+        raise UsageError(f"bad label {label!a}: it holds a control character or is not valid Unicode")
+    reason = None
+    if label != label.strip():
+        reason = "it begins or ends with white space"
+    elif label.startswith(("@", "-")):
+        reason = f"it begins with {label[0]!r}"
+    elif ".." in label:
+        reason = "it holds '..', which means a range"
+    elif _LIKE_ID.match(label):
+        reason = "it could be mistaken for a checkpoint's id"
+    if reason is not None:
+        raise UsageError(f"bad label {label!r}: {reason}")
+    return label
+
+
+def _exact(text: str, names: Names) -> CheckpointId | None:
+    if text == "@":
+        return names.head()
+    labelled = names.by_label(text) if text else None
+    if labelled is not None:
+        return labelled
+    if not _HEX.match(text):
+        return None
+    found = names.by_prefix(text.lower())
+    if len(found) > 1:
+        shown = ", ".join(found[:_MAX_NAMED]) + (", …" if len(found) > _MAX_NAMED else "")
+        raise UsageError(f"{text!r} names {len(found)} checkpoints: {shown}", hint="give more digits")
+    return found[0] if found else None
+
+
+def _ancestor(base: CheckpointId, count: int, name: str, names: Names) -> CheckpointId:
+    at = base
+    for step in range(count):
+        parent = names.parent(at)
+        if parent is None:
+            raise NotFoundError(
+                f"{name!r} has {step} {'ancestor' if step == 1 else 'ancestors'}, there is no {name}-{count}",
+                hint="holdfast log lists the checkpoints",
+            )
+        at = parent
+    return at
+
+
+def _near(text: str, names: Names) -> list[str]:
+    import difflib
+
+    near: list[str] = []
+    if _HEX.match(text):
+        near += names.by_prefix(text[:MIN_PREFIX_DIGITS].lower())
+    elif re.fullmatch(rf"[0-9a-fA-F]{{1,{MIN_PREFIX_DIGITS - 1}}}", text):
+        near += names.by_prefix(text.lower())
+    near += difflib.get_close_matches(text[:MAX_LABEL_CHARACTERS], sorted(set(names.labels())), n=3, cutoff=0.6)
+    return near[:_MAX_NAMED]
