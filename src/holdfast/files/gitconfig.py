@@ -1,0 +1,182 @@
+"""Where Git keeps the exclude rules that lie outside a tree: found by reading files, without running Git.
+
+Source: gitignore(5), git-config(1), gitrepository-layout(5).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import NamedTuple
+
+_MAX_CONFIG_BYTES = 1 << 20
+_MAX_INCLUDES = 10
+_SECTION = re.compile(rb"\s*\[\s*([-.A-Za-z0-9]+)\s*(\"(?:[^\"\\]|\\.)*\")?\s*\]")
+_VARIABLE = re.compile(rb"\s*([A-Za-z][-A-Za-z0-9]*)\s*=\s*")
+_ESCAPES = {0x6E: b"\n", 0x74: b"\t", 0x62: b"\b"}
+
+
+class User(NamedTuple):
+    """Whose global excludes are obeyed."""
+
+    home: bytes | None = None
+    """The home directory; None: there is none, and nothing of it is read."""
+    config_home: bytes | None = None
+    """``$XDG_CONFIG_HOME``; None for the default, ``.config`` in the home."""
+    system_config: bytes | None = b"/etc/gitconfig"
+
+
+class Repository(NamedTuple):
+    """The Git repository that a directory lies in."""
+
+    worktree: bytes
+    """The directory that holds ``.git``."""
+    common: bytes
+    """The Git directory that all of its work trees share."""
+
+
+def find_repository(directory: bytes) -> Repository | None:
+    """The repository that ``directory`` (absolute) lies in, as Git finds it: on the same file system."""
+    at = directory
+    try:
+        device = os.stat(at).st_dev
+        while True:
+            common = _common_directory(_join(at, b".git"))
+            if common is not None:
+                return Repository(at, common)
+            above = os.path.dirname(at)
+            if above == at or os.stat(above).st_dev != device:
+                return None
+            at = above
+    except OSError:
+        return None
+
+
+def _join(directory: bytes, path: bytes) -> bytes:
+    return path if path.startswith(b"/") else directory + b"/" + path
+
+
+def _common_directory(dot_git: bytes) -> bytes | None:
+    """The common directory behind ``.git``, a directory or a file that points to one; None if it is neither."""
+    git_dir = dot_git
+    if os.path.isfile(dot_git):
+        link = read_bounded(dot_git, 4096 + 16)
+        if link is None or not link.startswith(b"gitdir: "):
+            return None
+        git_dir = _join(os.path.dirname(dot_git), link[8:].rstrip(b"\r\n"))
+    if not os.path.lexists(_join(git_dir, b"HEAD")):
+        return None
+    pointer = read_bounded(_join(git_dir, b"commondir"), 4096)
+    common = git_dir if pointer is None else _join(git_dir, pointer.rstrip(b"\r\n"))
+    if os.path.isdir(_join(common, b"objects")) and os.path.isdir(_join(common, b"refs")):
+        return common
+    return None
+
+
+def global_excludes(user: User, repository: Repository | None) -> bytes | None:
+    """The path of the user's global excludes file, whether it exists or not: ``core.excludesFile`` or its default."""
+    config_home = user.config_home
+    if not config_home and user.home is not None:
+        config_home = _join(user.home, b".config")
+    sources = [user.system_config]
+    if config_home:
+        sources.append(_join(config_home, b"git/config"))
+    if user.home is not None:
+        sources.append(_join(user.home, b".gitconfig"))
+    if repository is not None:
+        sources.append(_join(repository.common, b"config"))
+    value: bytes | None = None
+    for source in sources:
+        if source is not None:
+            value = _excludes_file(source, user.home, value, _MAX_INCLUDES)
+    if value is not None:
+        if not value:
+            return None
+        path = _expand(value, user.home)
+        if path is not None and not os.path.isabs(path):
+            path = None if repository is None else _join(repository.worktree, path)
+        return path
+    return _join(config_home, b"git/ignore") if config_home else None
+
+
+def _excludes_file(path: bytes, home: bytes | None, value: bytes | None, includes: int) -> bytes | None:
+    """The last ``core.excludesFile`` in the configuration file ``path`` and what it includes, else ``value``."""
+    text = read_bounded(path, _MAX_CONFIG_BYTES)
+    if text is None:
+        return value
+    section = b""
+    for line in text.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\\\n", b"").split(b"\n"):
+        header = _SECTION.match(line)
+        if header is not None:
+            section = header[1].lower() if header[2] is None else b""
+            line = line[header.end() :]
+        variable = _VARIABLE.match(line)
+        if variable is None:
+            continue
+        key = (section, variable[1].lower())
+        if key == (b"core", b"excludesfile"):
+            value = _value(line[variable.end() :])
+        elif key == (b"include", b"path") and includes:
+            included = _expand(_value(line[variable.end() :]), home)
+            if included:
+                value = _excludes_file(_join(os.path.dirname(path), included), home, value, includes - 1)
+    return value
+
+
+def _value(text: bytes) -> bytes:
+    """The value of a variable: quotes and escapes resolved, a comment and the space around it removed."""
+    out = bytearray()
+    keep = 0
+    quoted = False
+    at = 0
+    while at < len(text):
+        byte = text[at]
+        if byte == 0x22:
+            quoted = not quoted
+            keep = len(out)
+        elif byte == 0x5C and at + 1 < len(text):
+            at += 1
+            out += _ESCAPES.get(text[at], text[at : at + 1])
+            keep = len(out)
+        elif byte in b"#;" and not quoted:
+            break
+        else:
+            out.append(byte)
+            if quoted or byte not in b" \t":
+                keep = len(out)
+        at += 1
+    return bytes(out[:keep])
+
+
+def _expand(path: bytes, home: bytes | None) -> bytes | None:
+    """``path`` with a leading ``~`` or ``~user`` replaced; None if that home is not known."""
+    if not path.startswith(b"~"):
+        return path
+    user, _, rest = path[1:].partition(b"/")
+    if user:
+        import pwd
+
+        try:
+            home = os.fsencode(pwd.getpwnam(os.fsdecode(user)).pw_dir)
+        except (KeyError, ValueError):
+            return None
+    return None if home is None else _join(home, rest)
+
+
+def read_bounded(path: bytes, limit: int, *, dir_fd: int | None = None, follow: bool = True) -> bytes | None:
+    """At most ``limit`` bytes of the file ``path``; None if there is none or it cannot be read. Never blocks."""
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+    try:
+        fd = os.open(path, flags if follow else flags | os.O_NOFOLLOW, dir_fd=dir_fd)
+    except (OSError, ValueError):
+        return None
+    try:
+        size = min(os.fstat(fd).st_size, limit) + 1
+        found = bytearray()
+        while len(found) < limit and (piece := os.read(fd, size)):
+            found += piece
+        return bytes(found[:limit])
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
