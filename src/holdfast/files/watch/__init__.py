@@ -1,0 +1,148 @@
+"""Watching a directory tree: the port, and the choice between fanotify, inotify and polling."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from holdfast.files.dirty import Dirty, DirtySource
+from holdfast.model.errors import UnsupportedError, UsageError
+from holdfast.model.paths import display
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.files.watch.root import WatchedRoot
+
+__all__ = ["BACKENDS", "Backend", "Dirty", "DirtySource", "Watcher", "open_watcher"]
+
+Backend = Literal["auto", "fanotify", "inotify", "polling"]
+BACKENDS: tuple[Backend, ...] = ("auto", "fanotify", "inotify", "polling")
+
+_log = logging.getLogger(__name__)
+
+
+class Watcher(DirtySource, Protocol):
+    """Notices what happens in a tree. One thread at a time. The first answer of `drain` is everything.
+
+    What goes on inside directories that ``excluded`` names is left out; a change of a ``.gitignore``, of a
+    ``.checkpointignore`` or of ``.git/info/exclude`` makes everything dirty, and `refresh` makes the new rules count.
+    """
+
+    @property
+    def backend(self) -> str:
+        """``fanotify``, ``inotify`` or ``polling``."""
+        ...
+
+    @property
+    def limits(self) -> str | None:
+        """What it cannot notice, as a sentence for people; None if there is nothing."""
+        ...
+
+    def fileno(self) -> int:
+        """A descriptor, the same for ever, that is readable when something may have happened; only `drain` reads it."""
+        ...
+
+    def refresh(self) -> None:
+        """What ``excluded`` answers may have changed: ask it again, before the next `drain` answers.
+
+        To be called after every scan that followed an answer of everything, since that scan read the rules anew.
+        Directories that come into view by it are in the next answer.
+        """
+        ...
+
+    def close(self) -> None:
+        """Stop watching. Harmless a second time."""
+        ...
+
+
+def open_watcher(
+    root: bytes,
+    backend: Backend = "auto",
+    excluded: Callable[[bytes], bool] | None = None,
+    *,
+    poll_interval: float = 10.0,
+) -> Watcher:
+    """Watch the directory ``root`` by the best means there is, or by ``backend`` alone.
+
+    ``excluded(directory)`` says of a directory (a relative path) whether nothing in it is ever captured.
+    ``poll_interval`` is in seconds. Every means that was tried and cannot be had is logged with the reason. Raises
+    `NotFoundError` if there is no such directory, `UnsupportedError` if ``backend`` was named and cannot be had.
+    """
+    from holdfast.files.watch.root import WatchedRoot
+
+    if backend not in BACKENDS:
+        raise UsageError(f"no such way to watch: {backend!r} (one of {', '.join(BACKENDS)})")
+    mount = WatchedRoot(root)
+    remote = mount.mount()
+    mount.close()
+    choices = [backend] if backend != "auto" else ["fanotify", "inotify", "polling"]
+    if backend == "auto" and remote.remote:
+        _log.warning(
+            "%s is on %s, where changes are made that this kernel does not see: looking at all of it every %g s",
+            display(root),
+            display(remote.type),
+            poll_interval,
+        )
+        choices = ["polling"]
+    for choice in choices:
+        watched = WatchedRoot(root)
+        try:
+            return _open(choice, watched, excluded or _nothing, poll_interval)
+        except (OSError, UnsupportedError) as error:
+            watched.close()
+            reason = why(choice, error)
+            if backend != "auto":
+                raise UnsupportedError(f"cannot watch {display(root)} by {choice}: {reason}") from error
+            # Without privilege fanotify is never there, which is no news; that a limit costs speed is.
+            level = logging.INFO if choice == "fanotify" else logging.WARNING
+            _log.log(level, "cannot watch %s by %s: %s", display(root), choice, reason)
+        except BaseException:
+            watched.close()
+            raise
+    raise UnsupportedError(f"there is no way to watch {display(root)}")
+
+
+def why(choice: str, error: Exception) -> str:
+    """Why a means cannot be had, and what would help, in one sentence."""
+    import errno
+
+    if not isinstance(error, OSError):
+        return str(error)
+    match choice, error.errno:
+        case "fanotify", errno.EPERM:
+            return "it needs the capabilities CAP_SYS_ADMIN and CAP_DAC_READ_SEARCH"
+        case "fanotify", errno.EINVAL | errno.ENOSYS:
+            return "this kernel is too old (5.17 is needed)"
+        case "fanotify", errno.ENODEV | errno.EXDEV | errno.EOPNOTSUPP:
+            return "this file system cannot report names"
+        case "inotify", errno.ENOSPC:
+            return (
+                "the tree has more directories than fs.inotify.max_user_watches allows"
+                " (`sysctl fs.inotify.max_user_watches=1048576` raises it)"
+            )
+        case "inotify", errno.EMFILE:
+            return (
+                "there are as many instances as fs.inotify.max_user_instances allows"
+                " (`sysctl fs.inotify.max_user_instances=1024` raises it)"
+            )
+        case _:
+            return error.strerror or str(error)
+
+
+def _open(choice: str, root: WatchedRoot, excluded: Callable[[bytes], bool], poll_interval: float) -> Watcher:
+    if choice == "fanotify":
+        from holdfast.files.watch.fanotify import FanotifyWatcher
+
+        return FanotifyWatcher(root, excluded)
+    if choice == "inotify":
+        from holdfast.files.watch.inotify import InotifyWatcher
+
+        return InotifyWatcher(root, excluded, poll_interval=poll_interval)
+    from holdfast.files.watch.polling import PollingWatcher
+
+    return PollingWatcher(root, poll_interval)
+
+
+def _nothing(directory: bytes) -> bool:  # noqa: ARG001 - the default for a callback
+    return False

@@ -1,0 +1,416 @@
+"""Watching by fanotify: one mark on the file system, whatever the size of the tree.
+
+An event names a directory by its file handle and an entry in it by name (``FAN_REPORT_DFID_NAME``), and the object by
+a handle of its own (``FAN_REPORT_TARGET_FID``). The directory's handle is turned into a path by opening it, and that is
+remembered until any directory is renamed. The kernel merges events of one name while they wait, so nothing here
+depends on their order, except that the news of a rename is read after it. Sources: fanotify(7), fanotify_mark(2).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.files.watch import system
+from holdfast.files.watch.findings import Findings, vanished_or_shared
+from holdfast.model.errors import UnsupportedError
+from holdfast.model.paths import display
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from holdfast.files.dirty import Dirty
+    from holdfast.files.watch.root import WatchedRoot
+
+MODIFY = 0x2
+ATTRIB = 0x4
+CLOSE_WRITE = 0x8
+MOVED_FROM = 0x40
+MOVED_TO = 0x80
+CREATE = 0x100
+DELETE = 0x200
+Q_OVERFLOW = 0x4000
+ONDIR = 0x40000000
+_WRITTEN = MODIFY | CLOSE_WRITE | ATTRIB
+# Events on an object itself (DELETE_SELF, MOVE_SELF) would say again, for every file, what those on its name say;
+# whether the root is still the root is asked at every drain.
+MASK = MODIFY | ATTRIB | CLOSE_WRITE | MOVED_FROM | MOVED_TO | CREATE | DELETE | ONDIR
+
+_CLOEXEC, _NONBLOCK, _UNLIMITED_QUEUE, _UNLIMITED_MARKS = 0x1, 0x2, 0x10, 0x20
+_REPORT_FID, _REPORT_DIR_FID, _REPORT_NAME, _REPORT_TARGET_FID = 0x200, 0x400, 0x800, 0x1000
+_INIT = (
+    _CLOEXEC | _NONBLOCK | _UNLIMITED_QUEUE | _UNLIMITED_MARKS
+    | _REPORT_FID | _REPORT_DIR_FID | _REPORT_NAME | _REPORT_TARGET_FID
+)  # fmt: skip
+_MARK_ADD, _MARK_FILESYSTEM = 0x1, 0x100
+
+_INFO_FID, _INFO_DFID_NAME, _INFO_DFID = 1, 2, 3
+_EVENT = struct.Struct("=IBBHQii")
+_INFO = struct.Struct("=BxH")
+_SIZE = struct.Struct("=I")
+
+_READ_BYTES = 1 << 18
+_MAX_READS = 1024
+"""Whoever writes faster than this is read gets the answer that is always right: everything."""
+_MAX_REMEMBERED = 1 << 16
+
+_Handle = bytes
+"""The file system's id (8 bytes) and the ``struct file_handle`` that follows it in an event."""
+
+
+class Event(NamedTuple):
+    """One event as the kernel gave it, merged with others of the same name."""
+
+    mask: int
+    directory: _Handle | None
+    """The directory that ``name`` is in; None where the kernel knows none."""
+    name: bytes
+    """``.`` for the directory itself."""
+    target: _Handle | None
+    """The object of that name, at the time of the event."""
+
+
+def decode(buffer: bytes) -> Iterator[Event]:
+    """The events in what one read returned (fanotify(7), "Reading fanotify events"); raises `ValueError` on others."""
+    at, end = 0, len(buffer)
+    while at < end:
+        if end - at < _EVENT.size:
+            raise ValueError("an event is cut short")
+        length, version, _, header, mask, _, _ = _EVENT.unpack_from(buffer, at)
+        if version != 3 or header < _EVENT.size or length < header or at + length > end:
+            raise ValueError("an event of a form that is not known")
+        directory: _Handle | None = None
+        target: _Handle | None = None
+        name = b""
+        info, stop = at + header, at + length
+        while info < stop:
+            if stop - info < 20:
+                raise ValueError("a record of an event is cut short")
+            kind, size = _INFO.unpack_from(buffer, info)
+            tail = info + 20 + _SIZE.unpack_from(buffer, info + 12)[0]
+            if size < 20 or tail > info + size or info + size > stop:
+                raise ValueError("a record of an event has a wrong length")
+            if kind in (_INFO_DFID_NAME, _INFO_DFID):
+                directory = buffer[info + 4 : tail]
+                if kind == _INFO_DFID_NAME:
+                    name = buffer[tail : info + size].split(b"\0", 1)[0]
+            elif kind == _INFO_FID:
+                target = buffer[info + 4 : tail]
+            info += size
+        yield Event(mask, directory, name, target)
+        at += length
+
+
+class FanotifyWatcher:
+    """See `holdfast.files.watch.Watcher`. Needs CAP_SYS_ADMIN and CAP_DAC_READ_SEARCH, and Linux 5.17.
+
+    Raises `OSError` or `UnsupportedError` where it cannot work.
+    """
+
+    backend = "fanotify"
+
+    def __init__(self, root: WatchedRoot, excluded: Callable[[bytes], bool]) -> None:
+        self._root = root
+        self._excluded = excluded
+        self.limits: str | None = (
+            "a program that writes through a memory mapping is noticed when it closes the mapping, and a file with"
+            " another name outside of the workspace is not when it is written by that name; full walks find both"
+        )
+        self._inside: dict[_Handle, bytes] = {}
+        self._outside: set[_Handle] = set()
+        self._gone: set[_Handle] = set()
+        """Directories that were deleted. Handles are never used again; what happens in there happens in no tree."""
+        self._hidden: dict[bytes, bool] = {b"": False}
+        self._mounts: dict[bytes, int] = {}
+        """A descriptor on each marked file system, by its id."""
+        self._first = True
+        self._blind = False
+        self._fd = system.fanotify_init(_INIT, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self._mark_all()
+            self._prove()
+        except BaseException:
+            self._release()
+            raise
+
+    def fileno(self) -> int:
+        """See `Watcher.fileno`."""
+        return self._fd
+
+    def close(self) -> None:
+        """See `Watcher.close`."""
+        self._release()
+        self._root.close()
+
+    def _release(self) -> None:
+        for fd in self._mounts.values():
+            os.close(fd)
+        self._mounts.clear()
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def refresh(self) -> None:
+        """See `Watcher.refresh`."""
+        self._forget()
+
+    def drain(self) -> Dirty:
+        """See `DirtySource.drain`."""
+        findings = Findings()
+        if self._first:
+            self._first = False
+            findings.doubt("nothing is known yet")
+        self._inspect(findings)
+        batch = _Batch(findings)
+        self._read(batch)
+        if batch.stale - self._gone:
+            # A directory that is being deleted this moment is gone before its event is there.
+            self._read(batch)
+            unknown = batch.stale - self._gone
+            if unknown:
+                findings.doubt("something happened in a directory that is gone, and nothing said that it went")
+                self._gone |= unknown
+        self._check_shared(batch)
+        # The handles were turned into paths on the belief that the root was where it should be.
+        self._inspect(findings)
+        if self._blind:
+            findings.doubt("a mount below the root cannot be watched")
+        if findings.rules_changed:
+            self._forget()
+        if len(self._gone) > _MAX_REMEMBERED:
+            self._gone.clear()
+        if max(len(self._outside), len(self._inside), len(self._hidden)) > _MAX_REMEMBERED:
+            self._forget()
+        return findings.dirty()
+
+    # -- the root and the mounts below it -----------------------------------------------------------------------
+
+    def _inspect(self, findings: Findings) -> None:
+        if not self._root.same():
+            findings.doubt("the root was moved, deleted or made again")
+            self._forget()
+            if not self._root.reopen():
+                return
+            self._mark_again(findings)
+        elif self._root.mounts_changed():
+            findings.doubt("something was mounted or unmounted in the tree")
+            self._forget()
+            self._mark_again(findings)
+        if self._root.rules_changed():
+            findings.rules_changed = True
+            findings.doubt("the rules of what is ignored have changed")
+
+    def _mark_again(self, findings: Findings) -> None:
+        for fd in self._mounts.values():
+            os.close(fd)
+        self._mounts.clear()
+        try:
+            self._mark_all()
+            self._blind = False
+        except (OSError, UnsupportedError) as error:
+            findings.doubt(f"cannot watch: {error}")
+            self._blind = True
+            self.limits = (
+                f"changes below a mount point in the tree are not noticed ({error}): every look is a full walk"
+            )
+
+    def _mark_all(self) -> None:
+        self._mark(self._root.path)
+        for mount in self._root.mounts_below:
+            self._mark(mount.point)
+
+    def _mark(self, path: bytes) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            key = system.filesystem_id(fd)
+            if not any(key):
+                raise UnsupportedError(f"the file system at {display(path)} has no id")
+            if key in self._mounts:
+                # One file system in two places: a handle has two paths, and only one of them would be found.
+                raise UnsupportedError(
+                    f"{display(path)} is a second mount of a file system that the tree holds already"
+                )
+            system.fanotify_mark(self._fd, _MARK_ADD | _MARK_FILESYSTEM, MASK, fd, None)
+        except BaseException:
+            os.close(fd)
+            raise
+        self._mounts[key] = fd
+
+    def _prove(self) -> None:
+        """Raise if handles do not lead to paths here: the root's own must lead to the root."""
+        handle = system.filesystem_id(self._root.fd) + system.file_handle(self._root.fd)
+        if self._locate(handle) != b"":
+            raise UnsupportedError("file handles do not lead back to paths on this file system")
+
+    # -- events -------------------------------------------------------------------------------------------------
+
+    def _read(self, batch: _Batch) -> None:
+        for _ in range(_MAX_READS):
+            try:
+                buffer = os.read(self._fd, _READ_BYTES)
+            except BlockingIOError:
+                return
+            try:
+                for event in decode(buffer):
+                    self._take(event, batch)
+            except ValueError as error:
+                batch.findings.doubt(str(error))
+        batch.findings.doubt("events arrive faster than they are read")
+
+    def _take(self, event: Event, batch: _Batch) -> None:
+        mask, directory, name, target = event
+        if mask & Q_OVERFLOW:
+            batch.findings.doubt("the kernel's queue ran over")
+            self._forget()
+            return
+        if directory is None:
+            self._take_object(mask, target, batch)
+            return
+        path = self._inside.get(directory)
+        if path is None and directory not in self._outside:
+            path = self._resolve(directory, batch)
+        if mask & ONDIR and mask & (MOVED_FROM | MOVED_TO | DELETE):
+            self._took_directory(event, directory, batch)
+        if path is None:
+            return
+        if name not in (b"", b"."):
+            path = path + b"/" + name if path else name
+            if target is not None:
+                if mask & (MOVED_FROM | MOVED_TO):
+                    batch.moved.add(target)
+                if mask & _WRITTEN and not mask & ONDIR:
+                    batch.written[path] = target
+        batch.findings.add(path)
+
+    def _take_object(self, mask: int, target: _Handle | None, batch: _Batch) -> None:
+        """Take an event without a name.
+
+        It tells of the number of an inode's names (and each name has its own event), or of an object that was reached
+        without a path, as a file server does.
+        """
+        if not mask & (MODIFY | CLOSE_WRITE) or target is None:
+            return
+        try:
+            path = self._locate(target)
+        except OSError as error:
+            if error.errno != errno.ESTALE:
+                batch.findings.doubt(f"cannot find a changed file: {error.strerror}")
+            return
+        if path is not None:
+            batch.written[path] = target
+            batch.findings.add(path)
+
+    def _took_directory(self, event: Event, directory: _Handle, batch: _Batch) -> None:
+        """A directory was renamed or deleted: what is remembered of paths may be wrong from here on."""
+        if event.mask & DELETE and event.target is not None:
+            self._gone.add(event.target)
+            self._inside.pop(event.target, None)
+        if not event.mask & (MOVED_FROM | MOVED_TO):
+            return
+        self._forget()
+        try:
+            parent = self._where(directory)
+        except OSError:
+            return
+        moved = parent.rstrip(b"/") + b"/" + event.name
+        if (self._root.real + b"/").startswith(moved + b"/"):
+            batch.findings.doubt("the root, or a directory above it, was moved")
+
+    def _forget(self) -> None:
+        self._inside.clear()
+        self._outside.clear()
+        self._hidden = {b"": False}
+
+    # -- paths --------------------------------------------------------------------------------------------------
+
+    def _resolve(self, directory: _Handle, batch: _Batch) -> bytes | None:
+        """The path of a directory, None if its events are of no interest; remembered either way."""
+        if directory in self._gone:
+            return None
+        try:
+            path = self._locate(directory)
+        except OSError as error:
+            if error.errno == errno.ESTALE:
+                batch.stale.add(directory)
+            else:
+                batch.findings.doubt(f"cannot find a directory by its handle: {error.strerror}")
+            return None
+        if path is None or self._is_hidden(path):
+            self._outside.add(directory)
+            return None
+        self._inside[directory] = path
+        return path
+
+    def _is_hidden(self, path: bytes) -> bool:
+        """True if the directory, or one above it, is excluded."""
+        known = self._hidden.get(path)
+        if known is None:
+            known = self._is_hidden(path.rpartition(b"/")[0]) or self._excluded(path)
+            self._hidden[path] = known
+        return known
+
+    def _locate(self, handle: _Handle) -> bytes | None:
+        """The path of a handle relative to the root, None if it is not below it. Raises ESTALE if it is gone."""
+        real = self._where(handle)
+        if real == self._root.real:
+            return b""
+        above = self._root.real.rstrip(b"/") + b"/"
+        return real[len(above) :] if real.startswith(above) else None
+
+    def _where(self, handle: _Handle) -> bytes:
+        mount = self._mounts.get(handle[:8])
+        if mount is None:
+            # btrfs gives every subvolume an id of its own; any descriptor on the file system opens its handles.
+            mount = next(iter(self._mounts.values()), -1)
+        fd = system.open_by_handle(mount, handle[8:])
+        try:
+            real = os.readlink(b"/proc/self/fd/%d" % fd)
+            if real.endswith(b" (deleted)"):
+                about = os.fstat(fd)
+                try:
+                    named = os.lstat(real)
+                except OSError:
+                    named = None
+                if named is None or (named.st_dev, named.st_ino) != (about.st_dev, about.st_ino):
+                    raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+            return real
+        finally:
+            os.close(fd)
+
+    # -- files with several names -------------------------------------------------------------------------------
+
+    def _check_shared(self, batch: _Batch) -> None:
+        if self._root.fd < 0:
+            return
+        for path in vanished_or_shared(self._root.fd, batch.written, batch.findings):
+            names = self._names_left(batch.written[path])
+            # One that was only moved has its new name reported by the move itself.
+            if names > 1 or (names == 1 and batch.written[path] not in batch.moved):
+                batch.findings.doubt("a file was written by a name that it has lost, and has others")
+                return
+
+    def _names_left(self, handle: _Handle) -> int:
+        mount = self._mounts.get(handle[:8], -1)
+        try:
+            fd = system.open_by_handle(mount, handle[8:])
+        except OSError as error:
+            return 0 if error.errno == errno.ESTALE else 2
+        try:
+            return os.fstat(fd).st_nlink
+        finally:
+            os.close(fd)
+
+
+class _Batch:
+    """What one drain has gathered."""
+
+    __slots__ = ("findings", "moved", "stale", "written")
+
+    def __init__(self, findings: Findings) -> None:
+        self.findings = findings
+        self.written: dict[bytes, _Handle] = {}
+        self.moved: set[_Handle] = set()
+        self.stale: set[_Handle] = set()
+        """Directories that something happened in and that are gone."""

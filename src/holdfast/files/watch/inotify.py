@@ -1,0 +1,445 @@
+"""Watching by inotify: one watch on every directory that is not excluded. Needs no privilege.
+
+A watch belongs to the inode and follows it through renames; which path it stands for is kept in a tree of nodes that
+the events rewrite. Whenever a directory appears, by creation or by a rename, what is *there now* is watched and listed,
+below it too, so that an answer is right once the queue is read empty, however late that is. Source: inotify(7).
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import select
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.files.watch import system, why
+from holdfast.files.watch.findings import Findings, vanished_or_shared
+from holdfast.files.watch.polling import DEFAULT_INTERVAL, clear_timer
+from holdfast.model.paths import display
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from holdfast.files.dirty import Dirty
+    from holdfast.files.watch.root import WatchedRoot
+
+MODIFY = 0x2
+ATTRIB = 0x4
+CLOSE_WRITE = 0x8
+MOVED_FROM = 0x40
+MOVED_TO = 0x80
+CREATE = 0x100
+DELETE = 0x200
+UNMOUNT = 0x2000
+Q_OVERFLOW = 0x4000
+IGNORED = 0x8000
+ONLYDIR = 0x1000000
+ISDIR = 0x40000000
+_WRITTEN = MODIFY | CLOSE_WRITE | ATTRIB
+_MASK = _WRITTEN | MOVED_FROM | MOVED_TO | CREATE | DELETE | ONLYDIR
+_MASK_ABOVE = MOVED_FROM | MOVED_TO | CREATE | DELETE | ONLYDIR
+
+_EVENT = struct.Struct("=iIII")
+_READ_BYTES = 1 << 18
+_MAX_READS = 1024
+_OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+_log = logging.getLogger(__name__)
+
+
+class Event(NamedTuple):
+    """One event as the kernel gave it."""
+
+    wd: int
+    mask: int
+    cookie: int
+    name: bytes
+
+
+def decode(buffer: bytes) -> Iterator[Event]:
+    """The events in what one read returned (inotify(7), "Reading events"); raises `ValueError` if one is cut short."""
+    at, end = 0, len(buffer)
+    while at < end:
+        if end - at < _EVENT.size:
+            raise ValueError("an event is cut short")
+        wd, mask, cookie, length = _EVENT.unpack_from(buffer, at)
+        at += _EVENT.size
+        if length > end - at:
+            raise ValueError("the name of an event is cut short")
+        yield Event(wd, mask, cookie, buffer[at : at + length].rstrip(b"\0") if length else b"")
+        at += length
+
+
+class _Node:
+    """A watched directory: its place in the tree, as far as the events told it."""
+
+    __slots__ = ("children", "name", "parent", "wd")
+
+    def __init__(self, wd: int) -> None:
+        self.wd = wd
+        self.name = b""
+        self.parent: _Node | None = None
+        self.children: dict[bytes, _Node] = {}
+
+
+class InotifyWatcher:
+    """See `holdfast.files.watch.Watcher`. Raises `OSError` where it cannot work (ENOSPC, EMFILE at a limit).
+
+    When the limit of watches is reached later on, it goes on as polling does, and tries again at every `refresh`.
+    """
+
+    backend = "inotify"
+
+    def __init__(
+        self, root: WatchedRoot, excluded: Callable[[bytes], bool], *, poll_interval: float = DEFAULT_INTERVAL
+    ) -> None:
+        self._root = root
+        self._excluded = excluded
+        self._interval = poll_interval
+        self._usual = (
+            "a program that writes through a memory mapping is noticed when it closes the mapping, and a file with"
+            " several names only when it is written by one that is in the workspace; full walks find both"
+        )
+        self._nodes: dict[int, _Node] = {}
+        self._top: _Node | None = None
+        self._loose: set[_Node] = set()
+        """Nodes that have lost their place; who finds none until the queue is empty is no longer watched."""
+        self._above = -1
+        self._first = True
+        self._sweep_due = False
+        self._timer = -1
+        self._epoll = select.epoll()
+        self._fd = -1
+        try:
+            self._fd = system.inotify_init()
+            self._epoll.register(self._fd, select.EPOLLIN)
+            self._sweep(Findings())
+        except BaseException:
+            self._release()
+            raise
+
+    @property
+    def limits(self) -> str | None:
+        """See `Watcher.limits`."""
+        if self._timer < 0:
+            return self._usual
+        return (
+            "the tree has more directories than fs.inotify.max_user_watches allows: changes are not noticed as they"
+            f" happen, the whole tree is looked at every {self._interval:g} s"
+        )
+
+    def fileno(self) -> int:
+        """See `Watcher.fileno`."""
+        return self._epoll.fileno()
+
+    def close(self) -> None:
+        """See `Watcher.close`."""
+        self._release()
+        self._root.close()
+
+    def _release(self) -> None:
+        self._epoll.close()
+        for fd in (self._fd, self._timer):
+            if fd >= 0:
+                os.close(fd)
+        self._fd = self._timer = -1
+
+    def refresh(self) -> None:
+        """See `Watcher.refresh`."""
+        self._sweep_due = True
+
+    def drain(self) -> Dirty:
+        """See `DirtySource.drain`."""
+        findings = Findings()
+        if self._first:
+            self._first = False
+            findings.doubt("nothing is known yet")
+        try:
+            self._inspect(findings)
+            batch = _Batch(findings)
+            self._read(batch)
+            if self._sweep_due:
+                self._sweep(findings)
+            self._drop_loose()
+            self._check_shared(batch)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            self._go_blind(error)
+        if self._timer >= 0:
+            clear_timer(self._timer)
+            findings.doubt("not every directory is watched")
+        return findings.dirty()
+
+    def _inspect(self, findings: Findings) -> None:
+        if not self._root.same():
+            findings.doubt("the root was moved, deleted or made again")
+            if not self._root.reopen():
+                return
+            self._sweep_due = True
+        elif self._root.mounts_changed():
+            findings.doubt("something was mounted or unmounted in the tree")
+            self._sweep_due = True
+        if self._root.rules_changed():
+            findings.doubt("the rules of what is ignored have changed")
+
+    def _go_blind(self, error: OSError) -> None:
+        self._sweep_due = False
+        if self._timer < 0:
+            self._timer = system.timer(self._interval)
+            self._epoll.register(self._timer, select.EPOLLIN)
+            _log.warning(
+                "cannot watch all of %s: %s; looking at the whole tree every %g s",
+                display(self._root.path),
+                why("inotify", error),
+                self._interval,
+            )
+
+    # -- events -------------------------------------------------------------------------------------------------
+
+    def _read(self, batch: _Batch) -> None:
+        full: OSError | None = None
+        for _ in range(_MAX_READS):
+            try:
+                buffer = os.read(self._fd, _READ_BYTES)
+            except BlockingIOError:
+                break
+            try:
+                for event in decode(buffer):
+                    try:
+                        self._take(event, batch)
+                    except OSError as error:  # the queue is read empty first
+                        if error.errno != errno.ENOSPC:
+                            raise
+                        full = error
+            except ValueError as error:
+                batch.findings.doubt(str(error))
+                self._sweep_due = True
+        else:
+            batch.findings.doubt("events arrive faster than they are read")
+        if full is not None:
+            raise full
+
+    def _take(self, event: Event, batch: _Batch) -> None:
+        wd, mask, _, name = event
+        if mask & Q_OVERFLOW:
+            batch.findings.doubt("the kernel's queue ran over (fs.inotify.max_queued_events)")
+            self._sweep_due = True
+            return
+        if mask & UNMOUNT:
+            batch.findings.doubt("a file system in the tree was unmounted")
+            self._sweep_due = True
+        if wd == self._above:
+            return  # it only wakes whoever waits: whether the root is the root was asked already
+        node = self._nodes.get(wd)
+        if node is None:
+            return
+        if mask & IGNORED:
+            del self._nodes[wd]
+            self._detach(node)
+            self._loose.discard(node)
+            self._loose.update(self._orphans(node))
+            return
+        directory = self._path(node)
+        if directory is None:
+            return  # it is on its way; where it arrives, all of it counts as changed
+        path = directory + b"/" + name if directory and name else directory or name
+        batch.findings.add(path)
+        if not name:
+            return
+        if mask & ISDIR:
+            self._take_directory(node, name, path, mask)
+            return
+        if mask & (CREATE | MOVED_TO):
+            batch.arrived.add(path)
+        if mask & MOVED_FROM:
+            batch.arrived.add(path)  # its further names, if any, are asked of the name it gets
+        if mask & (_WRITTEN | MOVED_TO):
+            batch.written.add(path)
+
+    def _take_directory(self, node: _Node, name: bytes, path: bytes, mask: int) -> None:
+        if mask & (MOVED_FROM | DELETE):
+            child = node.children.get(name)
+            if child is not None:
+                self._detach(child)
+        # A change of permissions can make a directory readable that was not.
+        if (mask & (CREATE | MOVED_TO) or (mask & ATTRIB and name not in node.children)) and self._timer < 0:
+            self._cover(path)
+
+    # -- which watch stands for which path ----------------------------------------------------------------------
+
+    def _path(self, node: _Node) -> bytes | None:
+        parts: list[bytes] = []
+        while node is not self._top:
+            parts.append(node.name)
+            if node.parent is None:
+                return None
+            node = node.parent
+        parts.reverse()
+        return b"/".join(parts)
+
+    def _detach(self, node: _Node) -> None:
+        parent = node.parent
+        if parent is not None:
+            if parent.children.get(node.name) is node:
+                del parent.children[node.name]
+            node.parent = None
+            self._loose.add(node)
+
+    @staticmethod
+    def _orphans(node: _Node) -> list[_Node]:
+        children = list(node.children.values())
+        node.children.clear()
+        for child in children:
+            child.parent = None
+        return children
+
+    def _attach(self, wd: int, path: bytes) -> None:
+        """Let the watch ``wd`` stand for ``path``, whatever it stood for."""
+        node = self._nodes.get(wd)
+        if node is None:
+            node = self._nodes[wd] = _Node(wd)
+        if not path:
+            self._top = node
+            return
+        *above, name = path.split(b"/")
+        parent = self._top
+        for part in above:
+            parent = None if parent is None else parent.children.get(part)
+        up = parent
+        while up is not None and up is not node:
+            up = up.parent
+        if parent is None or up is node:
+            # The events that explain this are still in the queue: learn the whole tree anew when it is empty.
+            self._sweep_due = True
+            if node.parent is None and node is not self._top:
+                self._loose.add(node)
+            return
+        self._detach(node)
+        other = parent.children.get(name)
+        if other is not None:
+            self._detach(other)
+        node.parent, node.name = parent, name
+        parent.children[name] = node
+        self._loose.discard(node)
+
+    def _drop_loose(self) -> None:
+        loose, self._loose = self._loose, set()
+        while loose:
+            node = loose.pop()
+            if node.parent is not None or self._nodes.get(node.wd) is not node:
+                continue
+            loose.update(self._orphans(node))
+            del self._nodes[node.wd]
+            self._unwatch(node.wd)
+
+    def _unwatch(self, wd: int) -> None:
+        try:
+            system.inotify_rm_watch(self._fd, wd)
+        except OSError:
+            pass  # the directory was gone before
+
+    # -- putting watches in place -------------------------------------------------------------------------------
+
+    def _cover(self, start: bytes) -> None:
+        """Watch the directory ``start`` and all below it that is not excluded, as they are now.
+
+        Each is watched first and listed then, so that nothing that appears in between is missed. Raises ENOSPC.
+        """
+        todo = [start]
+        while todo:
+            path = todo.pop()
+            if path and self._excluded(path):
+                continue
+            fd = self._open(path)
+            if fd is None:
+                continue
+            try:
+                self._attach(system.inotify_add_watch(self._fd, b"/proc/self/fd/%d" % fd, _MASK), path)
+                with os.scandir(fd) as entries:
+                    for entry in entries:
+                        if entry.is_dir(follow_symlinks=False):
+                            name = os.fsencode(entry.name)
+                            todo.append(path + b"/" + name if path else name)
+            except OSError as error:
+                if error.errno == errno.ENOSPC:
+                    raise
+                # Deleted meanwhile, or not to be read: then there is nothing to be captured in it either.
+            finally:
+                os.close(fd)
+
+    def _open(self, path: bytes) -> int | None:
+        """Open a directory below the root without following a link on the way (I7); None if it cannot be."""
+        at = self._root.fd
+        try:
+            for part in path.split(b"/") if path else (b".",):
+                inner = os.open(part, _OPEN, dir_fd=at)
+                if at != self._root.fd:
+                    os.close(at)
+                at = inner
+        except OSError:
+            if at != self._root.fd:
+                os.close(at)
+            return None
+        return at
+
+    def _sweep(self, findings: Findings) -> None:
+        """Learn the whole tree anew; directories that were not watched before count as changed."""
+        self._sweep_due = False
+        before = self._nodes
+        self._nodes, self._top = {}, None
+        self._loose.clear()
+        try:
+            if self._root.fd >= 0:
+                self._cover(b"")
+                self._watch_above()
+        finally:
+            fresh = self._nodes.keys() - before.keys()
+            for wd in before.keys() - self._nodes.keys():
+                self._unwatch(wd)
+        for wd in fresh:
+            path = self._path(self._nodes[wd])
+            if path is None:
+                findings.doubt("a directory moved while the tree was learnt anew")
+                self._sweep_due = True
+            else:
+                findings.add(path)
+        if self._timer >= 0:
+            self._epoll.unregister(self._timer)
+            os.close(self._timer)
+            self._timer = -1
+            findings.doubt("every directory is watched again")
+
+    def _watch_above(self) -> None:
+        """Be woken when the root is deleted, moved or made again; what this cannot see, the next drain does."""
+        if self._above >= 0 and self._above not in self._nodes:
+            self._unwatch(self._above)
+        try:
+            self._above = system.inotify_add_watch(self._fd, os.path.dirname(self._root.real), _MASK_ABOVE)
+        except OSError as error:
+            self._above = -1
+            if error.errno == errno.ENOSPC:
+                raise
+
+    # -- files with several names -------------------------------------------------------------------------------
+
+    def _check_shared(self, batch: _Batch) -> None:
+        if self._root.fd < 0:
+            return
+        gone = vanished_or_shared(self._root.fd, batch.written, batch.findings)
+        if not batch.arrived.issuperset(gone):
+            batch.findings.doubt("a file was written and is gone: it may have had further names")
+
+
+class _Batch:
+    """What one drain has gathered."""
+
+    __slots__ = ("arrived", "findings", "written")
+
+    def __init__(self, findings: Findings) -> None:
+        self.findings = findings
+        self.written: set[bytes] = set()
+        self.arrived: set[bytes] = set()
+        """Names that came into being in this drain, or were moved away in it."""

@@ -1,0 +1,97 @@
+"""What the kernel writes, byte by byte: fanotify's and inotify's events, and the mount table."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.files.watch import fanotify, inotify
+from holdfast.files.watch.root import Mount, parse_mounts
+
+FSID = b"FILESYST"
+
+
+def handle(content: bytes) -> bytes:
+    return struct.pack("=Ii", len(content), 1) + content
+
+
+def record(kind: int, content: bytes, name: bytes | None = None) -> bytes:
+    body = FSID + handle(content) + (b"" if name is None else name + b"\0")
+    body += b"\0" * (-len(body) % 4)
+    return struct.pack("=BBH", kind, 0, len(body) + 4) + body
+
+
+def event(mask: int, *records: bytes) -> bytes:
+    body = b"".join(records)
+    return struct.pack("=IBBHQii", 24 + len(body), 3, 0, 24, mask, -1, 7) + body
+
+
+def test_fanotify_events_with_names_and_handles() -> None:
+    buffer = event(fanotify.MODIFY, record(2, b"dir-hand", b"name"), record(1, b"file-hand"))
+    buffer += event(fanotify.ATTRIB | fanotify.ONDIR, record(2, b"dir-hand", b"."))
+    buffer += event(fanotify.Q_OVERFLOW)
+    assert list(fanotify.decode(buffer)) == [
+        (fanotify.MODIFY, FSID + handle(b"dir-hand"), b"name", FSID + handle(b"file-hand")),
+        (fanotify.ATTRIB | fanotify.ONDIR, FSID + handle(b"dir-hand"), b".", None),
+        (fanotify.Q_OVERFLOW, None, b"", None),
+    ]
+
+
+def test_fanotify_records_that_are_not_known_are_passed_over() -> None:
+    buffer = event(fanotify.MODIFY, record(99, b"whatever"), record(2, b"dir-hand", b"name"))
+    assert list(fanotify.decode(buffer)) == [(fanotify.MODIFY, FSID + handle(b"dir-hand"), b"name", None)]
+
+
+@pytest.mark.parametrize(
+    "buffer",
+    [
+        b"\1",
+        event(2, record(2, b"d", b"n"))[:-4],
+        struct.pack("=IBBHQii", 24, 9, 0, 24, 2, -1, 7),
+        struct.pack("=IBBHQii", 0, 3, 0, 24, 2, -1, 7),
+        event(2, struct.pack("=BBH", 2, 0, 4)),
+        event(2, struct.pack("=BBH8sIi", 2, 0, 20, FSID, 1 << 31, 1)),
+    ],
+)
+def test_fanotify_bytes_of_another_form(buffer: bytes) -> None:
+    """I12: an error, not a crash and no endless loop."""
+    with pytest.raises(ValueError, match="event"):
+        list(fanotify.decode(buffer))
+
+
+def test_inotify_events() -> None:
+    buffer = struct.pack("=iIII8s", 3, inotify.CREATE, 0, 8, b"name") + struct.pack(
+        "=iIII", -1, inotify.Q_OVERFLOW, 0, 0
+    )
+    assert list(inotify.decode(buffer)) == [(3, inotify.CREATE, 0, b"name"), (-1, inotify.Q_OVERFLOW, 0, b"")]
+
+
+@pytest.mark.parametrize("buffer", [b"\1", struct.pack("=iIII", 3, 2, 0, 16) + b"short"])
+def test_inotify_bytes_cut_short(buffer: bytes) -> None:
+    with pytest.raises(ValueError, match="cut short"):
+        list(inotify.decode(buffer))
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_events_or_an_error(buffer: bytes) -> None:
+    """I12."""
+    for decode in (fanotify.decode, inotify.decode):
+        try:
+            list(decode(buffer))
+        except ValueError:
+            pass
+
+
+def test_the_mount_table() -> None:
+    text = (
+        b"22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n"
+        b"30 22 0:26 / /mnt/a\\040b\\134c rw - nfs4 host:/x rw\n"
+        b"31 22 0:27 / /home/u/s3 rw master:2 - fuse.s3fs s3fs rw\n"
+        b"garbage\n"
+    )
+    mounts = parse_mounts(text)
+    assert mounts == [Mount(b"/", b"ext4"), Mount(b"/mnt/a b\\c", b"nfs4"), Mount(b"/home/u/s3", b"fuse.s3fs")]
+    assert [mount.remote for mount in mounts] == [False, True, True]
