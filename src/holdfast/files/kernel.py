@@ -1,0 +1,79 @@
+"""The few Linux system calls that Python does not offer: ``openat2``, ``renameat2``, ``syncfs``, ``sync_file_range``.
+
+Each raises `OSError` as the functions of `os` do; a kernel or C library without the call raises it with ENOSYS.
+Sources: the Linux manual pages of the same names, section 2.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+
+RESOLVE_NO_MAGICLINKS = 0x02
+RESOLVE_NO_SYMLINKS = 0x04
+RESOLVE_BENEATH = 0x08
+
+RENAME_NOREPLACE = 1
+RENAME_EXCHANGE = 2
+
+_SYS_OPENAT2 = 437  # one number on every architecture
+_SYS_RENAMEAT2 = {
+    "x86_64": 316,
+    "aarch64": 276,
+    "riscv64": 276,
+    "armv7l": 382,
+    "i686": 353,
+    "ppc64le": 357,
+    "s390x": 347,
+}
+_SYNC_FILE_RANGE_WRITE = 2
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _OpenHow(ctypes.Structure):
+    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
+
+
+def _check(result: int) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result
+
+
+def openat2(dir_fd: int, path: bytes, flags: int, resolve: int) -> int:
+    """Open ``path`` relative to ``dir_fd`` under the given ``RESOLVE_*`` rules; the descriptor is close-on-exec."""
+    how = _OpenHow(flags | os.O_CLOEXEC, 0, resolve)
+    return _check(_libc.syscall(_SYS_OPENAT2, dir_fd, path, ctypes.byref(how), ctypes.sizeof(how)))
+
+
+def renameat2(src_fd: int, src: bytes, dst_fd: int, dst: bytes, flags: int) -> None:
+    """Rename with `RENAME_NOREPLACE` or `RENAME_EXCHANGE`; EINVAL where the file system lacks the flag."""
+    if _has_renameat2:
+        _check(_libc.renameat2(src_fd, src, dst_fd, dst, flags))
+    elif number := _SYS_RENAMEAT2.get(platform.machine()):
+        _check(_libc.syscall(number, src_fd, src, dst_fd, dst, flags))
+    else:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+
+def syncfs(fd: int) -> None:
+    """Make all that was written to the file system that holds ``fd`` durable; reports write errors (Linux 5.8)."""
+    if _has_syncfs:
+        _check(_libc.syncfs(fd))
+    else:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+
+def start_writeback(fd: int) -> None:
+    """Let the kernel begin to write the file's data, without waiting: a hint, which has no errors."""
+    if _has_sync_file_range:
+        _libc.sync_file_range(fd, ctypes.c_int64(0), ctypes.c_int64(0), _SYNC_FILE_RANGE_WRITE)
+
+
+_has_renameat2 = hasattr(_libc, "renameat2")
+_has_syncfs = hasattr(_libc, "syncfs")
+_has_sync_file_range = hasattr(_libc, "sync_file_range")

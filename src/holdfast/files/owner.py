@@ -1,0 +1,42 @@
+"""Who owns the files and directories that Holdfast creates in a workspace."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+
+class Owner(NamedTuple):
+    """The user and group that a created file or directory is given to."""
+
+    uid: int
+    gid: int
+
+    def take_fd(self, fd: int, info: os.stat_result) -> bool:
+        """Give the open file ``fd``, whose `os.fstat` is ``info``, to this owner; True if that changed anything.
+
+        Raises `OSError` if the kernel refuses, so that nothing is left to root by accident.
+        """
+        if (info.st_uid, info.st_gid) == self:
+            return False
+        os.fchown(fd, self.uid, self.gid)
+        return True
+
+    def take_name(self, dir_fd: int, name: bytes) -> None:
+        """Give the directory entry ``name`` itself (a link is not followed) to this owner."""
+        os.chown(name, self.uid, self.gid, dir_fd=dir_fd, follow_symlinks=False)
+
+
+def owner_for(
+    root_fd: int, *, uid: int | None = None, gid: int | None = None, privileged: bool | None = None
+) -> Owner | None:
+    """The owner for what is created below the workspace's root directory ``root_fd``.
+
+    It is the configured ``uid`` and ``gid``, and for whichever is None that of the root directory. None when this
+    process is not privileged: the kernel then gives what it creates to its own user, and lets it give nothing away.
+    ``privileged`` is for tests; by default it is asked of the kernel.
+    """
+    if not (os.geteuid() == 0 if privileged is None else privileged):
+        return None
+    info = os.fstat(root_fd)
+    return Owner(info.st_uid if uid is None else uid, info.st_gid if gid is None else gid)
