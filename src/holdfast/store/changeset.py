@@ -1,0 +1,170 @@
+"""The codec of changesets: what one checkpoint changed against its parent. Pure: values in, bytes out.
+
+Four bytes of magic and version, the length of the columns (8 bytes, little-endian), the hash of all that follows it (16
+bytes), then the columns as one MessagePack array, compressed with zstd (docs/formats/changeset.md).
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import compress
+from struct import Struct
+from typing import TYPE_CHECKING, Annotated, cast
+
+from holdfast.model.entries import Change
+from holdfast.model.errors import FormatError, IntegrityError
+from holdfast.model.ids import HASH_BYTES, hash_bytes
+from holdfast.store.columns import (
+    MAX_SIZE,
+    check_foreign_paths,
+    check_hashes,
+    check_modes,
+    check_paths,
+    check_sizes,
+    join_paths,
+    make_entries,
+    pack_modes,
+    split_paths,
+    unpack_modes,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from holdfast.model.entries import Entry
+
+MAGIC = b"HFC"
+VERSION = 1
+_HEADER = Struct(f"<3sBQ{HASH_BYTES}s")
+
+MAX_COLUMN_BYTES = 1 << 30
+"""The most that the columns may take before compression: more than six million changes of usual paths."""
+
+_BEFORE, _AFTER = 1, 2
+
+_Side = tuple[bytes, list[int], list[int]]
+_Fields = tuple[bytes, bytes, bytes, _Side, _Side]
+
+
+def encode_changeset(changes: Sequence[Change]) -> bytes:
+    """``changes``, sorted by path, as bytes.
+
+    Raises `FormatError` if they are not in order, hold what no entry may be, or are too many (`MAX_COLUMN_BYTES`), and
+    `EscapeError` for a path that no workspace may hold.
+    """
+    import zstandard
+
+    paths = [change[0] for change in changes]
+    check_paths(paths)
+    kinds = bytes([_kind(change) for change in changes])
+    prefix, rest = join_paths(paths)
+    before = _side([change[1] for change in changes])
+    after = _side([change[2] for change in changes])
+    columns = _encoder()((prefix, rest, kinds, before, after))
+    if len(columns) > MAX_COLUMN_BYTES:
+        raise FormatError(f"changeset: {len(changes)} changes are too many for one changeset")
+    packed = zstandard.ZstdCompressor(level=3).compress(columns)
+    return _HEADER.pack(MAGIC, VERSION, len(columns), hash_bytes(packed)) + packed
+
+
+def decode_changeset(data: bytes) -> list[Change]:
+    """The inverse of `encode_changeset`, for bytes that anyone may have made.
+
+    Raises `IntegrityError` if the bytes are damaged, and `FormatError`, which names the field, for anything that
+    `encode_changeset` does not write. Memory is bounded by `MAX_COLUMN_BYTES` and by the length that the header states.
+    """
+    import msgspec
+
+    columns = _unpack(data)
+    try:
+        prefix, rest, kinds, before, after = _decoder()(columns)
+    except msgspec.DecodeError as error:
+        raise FormatError(f"changeset: field 'columns': {error}") from None
+    try:
+        if kinds.translate(None, b"\1\2\3"):
+            raise FormatError("field 'kinds': a change that has neither side, or an unknown one")
+        if len(kinds) > 1 and len(prefix) * len(kinds) + len(rest) > MAX_COLUMN_BYTES:
+            raise FormatError(f"field 'paths': together they are longer than {MAX_COLUMN_BYTES} bytes")
+        paths = split_paths(prefix, rest, len(kinds))
+        check_foreign_paths(paths)
+        if join_paths(paths) != (prefix, rest):
+            raise FormatError("field 'prefix': it is not the longest that the paths share")
+        olds = _entries(before, [kind & _BEFORE for kind in kinds])
+        news = _entries(after, [kind & _AFTER for kind in kinds])
+    except FormatError as error:
+        raise FormatError(f"changeset: {error.message}") from None
+    changes = list(map(Change, paths, olds, news))
+    if any(change[1] == change[2] for change in changes):
+        raise FormatError("changeset: field 'kinds': a change that changes nothing")
+    return changes
+
+
+def _unpack(data: bytes) -> bytes:
+    import zstandard
+
+    if data[:3] != MAGIC:
+        raise FormatError("changeset: field 'magic': this is no changeset")
+    if len(data) < _HEADER.size:
+        raise IntegrityError("changeset: it is cut short")
+    _, version, length, checksum = cast("tuple[bytes, int, int, bytes]", _HEADER.unpack_from(data))
+    if version != VERSION:
+        raise FormatError(f"changeset: field 'version': {version}, and only {VERSION} is known here")
+    packed = data[_HEADER.size :]
+    if hash_bytes(packed) != checksum:
+        raise IntegrityError("changeset: field 'checksum': the bytes are damaged")
+    if length > MAX_COLUMN_BYTES:
+        raise FormatError(f"changeset: field 'length': {length} is over {MAX_COLUMN_BYTES}")
+    try:
+        # What the frame says of its own size is what would be allocated, whatever limit is given.
+        if zstandard.frame_content_size(packed) != length:
+            raise FormatError("changeset: field 'length': the compressed columns have another")
+        return zstandard.ZstdDecompressor().decompress(packed, max_output_size=length, allow_extra_data=False)
+    except (zstandard.ZstdError, MemoryError) as error:
+        raise FormatError(f"changeset: field 'columns': {error}") from None
+
+
+def _kind(change: Change) -> int:
+    if change[1] == change[2]:
+        raise FormatError("changeset: a change that changes nothing")
+    return (_BEFORE if change[1] is not None else 0) | (_AFTER if change[2] is not None else 0)
+
+
+def _side(sides: Sequence[Entry | None]) -> _Side:
+    entries = [entry for entry in sides if entry is not None]
+    hashes = b"".join([entry[0] for entry in entries])
+    sizes = [entry[1] for entry in entries]
+    modes = pack_modes([entry[2] for entry in entries])
+    check_sizes(sizes, check_hashes(hashes), "sizes")
+    check_modes(modes, len(sizes))
+    return hashes, sizes, modes
+
+
+def _entries(side: _Side, there: Sequence[int]) -> list[Entry | None]:
+    """The entries of one side, with None where the change has none there."""
+    hashes, sizes, modes = side
+    count = check_hashes(hashes)
+    if count != len(there) - there.count(0):
+        raise FormatError(f"field 'hashes': {count} for {len(there) - there.count(0)} changes")
+    check_sizes(sizes, count, "sizes")
+    check_modes(modes, count)
+    result: list[Entry | None] = [None] * len(there)
+    places = compress(range(len(there)), there)
+    for at, entry in zip(places, make_entries(hashes, sizes, unpack_modes(modes)), strict=True):
+        result[at] = entry
+    return result
+
+
+@cache
+def _encoder() -> Callable[[_Fields], bytes]:
+    import msgspec
+
+    return msgspec.msgpack.Encoder().encode
+
+
+@cache
+def _decoder() -> Callable[[bytes], _Fields]:
+    import msgspec
+
+    number = Annotated[int, msgspec.Meta(ge=0, le=MAX_SIZE)]
+    side = tuple[bytes, list[number], list[number]]
+    return cast("Callable[[bytes], _Fields]", msgspec.msgpack.Decoder(tuple[bytes, bytes, bytes, side, side]).decode)

@@ -1,0 +1,282 @@
+"""Updating a manifest: what changed is cut again from where pages surely begin to where old and new boundaries meet."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar, cast
+
+from holdfast.model.errors import FormatError
+from holdfast.model.ids import hash_bytes
+from holdfast.model.paths import display
+from holdfast.store.columns import check_nothing_below
+from holdfast.store.manifest_build import Built, cut, grow
+from holdfast.store.manifest_tree import Node, Tree
+from holdfast.store.pages import (
+    EMPTY_PAGE,
+    EMPTY_ROOT,
+    Child,
+    Inner,
+    Leaf,
+    decode_known_page,
+    encode_inner,
+    encode_leaf,
+    encode_page,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from holdfast.model.entries import Entry
+    from holdfast.model.ids import Hash
+    from holdfast.store.manifest_read import Pages
+    from holdfast.store.pages import Page
+
+T = TypeVar("T")
+
+
+def update(pages: Pages, root: Hash, changes: Mapping[bytes, Entry | None]) -> Built:
+    """The manifest ``root`` with ``changes`` made to it: an entry is put at its path, None removes the path.
+
+    The root is the one that `build` gives for the resulting entries. Reads the pages that change and those above them,
+    and now and then a neighbour. A change that changes nothing is allowed. Raises as `build` does.
+    """
+    tree = Tree(pages, root)
+    paths = sorted(changes)
+    tree.preload(paths)
+    _check_added(tree, paths, changes)
+    rewrite = _Rewrite(tree)
+    above = rewrite.level(0, _LEAVES, changes)
+    for level in range(1, tree.root.level + 1):
+        above = rewrite.level(level, _inners(level), above)
+    if not above:
+        return Built(root, {}, *tree.root.totals, {})
+    if tree.top.key not in above:
+        # The old root is still a page of its level, beside new ones.
+        above[tree.top.key] = Child(root, *tree.root.totals)
+    tops = sorted((key, node) for key, node in above.items() if node is not None)
+    if not tops:
+        return Built(EMPTY_ROOT, {EMPTY_ROOT: EMPTY_PAGE}, 0, 0, {EMPTY_ROOT: root})
+    top = grow([key for key, _ in tops], [node for _, node in tops], tree.root.level + 1, rewrite.made.__setitem__)
+    name = _shrink(tree, top.hash, rewrite.made)
+    # Some pages were made and came out as they had been.
+    made = {page: data for page, data in rewrite.made.items() if not tree.has_read(page)}
+    return Built(name, made, top.files, top.size, {page: old for page, old in rewrite.previous.items() if page in made})
+
+
+def _shrink(tree: Tree, root: Hash, made: dict[Hash, bytes]) -> Hash:
+    """Go down from ``root`` while it has a single child: the root is the lowest level that is one page."""
+    while True:
+        page = decode_known_page(made[root]) if root in made else tree.page(root)
+        if isinstance(page, Leaf) or len(page.keys) > 1:
+            return root
+        made.pop(root, None)
+        (root,) = page.hashes
+
+
+class _Kind(NamedTuple, Generic[T]):
+    """What pages of a level are made of: items, which are entries under their paths or children under their keys."""
+
+    items: Callable[[Page], list[T]]
+    replace: Callable[[Page, Mapping[int, T]], Page]
+    encode: Callable[[Sequence[bytes], Sequence[T]], bytes]
+
+
+def _entries(page: Page) -> list[Entry]:
+    return cast("Leaf", page).entries()
+
+
+def _replace_entries(page: Page, entries: Mapping[int, Entry]) -> Leaf:
+    return cast("Leaf", page).replaced(entries)
+
+
+def _children(page: Page) -> list[Child]:
+    return cast("Inner", page).children()
+
+
+def _replace_children(page: Page, children: Mapping[int, Child]) -> Inner:
+    return cast("Inner", page).replaced(children)
+
+
+_LEAVES = _Kind(_entries, _replace_entries, encode_leaf)
+
+
+def _inners(level: int) -> _Kind[Child]:
+    return _Kind(_children, _replace_children, partial(encode_inner, level))
+
+
+class _Rewrite:
+    """The pages that an update makes, level by level."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+        self.made: dict[Hash, bytes] = {}
+        self.previous: dict[Hash, Hash] = {}
+
+    def level(self, level: int, kind: _Kind[T], changes: Mapping[bytes, T | None]) -> dict[bytes, Child | None]:
+        """Make ``changes`` to the items of the pages of ``level``; returns what that changes for the level above."""
+        tree = self._tree
+        result: dict[bytes, Child | None] = {}
+        names = sorted(changes)
+        done = 0
+        while done < len(names):
+            node = tree.locate(level, names[done])
+            end = len(names) if node.next is None else bisect_left(names, node.next, done)
+            page = tree.page(node.hash, level)
+            replaced = _replacements(page.keys, names[done:end], changes)
+            if replaced is None:
+                done = self._cut_again(level, kind, changes, names, done, result)
+                continue
+            # The paths stay as they are, and with them every boundary.
+            done = end
+            self._put(node.key, encode_page(kind.replace(page, replaced)), node, result)
+        return result
+
+    def _cut_again(
+        self,
+        level: int,
+        kind: _Kind[T],
+        changes: Mapping[bytes, T | None],
+        names: Sequence[bytes],
+        done: int,
+        result: dict[bytes, Child | None],
+    ) -> int:
+        """Rewrite pages from that of ``names[done]`` to where a page begins that began before; returns what is done."""
+        tree = self._tree
+        node = tree.locate(level, names[done])
+        olds = [node]
+        keys: list[bytes] = []
+        items: list[T] = []
+        # Where pages begin among ``keys``. The last of them is open: what follows may belong to it.
+        starts = [0]
+        while True:
+            page = tree.page(node.hash, level)
+            end = len(names) if node.next is None else bisect_left(names, node.next, done)
+            more_keys, more_items = _apply(page.keys, kind.items(page), names[done:end], changes)
+            done = end
+            if node is olds[0] and more_keys[:1] != [node.key] and (before := tree.before(level, node.key)) is not None:
+                # Without the key that it began with, the rest of the page may belong to the page before.
+                olds.insert(0, before)
+                page = self._present(before, level, result)
+                keys, items = list(page.keys), kind.items(page)
+            keys += more_keys
+            items += more_items
+            base = starts.pop()
+            if node.next is None:
+                starts += [base + at for at in cut(keys[base:], level)]
+                break
+            following = tree.locate(level, node.next)
+            if done < len(names) and (following.next is None or names[done] < following.next):
+                starts.append(base)
+            else:
+                # The next page is as it was, and stays if a page begins there still.
+                starts += [base + at for at in cut([*keys[base:], node.next], level)]
+                if starts[-1] == len(keys):
+                    starts.pop()
+                    break
+            olds.append(following)
+            node = following
+        result.update(dict.fromkeys([old.key for old in olds]))
+        old_keys = [old.key for old in olds]
+        for begin, end in pairwise([*starts, len(keys)]):
+            data = kind.encode(keys[begin:end], items[begin:end])
+            old = olds[max(bisect_right(old_keys, keys[begin]) - 1, 0)]
+            self._put(keys[begin], data, old, result)
+        return done
+
+    def _present(self, node: Node, level: int, result: dict[bytes, Child | None]) -> Page:
+        """The page of ``node`` as it is by now: perhaps this update has made changes to it already."""
+        child = result.get(node.key)
+        if child is None:
+            return self._tree.page(node.hash, level)
+        self.previous.pop(child.hash, None)
+        return decode_known_page(self.made.pop(child.hash))
+
+    def _put(self, key: bytes, data: bytes, old: Node, result: dict[bytes, Child | None]) -> None:
+        """Note that a page stands under ``key``, where the page ``old`` has been."""
+        name = hash_bytes(data)
+        if name == old.hash:
+            result.pop(old.key, None)
+            return
+        page = decode_known_page(data)
+        self.made[name] = data
+        self.previous[name] = old.hash
+        result[key] = Child(name, *page.totals)
+
+
+def _replacements(
+    keys: Sequence[bytes], names: Sequence[bytes], changes: Mapping[bytes, T | None]
+) -> dict[int, T] | None:
+    """The indices of ``names`` among ``keys`` with what comes there; None if anything is added or removed."""
+    found: dict[int, T] = {}
+    for name in names:
+        at = bisect_left(keys, name)
+        item = changes[name]
+        if item is None or at == len(keys) or keys[at] != name:
+            return None
+        found[at] = item
+    return found
+
+
+def _apply(
+    keys: list[bytes], items: list[T], names: Sequence[bytes], changes: Mapping[bytes, T | None]
+) -> tuple[list[bytes], list[T]]:
+    """Keys and items of a page after the changes to ``names`` (ascending)."""
+    keys, items = list(keys), list(items)
+    for name in names:
+        item = changes[name]
+        at = bisect_left(keys, name)
+        present = at < len(keys) and keys[at] == name
+        if item is None:
+            if present:
+                del keys[at], items[at]
+        elif present:
+            items[at] = item
+        else:
+            keys.insert(at, name)
+            items.insert(at, item)
+    return keys, items
+
+
+def _check_added(tree: Tree, names: Sequence[bytes], changes: Mapping[bytes, Entry | None]) -> None:
+    """Raise `FormatError` if a path that is added would be a directory of another, or lie below a file.
+
+    The manifest itself is sound, so that only what is added has to be looked at; most of what has to be known for that
+    is in the very page that the path goes into.
+    """
+    present = [name for name in names if changes[name] is not None]
+    directories: set[bytes] = set()
+    for path in present:
+        node = tree.locate(0, path)
+        keys = tree.page(node.hash, 0).keys
+        at = bisect_left(keys, path)
+        if at < len(keys) and keys[at] == path:
+            continue
+        check_nothing_below(present, path)
+        _check_emptied(tree, path, changes)
+        parent = path.rpartition(b"/")[0]
+        while parent and parent not in directories:
+            directories.add(parent)
+            below = parent + b"/"
+            at = bisect_left(keys, below)
+            if (keys[at] if at < len(keys) else node.next or b"").startswith(below):
+                break
+            if changes.get(parent, False) is not None and tree.holds(parent):
+                raise FormatError(f"{display(parent)!r} is both a file and the directory of {display(path)!r}")
+            parent = parent.rpartition(b"/")[0]
+
+
+def _check_emptied(tree: Tree, path: bytes, changes: Mapping[bytes, Entry | None]) -> None:
+    """Raise `FormatError` if the manifest holds anything below ``path`` that ``changes`` do not remove."""
+    below = path + b"/"
+    after: bytes | None = below
+    while after is not None:
+        node = tree.locate(0, after)
+        keys = tree.page(node.hash, 0).keys
+        for at in range(bisect_left(keys, below), len(keys)):
+            if not keys[at].startswith(below):
+                return
+            if changes.get(keys[at], False) is not None:
+                raise FormatError(f"{display(path)!r} is both a file and the directory of {display(keys[at])!r}")
+        after = node.next if node.next is not None and node.next.startswith(below) else None
