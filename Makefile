@@ -1,0 +1,28 @@
+# What a contributor needs. Every target works from a clean clone; the first builds the environment.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: test lint format clean
+
+test: $(VENV)/ready  ## install into .venv and run the tests
+	$(BIN)/pytest -n auto
+
+lint: $(VENV)/ready  ## what CI checks besides the tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+format: $(VENV)/ready  ## put the source into its standard form
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+$(VENV)/ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
+	touch $@
+
+clean:  ## remove the environment and what tools left behind
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
