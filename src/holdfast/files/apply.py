@@ -1,0 +1,377 @@
+"""Making a directory tree go from one state to another: each path atomically, only where it still is what was seen."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING, Protocol
+
+from holdfast.files import kernel
+from holdfast.files.batch import IN_THE_WAY, Batch, ContentError, is_racy, reason_for
+from holdfast.files.index import Signature
+from holdfast.files.replace import CHANGED, GONE, Durability, TemporaryNames, identity
+from holdfast.files.rooted import Place, Root, open_regular
+from holdfast.files.trash import Trash, remove_left_over
+from holdfast.files.tree import Applied
+from holdfast.model.entries import Entry, NotCaptured, file_entry, symlink_entry
+from holdfast.model.errors import EscapeError, HoldfastError, NotFoundError, RefusedError, StorageError
+from holdfast.model.ids import Hasher, hash_bytes
+from holdfast.model.paths import check_path, under
+from holdfast.model.sinks import CHUNK_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from holdfast.files.index import Known
+    from holdfast.files.owner import Owner
+    from holdfast.model.entries import Change
+    from holdfast.model.sinks import Content, Progress
+
+DIRECTORY_IN_THE_WAY = "a directory that is not empty is in the way"
+
+_BATCH_FILES = 8192
+_BATCH_BYTES = 256 << 20
+_TREE_ERRORS = (EscapeError, NotFoundError, RefusedError, StorageError, OSError)
+"""What one path may fail with while the others go on; a damaged blob is not among them."""
+
+
+class Observed(Protocol):
+    """What the last look at the tree saw, kept up to date with what is changed."""
+
+    def get(self, path: bytes) -> Known | None:
+        """What is known of ``path``; None if nothing is, and its content is then read where that matters."""
+        ...
+
+    def put(self, path: bytes, entry: Entry, signature: Signature, *, racy: bool = False) -> None:
+        """``path`` is ``entry``, certain while it looks like ``signature`` (``racy``: not even then)."""
+        ...
+
+    def drop(self, path: bytes) -> None:
+        """Nothing is known of ``path`` any more; no error if nothing was."""
+        ...
+
+
+class Applier:
+    """Changes the tree below a `Root`. For one thread at a time; see `holdfast.files.tree.Tree` for the contract."""
+
+    def __init__(self, root: Root, observed: Observed, *, owner: Owner | None = None, flags: bool = True) -> None:
+        """What is created is given to ``owner``, if there is one. ``flags=False`` does without renameat2(2)."""
+        self._root = root
+        self._observed = observed
+        self._owner = owner
+        self._flags = flags
+
+    def apply(
+        self,
+        deletes: Sequence[Change],
+        writes: Iterable[tuple[Change, Content | None]],
+        *,
+        nonce: str,
+        progress: Progress | None = None,
+    ) -> Applied:
+        """See `Tree.apply`. The phases that ``progress`` hears of are ``delete`` and ``write``.
+
+        ``nonce`` is 1 to 64 letters and digits. Raises `IntegrityError` for content that is not its entry's, what the
+        content's own iterators raise, and `StorageError` when the disk is full or fails: then no temporary of this
+        call is left, and what was replaced before stays, durable. A path that is never allowed or leads through a
+        link is skipped.
+        """
+        names = TemporaryNames(nonce)
+        trash = Trash(self._root, names)
+        batch = Batch(self._root, names, trash, self._owner, flags=self._flags)
+        work = _Work(self._root, self._observed, trash, batch, progress)
+        try:
+            work.delete_all(deletes)
+            work.write_all(writes)
+            work.finish()
+        except BaseException as error:
+            work.abandon()
+            if isinstance(error, ContentError):
+                raise error.cause from None
+            if isinstance(error, OSError):
+                raise StorageError(f"the tree could not be changed: {error.strerror}") from error
+            raise
+        finally:
+            self._root.forget()
+        return Applied(work.written, work.deleted, work.skipped)
+
+    def clean(self, nonce: str) -> int:
+        """See `Tree.clean`. Follows no link; what someone else wrote under a temporary's name is renamed, not
+        removed.
+        """
+        names = TemporaryNames(nonce)
+        removed = 0
+        todo = [b""]
+        while todo:
+            path = todo.pop()
+            try:
+                ours = False
+                for name in self._root.list(path):
+                    inner = path + b"/" + name if path else name
+                    dir_fd = self._root.directory(path)
+                    info = _lstat(Place(dir_fd, name))
+                    if info is None:
+                        continue
+                    if not names.owns(name):
+                        if stat.S_ISDIR(info.st_mode):
+                            todo.append(inner)
+                        continue
+                    ours = True
+                    removed += remove_left_over(self._root, names, inner, info)
+                if ours:
+                    os.fsync(self._root.directory(path))
+            except _TREE_ERRORS as error:
+                reason_for(error, path)  # gone, swapped or unreadable: nothing of ours can be reached there
+        self._root.forget()
+        return removed
+
+
+class _Work:
+    """One call of `Applier.apply`."""
+
+    def __init__(self, root: Root, observed: Observed, trash: Trash, batch: Batch, progress: Progress | None) -> None:
+        self._root = root
+        self._observed = observed
+        self._trash = trash
+        self._batch = batch
+        self._progress = progress
+        self._emptied: set[bytes] = set()
+        """Directories that lost something: removed if that left them empty."""
+        self._in_place = Durability()
+        """Files whose permissions were changed."""
+        self.written: list[bytes] = []
+        self.deleted: list[bytes] = []
+        self.skipped: list[NotCaptured] = []
+
+    def _report(self, phase: str, done: int, total: int, *, every: int = 64) -> None:
+        if self._progress is not None and not done % every:
+            self._progress(phase, done, total)
+
+    def delete_all(self, deletes: Sequence[Change]) -> None:
+        """Delete every path that still is what its change expects; in an order that visits each directory once."""
+        for done, change in enumerate(sorted(deletes, key=_path_of, reverse=True)):
+            self._report("delete", done, len(deletes))
+            try:
+                reason = self._delete(change)
+            except _TREE_ERRORS as error:
+                reason = reason_for(error, change.path)
+            if reason is None:
+                self.deleted.append(change.path)
+                self._observed.drop(change.path)
+            else:
+                self.skipped.append(NotCaptured(change.path, reason))
+        self._report("delete", len(deletes), len(deletes), every=1)
+
+    def _delete(self, change: Change) -> str | None:
+        parent = check_path(change.path).rpartition(b"/")[0]
+        try:
+            place = self._root.place(change.path)
+        except (NotFoundError, EscapeError):
+            place = None  # what would lie behind a link is not in the tree
+        info = None if place is None else _lstat(place)
+        self._emptied.add(parent)
+        if place is None or info is None or stat.S_ISDIR(info.st_mode):
+            return None  # a directory is no file: a call that was cut short may have made it
+        if change.before is None or self._entry_at(change.path, place, info, change.before) != change.before:
+            return CHANGED
+        self._batch.touched.add(parent)
+        return self._trash.take(change.path, identity(info))
+
+    def write_all(self, writes: Iterable[tuple[Change, Content | None]]) -> None:
+        """Write every path that still is what its change expects."""
+        done = 0
+        for change, content in writes:
+            self._report("write", done, 0)
+            done += 1
+            try:
+                reason = self._write(change, content)
+            except _TREE_ERRORS as error:
+                reason = reason_for(error, change.path)
+            finally:
+                if close := getattr(content, "close", None):
+                    close()
+            if reason is not None:
+                self.skipped.append(NotCaptured(change.path, reason))
+            if self._batch.files >= _BATCH_FILES or self._batch.bytes >= _BATCH_BYTES:
+                self._commit()
+        self._commit()
+        self._report("write", done, done, every=1)
+
+    def _write(self, change: Change, content: Content | None) -> str | None:
+        path, before, after = change
+        if after is None:
+            return CHANGED
+        parent, _, name = check_path(path).rpartition(b"/")
+        directory, staged = self._batch.locate(parent)
+        if staged:
+            return GONE if before is not None or content is None else self._batch.stage(change, directory, content)
+        place = Place(self._root.directory(directory), name)
+        info = _lstat(place)
+        if info is not None and stat.S_ISDIR(info.st_mode):
+            if before is not None:
+                return CHANGED
+            if not self._clear(path):
+                return DIRECTORY_IN_THE_WAY
+            info = None
+        expected = None
+        if info is not None:
+            found = self._entry_at(path, place, info, before, after)
+            if found == after:
+                if self._observed.get(path) is None:
+                    self._observed.put(path, after, _signature(info), racy=True)
+                self.written.append(path)
+                return None
+            if before is None:
+                return IN_THE_WAY
+            if found != before:
+                return CHANGED
+            expected = identity(info)
+        elif before is not None:
+            return GONE
+        if content is not None:
+            self._batch.prepare(change, self._root.directory(directory), content, expected)
+            return None
+        if info is None or before is None or after.is_symlink or before.hash != after.hash:
+            return CHANGED
+        return self._change_permissions(path, place, info, after)
+
+    def _change_permissions(self, path: bytes, place: Place, seen: os.stat_result, after: Entry) -> str | None:
+        try:
+            fd = open_regular(*place)
+        except PermissionError:
+            return self._change_unreadable(path, place, seen, after)
+        if fd is None:
+            return CHANGED
+        try:
+            if _signature(os.fstat(fd)) != _signature(seen):
+                return CHANGED
+            os.fchmod(fd, (seen.st_mode & 0o7000) | after.permissions)  # set-id bits that a user has set stay
+            info = os.fstat(fd)
+        except BaseException:
+            os.close(fd)
+            raise
+        self._in_place.add(fd, info.st_dev)
+        self._observed.put(path, after, _signature(info), racy=is_racy(info, info.st_ctime_ns))
+        self.written.append(path)
+        return None
+
+    def _change_unreadable(self, path: bytes, place: Place, seen: os.stat_result, after: Entry) -> str | None:
+        """The owner may change the permissions of a file that not even the owner can open."""
+        fd = os.open(place.name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place.dir_fd)
+        try:
+            if _signature(os.fstat(fd)) != _signature(seen):
+                return CHANGED
+            # fchmod(2) takes no O_PATH descriptor, but its entry in /proc leads to exactly that file.
+            os.chmod(f"/proc/self/fd/{fd}", (seen.st_mode & 0o7000) | after.permissions)
+            info = os.fstat(fd)
+        finally:
+            os.close(fd)
+        kernel.syncfs(place.dir_fd)
+        self._observed.put(path, after, _signature(info), racy=is_racy(info, info.st_ctime_ns))
+        self.written.append(path)
+        return None
+
+    def _entry_at(self, path: bytes, place: Place, info: os.stat_result, *wanted: Entry | None) -> Entry | None:
+        """The entry of what is there; None if it is surely none of ``wanted``. Its content is read only in doubt."""
+        known = self._observed.get(path)
+        if known is not None and known.signature == _signature(info):
+            return known.entry
+        if not any(entry is not None and _may_be(info, entry) for entry in wanted):
+            return None
+        try:
+            return _read_entry(place, info)
+        except (FileNotFoundError, PermissionError):
+            return None
+
+    def _clear(self, path: bytes) -> bool:
+        """Remove the directory ``path`` if nothing is left in it but directories that this call emptied."""
+        self._remove_emptied(path)
+        return self._root.rmdir(path)
+
+    def _remove_emptied(self, top: bytes = b"") -> None:
+        """Remove every directory below ``top`` that this call emptied, and those above it that this leaves empty."""
+        by_depth: dict[int, set[bytes]] = {}
+        for path in self._emptied:
+            if path != top and under(path, top):
+                by_depth.setdefault(path.count(b"/"), set()).add(path)
+        for depth in range(max(by_depth, default=-1), -1, -1):
+            for path in sorted(by_depth.get(depth, ())):
+                parent = path.rpartition(b"/")[0]
+                try:
+                    gone = self._root.rmdir(path)
+                    self._batch.touched.add(parent)
+                except NotFoundError:
+                    gone = True
+                except HoldfastError:
+                    gone = False  # a mount point, a directory of someone else: it stays, empty
+                if gone and parent != top:
+                    by_depth.setdefault(depth - 1, set()).add(parent)
+
+    def _commit(self) -> None:
+        for change, reason, info, racy in self._batch.commit():
+            if reason is not None:
+                self.skipped.append(NotCaptured(change.path, reason))
+                self._observed.drop(change.path)
+                continue
+            self.written.append(change.path)
+            if info is None or change.after is None:
+                self._observed.drop(change.path)
+            else:
+                self._observed.put(change.path, change.after, _signature(info), racy=racy)
+        self._batch.sync(self._in_place)
+
+    def finish(self) -> None:
+        """Remove what was taken away and the directories that are empty now, and make all of it durable."""
+        self._batch.touched |= self._trash.empty()
+        self._remove_emptied()
+        self._batch.sync(self._in_place)
+
+    def abandon(self) -> None:
+        """After an error: remove the temporaries, and make durable what was done, as far as the system lets us."""
+        self._batch.abandon()
+        try:
+            self._batch.touched |= self._trash.empty()
+            self._batch.sync(self._in_place)
+        except (HoldfastError, OSError):
+            self._in_place.close()
+
+
+def _path_of(change: Change) -> bytes:
+    return change.path
+
+
+def _lstat(place: Place) -> os.stat_result | None:
+    try:
+        return os.stat(place.name, dir_fd=place.dir_fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def _signature(info: os.stat_result) -> Signature:
+    return Signature(info.st_mtime_ns, info.st_ctime_ns, info.st_size, info.st_ino, info.st_mode)
+
+
+def _may_be(info: os.stat_result, entry: Entry) -> bool:
+    if entry.is_symlink or not stat.S_ISREG(info.st_mode):
+        return entry.is_symlink and stat.S_ISLNK(info.st_mode) and info.st_size == entry.size
+    return info.st_size == entry.size and info.st_mode & 0o777 == entry.permissions
+
+
+def _read_entry(place: Place, info: os.stat_result) -> Entry | None:
+    """The entry of the file or link by its content; None if it is neither or changes while it is read."""
+    if stat.S_ISLNK(info.st_mode):
+        target = os.readlink(place.name, dir_fd=place.dir_fd)
+        return symlink_entry(hash_bytes(target), len(target))
+    fd = open_regular(*place)
+    if fd is None:
+        return None
+    try:
+        hasher, size = Hasher(), 0
+        while piece := os.read(fd, CHUNK_BYTES):
+            hasher.update(piece)
+            size += len(piece)
+        if _signature(os.fstat(fd)) != _signature(info) or size != info.st_size:
+            return None
+        return file_entry(hasher.hash(), size, info.st_mode)
+    finally:
+        os.close(fd)

@@ -1,0 +1,346 @@
+"""New content for many paths: written aside, made durable together, then renamed into place.
+
+A path in a directory that exists gets a temporary beside it. What goes into a directory that does not exist yet is
+built inside a temporary directory, which appears whole by one rename: writing out a whole tree costs no rename per
+file, and a crash leaves nothing torn.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.files import replace
+from holdfast.files.replace import GONE, Durability, Identity, TemporaryNames, identity
+from holdfast.files.rooted import NOT_A_DIRECTORY, Root
+from holdfast.files.trash import Trash, remove_tree
+from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, StorageError
+from holdfast.model.paths import MAX_PATH_BYTES, display
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast.files.owner import Owner
+    from holdfast.model.entries import Change, Entry
+    from holdfast.model.sinks import Content
+
+IN_THE_WAY = "something that no checkpoint holds is in the way"
+NAMED_TWICE = "its name is given twice"
+_MOVED = "its directory was moved away while it was written"
+
+_STAGE_ROOM = 256
+"""How much longer than the path itself the path of a temporary may be."""
+
+_FATAL = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EFBIG, errno.EROFS}
+)
+"""Errors that will meet the next path as well, or that mean that what was written may be lost."""
+
+
+class Placed(NamedTuple):
+    """What has become of one path of a batch."""
+
+    change: Change
+    reason: str | None
+    """Why it was left alone; None if it now is as the change wants it."""
+    info: os.stat_result | None
+    """What it looks like now; None if that is not certain."""
+    racy: bool = False
+    """True if someone else's write just after ours may have left no trace in ``info``."""
+
+
+class _Pending(NamedTuple):
+    change: Change
+    temporary: bytes
+    expected: Identity | None
+    info: os.stat_result
+
+
+class ContentError(Exception):
+    """Carries an error of the one who gives the content past those who handle errors of the tree."""
+
+    def __init__(self, cause: BaseException) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+def reason_for(error: HoldfastError | OSError, path: bytes) -> str:
+    """Why ``path`` is left alone after ``error``; raises `StorageError` instead if going on makes no sense."""
+    cause = error if isinstance(error, OSError) else error.__cause__
+    if isinstance(cause, OSError) and cause.errno in _FATAL:
+        raise StorageError(f"{display(path)!r} could not be written: {cause.strerror}") from error
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return error.message
+
+
+class Batch:
+    """New files and links of one call that are not in place yet. For one thread; reusable after `commit`."""
+
+    def __init__(self, root: Root, names: TemporaryNames, trash: Trash, owner: Owner | None, *, flags: bool) -> None:
+        """Nothing is created yet; what is replaced goes to ``trash``; ``flags`` as for `replace.exchange`."""
+        self._root = root
+        self._names = names
+        self._trash = trash
+        self._owner = owner
+        self._flags = flags
+        self.touched: set[bytes] = set()
+        """Directories whose entries have changed; the caller syncs them after `commit` (see `sync`)."""
+        self._begin()
+
+    def _begin(self) -> None:
+        self.files = 0
+        self.bytes = 0
+        self._content = Durability()
+        self._pending: list[_Pending] = []
+        self._staged: list[tuple[Change, os.stat_result]] = []
+        self._stages: dict[bytes, bytes] = {}
+        self._located: dict[bytes, tuple[bytes, bool]] = {}
+
+    def locate(self, parent: bytes) -> tuple[bytes, bool]:
+        """The directory that what belongs into ``parent`` is to be written to, and whether that is a temporary one."""
+        missing: list[bytes] = []
+        at = parent
+        while (found := self._located.get(at)) is None:
+            try:
+                self._root.directory(at)
+                found = self._located[at] = (at, False)
+            except NotFoundError as error:
+                if error.code == NOT_A_DIRECTORY:
+                    raise RefusedError(IN_THE_WAY) from None
+                missing.append(at)
+                at = at.rpartition(b"/")[0]
+        if missing and not found[1] and len(parent) + _STAGE_ROOM > MAX_PATH_BYTES - _STAGE_ROOM:
+            # No room for a longer name on the way: such directories are made in place.
+            self._root.make_directory(parent, self._owner)
+            return parent, False
+        for at in reversed(missing):
+            above, staged = found
+            if staged:
+                found = (above + b"/" + at.rpartition(b"/")[2], True)
+                self._root.make_directory(found[0], self._owner)
+            else:
+                found = (self._new_stage(above), True)
+                self._stages[at] = found[0]
+            self._located[at] = found
+        return found
+
+    def _new_stage(self, above: bytes) -> bytes:
+        while True:
+            name = self._names.new()
+            path = above + b"/" + name if above else name
+            # One that is there already holds what a killed call left: none of it may ever come into the tree.
+            if not replace.exists(self._root.directory(above), name):
+                self._root.make_directory(path, self._owner)
+                return path
+
+    def stage(self, change: Change, directory: bytes, content: Content) -> str | None:
+        """Write a new path into the temporary ``directory`` that `locate` gave; the reason if it cannot be."""
+        name = change.path.rpartition(b"/")[2]
+        try:
+            info = self._create(self._root.directory(directory), name, content, _after(change))
+        except FileExistsError:
+            return NAMED_TWICE
+        self._staged.append((change, info))
+        return None
+
+    def prepare(self, change: Change, dir_fd: int, content: Content, expected: Identity | None) -> None:
+        """Write a temporary beside the path, in its directory ``dir_fd``, to take the place of ``expected`` (or of
+        nothing).
+        """
+        temporary = self._names.new()
+        while replace.exists(dir_fd, temporary):
+            temporary = self._names.new()
+        info = self._create(dir_fd, temporary, content, _after(change))
+        self._pending.append(_Pending(change, temporary, expected, info))
+
+    def commit(self) -> Iterator[Placed]:
+        """Make all of it durable, then put each path in its place; use the iterator up.
+
+        The renames are durable after `sync`. Raises `StorageError` and `OSError`; then `abandon`.
+        """
+        for directory, staged in self._located.values():
+            if staged:
+                self._content.add_directory(self._root.directory(directory))
+        self._content.flush()
+        # Looked up afresh from here: a directory that was swapped since does not hold its temporaries any more.
+        self._root.forget()
+        yield from self._place_stages()
+        self._pending.reverse()
+        while self._pending:
+            yield self._place(self._pending[-1])
+            self._pending.pop()
+        self._begin()
+
+    def sync(self, durability: Durability) -> None:
+        """Make every change of a directory so far durable, together with what ``durability`` holds already."""
+        for path in self.touched:
+            try:
+                durability.add_directory(self._root.directory(path))
+            except HoldfastError:
+                continue  # removed or swapped since: what it held is not at these paths any more
+        durability.flush()
+        self.touched.clear()
+
+    def abandon(self) -> None:
+        """Remove every temporary that is not in place, as far as the system lets us."""
+        self._content.close()
+        self._root.forget()
+        for item in self._pending:
+            try:
+                dir_fd, name = self._root.place(item.change.path)
+                if _unchanged(dir_fd, item.temporary, item.info):
+                    os.unlink(item.temporary, dir_fd=dir_fd)
+                else:
+                    replace.keep(dir_fd, item.temporary, name)
+            except (HoldfastError, OSError):
+                continue
+        for stage in self._stages.values():
+            try:
+                remove_tree(self._root, stage)
+            except HoldfastError:
+                continue
+        self._begin()
+
+    def _create(self, dir_fd: int, name: bytes, content: Content, entry: Entry) -> os.stat_result:
+        if not isinstance(content, bytes):
+            content = _guarded(content)
+        if entry.is_symlink:
+            info = replace.write_link(dir_fd, name, content, entry, self._owner)
+            self._content.add_directory(dir_fd)
+        else:
+            fd, info = replace.write_file(dir_fd, name, content, entry, self._owner)
+            self._content.add(fd, info.st_dev)
+        self.files += 1
+        self.bytes += entry.size
+        return info
+
+    def _place(self, item: _Pending) -> Placed:
+        change = item.change
+        info = None
+        try:
+            dir_fd, name = self._root.place(change.path)
+            if item.expected is not None:
+                reason = replace.exchange(dir_fd, item.temporary, name, item.expected, flags=self._flags)
+            elif replace.move_if_absent(dir_fd, item.temporary, dir_fd, name, flags=self._flags):
+                reason = None
+            else:
+                os.unlink(item.temporary, dir_fd=dir_fd)
+                reason = IN_THE_WAY
+            parent = change.path.rpartition(b"/")[0]
+            self.touched.add(parent)
+            if reason is None:
+                if item.expected is not None:
+                    self._trash.add(parent, item.temporary)
+                info = _unchanged(dir_fd, name, item.info)
+        except (FileNotFoundError, NotFoundError):
+            reason = _MOVED
+        except (HoldfastError, OSError) as error:
+            reason = reason_for(error, change.path)
+        return Placed(change, reason, info, info is not None and is_racy(info, info.st_ctime_ns))
+
+    def _place_stages(self) -> Iterator[Placed]:
+        failed: dict[bytes, str] = {}
+        moved: set[bytes] = set()
+        shown = 0
+        for path, stage in list(self._stages.items()):
+            self._place_stage(path, stage, failed, moved)
+            del self._stages[path]
+            if not shown:
+                shown = self._changed_at(path.rpartition(b"/")[0])
+        for change, info in self._staged:
+            reason = _covering(failed, change.path)
+            if reason is not None:
+                yield Placed(change, reason, None)
+            elif change.path in moved:
+                yield self._moved(change, info)
+            else:
+                yield Placed(change, None, info, is_racy(info, shown))
+        self._staged = []
+
+    def _moved(self, change: Change, written: os.stat_result) -> Placed:
+        try:
+            info = _unchanged(*self._root.place(change.path), written)
+        except (HoldfastError, OSError) as error:
+            return Placed(change, reason_for(error, change.path), None)
+        return Placed(change, None, info, info is not None and is_racy(info, info.st_ctime_ns))
+
+    def _changed_at(self, directory: bytes) -> int:
+        try:
+            return os.fstat(self._root.directory(directory)).st_mtime_ns
+        except HoldfastError:
+            return 0
+
+    def _place_stage(self, path: bytes, stage: bytes, failed: dict[bytes, str], moved: set[bytes]) -> None:
+        """Rename a temporary directory to ``path``. If someone made that meanwhile, move in what has no counterpart
+        there.
+
+        ``failed`` gets the paths that were left alone with all below them, ``moved`` the files that were renamed
+        singly.
+        """
+        todo = [(stage, path)]
+        while todo:
+            source, target = todo.pop()
+            try:
+                old, new = self._root.place(source), self._root.place(target)
+                is_directory = stat.S_ISDIR(self._root.lstat(source).st_mode)
+                if replace.move_if_absent(old.dir_fd, old.name, new.dir_fd, new.name, flags=self._flags):
+                    self._root.forget(source)
+                    self.touched.add(target.rpartition(b"/")[0])
+                    if not is_directory:
+                        moved.add(target)
+                elif is_directory and stat.S_ISDIR(self._root.lstat(target).st_mode):
+                    todo += [(source + b"/" + name, target + b"/" + name) for name in self._root.list(source)]
+                else:
+                    failed[target] = IN_THE_WAY
+            except (FileNotFoundError, NotFoundError):
+                failed[target] = _MOVED
+            except (HoldfastError, OSError) as error:
+                failed[target] = reason_for(error, target)
+        try:
+            remove_tree(self._root, stage)
+        except NotFoundError:
+            pass  # the common case: all of it moved
+        except HoldfastError as error:
+            reason_for(error, stage)
+
+
+def is_racy(info: os.stat_result, shown_ns: int) -> bool:
+    """True if a file of this metadata was open to others too soon after it was written.
+
+    ``shown_ns`` is when it came into reach, by the file system's own clock. A write in the same tick of that clock as
+    ours leaves the same mtime. Ticks are at most 10 ms, and up to 2 s where times are stored in whole seconds.
+    """
+    whole = not info.st_mtime_ns % 1_000_000_000 and not info.st_ctime_ns % 1_000_000_000
+    return shown_ns - info.st_mtime_ns <= (2_000_000_000 if whole else 20_000_000)
+
+
+def _after(change: Change) -> Entry:
+    if change.after is None:
+        raise RefusedError(GONE)
+    return change.after
+
+
+def _guarded(content: Iterator[bytes]) -> Iterator[bytes]:
+    try:
+        yield from content
+    except Exception as error:
+        raise ContentError(error) from error
+
+
+def _unchanged(dir_fd: int, name: bytes, written: os.stat_result) -> os.stat_result | None:
+    """What was written, as it looks now: a rename changes the ctime. None if it is no longer what was written."""
+    info = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+    return info if identity(info) == identity(written) else None
+
+
+def _covering(failed: dict[bytes, str], path: bytes) -> str | None:
+    if not failed:
+        return None
+    while path:
+        if (reason := failed.get(path)) is not None:
+            return reason
+        path = path.rpartition(b"/")[0]
+    return None
