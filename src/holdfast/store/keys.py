@@ -1,0 +1,38 @@
+"""Which keys and prefixes an object store accepts."""
+
+from __future__ import annotations
+
+import re
+
+from holdfast.model.errors import UsageError
+
+MAX_KEY_BYTES = 512
+
+TEMPORARY = "tmp"
+"""No key begins with this part: a local store keeps what is not finished there."""
+
+_PART = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}"
+_KEY = re.compile(rf"(?!{TEMPORARY}(?:/|\Z)){_PART}(?:/{_PART})*\Z")
+_PREFIX = re.compile(rf"(?!{TEMPORARY}/)(?:{_PART}/)*(?:{_PART})?\Z")
+
+
+def check_key(key: str) -> str:
+    """Return ``key`` if it may name an object; raise `UsageError` otherwise (I7: no key leads out of the store).
+
+    A key is at most 512 characters: parts of ``[A-Za-z0-9._-]`` (1 to 255, the first no dot) joined by ``/``; the first
+    part is not ``tmp``.
+    """
+    if len(key) > MAX_KEY_BYTES or not _KEY.match(key):
+        raise UsageError(f"refused object key {key[:80]!r}: it is not made of parts of [A-Za-z0-9._-] joined by '/'")
+    return key
+
+
+def check_prefix(prefix: str) -> tuple[str, str]:
+    """Split ``prefix`` into a directory (empty, or ending in ``/``) and the beginning of the part that follows it.
+
+    Raises `UsageError` if no key can begin with it.
+    """
+    if len(prefix) > MAX_KEY_BYTES or not _PREFIX.match(prefix):
+        raise UsageError(f"refused object prefix {prefix[:80]!r}: no key begins with it")
+    directory, slash, rest = prefix.rpartition("/")
+    return directory + slash, rest

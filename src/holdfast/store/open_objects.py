@@ -1,0 +1,46 @@
+"""Chooses the object store that a URL or a path names."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+from urllib.parse import unquote_to_bytes
+
+from holdfast.model.errors import ConfigError
+from holdfast.store.local import LocalObjects
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from holdfast.store.objects import ObjectStore
+
+REMOTE_SCHEMES = frozenset(("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl", "memory"))
+
+
+def open_objects(
+    location: str | bytes,
+    *,
+    options: Mapping[str, str] | None = None,
+    random: Callable[[int], bytes] = os.urandom,
+) -> ObjectStore:
+    """The object store at ``location``: an absolute path, ``file:///path``, or a bucket's URL (`REMOTE_SCHEMES`).
+
+    ``memory://`` is a new, empty store each time, for tests. ``options`` are handed to the service of a bucket. Opening
+    neither writes nor connects. Raises `ConfigError` for anything else.
+    """
+    raw = os.fsencode(location)
+    scheme, separator, rest = raw.partition(b"://")
+    if not separator:
+        path = raw
+    elif scheme == b"file":
+        path = unquote_to_bytes(rest)
+    elif scheme.decode("ascii", "replace") in REMOTE_SCHEMES:
+        from holdfast.store.remote import open_bucket
+
+        return open_bucket(os.fsdecode(raw), options)
+    else:
+        known = ", ".join(sorted({"file"} | REMOTE_SCHEMES))
+        raise ConfigError(f"unknown object store {os.fsdecode(raw)!r}: its scheme is none of {known}")
+    if not path.startswith(b"/") or b"\0" in path:
+        raise ConfigError(f"the object store {os.fsdecode(raw)!r} is not an absolute path")
+    return LocalObjects(path, random=random)
