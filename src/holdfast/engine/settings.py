@@ -1,0 +1,111 @@
+"""Where settings are read: flags, the environment, the workspace's file, the home's file, then defaults.
+
+This is the one place that does. Only files that exist cost anything.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING, cast
+
+from holdfast.model.config import KEYS, Layer, Settings, resolve
+from holdfast.model.errors import ConfigError
+from holdfast.model.paths import display
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+WORKSPACE_FILE = b"holdfast.toml"
+HOME_FILE = b"config.toml"
+MAX_FILE_BYTES = 64 << 10
+"""The most that a configuration file may have."""
+
+_VARIABLE = "HOLDFAST_"
+
+
+def load_settings(
+    *, flags: Mapping[str, object], environ: Mapping[str, str], root: bytes | None, home: bytes
+) -> Settings:
+    """The settings in force for the workspace at ``root``, or (None) for the home alone.
+
+    ``flags`` are values by ``section.key``. The environment says ``HOLDFAST_SECTION_KEY``. A file or a directory that
+    is not there says nothing. The workspace's file is not trusted: no link is followed to it, and there are keys that
+    it may not set. Raises `ConfigError` that names the place, the key and the reason.
+    """
+    layers = [Layer("the command line", _from_flags(flags)), Layer("the environment", _from_environment(environ))]
+    if root is not None:
+        layers += _from_file(root + b"/" + WORKSPACE_FILE, foreign=True)
+    layers += _from_file(home + b"/" + HOME_FILE, foreign=False)
+    return resolve(layers)
+
+
+def _from_flags(flags: Mapping[str, object]) -> dict[str, dict[str, object]]:
+    values: dict[str, dict[str, object]] = {}
+    for name, value in flags.items():
+        section, _, key = name.partition(".")
+        values.setdefault(section, {})[key] = value
+    return values
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, dict[str, object]]:
+    """The variables that begin with the name of a section; others that begin with ``HOLDFAST_`` are no settings."""
+    values: dict[str, dict[str, object]] = {}
+    for variable, text in environ.items():
+        if not variable.startswith(_VARIABLE):
+            continue
+        section, separator, key = variable[len(_VARIABLE) :].lower().partition("_")
+        if separator and section in Settings._fields:
+            values.setdefault(section, {})[key] = _from_text(f"{section}.{key}", text)
+    return values
+
+
+def _from_text(name: str, text: str) -> object:
+    kind = KEYS[name].kind if name in KEYS else "text"
+    if kind == "patterns":
+        return [line for line in text.split("\n") if line]
+    if kind in ("integer", "ratio"):
+        try:
+            return int(text) if kind == "integer" else float(text)
+        except ValueError:
+            return text
+    return text
+
+
+def _from_file(path: bytes, *, foreign: bool) -> list[Layer]:
+    data = _read(path, foreign=foreign)
+    if data is None:
+        return []
+    import tomllib
+
+    origin = display(path)
+    try:
+        return [Layer(origin, cast("dict[str, object]", tomllib.loads(data.decode())), foreign)]
+    except (ValueError, RecursionError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise ConfigError(f"{origin}: it is not TOML: {reason[:200]}") from None
+
+
+def _read(path: bytes, *, foreign: bool) -> bytes | None:
+    """What is in the file ``path``, or None if there is none. A foreign one may not be a link. Never blocks."""
+    origin = display(path)
+    links = os.O_NOFOLLOW if foreign else 0
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | links)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise ConfigError(f"{origin}: it cannot be read: {error.strerror}") from None
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise ConfigError(f"{origin}: it is not a file")
+        data = b""
+        while len(data) <= MAX_FILE_BYTES and (piece := os.read(fd, MAX_FILE_BYTES + 1 - len(data))):
+            data += piece
+    except OSError as error:
+        raise ConfigError(f"{origin}: it cannot be read: {error.strerror}") from None
+    finally:
+        os.close(fd)
+    if len(data) > MAX_FILE_BYTES:
+        raise ConfigError(f"{origin}: it is longer than {MAX_FILE_BYTES} bytes")
+    return data
