@@ -4,14 +4,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from holdfast.model.errors import RefusedError
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from holdfast.model.checkpoint import Checkpoint
     from holdfast.model.entries import NotCaptured
     from holdfast.model.ids import CheckpointId, Hash, PackId, WorkspaceId
 
 BlobKind = Literal["blob", "page"]
+
+
+class VanishedError(RefusedError):
+    """A commit relies on blobs that collection has taken away meanwhile; nothing was committed.
+
+    Store the content of ``hashes`` again, in new packs, and commit again.
+    """
+
+    code = "vanished"
+
+    def __init__(self, hashes: Collection[Hash]) -> None:
+        super().__init__(f"{len(hashes)} blobs were collected while they were being relied on", hint="try again")
+        self.hashes = frozenset(hashes)
 
 
 class Location(NamedTuple):

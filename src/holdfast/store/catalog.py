@@ -1,0 +1,472 @@
+"""The catalog: what the store knows of workspaces, checkpoints, blobs and history, for one tenant."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from holdfast.model.checkpoint import Checkpoint, Provenance
+from holdfast.model.entries import Counts, NotCaptured
+from holdfast.model.errors import NotFoundError, RefusedError
+from holdfast.store import commits, forgetting
+from holdfast.store.liveness import chunks, count_root, moment, slots, uncount_root
+from holdfast.store.records import Cursor, HistoryEvent, Location, Workspace, large_blob_key
+from holdfast.store.schema import PAGE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from holdfast.model.clock import Clock
+    from holdfast.model.ids import CheckpointId, Hash, WorkspaceId
+    from holdfast.store.database import Database, Row, Session
+    from holdfast.store.forgetting import Protection
+    from holdfast.store.records import CheckpointCommit
+
+_CHECKPOINT = """id, workspace, parent, root, kind, label, created_at, added, modified, deleted, total_files,
+    total_bytes, new_blobs, stored_bytes, not_captured, author, message, command"""
+_WORKSPACE = "id, path, device, inode, created_at, source, live"
+_EVENT = "seq, at, operation, checkpoint, previous"
+
+
+class Stats(NamedTuple):
+    """What the catalog counts; bytes unless it says otherwise. Exact while nothing waits to be settled."""
+
+    workspaces: int
+    """How many are live."""
+    checkpoints: int
+    blobs: int
+    """How many distinct contents are stored."""
+    pages: int
+    packs: int
+    content_bytes: int
+    """The sum of the sizes of all distinct content, pages not counted."""
+    stored_bytes: int
+    """What blobs, pages and packs take in the object store."""
+    dead_bytes: int
+    """Of ``stored_bytes``: what nothing uses."""
+    catalog_bytes: int
+
+
+class Catalog:
+    """The catalog of one tenant over a `Database`; what it holds of other tenants cannot be reached through it (I10).
+
+    Every method is one transaction (`commit` and `forget` say when it is more) and durable when it returns. Errors of
+    the database go through: `LockedError`, `StorageError`, `IntegrityError`.
+    """
+
+    def __init__(self, database: Database, tenant: str, clock: Clock) -> None:
+        self.database = database
+        self.name = tenant
+        self.clock = clock
+        self.tenant = _tenant_number(database, tenant)
+        self._committer = commits.Committer(database, self.tenant, tenant, clock.now)
+
+    # --- workspaces ---
+
+    def add_workspace(self, workspace: Workspace) -> None:
+        """Begin to remember a directory. Refused (code ``exists``) if a live workspace has this path."""
+        with self.database.writing() as session:
+            self._check_path_free(session, workspace.path)
+            session.run(
+                f"INSERT INTO workspaces (tenant, {_WORKSPACE}) VALUES {slots(8)}",
+                (self.tenant, *workspace[:6], int(workspace.live)),
+            )
+
+    def workspace(self, workspace: WorkspaceId) -> Workspace:
+        """One workspace; raises `NotFoundError` if there is none of this id."""
+        found = self._workspaces("id = ?", workspace)
+        if not found:
+            raise NotFoundError(f"no workspace {workspace}")
+        return found[0]
+
+    def workspaces(self) -> list[Workspace]:
+        """All of them, oldest first, with those that were let go."""
+        return self._workspaces("1 = ?", 1)
+
+    def find_workspace(self, path: bytes) -> Workspace | None:
+        """The live workspace at exactly this path."""
+        return next(iter(self._workspaces("path = ? AND live = 1", path)), None)
+
+    def find_workspace_by_identity(self, device: int, inode: int) -> Workspace | None:
+        """The live workspace whose root was last seen as this directory; of several, the one made last."""
+        found = self._workspaces("device = ? AND inode = ? AND live = 1", device, inode)
+        return found[-1] if found else None
+
+    def move_workspace(self, workspace: WorkspaceId, path: bytes, device: int, inode: int) -> None:
+        """Note where a workspace is now. Refused (code ``exists``) if another live one has this path."""
+        with self.database.writing() as session:
+            self._check_path_free(session, path, but=workspace)
+            changed = session.run(
+                "UPDATE workspaces SET path = ?, device = ?, inode = ? WHERE tenant = ? AND id = ?",
+                (path, device, inode, self.tenant, workspace),
+            )
+            if not changed:
+                raise NotFoundError(f"no workspace {workspace}")
+
+    def let_go(self, workspace: WorkspaceId) -> None:
+        """Let a workspace hold nothing back from retention any more. Its checkpoints stay until they are forgotten."""
+        with self.database.writing() as session:
+            if not session.run("UPDATE workspaces SET live = 0 WHERE tenant = ? AND id = ?", (self.tenant, workspace)):
+                raise NotFoundError(f"no workspace {workspace}")
+
+    def adopt(self, workspace: WorkspaceId) -> None:
+        """Undo `let_go`. Refused (code ``exists``) if another live workspace has its path by now."""
+        with self.database.writing() as session:
+            row = session.one("SELECT path FROM workspaces WHERE tenant = ? AND id = ?", (self.tenant, workspace))
+            if row is None:
+                raise NotFoundError(f"no workspace {workspace}")
+            self._check_path_free(session, row[0], but=workspace)
+            session.run("UPDATE workspaces SET live = 1 WHERE tenant = ? AND id = ?", (self.tenant, workspace))
+
+    def cursor(self, workspace: WorkspaceId) -> Cursor:
+        """Where a workspace stands in its history; raises `NotFoundError` if there is no such workspace."""
+        with self.database.reading() as session:
+            return self._cursor(session, workspace)
+
+    # --- checkpoints ---
+
+    def commit(self, commit: CheckpointCommit) -> Cursor:
+        """Add a checkpoint and all that comes with it; the workspace's new cursor.
+
+        The packs and objects must be durable already. Either all of it is committed or nothing that matters: rows of a
+        large checkpoint are laid in ahead, in transactions of their own, and count for nothing until the last one.
+        ``relied_on`` must hold, or ``blobs`` bring, every child of a new page that no page of the parent's manifest
+        names. With an event the cursor moves to it; without one only the head moves, and for an imported checkpoint
+        nothing.
+
+        Raises `VanishedError` if something that is relied on has been collected, `RefusedError` with code ``moved`` if
+        the cursor is not ``expected`` any more, `NotFoundError` if the parent or the workspace is gone.
+        """
+        return self._committer.commit(commit)
+
+    def checkpoint(self, checkpoint: CheckpointId) -> Checkpoint:
+        """One checkpoint; raises `NotFoundError` if there is none of this id."""
+        found = self._checkpoints("AND id = ?", checkpoint)
+        if not found:
+            raise NotFoundError(f"no checkpoint {checkpoint}", hint="list them: holdfast log --all")
+        return found[0]
+
+    def checkpoints(
+        self, workspace: WorkspaceId | None = None, *, limit: int | None = None, before: CheckpointId | None = None
+    ) -> list[Checkpoint]:
+        """Checkpoints, the last recorded first: of one workspace or all, at most ``limit``, from before ``before``."""
+        clauses: list[str] = []
+        values: list[object] = []
+        if workspace is not None:
+            clauses.append("AND workspace = ?")
+            values.append(workspace)
+        if before is not None:
+            clauses.append("AND number < (SELECT c.number FROM checkpoints c WHERE c.tenant = ? AND c.id = ?)")
+            values += [self.tenant, before]
+        clauses.append("ORDER BY number DESC")
+        if limit is not None:
+            clauses.append("LIMIT ?")
+            values.append(limit)
+        return self._checkpoints(" ".join(clauses), *values)
+
+    def by_prefix(self, prefix: str, limit: int = 16) -> list[CheckpointId]:
+        """Ids that begin with ``prefix`` (lower-case hex digits), the last recorded first, at most ``limit``."""
+        with self.database.reading() as session:
+            rows = session.all(
+                "SELECT id FROM checkpoints WHERE tenant = ? AND id >= ? AND id < ? ORDER BY number DESC LIMIT ?",
+                (self.tenant, prefix, prefix + "g", limit),
+            )
+        return [row[0] for row in rows]
+
+    def by_label(self, label: str, workspace: WorkspaceId | None = None) -> list[Checkpoint]:
+        """Checkpoints with exactly this label, the last recorded first: of one workspace or of all."""
+        if not label:
+            return []
+        where = "AND label = ? AND label <> ''"
+        if workspace is None:
+            return self._checkpoints(f"{where} ORDER BY number DESC", label)
+        return self._checkpoints(f"{where} AND workspace = ? ORDER BY number DESC", label, workspace)
+
+    def children(self, checkpoint: CheckpointId) -> list[CheckpointId]:
+        """The checkpoints whose parent this is, in any workspace, in the order of recording."""
+        with self.database.reading() as session:
+            return forgetting.children(session, self.tenant, checkpoint)
+
+    def ancestors(self, checkpoint: CheckpointId) -> list[CheckpointId]:
+        """The parent, its parent, and so on; empty for one without a parent."""
+        with self.database.reading() as session:
+            return forgetting.line(session, self.tenant, checkpoint)[1:]
+
+    def changeset(self, checkpoint: CheckpointId) -> bytes | None:
+        """The encoded changeset against the parent; None if everything is added."""
+        with self.database.reading() as session:
+            row = session.one(
+                "SELECT data FROM changesets WHERE tenant = ? AND checkpoint = ?", (self.tenant, checkpoint)
+            )
+        return row[0] if row else None
+
+    def not_captured(self, checkpoint: CheckpointId) -> list[NotCaptured]:
+        """What a checkpoint does not hold, sorted by path."""
+        with self.database.reading() as session:
+            rows = session.all(
+                "SELECT path, reason FROM not_captured WHERE tenant = ? AND checkpoint = ? ORDER BY place",
+                (self.tenant, checkpoint),
+            )
+        return [NotCaptured(*row) for row in rows]
+
+    def relabel(self, checkpoint: CheckpointId, label: str) -> Checkpoint:
+        """Give a checkpoint another label; the checkpoint as it is now. Raises `NotFoundError` if there is none."""
+        with self.database.writing() as session:
+            session.run(
+                "UPDATE checkpoints SET label = ? WHERE tenant = ? AND id = ?", (label, self.tenant, checkpoint)
+            )
+            return self.checkpoint(checkpoint)
+
+    def forget(self, checkpoints: Sequence[CheckpointId]) -> list[Checkpoint]:
+        """Remove checkpoints, each in a transaction of its own, in the given order; those that were there.
+
+        The changeset of each is composed into its children's. Raises `RefusedError` (and leaves that one and those
+        after it) where a `Protection` that is not a mere chain holds one. What only they needed is dead from now on.
+        """
+        removed: list[Checkpoint] = []
+        for checkpoint in checkpoints:
+            found = self._checkpoints("AND id = ?", checkpoint)
+            if found and forgetting.forget(self.database, self.tenant, found[0], self.clock.now):
+                removed += found
+        return removed
+
+    def protections(self) -> dict[CheckpointId, list[Protection]]:
+        """Every checkpoint that something stands on, and what."""
+        with self.database.reading() as session:
+            return forgetting.protections(session, self.tenant, self.clock.now())
+
+    def protected_by(self, checkpoint: CheckpointId) -> list[Protection]:
+        """What stands on one checkpoint."""
+        return self.protections().get(checkpoint, [])
+
+    # --- blobs ---
+
+    def known(self, hashes: Iterable[Hash], *, pages: bool = False) -> set[Hash]:
+        """Those of ``hashes`` that are stored and may be relied on; with ``pages``, only those known to be pages.
+
+        A page that this does not find must be written again even if the same bytes are stored as a file's content:
+        committed as a page, its children are kept as well.
+        """
+        with self.database.reading() as session:
+            return commits.known(session, self.tenant, hashes, pages=pages)
+
+    def locate(self, hashes: Iterable[Hash]) -> dict[Hash, Location]:
+        """Where each of ``hashes`` is stored; one that is not is not in the answer."""
+        rows: list[Row] = []
+        keys: dict[int, str] = {}
+        with self.database.reading() as session:
+            for part in chunks(hashes):
+                rows += session.all(
+                    f"""SELECT hash, pack, place, length, codec, size, base, generation FROM blobs
+                    WHERE tenant = ? AND hash IN {slots(len(part))}""",
+                    (self.tenant, *part),
+                )
+            # Rather than a join: ten thousand blobs lie in a few packs.
+            for part in chunks({row[1] for row in rows if row[1] is not None}):
+                packs = session.all(
+                    f"SELECT number, key FROM packs WHERE tenant = ? AND number IN {slots(len(part))}",
+                    (self.tenant, *part),
+                )
+                keys.update(cast("list[tuple[int, str]]", packs))
+        return {
+            name: Location(
+                large_blob_key(self.name, name, generation) if pack is None else keys[pack],
+                at,
+                length,
+                codec,
+                size,
+                base,
+            )
+            for name, pack, at, length, codec, size, base, generation in rows
+        }
+
+    def generation_of(self, hash: Hash) -> int:  # noqa: A002 - the field's own name
+        """The generation to store a blob of its own under now: one whose key nobody is deleting or has just deleted."""
+        first = large_blob_key(self.name, hash, 0)
+        with self.database.reading() as session:
+            rows = session.all(
+                "SELECT key FROM tombstones WHERE tenant = ? AND (key = ? OR (key > ? AND key < ?))",
+                (self.tenant, first, first + ".", first + "/"),
+            )
+        return max((int(row[0][len(first) + 1 :] or 0) + 1 for row in rows), default=0)
+
+    def pin(
+        self, root: Hash, reason: str, *, checkpoint: CheckpointId | None = None, expires_at: int | None = None
+    ) -> int:
+        """Keep all that ``root`` stands for, and ``checkpoint`` from being forgotten, until `unpin` or ``expires_at``.
+
+        Returns the pin's number. Raises `NotFoundError` if the page is not stored any more.
+        """
+        with self.database.writing() as session:
+            if not count_root(session, self.tenant, root):
+                raise NotFoundError("what should be kept is gone already")
+            row = session.one(
+                """INSERT INTO pins (tenant, root, checkpoint, reason, expires_at)
+                VALUES (?, ?, ?, ?, ?) RETURNING number""",
+                (self.tenant, root, checkpoint, reason, expires_at),
+            )
+        assert row is not None
+        return row[0]
+
+    def unpin(self, number: int) -> None:
+        """Take a pin away. Harmless a second time."""
+        with self.database.writing() as session:
+            self._unpin(session, "number = ?", number)
+
+    def unpin_expired(self) -> int:
+        """Take away every pin whose time has passed; how many."""
+        with self.database.writing() as session:
+            return self._unpin(session, "expires_at <= ?", self.clock.now())
+
+    # --- history ---
+
+    def record_event(
+        self,
+        workspace: WorkspaceId,
+        event: HistoryEvent,
+        *,
+        expected: Cursor,
+        head: CheckpointId,
+        position: int | None = None,
+        redo_tip: int | None = None,
+    ) -> Cursor:
+        """Append ``event`` (its ``seq`` is assigned) and move the cursor; the new cursor.
+
+        ``position`` None means the event itself, ``redo_tip`` None the new position. Raises `RefusedError` with code
+        ``moved`` if the cursor is not ``expected`` any more.
+        """
+        with self.database.writing() as session:
+            if self._cursor(session, workspace) != expected:
+                raise RefusedError(
+                    "the workspace's history has moved on: another command was there first",
+                    code="moved",
+                    hint="run the command again",
+                )
+            seq = commits.append_event(session, self.tenant, workspace, event)
+            at = seq if position is None else position
+            cursor = Cursor(head, at, at if redo_tip is None else redo_tip)
+            commits.set_cursor(session, self.tenant, workspace, cursor)
+            return cursor
+
+    def events(self, workspace: WorkspaceId, *, limit: int | None = None) -> list[HistoryEvent]:
+        """What happened to a workspace, the last first, at most ``limit``."""
+        with self.database.reading() as session:
+            rows = session.all(
+                f"SELECT {_EVENT} FROM history WHERE tenant = ? AND workspace = ? ORDER BY seq DESC LIMIT ?",
+                (self.tenant, workspace, 1 << 62 if limit is None else limit),
+            )
+        return [HistoryEvent(*row) for row in rows]
+
+    def event(self, seq: int) -> HistoryEvent:
+        """One event; raises `NotFoundError` if there is none of this number."""
+        with self.database.reading() as session:
+            row = session.one(f"SELECT {_EVENT} FROM history WHERE tenant = ? AND seq = ?", (self.tenant, seq))
+        if row is None:
+            raise NotFoundError(f"no event {seq} in the history")
+        return HistoryEvent(*row)
+
+    # --- all of it ---
+
+    def stats(self) -> Stats:
+        """Count everything. Settle first for exact numbers; a page that waits for it may count as dead here."""
+        tenant = (self.tenant,)
+        with self.database.reading() as session:
+            counted = [
+                _number(session, "SELECT count(*) FROM workspaces WHERE tenant = ? AND live = 1", tenant),
+                _number(session, "SELECT count(*) FROM checkpoints WHERE tenant = ?", tenant),
+            ]
+            packs = _number(session, "SELECT count(*) FROM packs WHERE tenant = ?", tenant)
+            packed = _number(session, "SELECT coalesce(sum(size), 0) FROM packs WHERE tenant = ?", tenant)
+            rows = session.all(
+                """SELECT kind, pack IS NULL, refs > 0 OR deltas > 0, count(*), sum(size), sum(length)
+                FROM blobs WHERE tenant = ? GROUP BY 1, 2, 3""",
+                tenant,
+            )
+        pages = sum(row[3] for row in rows if row[0] == PAGE)
+        alone = sum(row[5] for row in rows if row[1])
+        return Stats(
+            workspaces=counted[0],
+            checkpoints=counted[1],
+            blobs=sum(row[3] for row in rows) - pages,
+            pages=pages,
+            packs=packs,
+            content_bytes=sum(row[4] for row in rows if row[0] != PAGE),
+            stored_bytes=packed + alone,
+            dead_bytes=packed + alone - sum(row[5] for row in rows if row[2]),
+            catalog_bytes=self.database.size(),
+        )
+
+    def used_bytes(self) -> int:
+        """What blobs, pages and packs take in the object store. Cheap: it looks at packs and large blobs alone."""
+        with self.database.reading() as session:
+            return _number(
+                session, "SELECT coalesce(sum(size), 0) FROM packs WHERE tenant = ?", (self.tenant,)
+            ) + _number(
+                session,
+                "SELECT coalesce(sum(length), 0) FROM blobs WHERE tenant = ? AND pack IS NULL",
+                (self.tenant,),
+            )
+
+    def close(self) -> None:
+        """Close the database."""
+        self.database.close()
+
+    def _workspaces(self, where: str, *values: object) -> list[Workspace]:
+        with self.database.reading() as session:
+            rows = session.all(
+                f"SELECT {_WORKSPACE} FROM workspaces WHERE tenant = ? AND {where} ORDER BY created_at, id",
+                (self.tenant, *values),
+            )
+        return [Workspace(*row[:6], live=bool(row[6])) for row in rows]
+
+    def _checkpoints(self, rest: str, *values: object) -> list[Checkpoint]:
+        with self.database.reading() as session:
+            rows = session.all(f"SELECT {_CHECKPOINT} FROM checkpoints WHERE tenant = ? {rest}", (self.tenant, *values))
+        return [_checkpoint(row) for row in rows]
+
+    def _check_path_free(self, session: Session, path: bytes, but: WorkspaceId | None = None) -> None:
+        row = session.one("SELECT id FROM workspaces WHERE tenant = ? AND path = ? AND live = 1", (self.tenant, path))
+        if row is not None and row[0] != but:
+            raise RefusedError("another workspace has this path", code="exists")
+
+    def _cursor(self, session: Session, workspace: WorkspaceId) -> Cursor:
+        row = session.one(
+            "SELECT head, position, redo_tip FROM workspaces WHERE tenant = ? AND id = ?", (self.tenant, workspace)
+        )
+        if row is None:
+            raise NotFoundError(f"no workspace {workspace}")
+        return Cursor(*row)
+
+    def _unpin(self, session: Session, where: str, value: int) -> int:
+        rows = session.all(f"SELECT number, root FROM pins WHERE tenant = ? AND {where}", (self.tenant, value))
+        if rows:
+            now = moment(session, self.tenant, self.clock.now())
+            for number, root in rows:
+                session.run("DELETE FROM pins WHERE number = ?", (number,))
+                uncount_root(session, self.tenant, root, now)
+        return len(rows)
+
+
+def _tenant_number(database: Database, name: str) -> int:
+    find = "SELECT number FROM tenants WHERE name = ?"
+    with database.reading() as session:
+        row = session.one(find, (name,))
+    if row is None:
+        with database.writing() as session:
+            session.run("INSERT INTO tenants (name, swept, latest) VALUES (?, 0, 0) ON CONFLICT DO NOTHING", (name,))
+            row = session.one(find, (name,))
+    assert row is not None
+    return row[0]
+
+
+def _number(session: Session, sql: str, values: Sequence[object]) -> int:
+    row = session.one(sql, values)
+    return cast("int", row[0]) if row else 0
+
+
+def _checkpoint(row: Row) -> Checkpoint:
+    (*first, added, modified, deleted, files, size, new, stored, missed, author, message, command) = row
+    name, workspace, parent, root, kind, label, at = first
+    changes, provenance = Counts(added, modified, deleted), Provenance(author, message, command)
+    return Checkpoint(
+        name, workspace, parent, root, kind, label, at, changes, files, size, new, stored, missed, provenance
+    )

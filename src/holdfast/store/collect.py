@@ -1,0 +1,335 @@
+"""Collection: give back what nothing needs any more, whatever else runs at the same time (I11).
+
+Every step is a small transaction, or deletes what a transaction has condemned. An object's key is written to
+``tombstones`` before the object is deleted, and a commit that would use such a key is refused; so a key that is being
+deleted is never in use, however long ago whoever deletes it made up its mind. Killed at any point, the next run goes
+on: it begins with the tombstones that are left.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.model.errors import IntegrityError, NotFoundError
+from holdfast.model.ids import new_pack_id
+from holdfast.store import liveness
+from holdfast.store.codec import Encoded
+from holdfast.store.lease import Lease
+from holdfast.store.liveness import HASHES_PER_QUERY, chunks, slots
+from holdfast.store.pack import PackEncoder
+from holdfast.store.records import large_blob_key, pack_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from holdfast.model.ids import Hash
+    from holdfast.model.sinks import Progress
+    from holdfast.store.catalog import Catalog
+    from holdfast.store.database import Row, Session
+    from holdfast.store.liveness import Children
+    from holdfast.store.objects import ObjectStore
+
+_LOG = logging.getLogger(__name__)
+
+LEASE = "collection"
+REMEMBERED = 7 * 24 * 3600 * 1_000_000
+"""Microseconds for which the key of a deleted object is not used again."""
+UPLOADS = 24 * 3600 * 1_000_000
+"""Microseconds after which an upload that was never finished is thrown away, even if the grace time is shorter."""
+
+_RECORD_BYTES, _DELTA_BYTES = 50, 82
+"""What a pack holds for a record beside its stored bytes: its head, twice."""
+_READ_BYTES = 1 << 20
+_PACKS_PER_QUERY = 8
+_PATIENCE = 1000
+"""How often collection settles again because others commit in between, before it leaves the rest to the next run."""
+
+
+class Collected(NamedTuple):
+    """What a collection gave back."""
+
+    blobs_deleted: int
+    """Rows of blobs and pages that nothing needed."""
+    bytes_freed: int
+    """In the object store; what rewritten packs take is subtracted."""
+    packs_rewritten: int
+
+
+class Collector:
+    """Settles counts and collects for the tenant of ``catalog``.
+
+    ``children`` reads pages; ``rewrite_ratio`` is the live share below which a pack is written anew.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        objects: ObjectStore,
+        children: Children,
+        random: Callable[[int], bytes],
+        *,
+        rewrite_ratio: float = 0.5,
+    ) -> None:
+        self._catalog = catalog
+        self._database = catalog.database
+        self._tenant = catalog.tenant
+        self._objects = objects
+        self._children = children
+        self._random = random
+        self._ratio = rewrite_ratio
+        self._lease = Lease(catalog.database, catalog.tenant, LEASE, catalog.clock)
+        self._progress: Progress | None = None
+        self._rows = self._freed = self._rewritten = 0
+
+    def settle(self) -> int:
+        """Bring every count up to date, in small transactions; how many pages were looked at. Needs no lease."""
+        done = 0
+        while step := liveness.settle_step(self._database, self._tenant, self._children):
+            done += step
+            self._tell("settle", done)
+        return done
+
+    def collect(self, grace: float, *, progress: Progress | None = None) -> Collected:
+        """Delete what has been dead for ``grace`` seconds (0: all that is dead now); rewrite packs that mostly are.
+
+        One collection runs at a time: raises `LockedError` if another does. May be interrupted anywhere. Raises
+        `IntegrityError`, having deleted nothing that a damaged page might name, if a live page cannot be read.
+        """
+        self._progress = progress
+        self._rows = self._freed = self._rewritten = 0
+        self._lease.acquire()
+        try:
+            self._collect(int(grace * 1_000_000))
+        finally:
+            self._progress = None
+            self._lease.release()
+        return Collected(self._rows, self._freed, self._rewritten)
+
+    def _collect(self, grace: int) -> None:
+        self._bury()
+        self._catalog.unpin_expired()
+        with self._database.writing() as session:
+            now = liveness.moment(session, self._tenant, self._catalog.clock.now())
+            # What a commit laid in ahead and never sealed is given up: no such commit can come to its end any more.
+            session.run(
+                "UPDATE packs SET spared_until = 0 WHERE tenant = ? AND spared_until > 0 AND spared_until <= ?",
+                (self._tenant, now),
+            )
+        while self._sweep(now - grace, now):
+            pass
+        self._bury()
+        self._drop_empty_packs()
+        self._rewrite_packs()
+        self._condemn_orphans(now - grace)
+        self._objects.clean(now - max(grace, UPLOADS))
+        with self._database.writing() as session:
+            session.run("DELETE FROM tombstones WHERE tenant = ? AND deleted_at < ?", (self._tenant, now - REMEMBERED))
+
+    # --- rows ---
+
+    def _sweep(self, died_by: int, now: int) -> bool:
+        """Take away the rows that are dead by ``died_by``; True if more may have become free by that."""
+        before = self._rows
+        while found := self._when_settled(lambda: liveness.sweep_pages_step(self._database, self._tenant, died_by)):
+            self._rows += found
+        if found is None:
+            return False
+        for part in chunks(liveness.dead_blobs(self._database, self._tenant, died_by)):
+            removed = self._when_settled(lambda part=part: self._sweep_blobs(part, died_by, now))
+            if removed is None:
+                return False
+            self._rows += removed
+            self._tell("sweep", self._rows)
+        return self._rows > before
+
+    def _sweep_blobs(self, hashes: Sequence[Hash], died_by: int, now: int) -> int | None:
+        return liveness.sweep_blobs_step(self._database, self._tenant, hashes, died_by, now, self._large_key)
+
+    def _when_settled(self, step: Callable[[], int | None]) -> int | None:
+        for _ in range(_PATIENCE):
+            self._lease.renew()
+            if (done := step()) is not None:
+                return done
+            self.settle()
+        _LOG.info("collection leaves the rest to the next run: too much is being committed")
+        return None
+
+    def _large_key(self, name: Hash, generation: int) -> str:
+        return large_blob_key(self._catalog.name, name, generation)
+
+    # --- objects ---
+
+    def _bury(self) -> None:
+        """Delete the objects that are condemned."""
+        while True:
+            self._lease.renew()
+            with self._database.reading() as session:
+                rows = session.all(
+                    "SELECT key, size FROM tombstones WHERE tenant = ? AND deleted_at IS NULL LIMIT 200",
+                    (self._tenant,),
+                )
+            if not rows:
+                return
+            for key, _ in rows:
+                self._objects.delete(key)
+            with self._database.writing() as session:
+                now = self._catalog.clock.now()
+                for key, size in rows:
+                    self._freed += size * session.run(
+                        "UPDATE tombstones SET deleted_at = ? WHERE tenant = ? AND key = ? AND deleted_at IS NULL",
+                        (now, self._tenant, key),
+                    )
+
+    def _condemn(self, session: Session, key: str, size: int) -> None:
+        session.run(
+            """INSERT INTO tombstones (tenant, key, size, deleted_at) VALUES (?, ?, ?, NULL)
+            ON CONFLICT (tenant, key) DO UPDATE SET size = excluded.size, deleted_at = NULL""",
+            (self._tenant, key, size),
+        )
+
+    def _drop_empty_packs(self) -> None:
+        """Condemn the packs that hold nothing any more; no row is ever added to a sealed pack, so none comes late."""
+        with self._database.reading() as session:
+            rows = session.all(
+                """SELECT number, key, size FROM packs WHERE tenant = ? AND spared_until = 0 AND number NOT IN
+                (SELECT DISTINCT pack FROM blobs WHERE blobs.tenant = ? AND pack IS NOT NULL)""",
+                (self._tenant, self._tenant),
+            )
+        for part in chunks(rows):
+            with self._database.writing() as session:
+                for number, key, size in part:
+                    if session.run("DELETE FROM packs WHERE number = ?", (number,)):
+                        self._condemn(session, key, size)
+            self._bury()
+
+    def _condemn_orphans(self, older_than: int) -> None:
+        """Condemn objects that no row names: of checkpoints that were never committed, or stored twice."""
+        name = self._catalog.name
+        for prefix in (f"packs/{name}/", f"checkpoints/{name}/", f"blobs/{name}/"):
+            old = ((info.key, info.size) for info in self._objects.list(prefix) if info.modified_at <= older_than)
+            for part in _batched(old, HASHES_PER_QUERY):
+                with self._database.reading() as session:
+                    orphans = self._orphans(session, part)
+                if orphans:
+                    with self._database.writing() as session:
+                        for key, size in self._orphans(session, orphans):
+                            self._condemn(session, key, size)
+                    self._bury()
+
+    def _orphans(self, session: Session, listed: list[tuple[str, int]]) -> list[tuple[str, int]]:
+        keys = [key for key, _ in listed]
+        rows = session.all(
+            f"SELECT key FROM packs WHERE tenant = ? AND key IN {slots(len(keys))}", (self._tenant, *keys)
+        )
+        named = {row[0] for row in rows}
+        digits = [key.rpartition("/")[2].partition(".")[0] for key in keys if key.startswith("blobs/")]
+        hashes = [bytes.fromhex(text) for text in digits if _is_hex(text)]
+        if hashes:
+            rows = session.all(
+                f"""SELECT hash, generation FROM blobs
+                WHERE tenant = ? AND hash IN {slots(len(hashes))} AND pack IS NULL""",
+                (self._tenant, *hashes),
+            )
+            named.update(self._large_key(*row) for row in rows)
+        return [item for item in listed if item[0] not in named]
+
+    # --- packs ---
+
+    def _rewrite_packs(self) -> None:
+        with self._database.reading() as session:
+            sparse = session.all(
+                f"""SELECT packs.number, packs.key, packs.size FROM packs JOIN (
+                    SELECT pack, sum(length + CASE WHEN base IS NULL THEN {_RECORD_BYTES} ELSE {_DELTA_BYTES} END)
+                    AS live FROM blobs WHERE tenant = ? AND pack IS NOT NULL GROUP BY pack
+                ) held ON held.pack = packs.number
+                WHERE packs.tenant = ? AND packs.spared_until = 0 AND held.live < packs.size * ?
+                ORDER BY packs.number""",
+                (self._tenant, self._tenant, self._ratio),
+            )
+        for part in chunks(sparse, _PACKS_PER_QUERY):
+            with self._database.reading() as session:
+                rows = session.all(
+                    f"""SELECT pack, hash, size, codec, base, place, length FROM blobs
+                    WHERE tenant = ? AND pack IN {slots(len(part))} ORDER BY pack, place""",
+                    (self._tenant, *(pack[0] for pack in part)),
+                )
+            for number, key, size in part:
+                self._lease.renew()
+                try:
+                    self._rewrite(number, key, size, [row[1:] for row in rows if row[0] == number])
+                except (IntegrityError, NotFoundError) as error:
+                    _LOG.warning("pack %s is left as it is: %s", key, error)
+                self._bury()
+                self._tell("rewrite", self._rewritten, len(sparse))
+
+    def _rewrite(self, number: int, key: str, size: int, rows: list[Row]) -> None:
+        """Copy what is live of a pack to a new one, and condemn the old one. Stored bytes stay as they are."""
+        pack = new_pack_id(self._random)
+        new_key = pack_key(self._catalog.name, pack)
+        encoder = PackEncoder()
+        moved: list[tuple[int, Hash]] = []
+        upload = self._objects.upload()
+        try:
+            upload.write(encoder.begin())
+            for row, stored in self._stored(key, rows):
+                name, content_bytes, codec, base = row[:4]
+                head, offset = encoder.add(name, content_bytes, Encoded(codec, stored), base)
+                upload.write(head)
+                upload.write(stored)
+                moved.append((offset, name))
+            upload.write(encoder.end())
+            upload.commit(new_key)
+        finally:
+            upload.abort()
+        with self._database.writing() as session:
+            taken = session.one(
+                "SELECT 1 FROM tombstones WHERE tenant = ? AND key = ?", (self._tenant, new_key)
+            ) or not session.run("DELETE FROM packs WHERE number = ?", (number,))
+            if taken:
+                return  # another collection got here first; what was written is an orphan
+            row = session.one(
+                """INSERT INTO packs (tenant, id, key, size, created_at, spared_until)
+                VALUES (?, ?, ?, ?, ?, 0) RETURNING number""",
+                (self._tenant, pack, new_key, encoder.size, self._catalog.clock.now()),
+            )
+            assert row is not None
+            session.many(
+                "UPDATE blobs SET pack = ?, place = ? WHERE tenant = ? AND hash = ? AND pack = ?",
+                ((row[0], offset, self._tenant, name, number) for offset, name in moved),
+            )
+            self._condemn(session, key, size)
+        self._rewritten += 1
+        self._freed -= encoder.size
+
+    def _stored(self, key: str, rows: list[Row]) -> Iterator[tuple[Row, bytes]]:
+        """Each row with its stored bytes; neighbours are read at once."""
+        at = 0
+        while at < len(rows):
+            begin: int = rows[at][4]
+            end = at + 1
+            while end < len(rows) and rows[end][4] + rows[end][5] - begin <= _READ_BYTES:
+                end += 1
+            data = self._objects.get(key, begin, rows[end - 1][4] + rows[end - 1][5] - begin)
+            for row in rows[at:end]:
+                yield row, data[row[4] - begin : row[4] - begin + row[5]]
+            at = end
+
+    def _tell(self, phase: str, done: int, total: int = 0) -> None:
+        if self._progress is not None:
+            self._progress(phase, done, total)
+
+
+def _is_hex(text: str) -> bool:
+    return len(text) == 32 and all(digit in "0123456789abcdef" for digit in text)
+
+
+def _batched(items: Iterator[tuple[str, int]], size: int) -> Iterator[list[tuple[str, int]]]:
+    batch: list[tuple[str, int]] = []
+    for item in items:
+        batch.append(item)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch

@@ -1,0 +1,276 @@
+"""The database port under the catalog: plain SQL in transactions, and its implementation over SQLite.
+
+The statements are SQL that SQLite and PostgreSQL both run, with ``?`` for a parameter; rows are tuples. A writing
+transaction is the only writer while it lasts, so that what it has read stays true until it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sqlite3
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from holdfast.model.errors import FormatError, HoldfastError, IntegrityError, LockedError, StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+    from contextlib import AbstractContextManager
+
+Row = tuple[Any, ...]
+_T = TypeVar("_T")
+
+_LOG = logging.getLogger(__name__)
+_BUSY_STEP = 0.25
+"""Seconds that SQLite itself waits for a lock before we look at our own limit."""
+_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+class Session(Protocol):
+    """One open transaction."""
+
+    def all(self, sql: str, parameters: Sequence[object] = ()) -> list[Row]:
+        """Every row that the statement gives."""
+        ...
+
+    def one(self, sql: str, parameters: Sequence[object] = ()) -> Row | None:
+        """The first row that the statement gives, or None."""
+        ...
+
+    def stream(self, sql: str, parameters: Sequence[object] = ()) -> Iterator[Row]:
+        """The rows one by one; use them up, or leave the transaction, before the next statement."""
+        ...
+
+    def run(self, sql: str, parameters: Sequence[object] = ()) -> int:
+        """Run a statement; how many rows it changed."""
+        ...
+
+    def many(self, sql: str, rows: Iterable[Sequence[object]]) -> int:
+        """Run a changing statement for each of ``rows``; how many rows were changed in all."""
+        ...
+
+
+class Database(Protocol):
+    """Transactions on one catalog. For several threads (one at a time) and, each with its own, several processes.
+
+    Both methods raise `LockedError` when the wait for another process runs out, `StorageError` when the disk refuses
+    and `IntegrityError` when the database is damaged.
+    """
+
+    def reading(self) -> AbstractContextManager[Session]:
+        """A transaction that sees one state throughout. Inside another transaction of this thread it is that one."""
+        ...
+
+    def writing(self) -> AbstractContextManager[Session]:
+        """A transaction that is the only writer. Left normally it is committed, durably (I4); else undone."""
+        ...
+
+    def size(self) -> int:
+        """Bytes that the database takes."""
+        ...
+
+    def check(self) -> list[str]:
+        """What the database finds damaged in itself; empty if nothing is."""
+        ...
+
+    def close(self) -> None:
+        """Give up the connection. Harmless a second time."""
+        ...
+
+
+class Migration(Protocol):
+    """One step from a schema version to the next."""
+
+    def __call__(self, session: Session) -> None:
+        """Change the schema inside the given transaction."""
+        ...
+
+
+class _SqliteSession:
+    __slots__ = ("_connection",)
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def all(self, sql: str, parameters: Sequence[object] = ()) -> list[Row]:
+        return self._connection.execute(sql, parameters).fetchall()
+
+    def one(self, sql: str, parameters: Sequence[object] = ()) -> Row | None:
+        cursor = self._connection.execute(sql, parameters)
+        row = cursor.fetchone()
+        cursor.close()
+        return row
+
+    def stream(self, sql: str, parameters: Sequence[object] = ()) -> Iterator[Row]:
+        return iter(self._connection.execute(sql, parameters))
+
+    def run(self, sql: str, parameters: Sequence[object] = ()) -> int:
+        return self._connection.execute(sql, parameters).rowcount
+
+    def many(self, sql: str, rows: Iterable[Sequence[object]]) -> int:
+        return max(0, self._connection.executemany(sql, rows).rowcount)
+
+
+class SqliteDatabase:
+    """`Database` in one SQLite file (mode 0600): write-ahead log, every commit synced, foreign keys on.
+
+    ``migrations[n]`` leads from schema version n to n + 1; opening brings an older file forward in one transaction.
+    A file of a newer version, or of another program, raises `FormatError` and is left as it is.
+    ``timeout`` is in seconds and limits every wait for another process.
+    """
+
+    def __init__(
+        self,
+        path: bytes,
+        migrations: Sequence[Migration],
+        *,
+        application_id: int,
+        timeout: float = 30.0,
+    ) -> None:
+        self._path = path
+        self._timeout = timeout
+        self._lock = threading.RLock()
+        self._session: _SqliteSession | None = None
+        try:
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        except OSError as error:
+            raise StorageError(f"cannot open the catalog {os.fsdecode(path)}: {error.strerror}") from error
+        with _translated(path):
+            self._connection = sqlite3.connect(
+                path, timeout=min(_BUSY_STEP, timeout), isolation_level=None, check_same_thread=False
+            )
+        try:
+            self._prepare(migrations, application_id)
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _prepare(self, migrations: Sequence[Migration], application_id: int) -> None:
+        with _translated(self._path):
+            # NORMAL would leave a commit that has returned to the next checkpoint of the log: lost with the power (I4).
+            for pragma in ("synchronous=FULL", "foreign_keys=ON", "cache_size=-32768", "wal_autocheckpoint=4000"):
+                self._connection.execute(f"PRAGMA {pragma}")
+            found = self._retry(lambda: self._pragma("application_id"))
+            version = self._retry(lambda: self._pragma("user_version"))
+        if found not in (0, application_id) or (found == 0 and version):
+            raise FormatError(f"{os.fsdecode(self._path)} is a database of another program, not a catalog")
+        if version == len(migrations):
+            return
+        self._refuse_newer(version, len(migrations))
+        with _translated(self._path):
+            self._retry(lambda: self._connection.execute("PRAGMA journal_mode=WAL").fetchone())
+        with self.writing() as session:
+            version = self._pragma("user_version")  # another process may have been first
+            self._refuse_newer(version, len(migrations))
+            if version == 0 and session.one("SELECT 1 FROM sqlite_master LIMIT 1"):
+                raise FormatError(f"{os.fsdecode(self._path)} is a database of another program, not a catalog")
+            for number in range(version, len(migrations)):
+                _LOG.info("catalog %s: schema version %d to %d", os.fsdecode(self._path), number, number + 1)
+                migrations[number](session)
+            session.run(f"PRAGMA user_version={len(migrations)}")
+            session.run(f"PRAGMA application_id={application_id}")
+
+    def _refuse_newer(self, version: int, known: int) -> None:
+        if version > known:
+            raise FormatError(
+                f"the catalog {os.fsdecode(self._path)} has schema version {version}; this program knows up to {known}",
+                hint="use the newer version of Holdfast that wrote it",
+            )
+
+    def _pragma(self, name: str) -> int:
+        return int(self._connection.execute(f"PRAGMA {name}").fetchone()[0])
+
+    def _retry(self, attempt: Callable[[], _T]) -> _T:
+        """Call ``attempt`` until it no longer finds the database locked by another process; then `LockedError`."""
+        deadline = time.monotonic() + self._timeout
+        while True:
+            try:
+                return attempt()
+            except sqlite3.OperationalError as error:
+                # BUSY_RECOVERY and the change to WAL return at once, whatever the busy timeout: pause between tries.
+                if error.sqlite_errorcode & 0xFF not in _BUSY or time.monotonic() >= deadline:
+                    raise
+                time.sleep(0.005)
+
+    @contextlib.contextmanager
+    def reading(self) -> Generator[Session]:
+        """See `Database.reading`."""
+        with self._lock:
+            if self._session is not None:
+                yield self._session
+                return
+            with self._transaction("BEGIN") as session:
+                yield session
+
+    @contextlib.contextmanager
+    def writing(self) -> Generator[Session]:
+        """See `Database.writing`."""
+        with self._lock:
+            if self._session is not None:
+                raise RuntimeError("a writing transaction inside another transaction")
+            with self._transaction("BEGIN IMMEDIATE") as session:
+                yield session
+
+    @contextlib.contextmanager
+    def _transaction(self, begin: str) -> Generator[Session]:
+        with _translated(self._path):
+            self._retry(lambda: self._connection.execute(begin))
+            self._session = _SqliteSession(self._connection)
+            try:
+                yield self._session
+                self._connection.execute("COMMIT")
+            except BaseException:
+                # After some errors (disk full) SQLite has undone the transaction by itself.
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+            finally:
+                self._session = None
+
+    def size(self) -> int:
+        """See `Database.size`."""
+        total = 0
+        for suffix in (b"", b"-wal"):
+            with contextlib.suppress(FileNotFoundError):
+                total += os.stat(self._path + suffix).st_size
+        return total
+
+    def check(self) -> list[str]:
+        """See `Database.check`."""
+        with self.reading() as session:
+            found = [str(row[0]) for row in session.all("PRAGMA quick_check(20)")]
+            found += [
+                f"a row of {row[0]} refers to no row of {row[2]}" for row in session.all("PRAGMA foreign_key_check")
+            ]
+        return [text for text in found if text != "ok"]
+
+    def close(self) -> None:
+        """See `Database.close`."""
+        with self._lock:
+            self._connection.close()
+
+
+@contextlib.contextmanager
+def _translated(path: bytes) -> Generator[None]:
+    """Turn what SQLite raises into our own errors: its words are for us, not for a user."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise _translate(error, os.fsdecode(path)) from error
+
+
+def _translate(error: sqlite3.Error, path: str) -> HoldfastError:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in _BUSY:
+        return LockedError(
+            f"another process is holding the catalog {path}", hint="try again when the other command has finished"
+        )
+    if code in _DAMAGED:
+        return IntegrityError(f"the catalog {path} is damaged: {error}")
+    if code == sqlite3.SQLITE_FULL:
+        return StorageError(f"no space left to write the catalog {path}", hint="free some space, then try again")
+    return StorageError(f"the catalog {path} cannot be used: {error}")

@@ -1,0 +1,179 @@
+"""Forgetting a checkpoint: what stands on it, and how its changes pass to its children."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from holdfast.model.entries import Counts, compose, count_changes
+from holdfast.model.errors import RefusedError
+from holdfast.model.paths import display
+from holdfast.store.liveness import moment, uncount_root
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.model.checkpoint import Checkpoint
+    from holdfast.model.ids import CheckpointId
+    from holdfast.store.database import Database, Session
+
+
+class Protection(NamedTuple):
+    """A reason why a checkpoint should not, or (``hard``) may not, be forgotten."""
+
+    kind: Literal["head", "fork", "chain", "pin"]
+    """The newest state of a live workspace; the source of a live fork; between that and the fork's head; pinned."""
+    by: str
+    """The workspace's path for people to read, or the pin's reason."""
+
+    @property
+    def hard(self) -> bool:
+        """False for a chain alone: retention leaves it, but it may be forgotten and its changes are composed."""
+        return self.kind != "chain"
+
+    def __str__(self) -> str:
+        """A clause that goes on from "the checkpoint is …"."""
+        return {
+            "head": f"the newest state of {self.by}",
+            "fork": f"what the fork {self.by} stands on",
+            "chain": f"part of the line of the fork {self.by}",
+            "pin": f"in use: {self.by}",
+        }[self.kind]
+
+
+def children(session: Session, tenant: int, checkpoint: CheckpointId) -> list[CheckpointId]:
+    """The checkpoints whose parent this is, in the order of recording."""
+    rows = session.all(
+        "SELECT id FROM checkpoints WHERE tenant = ? AND parent = ? ORDER BY number", (tenant, checkpoint)
+    )
+    return [row[0] for row in rows]
+
+
+def line(
+    session: Session, tenant: int, checkpoint: CheckpointId, end: CheckpointId | None = None
+) -> list[CheckpointId]:
+    """A checkpoint, its parent, its parent's parent, … ending with ``end`` or with one that has no parent."""
+    # A parent is recorded before its child, so the line has no loop; UNION would still end it if a damaged one had.
+    rows = session.all(
+        """WITH RECURSIVE line (id, parent, depth) AS (
+            SELECT id, parent, 0 FROM checkpoints WHERE tenant = ? AND id = ?
+            UNION ALL
+            SELECT c.id, c.parent, line.depth + 1 FROM line JOIN checkpoints c ON c.tenant = ? AND c.id = line.parent
+            WHERE line.id <> ?
+        ) SELECT id FROM line ORDER BY depth""",
+        (tenant, checkpoint, tenant, end or ""),
+    )
+    return [row[0] for row in rows]
+
+
+def protections(session: Session, tenant: int, now: int) -> dict[CheckpointId, list[Protection]]:
+    """Every checkpoint that something stands on, and what: heads, fork points and chains of live workspaces, pins."""
+    found: dict[CheckpointId, list[Protection]] = {}
+
+    def protect(checkpoint: CheckpointId, kind: Literal["head", "fork", "chain", "pin"], by: str) -> None:
+        found.setdefault(checkpoint, []).append(Protection(kind, by))
+
+    for path, head, source in session.all(
+        "SELECT path, head, source FROM workspaces WHERE tenant = ? AND live = 1 ORDER BY created_at, id", (tenant,)
+    ):
+        name = display(path)
+        if head is not None:
+            protect(head, "head", name)
+        if source is not None:
+            protect(source, "fork", name)
+            if head is not None:
+                for member in line(session, tenant, head, source)[1:]:
+                    if member != source:
+                        protect(member, "chain", name)
+    for checkpoint, reason in session.all(
+        """SELECT checkpoint, reason FROM pins WHERE tenant = ? AND checkpoint IS NOT NULL
+        AND (expires_at IS NULL OR expires_at > ?) ORDER BY number""",
+        (tenant, now),
+    ):
+        protect(checkpoint, "pin", reason)
+    return found
+
+
+class _Heir(NamedTuple):
+    id: CheckpointId
+    changeset: bytes | None
+    counts: Counts
+
+
+def forget(database: Database, tenant: int, checkpoint: Checkpoint, now: Callable[[], int]) -> bool:
+    """Remove one checkpoint; False if it is gone already. Changesets are composed before the transaction."""
+    while True:
+        with database.reading() as session:
+            heirs = _heirs(session, tenant, checkpoint)
+        with database.writing() as session:
+            if not session.one("SELECT 1 FROM checkpoints WHERE tenant = ? AND id = ?", (tenant, checkpoint.id)):
+                return False
+            _refuse_protected(session, tenant, checkpoint, now())
+            # A child keeps its parent, and with it its changeset, until that parent is forgotten: the same children
+            # under the same parent have the changesets that were composed.
+            parent = _parent(session, tenant, checkpoint.id)
+            if parent != checkpoint.parent or children(session, tenant, checkpoint.id) != [heir.id for heir in heirs]:
+                checkpoint = checkpoint._replace(parent=parent)
+                continue
+            _bequeath(session, tenant, checkpoint, heirs)
+            _remove(session, tenant, checkpoint, moment(session, tenant, now()))
+            return True
+
+
+def _parent(session: Session, tenant: int, checkpoint: CheckpointId) -> CheckpointId | None:
+    row = session.one("SELECT parent FROM checkpoints WHERE tenant = ? AND id = ?", (tenant, checkpoint))
+    return row[0] if row else None
+
+
+def _refuse_protected(session: Session, tenant: int, checkpoint: Checkpoint, now: int) -> None:
+    hard = [reason for reason in protections(session, tenant, now).get(checkpoint.id, []) if reason.hard]
+    if hard:
+        raise RefusedError(
+            f"checkpoint {checkpoint.id} cannot be forgotten: it is {hard[0]}",
+            code="protected",
+            hint="take a newer checkpoint first" if hard[0].kind == "head" else None,
+        )
+
+
+def _heirs(session: Session, tenant: int, checkpoint: Checkpoint) -> list[_Heir]:
+    from holdfast.store.changeset import decode_changeset, encode_changeset
+
+    def load(name: CheckpointId) -> bytes | None:
+        row = session.one("SELECT data FROM changesets WHERE tenant = ? AND checkpoint = ?", (tenant, name))
+        return row[0] if row else None
+
+    own = load(checkpoint.id)
+    heirs: list[_Heir] = []
+    for child in children(session, tenant, checkpoint.id):
+        theirs = load(child)
+        if own is None or theirs is None:
+            row = session.one("SELECT total_files FROM checkpoints WHERE tenant = ? AND id = ?", (tenant, child))
+            heirs.append(_Heir(child, None, Counts(row[0] if row else 0, 0, 0)))
+        else:
+            changes = compose(decode_changeset(own), decode_changeset(theirs))
+            heirs.append(_Heir(child, encode_changeset(changes), count_changes(changes)))
+    return heirs
+
+
+def _bequeath(session: Session, tenant: int, checkpoint: Checkpoint, heirs: list[_Heir]) -> None:
+    session.many(
+        "UPDATE checkpoints SET parent = ?, added = ?, modified = ?, deleted = ? WHERE tenant = ? AND id = ?",
+        ((checkpoint.parent, *heir.counts, tenant, heir.id) for heir in heirs),
+    )
+    session.many(
+        "DELETE FROM changesets WHERE tenant = ? AND checkpoint = ?",
+        ((tenant, name) for name in (checkpoint.id, *(heir.id for heir in heirs))),
+    )
+    session.many(
+        "INSERT INTO changesets VALUES (?, ?, ?)",
+        ((tenant, heir.id, heir.changeset) for heir in heirs if heir.changeset is not None),
+    )
+
+
+def _remove(session: Session, tenant: int, checkpoint: Checkpoint, now: int) -> None:
+    # A workspace that was let go may still stand here; should it be taken up again, it stands at what is left.
+    session.run(
+        "UPDATE workspaces SET head = ? WHERE tenant = ? AND head = ?", (checkpoint.parent, tenant, checkpoint.id)
+    )
+    session.run("DELETE FROM not_captured WHERE tenant = ? AND checkpoint = ?", (tenant, checkpoint.id))
+    session.run("DELETE FROM checkpoints WHERE tenant = ? AND id = ?", (tenant, checkpoint.id))
+    uncount_root(session, tenant, checkpoint.root, now)

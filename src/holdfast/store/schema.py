@@ -1,0 +1,194 @@
+"""The catalog's tables. The comments in the SQL are the reference of the format; `docs/formats/catalog.md` explains it.
+
+Every row belongs to a tenant and every query names one (I10). Times are microseconds since 1970-01-01 UTC.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast.store.database import Session
+
+APPLICATION_ID = 0x48464354
+"""``HFCT``: marks the SQLite file as a catalog of Holdfast."""
+
+BLOB, PAGE, BASE = 0, 1, 2
+"""``blobs.kind``: content; a page of a manifest; a former page, kept only because a delta stands on it."""
+
+UNCOUNTED, COUNTED, UNMARKED = 0, 1, 2
+"""``blobs.counted``: whether a page's children hold its count; UNMARKED: not even its time of death."""
+
+PENDING = "kind = 1 AND ((refs > 0 AND counted <> 1) OR (refs = 0 AND counted <> 0))"
+"""Pages whose children's counts lag behind. Word for word the condition of the index ``blobs_pending``."""
+
+DEAD_PAGE = "kind = 1 AND refs = 0"
+"""Pages that nothing counts. Word for word the condition of the index ``pages_dead``."""
+
+_VERSION_1 = (
+    """
+-- Those who share a catalog but not a byte. Its number stands in every other table.
+CREATE TABLE tenants (
+  number INTEGER PRIMARY KEY,       -- small, to keep rows small
+  name TEXT NOT NULL UNIQUE,        -- as in object keys
+  swept INTEGER NOT NULL,           -- grows with every transaction of collection that takes a blob away
+  latest INTEGER NOT NULL           -- the latest time in blobs.dead_since
+)""",
+    """
+-- The directory trees that Holdfast remembers, and where each stands in its own history.
+CREATE TABLE workspaces (
+  tenant INTEGER NOT NULL REFERENCES tenants (number),
+  id TEXT NOT NULL,                 -- 16 hex digits
+  path BLOB NOT NULL,               -- the real path when last seen, in the file system's encoding
+  device INTEGER NOT NULL,          -- of the root directory when last seen
+  inode INTEGER NOT NULL,           -- likewise
+  created_at INTEGER NOT NULL,
+  source TEXT,                      -- the checkpoint that it was forked from
+  live INTEGER NOT NULL,            -- 1, or 0 once the user has let it go
+  head TEXT,                        -- the checkpoint that the tree was last known to be
+  position INTEGER,                 -- the event whose state the tree is in
+  redo_tip INTEGER,                 -- the event that repeated redo leads to
+  PRIMARY KEY (tenant, id)
+)""",
+    # One live workspace per path; one that was let go may have been there before it.
+    "CREATE UNIQUE INDEX workspaces_path ON workspaces (tenant, path) WHERE live = 1",
+    """
+-- The states that are kept. Numbers grow in the order of recording: newest first is by number, whatever the clock did.
+CREATE TABLE checkpoints (
+  number INTEGER PRIMARY KEY AUTOINCREMENT,
+  tenant INTEGER NOT NULL REFERENCES tenants (number),
+  id TEXT NOT NULL,                 -- 24 hex digits
+  workspace TEXT NOT NULL,          -- workspaces.id
+  parent TEXT,                      -- the one that the changeset is against; of a fork's first, another workspace's
+  root BLOB NOT NULL,               -- hash of the root page; counted in blobs.refs
+  kind TEXT NOT NULL,               -- manual, auto, rescue, run, fork, import
+  label TEXT NOT NULL,              -- empty for none
+  created_at INTEGER NOT NULL,
+  added INTEGER NOT NULL,           -- paths that the changeset adds
+  modified INTEGER NOT NULL,
+  deleted INTEGER NOT NULL,
+  total_files INTEGER NOT NULL,     -- entries of the manifest
+  total_bytes INTEGER NOT NULL,     -- sum of their sizes
+  new_blobs INTEGER NOT NULL,       -- blobs that this checkpoint was the first to store
+  stored_bytes INTEGER NOT NULL,    -- bytes that it added to the object store
+  not_captured INTEGER NOT NULL,    -- how many rows in not_captured
+  author TEXT NOT NULL,             -- who
+  message TEXT NOT NULL,            -- why
+  command TEXT NOT NULL,            -- what was about to run or had run
+  UNIQUE (tenant, id),
+  FOREIGN KEY (tenant, workspace) REFERENCES workspaces (tenant, id)
+)""",
+    "CREATE INDEX checkpoints_workspace ON checkpoints (tenant, workspace, number)",
+    "CREATE INDEX checkpoints_parent ON checkpoints (tenant, parent)",
+    "CREATE INDEX checkpoints_label ON checkpoints (tenant, label) WHERE label <> ''",
+    """
+-- What a checkpoint changed against its parent. No row: no parent, everything is added.
+CREATE TABLE changesets (
+  tenant INTEGER NOT NULL,
+  checkpoint TEXT NOT NULL,
+  data BLOB NOT NULL,               -- as docs/formats/changeset.md says
+  PRIMARY KEY (tenant, checkpoint),
+  FOREIGN KEY (tenant, checkpoint) REFERENCES checkpoints (tenant, id)
+)""",
+    """
+-- Paths that a checkpoint does not hold, sorted by path.
+CREATE TABLE not_captured (
+  tenant INTEGER NOT NULL,
+  checkpoint TEXT NOT NULL,
+  place INTEGER NOT NULL,           -- 0, 1, 2, ... in the order of the paths
+  path BLOB NOT NULL,
+  reason TEXT NOT NULL,
+  PRIMARY KEY (tenant, checkpoint, place),
+  FOREIGN KEY (tenant, checkpoint) REFERENCES checkpoints (tenant, id)
+)""",
+    """
+-- Immutable objects that hold many blobs. A row is here while its object may be read.
+CREATE TABLE packs (
+  number INTEGER PRIMARY KEY AUTOINCREMENT,  -- what blobs.pack says; never used again
+  tenant INTEGER NOT NULL REFERENCES tenants (number),
+  id TEXT NOT NULL,                 -- 32 hex digits
+  key TEXT NOT NULL,                -- the object's key
+  size INTEGER NOT NULL,            -- of the object
+  created_at INTEGER NOT NULL,
+  spared_until INTEGER NOT NULL,    -- 0: sealed, no blob will be added any more. Else: rows are added ahead of the
+                                    -- commit that seals it; until then collection leaves it and them alone
+  UNIQUE (tenant, id),
+  UNIQUE (tenant, key)
+)""",
+    """
+-- Every blob and page that is stored, and how many things stand on it. A row says: the object can be read.
+CREATE TABLE blobs (
+  tenant INTEGER NOT NULL,
+  hash BLOB NOT NULL,               -- 16 bytes
+  kind INTEGER NOT NULL,            -- 0 content, 1 page, 2 former page that only deltas need
+  size INTEGER NOT NULL,            -- bytes of content
+  codec INTEGER NOT NULL,           -- as docs/formats/pack.md says
+  base BLOB,                        -- for a delta: the hash of the blob it stands on, never itself a delta
+  pack INTEGER,                     -- packs.number; NULL for an object of its own
+  place INTEGER NOT NULL,           -- offset of the stored bytes in the pack; 0 for an object of its own
+  length INTEGER NOT NULL,          -- stored bytes
+  generation INTEGER NOT NULL,      -- of an object of its own: which of its keys holds it
+  refs INTEGER NOT NULL,            -- checkpoints and pins with this root, plus counted pages that name it
+  deltas INTEGER NOT NULL,          -- rows whose base this is
+  counted INTEGER NOT NULL,         -- of a page: 1 its children hold its count; 0 they do not; 2 they do not, and their
+                                    -- dead_since may be before its own. A new page has 2
+  dead_since INTEGER NOT NULL,      -- with refs 0: since when. Never before that of a dead page that names it
+  PRIMARY KEY (tenant, hash)
+) WITHOUT ROWID""",
+    "CREATE INDEX blobs_alone ON blobs (tenant, length) WHERE pack IS NULL",
+    f"CREATE INDEX blobs_pending ON blobs (tenant, refs) WHERE {PENDING}",
+    f"CREATE INDEX pages_dead ON blobs (tenant, dead_since) WHERE {DEAD_PAGE}",
+    """
+-- Object keys that collection has condemned. A commit that would use one is refused, so that a key that is being
+-- deleted is never in use. Kept for a week after the deletion, in case a stalled process still has it before it.
+CREATE TABLE tombstones (
+  tenant INTEGER NOT NULL REFERENCES tenants (number),
+  key TEXT NOT NULL,
+  size INTEGER NOT NULL,            -- of the object, to say what was freed
+  deleted_at INTEGER,               -- NULL: the object may still be there
+  PRIMARY KEY (tenant, key)
+)""",
+    "CREATE INDEX tombstones_open ON tombstones (tenant, key) WHERE deleted_at IS NULL",
+    """
+-- What happened to the workspaces' trees; appended to, never changed (I6).
+CREATE TABLE history (
+  seq INTEGER PRIMARY KEY AUTOINCREMENT,
+  tenant INTEGER NOT NULL,
+  workspace TEXT NOT NULL,
+  at INTEGER NOT NULL,
+  operation TEXT NOT NULL,          -- checkpoint, restore, undo, redo, fork
+  checkpoint TEXT NOT NULL,         -- the state that the tree was in afterwards; it may be forgotten since
+  previous INTEGER,                 -- the event whose state this one replaced; NULL on undo and redo
+  FOREIGN KEY (tenant, workspace) REFERENCES workspaces (tenant, id)
+)""",
+    "CREATE INDEX history_workspace ON history (tenant, workspace, seq)",
+    """
+-- What running work stands on: restores, mounts, exports. A pin counts its root.
+CREATE TABLE pins (
+  number INTEGER PRIMARY KEY AUTOINCREMENT,
+  tenant INTEGER NOT NULL REFERENCES tenants (number),
+  root BLOB NOT NULL,               -- a root page
+  checkpoint TEXT,                  -- the checkpoint that must not be forgotten either
+  reason TEXT NOT NULL,             -- for people
+  expires_at INTEGER                -- NULL: until it is taken away
+)""",
+    "CREATE INDEX pins_root ON pins (tenant, root)",
+    """
+-- Work that only one process may do at a time.
+CREATE TABLE leases (
+  tenant INTEGER NOT NULL REFERENCES tenants (number),
+  name TEXT NOT NULL,               -- collection
+  owner TEXT NOT NULL,              -- the process, as store/lease.py writes it
+  expires_at INTEGER NOT NULL,
+  PRIMARY KEY (tenant, name)
+)""",
+)
+
+
+def _create(session: Session) -> None:
+    for statement in _VERSION_1:
+        session.run(statement)
+
+
+MIGRATIONS = (_create,)
+"""Step n leads from schema version n to n + 1."""

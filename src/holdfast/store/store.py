@@ -1,0 +1,191 @@
+"""The store, put together: objects, catalog, and what reads, writes, collects and verifies them."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from holdfast.model.errors import StorageError
+from holdfast.store.catalog import Catalog
+from holdfast.store.database import SqliteDatabase
+from holdfast.store.open_objects import open_objects
+from holdfast.store.schema import APPLICATION_ID, MIGRATIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from holdfast.model.config import Settings
+
+    from holdfast.model.clock import Clock
+    from holdfast.model.ids import Hash
+    from holdfast.store.blob_reader import BlobReader
+    from holdfast.store.blob_writer import BlobWriter
+    from holdfast.store.collect import Collector
+    from holdfast.store.manifest import CachedPages, Pages
+    from holdfast.store.objects import ObjectStore
+    from holdfast.store.verify import Verifier
+
+CATALOG = b"catalog.db"
+OBJECTS = b"objects"
+
+
+class Store:
+    """One tenant's store. Several processes may have it open at once; close it, or use it as a context manager."""
+
+    def __init__(
+        self,
+        objects: ObjectStore,
+        catalog: Catalog,
+        *,
+        random: Callable[[int], bytes] = os.urandom,
+        pack_bytes: int = 32 << 20,
+        rewrite_ratio: float = 0.5,
+    ) -> None:
+        self.objects = objects
+        self.catalog = catalog
+        self.tenant = catalog.name
+        """As it stands in object keys."""
+        self._random = random
+        self._pack_bytes = pack_bytes
+        self._ratio = rewrite_ratio
+        self._reader: BlobReader | None = None
+        self._pages: CachedPages | None = None
+
+    @classmethod
+    def open(
+        cls,
+        home: str | bytes,
+        settings: Settings,
+        *,
+        clock: Clock,
+        random: Callable[[int], bytes] = os.urandom,
+    ) -> Store:
+        """Open the store of the directory ``home``, made (mode 0700) if it is not there.
+
+        Objects are where the settings say. Raises `StorageError`, `LockedError`, `FormatError` for a catalog of a newer
+        version, and `ConfigError` for a bad ``store.url``.
+        """
+        folder = os.fsencode(home)
+        try:
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise StorageError(f"cannot make the directory {os.fsdecode(home)}: {error.strerror}") from error
+        objects = open_objects(settings.store.url or folder + b"/" + OBJECTS, random=random)
+        database = SqliteDatabase(
+            folder + b"/" + CATALOG, MIGRATIONS, application_id=APPLICATION_ID, timeout=settings.lock.timeout
+        )
+        try:
+            catalog = Catalog(database, settings.store.tenant, clock)
+        except BaseException:
+            database.close()
+            raise
+        return cls(
+            objects,
+            catalog,
+            random=random,
+            pack_bytes=settings.store.pack_bytes,
+            rewrite_ratio=settings.gc.rewrite_ratio,
+        )
+
+    @property
+    def reader(self) -> BlobReader:
+        """Reads blobs and pages."""
+        if self._reader is None:
+            from holdfast.store.blob_reader import BlobReader
+
+            self._reader = BlobReader(self.objects, self.catalog.locate)
+        return self._reader
+
+    def writer(self) -> BlobWriter:
+        """A new writer of blobs; what it writes is known once its rows are committed."""
+        from holdfast.store.blob_writer import BlobWriter
+
+        return BlobWriter(
+            self.objects,
+            self.tenant,
+            self.catalog.known,
+            self.read_base,
+            self._random,
+            pack_bytes=self._pack_bytes,
+            generation_of=self.catalog.generation_of,
+        )
+
+    @property
+    def pages(self) -> CachedPages:
+        """The pages of all manifests; those that were used last are kept, decoded."""
+        if self._pages is None:
+            from holdfast.store.manifest import CachedPages
+
+            self._pages = CachedPages(_StoredPages(self))
+        return self._pages
+
+    def pages_with(self, new: Mapping[Hash, bytes]) -> Pages:
+        """`pages`, and before them ``new`` ones that are not stored yet."""
+        return _Overlay(self.pages, new)
+
+    def read_base(self, hash: Hash) -> tuple[Hash, bytes] | None:  # noqa: A002 - the field's own name
+        """What a delta may be made against: see `BlobReader.read_base`."""
+        return self.reader.read_base(hash)
+
+    def children(self, pages: Sequence[Hash]) -> dict[Hash, list[Hash]]:
+        """The distinct children of each of ``pages``; raises `IntegrityError` for one that cannot be read."""
+        from holdfast.store.pages import children, decode_page
+
+        found = self.reader.read_many(pages)
+        return {name: list(dict.fromkeys(children(decode_page(found[name])))) for name in pages}
+
+    def collector(self) -> Collector:
+        """What settles counts and collects."""
+        from holdfast.store.collect import Collector
+
+        return Collector(self.catalog, self.objects, self.children, self._random, rewrite_ratio=self._ratio)
+
+    def verifier(self) -> Verifier:
+        """What proves the store."""
+        from holdfast.store.verify import Verifier
+
+        return Verifier(self.catalog, self.objects, self.children, self.reader.read)
+
+    def used_bytes(self) -> int:
+        """What the store takes, the catalog itself not counted."""
+        return self.catalog.used_bytes()
+
+    def close(self) -> None:
+        """Close the catalog. Harmless a second time."""
+        self.catalog.close()
+
+    def __enter__(self) -> Store:
+        """The store itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
+
+
+class _StoredPages:
+    """`Pages` that are stored."""
+
+    __slots__ = ("_store",)
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def read(self, hashes: Sequence[Hash], /) -> list[bytes]:
+        found = self._store.reader.read_many(hashes)
+        return [found[name] for name in hashes]
+
+
+class _Overlay:
+    """`Pages` of which some are in memory."""
+
+    __slots__ = ("_below", "_new")
+
+    def __init__(self, below: Pages, new: Mapping[Hash, bytes]) -> None:
+        self._below = below
+        self._new = new
+
+    def read(self, hashes: Sequence[Hash], /) -> list[bytes]:
+        missing = [name for name in hashes if name not in self._new]
+        found = dict(zip(missing, self._below.read(missing), strict=True)) if missing else {}
+        return [self._new[name] if name in self._new else found[name] for name in hashes]
