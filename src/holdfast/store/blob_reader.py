@@ -1,0 +1,260 @@
+"""Gives back the content of blobs, verified, from wherever the catalog says that they are."""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import chain, groupby
+from typing import TYPE_CHECKING
+
+from holdfast.model.errors import FormatError, IntegrityError, NotFoundError
+from holdfast.model.ids import Hash, format_hash, hash_bytes
+from holdfast.model.sinks import SMALL_BLOB_BYTES
+from holdfast.store import large
+from holdfast.store.codec import DELTA, LARGE, decompress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from concurrent.futures import Future, ThreadPoolExecutor
+
+    from holdfast.model.entries import Entry
+    from holdfast.model.sinks import Content
+    from holdfast.store.objects import ObjectStore
+    from holdfast.store.records import Location
+
+_BATCH_ITEMS = 256
+_BATCH_BYTES = 4 << 20
+_GAP_BYTES = 32 << 10
+"""Reading this much in vain is cheaper than another request."""
+_RANGE_BYTES = 4 << 20
+_WORKERS = 2
+
+
+class BlobReader:
+    """A `BlobSource` over an object store.
+
+    ``locate`` says where blobs are (those it does not know are not in its answer); it is only called in the thread
+    that calls the reader. Every content is verified against its hash before it is given out, large ones with their
+    last chunk. An object that is gone is located anew once, since collection may have moved what it held. Each method
+    raises `IntegrityError` for content that is damaged or missing and `StorageError` if the store cannot be reached.
+    """
+
+    def __init__(self, objects: ObjectStore, locate: Callable[[Sequence[Hash]], dict[Hash, Location]]) -> None:
+        self._objects = objects
+        self._locate = locate
+
+    def read(self, hash: Hash) -> bytes:  # noqa: A002 - the field's own name
+        """The whole content of one blob, in memory: for content that is known to be small enough."""
+        return self.read_many((hash,))[hash]
+
+    def read_many(self, hashes: Iterable[Hash]) -> dict[Hash, bytes]:
+        """The whole content of each of ``hashes``, in memory; located in one query and read in the order of the
+        packs.
+        """
+        wanted = list(dict.fromkeys(hashes))
+        located = self._find(wanted)
+        try:
+            found = self._load(wanted, located)
+        except NotFoundError:
+            located = self._find(wanted)
+            found = self._load_again(wanted, located)
+        for name in wanted:
+            if name not in found:
+                found[name] = b"".join(self._stream(name, located[name]))
+        return found
+
+    def open(self, hash: Hash) -> Iterator[bytes]:  # noqa: A002 - the field's own name
+        """The content of one blob of any size, in pieces of at most 1 MiB. Verified when it is used up, not before."""
+        location = self._find((hash,))[hash]
+        if location.codec == LARGE:
+            yield from self._stream(hash, location)
+        else:
+            yield self.read(hash)
+
+    def read_base(self, hash: Hash) -> tuple[Hash, bytes] | None:  # noqa: A002 - the field's own name
+        """What a delta may be made against, given an earlier version: that blob, or its base if it is a delta itself.
+
+        None if it is not stored, damaged or large: then content is better stored whole.
+        """
+        location = self._locate((hash,)).get(hash)
+        if location is None or location.codec == LARGE:
+            return None
+        root = hash if location.base is None else location.base
+        try:
+            return root, self._load((root,), {root: location} if root == hash else self._find((root,)))[root]
+        except (IntegrityError, NotFoundError, KeyError):
+            return None
+
+    def check(self, hash: Hash) -> None:  # noqa: A002 - the field's own name
+        """Read and verify one blob of any size; raises `IntegrityError` that says what is wrong."""
+        for _ in self.open(hash):
+            pass
+
+    def fetch(self, entries: Iterable[Entry]) -> Iterator[Content]:
+        """See `BlobSource.fetch`. Reads a few batches ahead in other threads; close the iterator if you do not use it
+        up.
+        """
+        batches = _batches(entries)
+        first = next(batches, None)
+        if first is None:
+            return
+        second = next(batches, None)
+        if second is None:
+            yield from self._contents(first, self._located(first), None)
+            return
+        from concurrent.futures import ThreadPoolExecutor
+
+        threads: ThreadPoolExecutor = ThreadPoolExecutor(_WORKERS, "holdfast-read")
+        ahead: deque[tuple[list[Entry], dict[Hash, Location], Future[dict[Hash, bytes]]]] = deque()
+        try:
+            upcoming = chain((first, second), batches)
+            exhausted = False
+            while ahead or not exhausted:
+                while not exhausted and len(ahead) <= _WORKERS:
+                    batch = next(upcoming, None)
+                    if batch is None:
+                        exhausted = True
+                        break
+                    located = self._located(batch)
+                    names = [entry.hash for entry in batch]
+                    ahead.append((batch, located, threads.submit(self._load, names, located)))
+                if ahead:
+                    yield from self._contents(*ahead.popleft())
+        finally:
+            threads.shutdown(cancel_futures=True)
+
+    def _located(self, batch: Sequence[Entry]) -> dict[Hash, Location]:
+        located = self._find([entry.hash for entry in batch])
+        for entry in batch:
+            if located[entry.hash].size != entry.size:
+                there = located[entry.hash].size
+                raise IntegrityError(f"blob {format_hash(entry.hash)} has {there} bytes, not {entry.size}")
+        return located
+
+    def _contents(
+        self, batch: Sequence[Entry], located: dict[Hash, Location], loading: Future[dict[Hash, bytes]] | None
+    ) -> Iterator[Content]:
+        names = [entry.hash for entry in batch]
+        try:
+            found = self._load(names, located) if loading is None else loading.result()
+        except NotFoundError:
+            located = self._find(names)
+            found = self._load_again(names, located)
+        for name in names:
+            content = found.get(name)
+            yield self._stream(name, located[name]) if content is None else content
+
+    def _find(self, hashes: Sequence[Hash]) -> dict[Hash, Location]:
+        """Where ``hashes`` are, and the bases of those that are deltas; raises `IntegrityError` for one that is
+        nowhere.
+        """
+        located = self._locate(hashes)
+        bases = {location.base for location in located.values() if location.base is not None}
+        missing_bases = [base for base in bases if base not in located]
+        if missing_bases:
+            located = {**located, **self._locate(missing_bases)}
+        for name in (*hashes, *missing_bases):
+            if name not in located:
+                raise IntegrityError(f"blob {format_hash(name)} is missing: the catalog does not know it")
+        return located
+
+    def _load(self, hashes: Sequence[Hash], located: dict[Hash, Location]) -> dict[Hash, bytes]:
+        """The contents of those of ``hashes`` that are not large. Runs in any thread. Raises `NotFoundError` for a
+        lost object.
+        """
+        needed = {name: located[name] for name in hashes if located[name].codec != LARGE}
+        for location in list(needed.values()):
+            if location.base is not None:
+                needed[location.base] = located[location.base]
+        found: dict[Hash, bytes] = {}
+        deltas: list[tuple[Hash, Location, memoryview]] = []
+        order = sorted(needed.items(), key=lambda item: (item[1].key, item[1].offset))
+        for key, group in groupby(order, key=lambda item: item[1].key):
+            for name, location, stored in self._stored_bytes(key, list(group)):
+                if location.codec == DELTA:
+                    deltas.append((name, location, stored))
+                else:
+                    found[name] = _decode(name, location, stored, None)
+        for name, location, stored in deltas:
+            base = None if location.base is None else found.get(location.base)
+            found[name] = _decode(name, location, stored, base)
+        return found
+
+    def _load_again(self, hashes: Sequence[Hash], located: dict[Hash, Location]) -> dict[Hash, bytes]:
+        try:
+            return self._load(hashes, located)
+        except NotFoundError as error:
+            raise IntegrityError(f"stored content is missing: {error.message}") from error
+
+    def _stored_bytes(
+        self, key: str, items: Sequence[tuple[Hash, Location]]
+    ) -> Iterator[tuple[Hash, Location, memoryview]]:
+        """The stored bytes of ``items``, sorted by offset, of one object; neighbours are read at once."""
+        at = 0
+        while at < len(items):
+            start = items[at][1].offset
+            end = start + items[at][1].length
+            after = at + 1
+            while after < len(items):
+                following = items[after][1]
+                far = following.offset + following.length
+                if following.offset > end + _GAP_BYTES or far - start > _RANGE_BYTES:
+                    break
+                end = max(end, far)
+                after += 1
+            data = memoryview(self._objects.get(key, start, end - start))
+            for name, location in items[at:after]:
+                begin = location.offset - start
+                yield name, location, data[begin : begin + location.length]
+            at = after
+
+    def _stream(self, name: Hash, location: Location) -> Iterator[bytes]:
+        """The content of a large blob."""
+        pieces = self._objects.stream(location.key)
+        try:
+            first = next(pieces, b"")
+        except NotFoundError:
+            location = self._find((name,))[name]
+            if location.codec != LARGE:
+                yield self.read(name)
+                return
+            pieces = self._objects.stream(location.key)
+            try:
+                first = next(pieces, b"")
+            except NotFoundError as error:
+                raise IntegrityError(f"blob {format_hash(name)} is missing: {error.message}") from error
+        try:
+            yield from large.decode(chain((first,), pieces), name, location.size)
+        except FormatError as error:
+            raise FormatError(f"blob {format_hash(name)} in {location.key}: {error.message}") from error
+        except IntegrityError as error:
+            raise IntegrityError(f"blob {format_hash(name)} in {location.key}: {error.message}") from error
+        finally:
+            close = getattr(pieces, "close", None)
+            if close is not None:
+                close()
+
+
+def _batches(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
+    batch: list[Entry] = []
+    weight = 0
+    for entry in entries:
+        batch.append(entry)
+        weight += entry.size if entry.size <= SMALL_BLOB_BYTES else 0
+        if weight >= _BATCH_BYTES or len(batch) >= _BATCH_ITEMS:
+            yield batch
+            batch = []
+            weight = 0
+    if batch:
+        yield batch
+
+
+def _decode(name: Hash, location: Location, stored: memoryview, base: bytes | None) -> bytes:
+    try:
+        content = decompress(location.codec, stored, location.size, base)
+    except FormatError as error:
+        raise FormatError(f"blob {format_hash(name)} in {location.key}: {error.message}") from error
+    except IntegrityError as error:
+        raise IntegrityError(f"blob {format_hash(name)} in {location.key}: {error.message}") from error
+    if hash_bytes(content) != name:
+        raise IntegrityError(f"blob {format_hash(name)} in {location.key}: the content has another hash")
+    return content
