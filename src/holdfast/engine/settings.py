@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 
 WORKSPACE_FILE = b"holdfast.toml"
 HOME_FILE = b"config.toml"
-MAX_FILE_BYTES = 64 << 10
-"""The most that a configuration file may have."""
+MAX_WORKSPACE_FILE_BYTES = 8 << 10
+"""The most that a workspace's file may have. Reading a key takes time with the square of its length: this bounds it."""
+MAX_HOME_FILE_BYTES = 64 << 10
+"""The most that the home's file may have."""
 
 _VARIABLE = "HOLDFAST_"
 
@@ -89,7 +91,7 @@ def _from_file(path: bytes, *, foreign: bool) -> list[Layer]:
 def _read(path: bytes, *, foreign: bool) -> bytes | None:
     """What is in the file ``path``, or None if there is none. A foreign one may not be a link. Never blocks."""
     origin = display(path)
-    links = os.O_NOFOLLOW if foreign else 0
+    links, limit = (os.O_NOFOLLOW, MAX_WORKSPACE_FILE_BYTES) if foreign else (0, MAX_HOME_FILE_BYTES)
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | links)
     except (FileNotFoundError, NotADirectoryError):
@@ -100,12 +102,12 @@ def _read(path: bytes, *, foreign: bool) -> bytes | None:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise ConfigError(f"{origin}: it is not a file")
         data = b""
-        while len(data) <= MAX_FILE_BYTES and (piece := os.read(fd, MAX_FILE_BYTES + 1 - len(data))):
+        while len(data) <= limit and (piece := os.read(fd, limit + 1 - len(data))):
             data += piece
     except OSError as error:
         raise ConfigError(f"{origin}: it cannot be read: {error.strerror}") from None
     finally:
         os.close(fd)
-    if len(data) > MAX_FILE_BYTES:
-        raise ConfigError(f"{origin}: it is longer than {MAX_FILE_BYTES} bytes")
+    if len(data) > limit:
+        raise ConfigError(f"{origin}: it is longer than {limit} bytes")
     return data

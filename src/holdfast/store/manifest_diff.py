@@ -7,6 +7,7 @@ from operator import itemgetter, ne
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from holdfast.model.entries import Change
+from holdfast.model.errors import FormatError
 from holdfast.store.columns import check_foreign_paths
 from holdfast.store.manifest_read import batches, key_range, load
 from holdfast.store.pages import MAX_ITEMS
@@ -81,6 +82,9 @@ def _descend(pages: Pages, nodes: list[_Node], shared: frozenset[Hash], prefix: 
             for key, after, name in zip(keys, [*keys[1:], node.next], page.hashes, strict=True)
             if name not in shared and (after is None or after > begin) and (end is None or key < end)
         ]
+    if len({name for _, _, name in below}) < len(below):
+        # No page can stand in two places, as its paths do not. Unchecked, a few pages could stand for an endless tree.
+        raise FormatError("page: field 'hashes': one page in two places of a manifest")
     found: list[_Node] = []
     for some in batches(below):
         loaded = load(pages, [name for _, _, name in some], level)

@@ -224,4 +224,5 @@ def reachable(pages: Pages, root: Hash, skip: Callable[[Hash], bool]) -> Iterato
                     below += [child for child in found if not skip(child)]
         if height is not None:
             height -= 1
-        level = below
+        # In a sound manifest no page is there twice; in another one it shall not make the walk endless.
+        level = list(dict.fromkeys(below))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.engine.settings import MAX_FILE_BYTES, load_settings
+from holdfast.engine.settings import MAX_HOME_FILE_BYTES, MAX_WORKSPACE_FILE_BYTES, load_settings
 from holdfast.model.config import Settings
 from holdfast.model.errors import ConfigError
 
@@ -113,11 +113,11 @@ def test_a_workspaces_file_cannot_reach_the_store(places: Places) -> None:
     "content",
     [
         b"\xff\xfe",
-        b"x" * (MAX_FILE_BYTES + 1),
-        b"[watch]\ndebounce = " + b"[" * 30_000,
-        b"[watch]\ndebounce = " + b"{a=" * 15_000,
-        b"[watch]\ndebounce = " + b"9" * 60_000,
-        b"a." * 20_000 + b"b = 1",
+        b"x" * (MAX_WORKSPACE_FILE_BYTES + 1),
+        b"[watch]\ndebounce = " + b"[" * 8000,
+        b"[watch]\ndebounce = " + b"{a=" * 2500,
+        b"[watch]\ndebounce = " + b"9" * 8000,
+        b"a." * 4000 + b"b = 1",
         b"[watch]\ndebounce = 2024-01-01\n",
         b"\0",
         b"watch = 1\n",
@@ -156,8 +156,11 @@ def test_what_is_no_file_neither_blocks_nor_counts(places: Places) -> None:
 
 def test_a_file_of_the_greatest_length_is_read(places: Places) -> None:
     content = b"[watch]\ndebounce = 9\n"
-    places.file.write_bytes(content + b"#" * (MAX_FILE_BYTES - len(content)))
+    places.file.write_bytes(content + b"#" * (MAX_WORKSPACE_FILE_BYTES - len(content)))
     assert places.load().watch.debounce == 9.0
+    places.config.write_bytes(b"#" * (MAX_HOME_FILE_BYTES + 1))
+    with pytest.raises(ConfigError, match=r"config\.toml: it is longer than 65536 bytes"):
+        places.load()
 
 
 def test_nothing_heavy_is_imported_where_there_is_no_file(tmp_path: Path) -> None:

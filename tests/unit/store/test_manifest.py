@@ -279,7 +279,7 @@ def test_check_refuses_a_manifest_that_is_cut_elsewhere() -> None:
         manifest.check(pages, root)
 
 
-def test_check_refuses_a_page_that_stands_in_many_places() -> None:
+def test_a_page_that_stands_in_many_places_is_refused() -> None:
     """I12: a few pages that stand for an endless manifest are refused before they unfold."""
     pages = MemoryPages()
     name = _forge(pages, encode_leaf([b"a"], [entry(1)]))
@@ -290,10 +290,16 @@ def test_check_refuses_a_page_that_stands_in_many_places() -> None:
         files *= 201
         if files > 1 << 40:
             break
+    small = build(tree([b"b"]))
+    pages.update(small.new_pages)
     pages.log.clear()
     with pytest.raises(FormatError):
         manifest.check(pages, name)
     assert len(pages.log) < 3000
+    for a, b in ((name, small.root), (small.root, name), (None, name)):
+        with pytest.raises(FormatError, match="two places"):
+            manifest.diff(pages, a, b)
+    assert len(list(manifest.reachable(pages, name, lambda _: False))) == decode_page(pages[name]).level + 1
 
 
 def test_check_refuses_counts_and_levels_that_are_not_so() -> None:
