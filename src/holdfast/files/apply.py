@@ -7,16 +7,16 @@ import stat
 from typing import TYPE_CHECKING, Protocol
 
 from holdfast.files import kernel
-from holdfast.files.batch import IN_THE_WAY, Batch, ContentError, is_racy, reason_for
+from holdfast.files.batch import IN_THE_WAY, Batch, ContentError, reason_for
 from holdfast.files.index import Signature
 from holdfast.files.replace import CHANGED, GONE, Durability, TemporaryNames, identity
 from holdfast.files.rooted import Place, Root, open_regular
-from holdfast.files.trash import Trash, remove_left_over
+from holdfast.files.trash import Trash, remove_hollow, remove_left_over
 from holdfast.files.tree import Applied
 from holdfast.model.entries import Entry, NotCaptured, file_entry, symlink_entry
 from holdfast.model.errors import EscapeError, HoldfastError, NotFoundError, RefusedError, StorageError
 from holdfast.model.ids import Hasher, hash_bytes
-from holdfast.model.paths import check_path, under
+from holdfast.model.paths import check_path
 from holdfast.model.sinks import CHUNK_BYTES
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ class Observed(Protocol):
         """What is known of ``path``; None if nothing is, and its content is then read where that matters."""
         ...
 
-    def put(self, path: bytes, entry: Entry, signature: Signature, *, racy: bool = False) -> None:
-        """``path`` is ``entry``, certain while it looks like ``signature`` (``racy``: not even then)."""
+    def put(self, path: bytes, entry: Entry, signature: Signature) -> None:
+        """``path`` is ``entry``, certain while it looks like ``signature``, unless that is too new to tell."""
         ...
 
     def drop(self, path: bytes) -> None:
@@ -210,7 +210,7 @@ class _Work:
         if info is not None and stat.S_ISDIR(info.st_mode):
             if before is not None:
                 return CHANGED
-            if not self._clear(path):
+            if not remove_hollow(self._root, path):
                 return DIRECTORY_IN_THE_WAY
             info = None
         expected = None
@@ -218,7 +218,7 @@ class _Work:
             found = self._entry_at(path, place, info, before, after)
             if found == after:
                 if self._observed.get(path) is None:
-                    self._observed.put(path, after, _signature(info), racy=True)
+                    self._observed.put(path, after, _signature(info))
                 self.written.append(path)
                 return None
             if before is None:
@@ -251,7 +251,7 @@ class _Work:
             os.close(fd)
             raise
         self._in_place.add(fd, info.st_dev)
-        self._observed.put(path, after, _signature(info), racy=is_racy(info, info.st_ctime_ns))
+        self._observed.put(path, after, _signature(info))
         self.written.append(path)
         return None
 
@@ -267,7 +267,7 @@ class _Work:
         finally:
             os.close(fd)
         kernel.syncfs(place.dir_fd)
-        self._observed.put(path, after, _signature(info), racy=is_racy(info, info.st_ctime_ns))
+        self._observed.put(path, after, _signature(info))
         self.written.append(path)
         return None
 
@@ -283,17 +283,11 @@ class _Work:
         except (FileNotFoundError, PermissionError):
             return None
 
-    def _clear(self, path: bytes) -> bool:
-        """Remove the directory ``path`` if nothing is left in it but directories that this call emptied."""
-        self._remove_emptied(path)
-        return self._root.rmdir(path)
-
-    def _remove_emptied(self, top: bytes = b"") -> None:
-        """Remove every directory below ``top`` that this call emptied, and those above it that this leaves empty."""
+    def _remove_emptied(self) -> None:
+        """Remove every directory that this call emptied, and those above it that this leaves empty."""
         by_depth: dict[int, set[bytes]] = {}
-        for path in self._emptied:
-            if path != top and under(path, top):
-                by_depth.setdefault(path.count(b"/"), set()).add(path)
+        for path in self._emptied - {b""}:
+            by_depth.setdefault(path.count(b"/"), set()).add(path)
         for depth in range(max(by_depth, default=-1), -1, -1):
             for path in sorted(by_depth.get(depth, ())):
                 parent = path.rpartition(b"/")[0]
@@ -304,11 +298,11 @@ class _Work:
                     gone = True
                 except HoldfastError:
                     gone = False  # a mount point, a directory of someone else: it stays, empty
-                if gone and parent != top:
+                if gone and parent:
                     by_depth.setdefault(depth - 1, set()).add(parent)
 
     def _commit(self) -> None:
-        for change, reason, info, racy in self._batch.commit():
+        for change, reason, info in self._batch.commit():
             if reason is not None:
                 self.skipped.append(NotCaptured(change.path, reason))
                 self._observed.drop(change.path)
@@ -317,7 +311,7 @@ class _Work:
             if info is None or change.after is None:
                 self._observed.drop(change.path)
             else:
-                self._observed.put(change.path, change.after, _signature(info), racy=racy)
+                self._observed.put(change.path, change.after, _signature(info))
         self._batch.sync(self._in_place)
 
     def finish(self) -> None:

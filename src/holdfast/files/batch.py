@@ -47,8 +47,6 @@ class Placed(NamedTuple):
     """Why it was left alone; None if it now is as the change wants it."""
     info: os.stat_result | None
     """What it looks like now; None if that is not certain."""
-    racy: bool = False
-    """True if someone else's write just after ours may have left no trace in ``info``."""
 
 
 class _Pending(NamedTuple):
@@ -239,17 +237,14 @@ class Batch:
             reason = _MOVED
         except (HoldfastError, OSError) as error:
             reason = reason_for(error, change.path)
-        return Placed(change, reason, info, info is not None and is_racy(info, info.st_ctime_ns))
+        return Placed(change, reason, info)
 
     def _place_stages(self) -> Iterator[Placed]:
         failed: dict[bytes, str] = {}
         moved: set[bytes] = set()
-        shown = 0
         for path, stage in list(self._stages.items()):
             self._place_stage(path, stage, failed, moved)
             del self._stages[path]
-            if not shown:
-                shown = self._changed_at(path.rpartition(b"/")[0])
         for change, info in self._staged:
             reason = _covering(failed, change.path)
             if reason is not None:
@@ -257,7 +252,7 @@ class Batch:
             elif change.path in moved:
                 yield self._moved(change, info)
             else:
-                yield Placed(change, None, info, is_racy(info, shown))
+                yield Placed(change, None, info)
         self._staged = []
 
     def _moved(self, change: Change, written: os.stat_result) -> Placed:
@@ -265,13 +260,7 @@ class Batch:
             info = _unchanged(*self._root.place(change.path), written)
         except (HoldfastError, OSError) as error:
             return Placed(change, reason_for(error, change.path), None)
-        return Placed(change, None, info, info is not None and is_racy(info, info.st_ctime_ns))
-
-    def _changed_at(self, directory: bytes) -> int:
-        try:
-            return os.fstat(self._root.directory(directory)).st_mtime_ns
-        except HoldfastError:
-            return 0
+        return Placed(change, None, info)
 
     def _place_stage(self, path: bytes, stage: bytes, failed: dict[bytes, str], moved: set[bytes]) -> None:
         """Rename a temporary directory to ``path``. If someone made that meanwhile, move in what has no counterpart
@@ -305,16 +294,6 @@ class Batch:
             pass  # the common case: all of it moved
         except HoldfastError as error:
             reason_for(error, stage)
-
-
-def is_racy(info: os.stat_result, shown_ns: int) -> bool:
-    """True if a file of this metadata was open to others too soon after it was written.
-
-    ``shown_ns`` is when it came into reach, by the file system's own clock. A write in the same tick of that clock as
-    ours leaves the same mtime. Ticks are at most 10 ms, and up to 2 s where times are stored in whole seconds.
-    """
-    whole = not info.st_mtime_ns % 1_000_000_000 and not info.st_ctime_ns % 1_000_000_000
-    return shown_ns - info.st_mtime_ns <= (2_000_000_000 if whole else 20_000_000)
 
 
 def _after(change: Change) -> Entry:

@@ -8,7 +8,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from holdfast.files import replace
-from holdfast.model.errors import HoldfastError, NotFoundError
+from holdfast.model.errors import EscapeError, HoldfastError, NotFoundError
 
 if TYPE_CHECKING:
     from holdfast.files.replace import Identity, TemporaryNames
@@ -123,6 +123,23 @@ def remove_tree(root: Root, path: bytes) -> int:
                 root.unlink(inner)
                 removed += 1
     return removed
+
+
+def remove_hollow(root: Root, path: bytes) -> bool:
+    """Remove the directory ``path`` if nothing but directories is in it, however deep; False, and all stays,
+    otherwise.
+    """
+    found = [path]
+    for at in found:  # grows while it is walked
+        for name in root.list(at):
+            inner = at + b"/" + name
+            try:
+                if not stat.S_ISDIR(root.lstat(inner).st_mode):
+                    return False
+            except EscapeError:
+                return False  # a name that no path of ours may have, such as .git
+            found.append(inner)
+    return all(root.rmdir(at) for at in reversed(found))
 
 
 def _unlink(dir_fd: int, name: bytes) -> int:

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.files import kernel
 from holdfast.files.apply import DIRECTORY_IN_THE_WAY, Applier
-from holdfast.files.batch import IN_THE_WAY, NAMED_TWICE, is_racy
+from holdfast.files.batch import IN_THE_WAY, NAMED_TWICE
 from holdfast.files.index import Known, Signature
 from holdfast.files.owner import Owner
 from holdfast.files.replace import CHANGED, GONE
@@ -35,14 +35,12 @@ class Seen:
 
     def __init__(self) -> None:
         self.known: dict[bytes, Known] = {}
-        self.racy: dict[bytes, bool] = {}
 
     def get(self, path: bytes) -> Known | None:
         return self.known.get(path)
 
-    def put(self, path: bytes, entry: Entry, signature: Signature, *, racy: bool = False) -> None:
+    def put(self, path: bytes, entry: Entry, signature: Signature) -> None:
         self.known[path] = Known(entry, signature)
-        self.racy[path] = racy
 
     def drop(self, path: bytes) -> None:
         self.known.pop(path, None)
@@ -266,8 +264,14 @@ def test_i5_a_file_where_a_directory_must_go_stays(space: Workspace, kind: str):
     assert space.tree() == before
 
 
-def test_an_empty_directory_gives_way_to_a_file(space: Workspace):
-    (space.path / "d").mkdir()
+def test_i5_a_directory_with_a_name_of_git_stays(space: Workspace):
+    (space.path / "d/.git").mkdir(parents=True)
+    assert space.go(wanted(d=b"file")).skipped == [NotCaptured(b"d", DIRECTORY_IN_THE_WAY)]
+    assert (space.path / "d/.git").is_dir()
+
+
+def test_directories_without_any_file_give_way_to_a_file(space: Workspace):
+    (space.path / "d/e/f").mkdir(parents=True)
     assert space.go(wanted(d=b"file")).written == [b"d"]
     assert space.tree() == {b"d": file(b"file")}
 
@@ -704,29 +708,3 @@ def test_very_deep_paths_are_written(space: Workspace):
     assert applied.written == [path]
     assert space.applier.apply([Change(path, file(b"x"), None)], [], nonce=NONCE).deleted == [path]
     assert os.listdir(space.path) == []
-
-
-def test_what_others_could_reach_too_soon_is_not_trusted():
-    second = 1_000_000_000
-
-    def info(mtime_ns: int, ctime_ns: int) -> os.stat_result:
-        times = {"st_mtime_ns": mtime_ns, "st_ctime_ns": ctime_ns}
-        return os.stat_result((0,) * 10, times)
-
-    assert is_racy(info(5 * second + 1, 5 * second + 1), 5 * second + 1_000_000)
-    assert not is_racy(info(5 * second + 1, 5 * second + 1), 5 * second + 50_000_000)
-    assert is_racy(info(5 * second, 5 * second), 6 * second), "whole seconds: a file system with coarse times"
-    assert not is_racy(info(5 * second, 5 * second), 8 * second)
-
-
-def test_a_file_written_just_now_is_looked_at_again(space: Workspace):
-    put(space, "long ago", b"old")
-    os.utime(space.path / "long ago", ns=(1, 1))
-    space.scan()
-    space.go({b"long ago": (file(b"old", 0o600), b"old")})
-    assert space.seen.racy == {b"long ago": False}
-    assert space.applier.apply([], [(Change(b"long ago", None, file(b"old", 0o600)), b"old")], nonce=NONCE).written
-    assert space.seen.racy == {b"long ago": False}, "what was certain stays so"
-    space.seen.known.clear()
-    assert space.applier.apply([], [(Change(b"long ago", None, file(b"old", 0o600)), b"old")], nonce=NONCE).written
-    assert space.seen.racy == {b"long ago": True}, "content that was read just now"
