@@ -1,4 +1,4 @@
-"""The exclude rules give, path by path, the answer of ``git check-ignore --no-index``, on generated trees and patterns."""
+"""The exclude rules give, path by path, the answer of ``git check-ignore --no-index``, on generated trees."""
 
 from __future__ import annotations
 
@@ -35,39 +35,43 @@ NAMES = [
     b"ab",
     b"aXb",
 ]
-NAMES += [
-    b"[",
-    b"{a,b}",
-    b"]",
-    b"-",
-    b"*",
-    b"\\",
-    b"axb",
-    b"bx",
-    b"#h",
-    b"a\\",
-    b"a b",
-    b" a",
-    b"\xff",
-    b"x\xe9.py",
-    b"A",
-    b"\xc3\xa9",
-]
-NAMES += [
-    b"a\tb",
-    b"^",
-    b"x.tar.gz",
-    b"new\nline",
-    b"a\r",
-    b"foo.log.py",
-    b"\t",
-    b"0",
-    b"a.",
-    b".a",
-    b"..a",
-    b"a\xc3\xa9b",
-    b":]",
-]
+NAMES.extend(
+    (
+        b"[",
+        b"{a,b}",
+        b"]",
+        b"-",
+        b"*",
+        b"\\",
+        b"axb",
+        b"bx",
+        b"#h",
+        b"a\\",
+        b"a b",
+        b" a",
+        b"\xff",
+        b"x\xe9.py",
+        b"A",
+        b"\xc3\xa9",
+    )
+)
+NAMES.extend(
+    (
+        b"a\tb",
+        b"^",
+        b"x.tar.gz",
+        b"new\nline",
+        b"a\r",
+        b"foo.log.py",
+        b"\t",
+        b"0",
+        b"a.",
+        b".a",
+        b"..a",
+        b"a\xc3\xa9b",
+        b":]",
+    )
+)
 PARTS = [
     b"a",
     b"b",
@@ -85,77 +89,87 @@ PARTS = [
     b"[ab]",
     b"[!a]",
 ]
-PARTS += [
-    b"[a-c]x",
-    b"fo?",
-    b"{a,b}",
-    b"[[:alpha:]]",
-    b"\\!a",
-    b"\\#b",
-    b"[",
-    b"a\\",
-    b"b ",
-    b"c\\ ",
-    b"#h",
-    b"[^b]o*",
-    b"**a",
-]
-PARTS += [
-    b"a**b",
-    b"[]a]",
-    b"[]-a]",
-    b"[a-]",
-    b"\\a",
-    b"\\*",
-    b"***",
-    b"a**",
-    b"?**",
-    b"[[:digit:][:punct:]]*",
-    b"[\\]]",
-    b"*a*b*",
-]
-PARTS += [
-    b"[!]a-]*",
-    b"[a-c-e]",
-    b"[\\a-c]",
-    b"[[:nope:]]",
-    b"[[:alpha]",
-    b"[[a]",
-    b"*[",
-    b"*.*",
-    b"*.tar.gz",
-    b"\xff",
-    b"*\xe9*",
-]
-PARTS += [
-    b"[\x80-\xff]",
-    b"[!\x80-\xff]",
-    b"a\tb",
-    b"\t",
-    b"b\\ \\ ",
-    b"\\",
-    b"[^]]",
-    b"*\\",
-    b"a\\*",
-    b"*.p[y]",
-    b"[[:space:]]*",
-]
-PARTS += [
-    b"*?",
-    b"?*",
-    b"**?",
-    b"[*]",
-    b"[?]",
-    b"[a/b]",
-    b"x[/]y",
-    b"\\/",
-    b"**\\",
-    b"[z-a]",
-    b"*.[pP]y",
-    b"f*o",
-    b"[[:]",
-    b"[:a]",
-]
+PARTS.extend(
+    (
+        b"[a-c]x",
+        b"fo?",
+        b"{a,b}",
+        b"[[:alpha:]]",
+        b"\\!a",
+        b"\\#b",
+        b"[",
+        b"a\\",
+        b"b ",
+        b"c\\ ",
+        b"#h",
+        b"[^b]o*",
+        b"**a",
+    )
+)
+PARTS.extend(
+    (
+        b"a**b",
+        b"[]a]",
+        b"[]-a]",
+        b"[a-]",
+        b"\\a",
+        b"\\*",
+        b"***",
+        b"a**",
+        b"?**",
+        b"[[:digit:][:punct:]]*",
+        b"[\\]]",
+        b"*a*b*",
+    )
+)
+PARTS.extend(
+    (
+        b"[!]a-]*",
+        b"[a-c-e]",
+        b"[\\a-c]",
+        b"[[:nope:]]",
+        b"[[:alpha]",
+        b"[[a]",
+        b"*[",
+        b"*.*",
+        b"*.tar.gz",
+        b"\xff",
+        b"*\xe9*",
+    )
+)
+PARTS.extend(
+    (
+        b"[\x80-\xff]",
+        b"[!\x80-\xff]",
+        b"a\tb",
+        b"\t",
+        b"b\\ \\ ",
+        b"\\",
+        b"[^]]",
+        b"*\\",
+        b"a\\*",
+        b"*.p[y]",
+        b"[[:space:]]*",
+    )
+)
+PARTS.extend(
+    (
+        b"*?",
+        b"?*",
+        b"**?",
+        b"[*]",
+        b"[?]",
+        b"[a/b]",
+        b"x[/]y",
+        b"\\/",
+        b"**\\",
+        b"[z-a]",
+        b"*.[pP]y",
+        b"f*o",
+        b"[[:]",
+        b"[:a]",
+    )
+)
 
 
 def make_pattern(rng: random.Random) -> bytes:
@@ -270,10 +284,9 @@ def compare(rng: random.Random, base: Path) -> int:
     theirs = ask_git(repository, paths, home)
     if ours != theirs:
         rules = {
-            os.path.relpath(os.path.join(at, name), repository): open(os.path.join(at, name), "rb").read()
-            for at, _, names in os.walk(os.fsencode(base))
-            for name in names
-            if name in (GITIGNORE, b"exclude", b"ignore")
+            str(path.relative_to(base)): path.read_bytes()
+            for pattern in ("**/.gitignore", "**/exclude", "**/ignore")
+            for path in base.glob(pattern)
         }
         pytest.fail(f"only ours {sorted(ours - theirs)[:5]}, only git's {sorted(theirs - ours)[:5]} under {rules}")
     return len(paths)

@@ -1,0 +1,220 @@
+"""Reads one file or link so that what is hashed is what was there at one moment."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.files.index import FAILED, KNOWN, NOT_CAPTURED, RACY, Signature
+from holdfast.files.lease import has_writer
+from holdfast.model.errors import StorageError
+from holdfast.model.sinks import CHUNK_BYTES, SMALL_BLOB_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast.model.ids import Hash
+    from holdfast.model.sinks import BlobSink
+
+TRIES = 3
+UNSTABLE = "unstable: it changed each time it was read"
+
+_OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_TICK_NS = 20_000_000
+"""Longer than the interval of the kernel's coarse clock, which stamps files: 10 ms at the lowest timer frequency."""
+_SECOND_NS = 1_000_000_000
+_COARSE_TICK_NS = 2 * _SECOND_NS
+"""Of file systems that keep whole seconds, or every second one."""
+_EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
+
+_KINDS = {
+    stat.S_IFSOCK: "socket",
+    stat.S_IFIFO: "fifo",
+    stat.S_IFCHR: "device",
+    stat.S_IFBLK: "device",
+}
+
+
+class Captured(NamedTuple):
+    """What came of looking at one path."""
+
+    signature: Signature
+    flag: int
+    """One of the flags of the index."""
+    hash: Hash | None
+    reason: str | None
+    """Why there is no hash."""
+
+
+class _StoppedError(Exception):
+    """The file changed (``cause`` is None) or could not be read while it was streamed."""
+
+    def __init__(self, cause: OSError | None = None) -> None:
+        self.cause = cause
+
+
+def signature_of(info: os.stat_result) -> Signature:
+    """What the index keeps of a stat result."""
+    return Signature(info.st_mtime_ns, info.st_ctime_ns, info.st_size, info.st_ino, info.st_mode)
+
+
+def is_racy(signature: Signature, moment: int) -> bool:
+    """True if a change after ``moment`` (nanoseconds since 1970) might leave the same signature.
+
+    That is so while the file system's clock may still show the time that the file was last changed at.
+    """
+    mtime, ctime = signature[:2]
+    tick = _TICK_NS if ctime % _SECOND_NS or mtime % _SECOND_NS else _COARSE_TICK_NS
+    return ctime >= moment - tick or abs(moment - mtime) <= tick
+
+
+def failure(error: OSError) -> str:
+    """The reason to give for a path that could not be read. Raises `StorageError` if it is this process that lacks
+    something: then nothing can be said of the path.
+    """
+    if error.errno in _EXHAUSTED:
+        raise StorageError(f"the tree cannot be read: {error.strerror}") from error
+    return f"unreadable: {error.strerror}"
+
+
+def capture(
+    dir_fd: int, name: bytes, seen: Signature, moment: int, sink: BlobSink, previous: Hash | None, max_file_bytes: int
+) -> Captured | None:
+    """Look at ``name`` in the open directory, which looked like ``seen`` at ``moment`` or later; None if it is gone.
+
+    No link is followed, and nothing but a regular file is opened. Errors of the sink go on.
+    """
+    try:
+        for attempt in range(TRIES):
+            if attempt:
+                moment = time.time_ns()
+                seen = signature_of(os.stat(name, dir_fd=dir_fd, follow_symlinks=False))
+            kind = stat.S_IFMT(seen.mode)
+            if kind == stat.S_IFREG:
+                found = _capture_file(dir_fd, name, seen, moment, sink, previous, max_file_bytes)
+            elif kind == stat.S_IFLNK:
+                found = _capture_link(dir_fd, name, seen, moment, sink, previous)
+            else:
+                return Captured(seen, NOT_CAPTURED, None, _KINDS.get(kind, "changed while it was looked at"))
+            if found is not None:
+                return found
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return Captured(seen, FAILED, None, failure(error))
+    return Captured(seen, FAILED, None, UNSTABLE)
+
+
+def _capture_link(
+    dir_fd: int, name: bytes, seen: Signature, moment: int, sink: BlobSink, previous: Hash | None
+) -> Captured | None:
+    try:
+        target = os.readlink(name, dir_fd=dir_fd)
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            return None
+        raise
+    if signature_of(os.stat(name, dir_fd=dir_fd, follow_symlinks=False)) != seen or len(target) != seen.size:
+        return None
+    return _captured(seen, moment, _add(sink, target, previous), writer=False)
+
+
+def _capture_file(
+    dir_fd: int,
+    name: bytes,
+    seen: Signature,
+    moment: int,
+    sink: BlobSink,
+    previous: Hash | None,
+    max_file_bytes: int,
+) -> Captured | None:
+    size = seen.size
+    if size > max_file_bytes:
+        return too_large(seen, max_file_bytes)
+    fd = _open(dir_fd, name)
+    if fd is None:
+        return None
+    try:
+        writer = has_writer(fd) is True
+        if writer:
+            # What a mapping has written gets its time when it is written back.
+            try:
+                os.fsync(fd)
+            except OSError as error:
+                if error.errno not in (errno.EINVAL, errno.EROFS, errno.ENOTSUP):
+                    raise
+            seen = signature_of(os.fstat(fd))
+            size = seen.size
+            if size > max_file_bytes:
+                return too_large(seen, max_file_bytes)
+        if size <= SMALL_BLOB_BYTES:
+            data = os.read(fd, size + 1)
+            if len(data) != size or signature_of(os.fstat(fd)) != seen:
+                return None
+            return _captured(seen, moment, _add(sink, data, previous), writer)
+        try:
+            value, taken = sink.add_stream(_pieces(fd, seen))
+        except _StoppedError as stopped:
+            if stopped.cause is not None:
+                raise stopped.cause from None
+            return None
+        except OSError as error:
+            raise _not_stored(error) from error
+        return _captured(seen, moment, value, writer) if taken == size else None
+    finally:
+        os.close(fd)
+
+
+def _add(sink: BlobSink, data: bytes, previous: Hash | None) -> Hash:
+    """`BlobSink.add`, with an `OSError` of the sink kept apart from those of the tree."""
+    try:
+        return sink.add(data, previous)
+    except OSError as error:
+        raise _not_stored(error) from error
+
+
+def _not_stored(error: OSError) -> StorageError:
+    return StorageError(f"content could not be stored: {error.strerror}")
+
+
+def _pieces(fd: int, seen: Signature) -> Iterator[bytes]:
+    """The content in pieces; raises `_StoppedError`, at the latest at the end, if it is not what was ``seen``."""
+    left = seen.size
+    while left:
+        try:
+            piece = os.read(fd, min(CHUNK_BYTES, left))
+        except OSError as error:
+            raise _StoppedError(error) from error
+        if not piece:
+            raise _StoppedError
+        left -= len(piece)
+        yield piece
+    if signature_of(os.fstat(fd)) != seen:
+        raise _StoppedError
+
+
+def _open(dir_fd: int, name: bytes) -> int | None:
+    """A descriptor of the file, or None if it is a link or a socket by now. Leaves the access time, if allowed."""
+    try:
+        try:
+            fd = os.open(name, _OPEN | os.O_NOATIME, dir_fd=dir_fd)
+        except PermissionError:
+            fd = os.open(name, _OPEN, dir_fd=dir_fd)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            return None
+        raise
+    return fd
+
+
+def _captured(seen: Signature, moment: int, value: Hash, writer: bool) -> Captured:
+    return Captured(seen, RACY if writer or is_racy(seen, moment) else KNOWN, value, None)
+
+
+def too_large(seen: Signature, max_file_bytes: int) -> Captured:
+    """The answer for a file that is larger than is captured."""
+    reason = f"too large: {seen.size} bytes, the limit is {max_file_bytes} (max_file_bytes)"
+    return Captured(seen, NOT_CAPTURED, None, reason)

@@ -1,0 +1,98 @@
+"""How much there is to capture, counted without reading a file: for a warning before something huge is taken in."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.files.ignore import CHECKPOINTIGNORE, GITIGNORE, read_rule_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from holdfast.files.ignore import DirectoryRules
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_BIGGEST = 5
+
+
+class Estimate(NamedTuple):
+    """What a first checkpoint would capture, at least."""
+
+    files: int
+    bytes: int
+    complete: bool
+    """False if the counting ended at the limit: there is more."""
+    biggest: list[tuple[bytes, int, int]]
+    """The directories right below the root that hold most, biggest first: path, files, bytes."""
+
+
+def estimate(
+    root: bytes, outer: DirectoryRules, *, max_files: int, max_bytes: int, never: Iterable[bytes] = ()
+) -> Estimate:
+    """Count files and bytes below ``root`` under the ignore rules, whose ``outer`` part is given.
+
+    Ends as soon as more than twice ``max_files`` files or ``max_bytes`` bytes were found; directories are taken
+    level by level, so that the biggest can be told even then. What cannot be read or is gone is left out.
+    """
+    skip = frozenset(never)
+    totals: dict[bytes, list[int]] = {}
+    files = size = 0
+    level: list[tuple[bytes, DirectoryRules]] = [(b"", outer)]
+    complete = True
+    while level and complete:
+        below: list[tuple[bytes, DirectoryRules]] = []
+        for path, above in level:
+            if files > 2 * max_files or size > 2 * max_bytes:
+                complete = False
+                break
+            found = _directory(root, path, above, skip)
+            if found is None:
+                continue
+            number, taken, rules, names = found
+            files += number
+            size += taken
+            if path:
+                total = totals.setdefault(path.partition(b"/")[0], [0, 0])
+                total[0] += number
+                total[1] += taken
+            below += [(path + b"/" + name if path else name, rules) for name in names]
+        level = below
+    biggest = [(path, number, taken) for path, (number, taken) in totals.items()]
+    biggest.sort(key=lambda found: found[1] / (max_files or 1) + found[2] / (max_bytes or 1), reverse=True)
+    return Estimate(files, size, complete, biggest[:_BIGGEST])
+
+
+def _directory(
+    root: bytes, path: bytes, above: DirectoryRules, skip: frozenset[bytes]
+) -> tuple[int, int, DirectoryRules, list[bytes]] | None:
+    """Files and bytes right in a directory, its rules, and the directories in it."""
+    full = root.rstrip(b"/") + b"/" + path if path else root
+    if full in skip:
+        return None
+    number = taken = 0
+    names: list[bytes] = []
+    prefix = path + b"/" if path else b""
+    try:
+        fd = os.open(full, _DIRECTORY)
+    except OSError:
+        return None
+    try:
+        gitignore, own = read_rule_file(fd, GITIGNORE), read_rule_file(fd, CHECKPOINTIGNORE)
+        rules = above.below(path, gitignore, own) if path else above.at_root(gitignore, own)
+        with os.scandir(fd) as entries:
+            for entry in entries:
+                name = os.fsencode(entry.name)
+                is_directory = entry.is_dir(follow_symlinks=False)
+                if rules.excluded(prefix + name, name, is_directory):
+                    continue
+                if is_directory:
+                    names.append(name)
+                else:
+                    number += 1
+                    taken += entry.stat(follow_symlinks=False).st_size
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    return number, taken, rules, names

@@ -1,0 +1,121 @@
+"""What one directory holds at a moment, listed through its descriptor."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from holdfast.files.index import COLUMNS, Columns, Directory, make_key, numbers
+
+if TYPE_CHECKING:
+    from array import array
+
+    from holdfast.files.ignore import DirectoryRules
+
+
+class Listing:
+    """What one directory holds now, as `os` gives it; the names still as text, to be encoded all at once."""
+
+    __slots__ = ("_skip_directories", "_skip_files", "ignored_directories", "ignored_files", "inner", "names", "stats")
+
+    def __init__(self, record: Directory | None) -> None:
+        self.names: list[str] = []
+        self.stats: list[int] = []
+        self.inner: list[str] = []
+        self.ignored_files: list[str] = []
+        self.ignored_directories: list[str] = []
+        self._skip_files: frozenset[str] = frozenset()
+        self._skip_directories: frozenset[str] = frozenset()
+        if record is not None:
+            files, directories = record.ignored()
+            if files:
+                self._skip_files = frozenset(os.fsdecode(files).split("/"))
+            if directories:
+                self._skip_directories = frozenset(os.fsdecode(directories).split("/"))
+
+    def fill(self, fd: int) -> None:
+        """List the directory, on the supposition that what was ignored still is."""
+        names, stats, inner = self.names.append, self.stats.extend, self.inner.append
+        skip_files, skip_directories = self._skip_files, self._skip_directories
+        with os.scandir(fd) as entries:
+            for entry in entries:
+                name = entry.name
+                if entry.is_dir(follow_symlinks=False):
+                    if name in skip_directories:
+                        self.ignored_directories.append(name)
+                    else:
+                        inner(name)
+                elif name in skip_files:
+                    self.ignored_files.append(name)
+                else:
+                    try:
+                        info = entry.stat(follow_symlinks=False)
+                    except FileNotFoundError:
+                        continue
+                    names(name)
+                    stats((info.st_mtime_ns, info.st_ctime_ns, info.st_size, info.st_ino, info.st_mode))
+
+    def fill_deciding(self, fd: int, path: bytes, rules: DirectoryRules) -> None:
+        """List the directory and ask the rules about each name."""
+        prefix = path + b"/" if path else b""
+        with os.scandir(fd) as entries:
+            for entry in entries:
+                text = entry.name
+                name = os.fsencode(text)
+                is_directory = entry.is_dir(follow_symlinks=False)
+                if rules.excluded(prefix + name, name, is_directory):
+                    (self.ignored_directories if is_directory else self.ignored_files).append(text)
+                elif is_directory:
+                    self.inner.append(text)
+                else:
+                    try:
+                        info = entry.stat(follow_symlinks=False)
+                    except FileNotFoundError:
+                        continue
+                    self.names.append(text)
+                    self.stats.extend((info.st_mtime_ns, info.st_ctime_ns, info.st_size, info.st_ino, info.st_mode))
+
+    def decide_new(self, path: bytes, rules: DirectoryRules, old: Columns) -> None:
+        """After `fill`: ask the rules about the names that ``old``, made under the same rules, does not have."""
+        prefix = path + b"/" if path else b""
+
+        def excluded(text: str, is_directory: bool) -> bool:
+            name = os.fsencode(text)
+            return rules.excluded(prefix + name, name, is_directory)
+
+        known = frozenset(map(os.fsdecode, old.directories))
+        out = [text for text in self.inner if text not in known and excluded(text, True)]
+        if out:
+            self.ignored_directories += out
+            gone = frozenset(out)
+            self.inner = [text for text in self.inner if text not in gone]
+        known = frozenset(map(os.fsdecode, old.names))
+        positions = [at for at, text in enumerate(self.names) if text not in known and excluded(text, False)]
+        for at in reversed(positions):
+            self.ignored_files.append(self.names.pop(at))
+            del self.stats[at * COLUMNS : (at + 1) * COLUMNS]
+
+    def has(self, name: str) -> bool:
+        """True if there is a file ``name``."""
+        return name in self.names or name in self.ignored_files
+
+    def directories(self) -> list[bytes]:
+        """The names of the directories that are not ignored."""
+        return encode(self.inner)
+
+    def columns(self) -> array[int]:
+        """The stat columns of the names."""
+        return numbers(self.stats)
+
+    def key(self, fingerprint: bytes) -> bytes:
+        """The key of a record that holds this."""
+        names = os.fsencode("/".join(self.names))
+        inner = os.fsencode("/".join(self.inner))
+        files = os.fsencode("/".join(self.ignored_files)) if self.ignored_files else b""
+        directories = os.fsencode("/".join(self.ignored_directories)) if self.ignored_directories else b""
+        return make_key(fingerprint, names, inner, files, directories, self.columns())
+
+
+def encode(names: list[str]) -> list[bytes]:
+    """Names as `os` gave them, as bytes."""
+    return os.fsencode("/".join(names)).split(b"/") if names else []

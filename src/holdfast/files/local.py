@@ -1,0 +1,309 @@
+"""A workspace's tree in a directory of this machine."""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+import time
+from typing import TYPE_CHECKING
+
+from holdfast.files.capture import is_racy
+from holdfast.files.ignore import CHECKPOINTIGNORE, GITIGNORE, IgnoreSources
+from holdfast.files.index import StatIndex, load
+from holdfast.files.knowledge import Findings, Trust
+from holdfast.files.scan import DIRECTORY, HashSink, Scanner, open_directory
+from holdfast.files.tree import Scan
+from holdfast.model.entries import Entry, NotCaptured
+from holdfast.model.errors import NotFoundError, StorageError
+from holdfast.model.paths import display, under
+from holdfast.model.sinks import CHUNK_BYTES, SMALL_BLOB_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from holdfast.files.dirty import DirtySource
+    from holdfast.files.estimate import Estimate
+    from holdfast.files.gitconfig import User
+    from holdfast.files.ignore import DirectoryRules
+    from holdfast.files.index import Known, Signature
+    from holdfast.files.tree import Applied, Lookup
+    from holdfast.model.entries import Change
+    from holdfast.model.ids import Hash
+    from holdfast.model.sinks import BlobSink, Content, Progress
+
+_RULE_FILES = (GITIGNORE, CHECKPOINTIGNORE)
+_log = logging.getLogger(__name__)
+
+
+class LocalTree:
+    """The tree below a directory, with its stat index. See `holdfast.files.tree.Tree` for the contract.
+
+    With ``dirty`` set, an index that this object has brought up to date once is kept so by looking only at what the
+    source names: a scan then costs what changed. The file of the index is then written by `save_index` alone.
+    """
+
+    def __init__(
+        self,
+        root: bytes,
+        *,
+        index: bytes | None = None,
+        never: Iterable[bytes] = (),
+        max_file_bytes: int = 1 << 30,
+        exclude: Sequence[str] = (),
+        user: User | None = None,
+        uid: int | None = None,
+        gid: int | None = None,
+        dirty: DirtySource | None = None,
+    ) -> None:
+        """``root`` is absolute. ``index`` is the index's file (None: it is kept in memory only). ``never`` are absolute
+        paths of directories that are ours (I14). ``exclude`` are more patterns in gitignore syntax. ``user`` says whose
+        global excludes are obeyed. What `apply` creates belongs to ``uid`` and ``gid``, by default to the root's owner.
+        """
+        self.root = root
+        self.dirty = dirty
+        self._index_path = index
+        self._index: StatIndex | None = None
+        self._never = tuple(never)
+        self._max_file_bytes = max_file_bytes
+        self._sources = IgnoreSources(root, user=user, exclude=exclude)
+        self._owner = (uid, gid)
+        self._findings = Findings()
+        self._pending: set[bytes] = set()
+        """What may have changed since the last scan that came to its end."""
+        self._everything = True
+        self._outer: bytes = b""
+        self._identity: tuple[int, int] | None = None
+
+    @property
+    def index(self) -> StatIndex:
+        """The stat index, loaded on first use."""
+        if self._index is None:
+            self._index = StatIndex() if self._index_path is None else load(self._index_path)
+        return self._index
+
+    def scan(
+        self,
+        sink: BlobSink,
+        *,
+        base: Hash | None = None,
+        lookup: Lookup | None = None,
+        full_hash: bool = False,
+        progress: Progress | None = None,
+    ) -> Scan:
+        """See `Tree.scan`. A remembered hash is used only for content that the index's label or ``lookup`` shows to be
+        stored; with a `HashSink`, which stores nothing, for all. Raises `StorageError` if the root cannot be read.
+        """
+        index = self.index
+        hashes_only = isinstance(sink, HashSink)
+        trust = Trust(index, hashes_only=hashes_only, base=base, lookup=lookup, full_hash=full_hash)
+        if self.dirty is not None:
+            drained = self.dirty.drain()
+            self._everything |= drained.everything
+            self._pending |= drained.paths
+        try:
+            fd = os.open(self.root, DIRECTORY & ~os.O_NOFOLLOW)
+        except OSError as error:
+            raise _no_root(self.root, error) from error
+        try:
+            outer = self._sources.outer()
+            about = os.fstat(fd)
+            identity = (about.st_dev, about.st_ino)
+            whole = (
+                self.dirty is None
+                or self._everything
+                or not trust.everywhere
+                or outer.fingerprint != self._outer
+                or identity != self._identity
+                or b"" in self._pending
+            )
+            if whole:
+                self._findings = Findings()
+                # Until the walk has come to its end, what is remembered of the tree is of two times.
+                self._everything = True
+            scanner = self._scanner(sink, trust, lookup, progress)
+            if whole:
+                self._scan_all(scanner, fd, outer)
+            else:
+                self._scan_some(scanner, fd, trust)
+        finally:
+            os.close(fd)
+        self._everything = False
+        self._pending.clear()
+        self._outer = outer.fingerprint
+        self._identity = identity
+        not_captured = [NotCaptured(path, reason) for path, reason in sorted(self._findings.not_captured.items())]
+        if base is not None and index.root == base:
+            changes: dict[bytes, Entry | None] = {path: after for path, (_, after) in index.delta.items()}
+            return Scan(base, changes, not_captured, scanner.files_read)
+        return Scan(None, dict(index.entries()), not_captured, scanner.files_read)
+
+    def _scanner(self, sink: BlobSink, trust: Trust, lookup: Lookup | None, progress: Progress | None) -> Scanner:
+        inside = self.root.rstrip(b"/") + b"/"
+        paths = frozenset(path[len(inside) :].rstrip(b"/") for path in self._never if path.startswith(inside))
+        places: set[tuple[int, int]] = set()
+        for path in self._never:
+            if path[len(inside) :].rstrip(b"/") in paths and path.startswith(inside):
+                continue  # skipped by its name: looking at a mount of ours could wait for ourselves
+            try:
+                about = os.stat(path)
+            except OSError:
+                continue
+            places.add((about.st_dev, about.st_ino))
+        return Scanner(
+            self.index,
+            self._findings,
+            sink,
+            trust,
+            max_file_bytes=self._max_file_bytes,
+            never_paths=paths,
+            never=frozenset(places),
+            lookup=lookup,
+            progress=progress,
+        )
+
+    def _scan_all(self, scanner: Scanner, fd: int, outer: DirectoryRules) -> None:
+        self.index.close()
+        scanner.walk(fd, b"", os.dup(fd), outer)
+        for path in set(self.index.directories).difference(scanner.visited):
+            scanner.forget(path)
+
+    def _scan_some(self, scanner: Scanner, fd: int, trust: Trust) -> None:
+        """Look at what may have changed: the directories of dirty files, dirty directories with all below."""
+        index = self.index
+        index.close()
+        known = index.directories
+        levels: set[bytes] = set(trust.suspects)
+        whole: set[bytes] = set()
+        for path in self._pending | self._findings.again:
+            parent, _, name = path.rpartition(b"/")
+            if name in _RULE_FILES and parent in known:
+                whole.add(parent)
+            if path in known:
+                whole.add(path)
+            levels.add(parent)
+        todo = sorted({_nearest(path, known) for path in levels} | whole, reverse=True)
+        done: list[bytes] = []
+        while todo:
+            path = todo.pop()
+            if path in scanner.visited or path not in known or (done and under(path, done[-1])):
+                continue
+            recursive = path in whole
+            try:
+                directory = open_directory(fd, path)
+            except OSError:
+                # Its parent knows what became of it.
+                todo.append(path.rpartition(b"/")[0])
+                scanner.forget(path)
+                continue
+            if recursive:
+                done.append(path)
+            above = self._findings.rules_above(path) if path else self._sources.outer()
+            scanner.walk(fd, path, directory, above, recursive=recursive)
+
+    def settle(self, root: Hash) -> None:
+        """See `Tree.settle`. Writes the index to its file, unless a `dirty` source is set."""
+        self.index.label(root)
+        if self.dirty is None:
+            self.save_index()
+
+    def save_index(self) -> None:
+        """Write the index to its file, if there is something new. A failure is logged: the next scan is slower."""
+        if self._index_path is None or self._index is None or not self._index.changed:
+            return
+        try:
+            self._index.save(self._index_path)
+        except StorageError as error:
+            _log.warning("%s", error.message)
+
+    def read(self, path: bytes) -> Content:
+        """See `Tree.read`."""
+        from holdfast.files.rooted import Root
+
+        with Root(self.root) as root:
+            if stat.S_ISLNK(root.lstat(path).st_mode):
+                return root.readlink(path)
+            fd = root.open_file(path)
+        if os.fstat(fd).st_size > SMALL_BLOB_BYTES:
+            return _pieces(fd, path)
+        return b"".join(_pieces(fd, path))
+
+    def apply(
+        self,
+        deletes: Sequence[Change],
+        writes: Iterable[tuple[Change, Content | None]],
+        *,
+        nonce: str,
+        progress: Progress | None = None,
+    ) -> Applied:
+        """See `Tree.apply`."""
+        from holdfast.files.apply import Applier
+        from holdfast.files.owner import owner_for
+        from holdfast.files.rooted import Root
+
+        uid, gid = self._owner
+        with Root(self.root) as root:
+            observed = _Observed(self.index, self._findings, self._pending)
+            return Applier(root, observed, owner=owner_for(root.fd, uid=uid, gid=gid)).apply(
+                deletes, writes, nonce=nonce, progress=progress
+            )
+
+    def clean(self, nonce: str) -> int:
+        """See `Tree.clean`."""
+        from holdfast.files.apply import Applier
+        from holdfast.files.rooted import Root
+
+        with Root(self.root) as root:
+            return Applier(root, self.index).clean(nonce)
+
+    def estimate(self, *, max_files: int, max_bytes: int) -> Estimate:
+        """How much a first checkpoint would capture: see `holdfast.files.estimate.estimate`."""
+        from holdfast.files.estimate import estimate
+
+        return estimate(self.root, self._sources.outer(), max_files=max_files, max_bytes=max_bytes, never=self._never)
+
+
+class _Observed:
+    """The index as an `Applier` uses it: what it writes is racy at first, and is looked at again by the next scan."""
+
+    def __init__(self, index: StatIndex, findings: Findings, pending: set[bytes]) -> None:
+        self._index = index
+        self._findings = findings
+        self._pending = pending
+
+    def get(self, path: bytes) -> Known | None:
+        return self._index.get(path)
+
+    def put(self, path: bytes, entry: Entry, signature: Signature, *, racy: bool = False) -> None:
+        self._index.put(path, entry, signature, racy=racy or is_racy(signature, time.time_ns()))
+        self._pending.add(path)
+        self._findings.not_captured.pop(path, None)
+
+    def drop(self, path: bytes) -> None:
+        self._index.drop(path)
+        self._pending.add(path)
+
+
+def _nearest(path: bytes, known: Iterable[bytes]) -> bytes:
+    """``path``, or the nearest directory above it that is among the ``known`` ones."""
+    while path and path not in known:
+        path = path.rpartition(b"/")[0]
+    return path
+
+
+def _no_root(root: bytes, error: OSError) -> Exception:
+    if isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        return NotFoundError(
+            f"the workspace's directory {display(root)} is gone", hint="restore a checkpoint to bring it back"
+        )
+    return StorageError(f"the workspace's directory {display(root)} cannot be read: {error.strerror}")
+
+
+def _pieces(fd: int, path: bytes) -> Iterator[bytes]:
+    try:
+        while piece := os.read(fd, CHUNK_BYTES):
+            yield piece
+    except OSError as error:
+        raise StorageError(f"{display(path)}: {error.strerror}") from error
+    finally:
+        os.close(fd)

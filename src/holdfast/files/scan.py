@@ -1,0 +1,325 @@
+"""Walks a tree by directory descriptors, compares it with the stat index, and reads what is not known to be unchanged.
+
+Every directory is opened by its name in its parent's descriptor, without following a link (I7), and listed through its
+own descriptor: whatever is renamed or swapped meanwhile, nothing outside the root is read.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from typing import TYPE_CHECKING
+
+from holdfast.files import capture as reading
+from holdfast.files.ignore import CHECKPOINTIGNORE, GITIGNORE, DirectoryRules, read_rule_file
+from holdfast.files.index import (
+    COLUMNS,
+    FAILED,
+    KNOWN,
+    NOT_CAPTURED,
+    RACY,
+    Columns,
+    Directory,
+    Signature,
+    StatIndex,
+)
+from holdfast.files.listing import Listing, encode
+from holdfast.model.errors import StorageError
+from holdfast.model.ids import HASH_BYTES, Hash, Hasher, hash_bytes
+from holdfast.model.paths import MAX_NAME_BYTES, MAX_PATH_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from holdfast.files.knowledge import Findings, Trust
+    from holdfast.files.tree import Lookup
+    from holdfast.model.entries import Entry
+    from holdfast.model.sinks import BlobSink, Progress
+
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+SWAPPED = "unstable: it was replaced while it was looked at"
+
+_NO_HASH = bytes(HASH_BYTES)
+_MAX_DESCRIPTORS = 64
+_PROGRESS_EVERY = 1000
+_GITIGNORE = os.fsdecode(GITIGNORE)
+_CHECKPOINTIGNORE = os.fsdecode(CHECKPOINTIGNORE)
+
+
+class HashSink:
+    """Hashes content and keeps nothing of it: for looking at a tree without storing it."""
+
+    def add(self, data: bytes, previous: Hash | None = None) -> Hash:  # noqa: ARG002 - the port's signature
+        """See `BlobSink.add`."""
+        return hash_bytes(data)
+
+    def add_stream(self, pieces: Iterable[bytes]) -> tuple[Hash, int]:
+        """See `BlobSink.add_stream`."""
+        hasher = Hasher()
+        size = 0
+        for piece in pieces:
+            hasher.update(piece)
+            size += len(piece)
+        return hasher.hash(), size
+
+
+class Scanner:
+    """One scan. The index and the findings are brought up to date directory by directory."""
+
+    def __init__(
+        self,
+        index: StatIndex,
+        findings: Findings,
+        sink: BlobSink,
+        trust: Trust,
+        *,
+        max_file_bytes: int,
+        never_paths: frozenset[bytes] = frozenset(),
+        never: frozenset[tuple[int, int]] = frozenset(),
+        lookup: Lookup | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.files_read = 0
+        self.visited: set[bytes] = set()
+        self._index = index
+        self._findings = findings
+        self._sink = sink
+        self._trust = trust
+        self._max_file_bytes = max_file_bytes
+        self._never_paths = never_paths
+        self._never = never
+        self._lookup = lookup
+        self._progress = progress
+        self._seen = 0
+        self._reported = 0
+
+    def walk(self, root_fd: int, path: bytes, fd: int, above: DirectoryRules, *, recursive: bool = True) -> None:
+        """Bring the directory ``path``, open as ``fd``, up to date, and those below it: all, or the unknown ones.
+
+        ``fd`` is closed. Neither the descriptors in use nor the call stack grow with the depth of the tree.
+        """
+        descriptors: dict[bytes, int] = {path: fd}
+        frames: list[tuple[bytes, DirectoryRules, Iterator[bytes]]] = []
+        try:
+            rules, names = self._directory(fd, path, above, recursive)
+            frames.append((path, rules, iter(names)))
+            while frames:
+                at, rules, left = frames[-1]
+                name = next(left, None)
+                if name is None:
+                    frames.pop()
+                    if at in descriptors:
+                        os.close(descriptors.pop(at))
+                    continue
+                inner = at + b"/" + name if at else name
+                inner_fd = self._open(root_fd, at, inner, name, descriptors)
+                if inner_fd < 0:
+                    continue
+                descriptors[inner] = inner_fd
+                inner_rules, names = self._directory(inner_fd, inner, rules, True)
+                if names:
+                    frames.append((inner, inner_rules, iter(names)))
+                    if len(descriptors) > _MAX_DESCRIPTORS:
+                        os.close(descriptors.pop(next(iter(descriptors))))
+                else:
+                    os.close(descriptors.pop(inner))
+        finally:
+            for open_fd in descriptors.values():
+                os.close(open_fd)
+
+    def _open(self, root_fd: int, at: bytes, inner: bytes, name: bytes, descriptors: dict[bytes, int]) -> int:
+        """The descriptor of the directory ``inner``; -1 if it is not to be walked, which is then written down."""
+        if inner in self._never_paths:
+            return -1
+        if len(inner) > MAX_PATH_BYTES:
+            self._lose(inner, f"path too long: {len(inner)} bytes")
+            return -1
+        try:
+            if at not in descriptors:
+                descriptors[at] = open_directory(root_fd, at)
+            fd = os.open(name, DIRECTORY, dir_fd=descriptors[at])
+        except FileNotFoundError:
+            self.forget(inner)
+            return -1
+        except OSError as error:
+            swapped = error.errno in (errno.ENOTDIR, errno.ELOOP)
+            self._lose(inner, SWAPPED if swapped else reading.failure(error))
+            return -1
+        if self._never:
+            about = os.fstat(fd)
+            if (about.st_dev, about.st_ino) in self._never:
+                os.close(fd)
+                self.forget(inner)
+                return -1
+        return fd
+
+    def _lose(self, path: bytes, reason: str) -> None:
+        if not path:
+            raise StorageError(f"the workspace's root is {reason}")
+        self.forget(path)
+        self._findings.not_captured[path] = reason
+        self._findings.again.add(path)
+
+    def forget(self, path: bytes) -> None:
+        """The directory ``path`` is no more, or is not captured any more."""
+        self._index.forget(path)
+        self._findings.forget(path)
+
+    def _directory(
+        self, fd: int, path: bytes, above: DirectoryRules, recursive: bool
+    ) -> tuple[DirectoryRules, list[bytes]]:
+        """Bring one record up to date; returns the directory's rules and the names of those below to go on with."""
+        self.visited.add(path)
+        record = self._index.directories.get(path)
+        moment = time.time_ns()
+        listing = None
+        if record is not None:
+            listing = Listing(record)
+            try:
+                listing.fill(fd)
+            except OSError as error:
+                self._lose(path, reading.failure(error))
+                return above, []
+            rules = self._rules(fd, path, above, listing.has(_GITIGNORE), listing.has(_CHECKPOINTIGNORE))
+            key = listing.key(rules.fingerprint)
+            if (
+                key == record.key
+                and not record.values[0]
+                and self._trust.everywhere
+                and path not in self._trust.suspects
+            ):
+                self._count(len(listing.names))
+                return rules, listing.directories() if recursive else []
+            if not record.key.startswith(rules.fingerprint):
+                listing, recursive = None, True  # decided under other rules
+        else:
+            rules = self._rules(fd, path, above, True, True)
+        old = None if record is None else Columns(record)
+        try:
+            if listing is None:
+                listing = Listing(None)
+                listing.fill_deciding(fd, path, rules)
+            elif old is not None:
+                listing.decide_new(path, rules, old)
+        except OSError as error:
+            self._lose(path, reading.failure(error))
+            return rules, []
+        self._compare(fd, path, rules, listing, old, record, moment)
+        self._count(len(listing.names))
+        names = listing.directories()
+        if not recursive:
+            known = self._index.directories
+            names = [name for name in names if (path + b"/" + name if path else name) not in known]
+        return rules, names
+
+    def _rules(self, fd: int, path: bytes, above: DirectoryRules, git: bool, own: bool) -> DirectoryRules:
+        gitignore = read_rule_file(fd, GITIGNORE) if git else None
+        checkpointignore = read_rule_file(fd, CHECKPOINTIGNORE) if own else None
+        rules = above.below(path, gitignore, checkpointignore) if path else above.at_root(gitignore, checkpointignore)
+        if rules is not above:
+            self._findings.rules[path] = rules
+        else:
+            self._findings.rules.pop(path, None)
+        return rules
+
+    def _compare(
+        self,
+        fd: int,
+        path: bytes,
+        rules: DirectoryRules,
+        listing: Listing,
+        old: Columns | None,
+        record: Directory | None,
+        moment: int,
+    ) -> None:
+        """Make the new record of a directory that is not as it was, reading every file whose content is not known."""
+        findings = self._findings
+        prefix = path + b"/" if path else b""
+        long = len(prefix) + MAX_NAME_BYTES > MAX_PATH_BYTES
+        columns = Columns()
+        columns.fingerprint = rules.fingerprint
+        columns.directories = listing.directories()
+        columns.ignored_files = encode(listing.ignored_files)
+        columns.ignored_directories = encode(listing.ignored_directories)
+        positions = {} if old is None else {name: at for at, name in enumerate(old.names)}
+        stats = listing.columns()
+        for number, name in enumerate(encode(listing.names)):
+            inner = prefix + name
+            signature = Signature(*stats[number * COLUMNS : (number + 1) * COLUMNS])
+            at = positions.pop(name, None)
+            before: Entry | None = None
+            if old is not None and at is not None:
+                before = old.entry(at)
+                flag = old.flags[at]
+                if (
+                    flag == KNOWN
+                    and old.stats[at * COLUMNS : (at + 1) * COLUMNS] == stats[number * COLUMNS : (number + 1) * COLUMNS]
+                    and self._trust.holds(inner, before)
+                ):
+                    columns.append(name, signature, KNOWN, old.hash_at(at))
+                    continue
+                if flag != KNOWN:
+                    findings.not_captured.pop(inner, None)
+                    findings.again.discard(inner)
+            if long and len(inner) > MAX_PATH_BYTES:
+                found = reading.Captured(signature, NOT_CAPTURED, None, f"path too long: {len(inner)} bytes")
+            else:
+                raw = Signature(*listing.stats[number * COLUMNS : (number + 1) * COLUMNS])
+                found = reading.capture(
+                    fd, name, raw, moment, self._sink, self._previous(inner, before), self._max_file_bytes
+                )
+            if found is None:
+                if before is not None:
+                    self._index.note(inner, before, None)
+                continue
+            columns.append(name, found.signature, found.flag, found.hash or _NO_HASH)
+            if found.reason is not None:
+                findings.not_captured[inner] = found.reason
+            else:
+                self.files_read += 1
+            if found.flag in (RACY, FAILED):
+                findings.again.add(inner)
+            after = columns.entry(len(columns.names) - 1)
+            if after != before:
+                self._index.note(inner, before, after)
+        if old is not None:
+            for name, at in positions.items():
+                inner = prefix + name
+                self._index.note(inner, old.entry(at), None)
+                if old.flags[at] != KNOWN:
+                    findings.not_captured.pop(inner, None)
+                    findings.again.discard(inner)
+            for name in set(old.directories).difference(columns.directories):
+                self.forget(prefix + name)
+        new = columns.record()
+        if record is None or new.key != record.key or new.values != record.values:
+            self._index.directories[path] = new
+            self._index.changed = True
+
+    def _previous(self, path: bytes, before: Entry | None) -> Hash | None:
+        """The hash of the version before, for the sink to encode against: one that is stored already."""
+        earlier = self._index.delta.get(path)
+        if earlier is not None:
+            before = earlier[0]
+        elif before is None and self._lookup is not None:
+            before = self._lookup(path)
+        return None if before is None or self._index.root is None else before.hash
+
+    def _count(self, files: int) -> None:
+        self._seen += files
+        if self._progress is not None and self._seen - self._reported >= _PROGRESS_EVERY:
+            self._reported = self._seen
+            self._progress("scan", self._seen, 0)
+
+
+def open_directory(root_fd: int, path: bytes) -> int:
+    """Open the directory ``path`` below ``root_fd``, part by part and through no link; raises `OSError`."""
+    fd = os.open(b".", DIRECTORY, dir_fd=root_fd)
+    for part in path.split(b"/") if path else ():
+        try:
+            inner = os.open(part, DIRECTORY, dir_fd=fd)
+        finally:
+            os.close(fd)
+        fd = inner
+    return fd
