@@ -224,6 +224,11 @@ def _apply(
 ) -> tuple[list[bytes], list[T]]:
     """Keys and items of a page after the changes to ``names`` (ascending)."""
     keys, items = list(keys), list(items)
+    if len(names) > len(keys):
+        # Many at once are sorted in once; put in one by one, they would take time with the square of their number.
+        merged = {**dict(zip(keys, items, strict=True)), **{name: changes[name] for name in names}}
+        kept = [(name, item) for name in sorted(merged) if (item := merged[name]) is not None]
+        return [name for name, _ in kept], [item for _, item in kept]
     for name in names:
         item = changes[name]
         at = bisect_left(keys, name)
