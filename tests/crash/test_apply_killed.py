@@ -1,0 +1,242 @@
+"""I3: an apply that is killed at any change of the file system is finished by repeating it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.files import kernel
+from holdfast.files.apply import Applier
+from holdfast.files.index import Known, Signature
+from holdfast.files.rooted import Root
+from holdfast.model.entries import Change, Entry, file_entry, symlink_entry
+from holdfast.model.ids import hash_bytes
+from holdfast.model.paths import TEMPORARY_PREFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from holdfast.files.tree import Applied
+    from holdfast.model.sinks import Content
+
+NONCE = "crash"
+KILLED = 77
+OS_STEPS = ("open", "write", "fchmod", "mkdir", "rmdir", "symlink", "link", "rename", "unlink", "fsync")
+STEPS = (
+    *((os, name) for name in OS_STEPS),
+    *((kernel, name) for name in ("renameat2", "syncfs")),
+)
+
+
+class Index:
+    """What was known before the call that was killed: nothing, if that was lost."""
+
+    def __init__(self, known: dict[bytes, Known] | None = None) -> None:
+        self.known = dict(known or {})
+
+    def get(self, path: bytes) -> Known | None:
+        return self.known.get(path)
+
+    def put(self, path: bytes, entry: Entry, signature: Signature) -> None:
+        self.known[path] = Known(entry, signature)
+
+    def drop(self, path: bytes) -> None:
+        self.known.pop(path, None)
+
+
+def look_at(base: Path) -> dict[bytes, Known]:
+    """What a scan of the tree would have remembered."""
+    known: dict[bytes, Known] = {}
+    for path, (entry, _) in BEFORE.items():
+        info = os.lstat(base / os.fsdecode(path))
+        signature = Signature(info.st_mtime_ns, info.st_ctime_ns, info.st_size, info.st_ino, info.st_mode)
+        known[path] = Known(entry, signature)
+    return known
+
+
+def file(content: bytes, permissions: int = 0o644) -> tuple[Entry, bytes]:
+    return file_entry(hash_bytes(content), len(content), permissions), content
+
+
+def link(target: bytes) -> tuple[Entry, bytes]:
+    return symlink_entry(hash_bytes(target), len(target)), target
+
+
+State = dict[bytes, tuple[Entry, bytes]]
+
+BEFORE: State = {
+    b"same": file(b"same"),
+    b"edit": file(b"before the edit" * 100),
+    b"d/edit": file(b"before"),
+    b"mode": file(b"mode"),
+    b"gone": file(b"gone"),
+    b"gone-dir/a/b": file(b"gone too"),
+    b"file-link": file(b"f"),
+    b"link-file": link(b"same"),
+    b"dir-file/x/y": file(b"y"),
+    b"file-dir": file(b"f"),
+}
+AFTER: State = {
+    b"same": file(b"same"),
+    b"edit": file(b"after!" * 300),
+    b"d/edit": file(b"after", 0o755),
+    b"d/new": file(b"new"),
+    b"mode": file(b"mode", 0o700),
+    b"file-link": link(b"nowhere"),
+    b"link-file": file(b"now a file"),
+    b"dir-file": file(b"now a file as well"),
+    b"file-dir/in/side": file(b"inside"),
+    b"fresh/a": file(b"fresh a"),
+    b"fresh/deep/er/b": file(b"fresh b"),
+    b"fresh/l": link(b"a"),
+}
+UNCAPTURED = b"gone-dir/uncaptured"
+
+
+def changes() -> tuple[list[Change], list[tuple[Change, Content | None]]]:
+    deletes = [Change(path, entry, None) for path, (entry, _) in BEFORE.items() if path not in AFTER]
+    writes: list[tuple[Change, Content | None]] = []
+    for path, (entry, content) in AFTER.items():
+        before = BEFORE[path][0] if path in BEFORE else None
+        if before != entry:
+            same = before is not None and before.hash == entry.hash
+            writes.append((Change(path, before, entry), None if same else iter([content[:3], content[3:]])))
+    return deletes, writes
+
+
+def lay_out(base: Path, state: State) -> None:
+    for path, (entry, content) in state.items():
+        target = base / os.fsdecode(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if entry.is_symlink:
+            target.symlink_to(os.fsdecode(content))
+        else:
+            target.write_bytes(content)
+            target.chmod(entry.permissions)
+    (base / os.fsdecode(UNCAPTURED)).parent.mkdir(parents=True, exist_ok=True)
+    (base / os.fsdecode(UNCAPTURED)).write_bytes(b"theirs")
+
+
+def found(base: Path) -> State:
+    state: State = {}
+    for path in base.rglob("*"):
+        inner = os.fsencode(path.relative_to(base))
+        if path.is_symlink():
+            state[inner] = link(os.fsencode(path.readlink()))
+        elif path.is_file():
+            state[inner] = file(path.read_bytes(), path.stat().st_mode)
+        elif not any(path.iterdir()):
+            state[inner] = file(b"an empty directory")
+    return state
+
+
+def run(base: Path, *, flags: bool, known: dict[bytes, Known] | None = None) -> Applied:
+    with Root(bytes(base)) as root:
+        applier = Applier(root, Index(known), flags=flags)
+        applier.clean(NONCE)
+        return applier.apply(*changes(), nonce=NONCE)
+
+
+def die_at(step: int) -> None:
+    """Make this process die just before its ``step``-th change of the file system, as a SIGKILL would."""
+    count = 0
+
+    def dying(real: Callable[..., object]) -> Callable[..., object]:
+        def call(*arguments: object, **named: object) -> object:
+            nonlocal count
+            if real is not REAL_OPEN or int(arguments[1]) & os.O_CREAT:  # type: ignore[call-overload]
+                count += 1
+                if count == step:
+                    os._exit(KILLED)
+            return real(*arguments, **named)
+
+        return call
+
+    for module, name in STEPS:
+        setattr(module, name, dying(getattr(module, name)))
+
+
+REAL_OPEN = os.open
+
+
+def killed_run(base: Path, step: int, *, flags: bool, known: dict[bytes, Known] | None = None) -> bool:
+    """Run in a child that dies at ``step``; False if it came to its end before."""
+    sys.stdout.flush()
+    child = os.fork()
+    if not child:
+        try:
+            die_at(step)
+            run(base, flags=flags, known=known)
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert status in (0, KILLED)
+    return status == KILLED
+
+
+def check_nothing_torn(base: Path) -> None:
+    """Each path holds what it held before, or what it is to hold; what nobody captured is as it was."""
+    for path, state in found(base).items():
+        if os.path.basename(path).startswith(TEMPORARY_PREFIX) or b"/" + TEMPORARY_PREFIX in b"/" + path:
+            continue
+        if path == UNCAPTURED:
+            assert state == file(b"theirs")
+        elif state != file(b"an empty directory"):
+            assert state in (BEFORE.get(path), AFTER.get(path)), path
+    for path, state in BEFORE.items():
+        if AFTER.get(path) is not None and AFTER[path][0].is_symlink == state[0].is_symlink:
+            assert os.path.lexists(base / os.fsdecode(path)), "what is to be replaced is always there"
+
+
+@pytest.fixture(params=["renameat2", "no flags"])
+def flags(request: pytest.FixtureRequest) -> bool:
+    return request.param == "renameat2"
+
+
+def steps_that_kill(tmp_path: Path, flags: bool) -> Iterator[tuple[Path, dict[bytes, Known]]]:
+    """Trees in which an apply was killed one step later each, and what was known of them before."""
+    for step in range(1, 1000):
+        base = tmp_path / str(step)
+        base.mkdir()
+        lay_out(base, BEFORE)
+        known = look_at(base)
+        if not killed_run(base, step, flags=flags, known=known):
+            assert step > 30, "the steps are seen"
+            return
+        yield base, known
+    pytest.fail("it never comes to its end")
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["old index", "index lost"])
+def test_i3_killed_anywhere_it_converges(tmp_path: Path, flags: bool, lost: bool):
+    expected = {**AFTER, UNCAPTURED: file(b"theirs")}
+    for base, known in steps_that_kill(tmp_path, flags):
+        check_nothing_torn(base)
+        applied = run(base, flags=flags, known=None if lost else known)
+        assert applied.skipped == [], base
+        assert found(base) == expected, base
+
+
+def test_i3_killed_again_and_again_it_converges(tmp_path: Path, flags: bool):
+    base = tmp_path / "w"
+    base.mkdir()
+    lay_out(base, BEFORE)
+    for step in range(1, 1000):
+        if not killed_run(base, step, flags=flags):
+            break
+        check_nothing_torn(base)
+    assert run(base, flags=flags).skipped == []
+    assert found(base) == {**AFTER, UNCAPTURED: file(b"theirs")}
+
+
+def test_i3_cleaning_alone_leaves_whole_files_and_no_temporaries(tmp_path: Path, flags: bool):
+    for base, _ in steps_that_kill(tmp_path, flags):
+        with Root(bytes(base)) as root:
+            Applier(root, Index()).clean(NONCE)
+        assert not list(base.rglob(os.fsdecode(TEMPORARY_PREFIX) + "*"))
+        check_nothing_torn(base)
