@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections import defaultdict
+from heapq import nsmallest
 from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.engine.results import Renamed
@@ -30,6 +31,8 @@ MAX_READ_BYTES = 64 << 20
 """How much content is read in search of similar files, at most; what lies beyond is compared by hash alone."""
 
 _CHUNK = 64
+_CANDIDATES = 8
+_MAX_STEPS = 1_000_000
 _MAX_TIED_PAIRS = 1 << 14
 
 
@@ -39,7 +42,7 @@ def detect(changes: Sequence[Change], read: Read, *, limit: int = 400) -> tuple[
     Only regular files pair with regular files, an empty one only with one of its own name. Equal content pairs
     first (of several candidates those with the most similar paths), then content that is at least
     `MINIMUM_SIMILARITY` percent alike: files with a name that is unique among the deleted and among the added
-    first, then the best pairs of all.
+    first, then the best pairs of the likely ones.
 
     ``read`` gives the content of entries, None for one that it cannot or will not read. It is asked only if at most
     ``limit`` files are left on each side, only for files up to 1 MiB, and for at most `MAX_READ_BYTES` in all. Both
@@ -207,23 +210,48 @@ def _unique_names(sources: Iterable[bytes], targets: Iterable[bytes]) -> list[tu
 def _best_pairs(
     sources: dict[bytes, int], targets: dict[bytes, int], chunks: dict[bytes, dict[int, int]]
 ) -> list[tuple[bytes, bytes, int]]:
-    """All pairs that are alike enough, best first, each path once; works through the chunks that files share."""
+    """Pairs that are alike enough, best first, each path once.
+
+    Works through the chunks that a target shares with sources, those that few sources have first. Where that would
+    take too many steps, the sources that share most of what was looked at are compared in full, and so are those of
+    the target's name with the most similar paths; no others.
+    """
     holders: dict[int, list[tuple[bytes, int]]] = defaultdict(list)
+    named: dict[bytes, list[bytes]] = defaultdict(list)
     for source in sorted(sources):
+        named[_name(source)].append(source)
         for chunk, count in chunks[source].items():
             holders[chunk].append((source, count))
+    steps = _MAX_STEPS // max(len(targets), 1)
     ranked: list[tuple[tuple[int, tuple[int, int, int]], bytes, bytes]] = []
     for target in sorted(targets):
-        shared: dict[bytes, int] = defaultdict(int)
-        for chunk, count in chunks[target].items():
-            for source, other in holders.get(chunk, ()):
-                shared[source] += min(count, other)
+        shared, complete = _shared_with(holders, chunks[target], steps)
+        if not complete:
+            likely = nsmallest(_CANDIDATES, shared, key=lambda source: (-shared[source], source))
+            likely += nsmallest(_CANDIDATES, named.get(_name(target), ()), key=lambda source: _unlike(source, target))
+            shared = {source: _shared(chunks[source], chunks[target]) for source in likely}
         for source, common in shared.items():
             score = _percent(common, sources[source], targets[target])
             if score >= MINIMUM_SIMILARITY:
                 ranked.append(((-score, _unlike(source, target)), source, target))
     ranked.sort()
     return [(source, target, -rank[0]) for rank, source, target in _take(ranked)]
+
+
+def _shared_with(
+    holders: dict[int, list[tuple[bytes, int]]], chunks: dict[int, int], steps: int
+) -> tuple[dict[bytes, int], bool]:
+    """How many bytes each source shares with a target, and whether that is all of them or the ``steps`` ran out."""
+    common = sorted((chunk for chunk in chunks if chunk in holders), key=lambda chunk: (len(holders[chunk]), chunk))
+    shared: dict[bytes, int] = defaultdict(int)
+    for chunk in common:
+        steps -= len(holders[chunk])
+        if steps < 0:
+            return shared, False
+        count = chunks[chunk]
+        for source, other in holders[chunk]:
+            shared[source] += min(count, other)
+    return shared, True
 
 
 def _percent(shared: int, before: int, after: int) -> int:

@@ -114,6 +114,22 @@ def test_without_names_the_closest_contents_pair(files: Files) -> None:
     assert [pair[:2] for pair in files.detected()] == [(b"a2", b"b1"), (b"a1", b"b2")]
 
 
+@pytest.mark.parametrize("steps", [1_000_000, 60_000])
+def test_among_many_files_of_the_same_lines_names_and_rare_lines_decide(
+    files: Files, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    """Whether all that files share is looked at or, in bounded time, only the rarest of it."""
+    monkeypatch.setattr(renames, "_MAX_STEPS", steps)
+    for n in range(30):
+        files.gone(b"old/%02d/index" % n, TEXT + b"id %d\n" % n)
+        files.came(b"new/%02d/index" % n, TEXT + b"id %d changed\n" % n)
+        files.gone(b"p%02d" % n, TEXT + b"rare %d\n" % n)
+        files.came(b"q%02d" % (29 - n), TEXT + b"rare %d\nmore\n" % n)
+    found = {target: source for source, target, _ in files.detected()}
+    assert all(found[b"new/%02d/index" % n] == b"old/%02d/index" % n for n in range(30))
+    assert all(found[b"q%02d" % (29 - n)] == b"p%02d" % n for n in range(30))
+
+
 def test_empty_files_pair_only_under_their_own_name(files: Files) -> None:
     files.gone(b"a/__init__.py", b"")
     files.gone(b"a/empty", b"")
