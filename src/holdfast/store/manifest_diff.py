@@ -107,7 +107,7 @@ def _compare(before: list[_Node], after: list[_Node]) -> list[Change]:
             continue
         head, tail = _common_ends(old, new)
         for old_at, new_at in _differing(old, new, head, tail):
-            changes.append(Change(old.keys[old_at], old.entry(old_at), new.entry(new_at)))
+            changes.append(Change(old.key(old_at), old.entry(old_at), new.entry(new_at)))
         if head + tail < old.count:
             _add_rows(old_rows, old, head, old.count - tail)
         if head + tail < new.count:
@@ -161,7 +161,10 @@ def _differing(old: Leaf, new: Leaf, head: int, tail: int) -> list[tuple[int, in
             else:
                 middle = (begin + end) // 2
                 spans += ((begin, middle, by), (middle, end, by))
-    for these, others in ((old.sizes, new.sizes), (old.modes, new.modes)):
+    columns = [(old.sizes, new.sizes)]
+    if shift or old.runs != new.runs:
+        columns.append((old.modes, new.modes))
+    for these, others in columns:
         if these != others:
             found.update(compress(range(head), map(ne, these[:head], others)))
             last = old.count - tail

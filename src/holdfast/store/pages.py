@@ -84,6 +84,12 @@ class Leaf:
             self._paths = split_paths(self.prefix, self.rest, self.count)
         return self._paths
 
+    def key(self, at: int) -> bytes:
+        """The path at this index, without spelling out what follows it."""
+        if self._paths is not None:
+            return self._paths[at]
+        return self.prefix + self.rest.split(b"\0", at + 1)[at]
+
     @property
     def modes(self) -> list[int]:
         """The modes, in the order of the paths."""
@@ -101,7 +107,8 @@ class Leaf:
 
     def entry(self, at: int) -> Entry:
         """The entry of the path at this index."""
-        return Entry(Hash(self.hashes[at * HASH_BYTES : (at + 1) * HASH_BYTES]), self.sizes[at], self.modes[at])
+        mode = self.runs[0] if len(self.runs) == 2 else self.modes[at]
+        return Entry(Hash(self.hashes[at * HASH_BYTES : (at + 1) * HASH_BYTES]), self.sizes[at], mode)
 
     def replaced(self, entries: Mapping[int, Entry]) -> Leaf:
         """The leaf with other entries at some indices, under the same paths."""
