@@ -19,7 +19,7 @@ from holdfast.model.errors import UnsupportedError
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Container, Iterator
 
     from holdfast.files.dirty import Dirty
     from holdfast.files.watch.root import WatchedRoot
@@ -72,8 +72,11 @@ class Event(NamedTuple):
     """The object of that name, at the time of the event."""
 
 
-def decode(buffer: bytes) -> Iterator[Event]:
-    """The events in what one read returned (fanotify(7), "Reading fanotify events"); raises `ValueError` on others."""
+def decode(buffer: bytes, boring: Container[_Handle] = ()) -> Iterator[Event]:
+    """The events in what one read returned (fanotify(7), "Reading fanotify events"); raises `ValueError` on others.
+
+    Left out are events about files in ``boring`` directories: on a busy file system those are nearly all.
+    """
     at, end = 0, len(buffer)
     while at < end:
         if end - at < _EVENT.size:
@@ -81,6 +84,11 @@ def decode(buffer: bytes) -> Iterator[Event]:
         length, version, _, header, mask, _, _ = _EVENT.unpack_from(buffer, at)
         if version != 3 or header < _EVENT.size or length < header or at + length > end:
             raise ValueError("an event of a form that is not known")
+        if not mask & ONDIR and length >= header + 20 and buffer[at + header] == _INFO_DFID_NAME:
+            first = at + header + 4
+            if buffer[first : first + 16 + _SIZE.unpack_from(buffer, first + 8)[0]] in boring:
+                at += length
+                continue
         directory: _Handle | None = None
         target: _Handle | None = None
         name = b""
@@ -253,7 +261,7 @@ class FanotifyWatcher:
             except BlockingIOError:
                 return
             try:
-                for event in decode(buffer):
+                for event in decode(buffer, self._outside):
                     self._take(event, batch)
             except ValueError as error:
                 batch.findings.doubt(str(error))

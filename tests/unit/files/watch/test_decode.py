@@ -40,6 +40,15 @@ def test_fanotify_events_with_names_and_handles() -> None:
     ]
 
 
+def test_fanotify_events_about_files_in_boring_directories_are_left_out() -> None:
+    boring = FSID + handle(b"dir-hand")
+    buffer = event(fanotify.MODIFY, record(2, b"dir-hand", b"name"), record(1, b"file-hand"))
+    buffer += event(fanotify.MOVED_FROM | fanotify.ONDIR, record(2, b"dir-hand", b"sub"))
+    buffer += event(fanotify.MODIFY, record(2, b"dir-othr", b"name"))
+    masks = [found.mask for found in fanotify.decode(buffer, {boring})]
+    assert masks == [fanotify.MOVED_FROM | fanotify.ONDIR, fanotify.MODIFY]
+
+
 def test_fanotify_records_that_are_not_known_are_passed_over() -> None:
     buffer = event(fanotify.MODIFY, record(99, b"whatever"), record(2, b"dir-hand", b"name"))
     assert list(fanotify.decode(buffer)) == [(fanotify.MODIFY, FSID + handle(b"dir-hand"), b"name", None)]

@@ -1,0 +1,182 @@
+"""Using the watcher beside a command: it knows what has changed, and holds still while others change the tree.
+
+Cheap to import and to ask: whether there is one costs a `connect`. A watcher that is gone, or is being replaced, is no
+watcher; every wait has a limit.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Self
+
+from holdfast.engine.messages import (
+    MAX_ANSWER_BYTES,
+    Call,
+    Watching,
+    decode_answer,
+    encode_call,
+    unpack_result,
+    unpack_status,
+    unpack_watching,
+)
+from holdfast.model.clock import SystemClock
+from holdfast.model.errors import HoldfastError, LockedError
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Generator
+
+    from holdfast.engine.checkpoint import Request
+    from holdfast.engine.messages import Json
+    from holdfast.engine.results import CheckpointResult, Status
+    from holdfast.model.clock import Clock
+
+SOCKET = b"watch.sock"
+LOCK = b"watch.lock"
+"""Held by the one watcher of the workspace for as long as it lives; the file holds its pid."""
+
+WAIT = 120.0
+"""Seconds that an answer may take: the watcher does one thing at a time, and a first checkpoint can be long."""
+_CONNECT_WAIT = 1.0
+_MAX_ADDRESS = 107
+_PIECE = 1 << 16
+
+
+def connect(folder: bytes, *, wait: float = WAIT, clock: Clock | None = None) -> Beside | None:
+    """The watcher of the workspace whose folder in the home this is; None if none is there to be asked."""
+    if not os.path.lexists(folder + b"/" + SOCKET):
+        return None
+    import socket  # not before there is something to connect to: it takes a third of Python's own start
+
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(_CONNECT_WAIT)
+    try:
+        with address(folder) as path:
+            connection.connect(path)
+    except OSError:
+        # Nothing there, the socket of a dead process, or one that takes nobody in: the work can be done without it.
+        connection.close()
+        return None
+    return Beside(connection, wait, SystemClock() if clock is None else clock)
+
+
+class Beside:
+    """A connection to a watcher. Every method raises what the watcher raised, `LockedError` if it takes too long."""
+
+    def __init__(self, connection: socket.socket, wait: float, clock: Clock) -> None:
+        self._socket = connection
+        self._wait = wait
+        self._clock = clock
+        self._rest = b""
+
+    def __enter__(self) -> Self:
+        """Return itself; leaving closes it."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """See `close`."""
+        self.close()
+
+    def close(self) -> None:
+        """Hang up; a pause that this connection holds ends. Harmless a second time."""
+        self._socket.close()
+
+    def ping(self) -> Watching:
+        """How the watcher does."""
+        return unpack_watching(self._ask(Call("ping")))
+
+    def checkpoint(self, request: Request) -> CheckpointResult:
+        """Have the watcher take a checkpoint. Raises `LockedError` while somebody else holds a pause."""
+        return unpack_result(self._ask(Call("checkpoint", request)))
+
+    def status(self) -> Status:
+        """How the tree differs from the last checkpoint, as the watcher finds it."""
+        return unpack_status(self._ask(Call("status")))
+
+    @contextmanager
+    def pause(self) -> Generator[None]:
+        """Keep the watcher from saving by itself for the length of the block, or of this process."""
+        self._ask(Call("pause"))
+        try:
+            yield
+        finally:
+            try:
+                self._ask(Call("resume"))
+            except HoldfastError:
+                # It has died or does not answer: hanging up resumes it as well, and the block's own outcome counts.
+                self.close()
+
+    def stop(self) -> None:
+        """Have the watcher stop, and return when it has: its state is saved and its place is free."""
+        self._ask(Call("stop"))
+        deadline = self._clock.monotonic() + self._wait
+        while self._receive(deadline):
+            pass
+
+    def _ask(self, call: Call) -> Json:
+        deadline = self._clock.monotonic() + self._wait
+        try:
+            self._socket.settimeout(self._wait)
+            self._socket.sendall(encode_call(call))
+        except TimeoutError as error:
+            raise self._too_slow() from error
+        except OSError as error:
+            raise self._gone() from error
+        pieces = [self._rest]
+        size = len(self._rest)
+        while b"\n" not in pieces[-1]:
+            piece = self._receive(deadline)
+            if not piece:
+                raise self._gone()
+            pieces.append(piece)
+            size += len(piece)
+            if size > MAX_ANSWER_BYTES:
+                self.close()
+                raise HoldfastError("the watcher's answer has no end", code="too_long")
+        line, _, self._rest = b"".join(pieces).partition(b"\n")
+        return decode_answer(line)
+
+    def _receive(self, deadline: float) -> bytes:
+        """Some bytes; none when the watcher has hung up."""
+        left = deadline - self._clock.monotonic()
+        if left <= 0:
+            raise self._too_slow()
+        try:
+            self._socket.settimeout(left)
+            return self._socket.recv(_PIECE)
+        except TimeoutError as error:
+            raise self._too_slow() from error
+        except ConnectionError:
+            return b""
+        except OSError as error:
+            raise self._gone() from error
+
+    def _too_slow(self) -> HoldfastError:
+        self.close()
+        return LockedError(
+            f"the watcher has not answered for {self._wait:g} s",
+            hint="it may be at work on something big: try again later, or stop it with `holdfast watch --stop`",
+        )
+
+    def _gone(self) -> HoldfastError:
+        self.close()
+        return HoldfastError(
+            "the watcher stopped before it answered",
+            hint="try again: the work can be done without it",
+            code="watcher_gone",
+        )
+
+
+@contextmanager
+def address(folder: bytes) -> Generator[bytes]:
+    """The address of the socket in ``folder``, however long its path (unix(7): an address has 108 bytes at most)."""
+    path = folder + b"/" + SOCKET
+    if len(path) <= _MAX_ADDRESS:
+        yield path
+        return
+    fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield b"/proc/self/fd/%d/%b" % (fd, SOCKET)
+    finally:
+        os.close(fd)

@@ -1,0 +1,415 @@
+"""The watch service of one workspace: saves by itself, and does for other commands what it can do at less cost.
+
+One thread and one loop over the watcher's descriptor, the private socket and signals. The engine is reached through
+`Saver`; while that works, calls wait in their sockets and changes in the kernel's queue.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import selectors
+import signal
+import socket
+import threading
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+
+from holdfast.engine import messages
+from holdfast.engine.checkpoint import Request
+from holdfast.engine.listening import Client, Limits, Listener, claim
+from holdfast.engine.schedule import Pace, Scheduler
+from holdfast.files.dirty import Dirty
+from holdfast.files.watch import open_watcher
+from holdfast.model.clock import isoformat
+from holdfast.model.errors import HoldfastError, LockedError
+from holdfast.model.paths import display
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from holdfast.engine.results import CheckpointResult, Status
+    from holdfast.files.dirty import DirtySource
+    from holdfast.files.watch import Backend, Watcher
+    from holdfast.model.clock import Clock
+
+_log = logging.getLogger(__name__)
+_MAX_PATHS = 500_000
+_FIRST_RETENTION = 60.0
+_T = TypeVar("_T")
+
+
+class Saver(Protocol):
+    """The engine of one workspace, as far as the service needs it; it got the `DirtySource` when it was opened."""
+
+    def checkpoint(self, request: Request) -> CheckpointResult:
+        """See `holdfast.engine.checkpoint.take`."""
+        ...
+
+    def status(self) -> Status:
+        """See `holdfast.engine.status.status`."""
+        ...
+
+    def retention(self) -> None:
+        """Let old checkpoints go by the settings' policy."""
+        ...
+
+    def close(self) -> None:
+        """Save the index and let go of the store."""
+        ...
+
+
+class Setup(NamedTuple):
+    """What a service watches, and how; times in seconds."""
+
+    root: bytes
+    folder: bytes
+    """The workspace's own folder in the home, mode 0700: lock and socket are there."""
+    backend: Backend = "auto"
+    pace: Pace = Pace()
+    full_walk_interval: float = 900.0
+    """How often everything counts as changed, for what no watcher can notice."""
+    retention_interval: float = 3600.0
+    poll_interval: float = 10.0
+    """How often the tree is looked at where watching is impossible."""
+    rest: float = 0.25
+    """How long the watcher is left alone after it was read, so that a storm of events costs few wake-ups."""
+    look_interval: float = 30.0
+    """How often it is read without being told to: it cannot announce that its root has come back."""
+    limits: Limits = Limits()
+
+
+class Changes:
+    """The watcher's answers, added up until a scan takes them."""
+
+    def __init__(self, watcher: Watcher, noticed: Callable[[], None]) -> None:
+        """``noticed`` is called whenever an answer is not empty."""
+        self._watcher = watcher
+        self._noticed = noticed
+        self._everything = False
+        self._paths: set[bytes] = set()
+        self._refresh_due = False
+
+    def look(self) -> None:
+        """Read the watcher."""
+        answer = self._watcher.drain()
+        if answer.everything or len(self._paths) + len(answer.paths) > _MAX_PATHS:
+            self._everything = True
+            self._paths.clear()
+        elif not self._everything:
+            self._paths |= answer.paths
+        if answer.everything or answer.paths:
+            self._noticed()
+
+    def doubt(self) -> None:
+        """Let everything count as changed."""
+        self._everything = True
+        self._paths.clear()
+        self._noticed()
+
+    def drain(self) -> Dirty:
+        """See `DirtySource.drain`."""
+        self.look()
+        taken = Dirty(self._everything, frozenset(self._paths))
+        self._refresh_due = self._refresh_due or self._everything
+        self._everything = False
+        self._paths.clear()
+        return taken
+
+    def scanned(self) -> None:
+        """A scan has succeeded: if it was a full one, it has read the ignore rules anew."""
+        if self._refresh_due:
+            self._refresh_due = False
+            self._watcher.refresh()
+
+
+class Service:
+    """Watches until `stop`. Owns the saver and the watcher: `run` closes both."""
+
+    def __init__(
+        self, setup: Setup, watcher: Watcher, open_saver: Callable[[DirtySource], Saver], clock: Clock
+    ) -> None:
+        """Bind the socket in ``setup.folder``, whose lock the caller holds."""
+        self._setup = setup
+        self._watcher = watcher
+        self._clock = clock
+        self._scheduler = Scheduler(setup.pace, clock)
+        self._changes = Changes(watcher, self._scheduler.changed)
+        self._started_at = clock.now()
+        self._made = 0
+        self._failure: str | None = None
+        self._stopping = False
+        self._holders: set[Client] = set()
+        now = clock.monotonic()
+        self._walk_at = now + setup.full_walk_interval
+        # Soon for the first time: a watcher that is started every morning may never live for a whole interval.
+        self._retention_at = now + min(setup.retention_interval, _FIRST_RETENTION)
+        self._look_at = now
+        self._resting = False
+        self._wake_read, self._wake_write = socket.socketpair()
+        with ExitStack() as undo:
+            undo.callback(self._wake_read.close)
+            undo.callback(self._wake_write.close)
+            self._wake_read.setblocking(False)
+            self._wake_write.setblocking(False)
+            self._selector = undo.enter_context(selectors.DefaultSelector())
+            self._selector.register(self._wake_read, selectors.EVENT_READ, self._wake_read)
+            self._saver = open_saver(self._changes)
+            undo.callback(self._saver.close)
+            self._listener = Listener(setup.folder, self._selector, clock, self._answer, self._left, setup.limits)
+            undo.pop_all()
+
+    def stop(self) -> None:
+        """End `run` soon. May be called from another thread."""
+        self._stopping = True
+        self._wake()
+
+    def run(self, *, signals: bool = False, ready: Callable[[Watcher], None] | None = None) -> None:
+        """Serve until `stop`, a call to stop, or (``signals``) a signal; then save once more, and close everything.
+
+        ``ready`` is called when calls are answered from now on.
+        """
+        with ExitStack() as rest:
+            rest.callback(self._wake_read.close)
+            rest.callback(self._wake_write.close)
+            if signals:
+                rest.enter_context(self._signals())
+            rest.callback(self._close)
+            if ready is not None:
+                ready(self._watcher)
+            self._listen_to_watcher()
+            self._look()
+            while not self._stopping:
+                self._turn()
+            if self._scheduler.unsaved and not self._scheduler.paused:
+                self._save()
+
+    @contextmanager
+    def _signals(self) -> Generator[None]:
+        """Let SIGTERM, SIGINT and SIGHUP stop the service during the block; a second one acts as it did before.
+
+        Does nothing outside of the main thread, which alone may handle signals. An ignored SIGHUP (``nohup``) stays so.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {
+            number: signal.getsignal(number) or signal.SIG_DFL
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        }
+
+        def stop(*_: object) -> None:
+            self._stopping = True
+            restore()
+
+        def restore() -> None:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+        wakeup = signal.set_wakeup_fd(self._wake_write.fileno(), warn_on_full_buffer=False)
+        for number, handler in before.items():
+            if number != signal.SIGHUP or handler != signal.SIG_IGN:
+                signal.signal(number, stop)
+        try:
+            yield
+        finally:
+            restore()
+            signal.set_wakeup_fd(wakeup)
+
+    # -- the loop -----------------------------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        """Wait for something to do, and do it."""
+        for key, _ in self._selector.select(self._patience()):
+            if key.data is self._watcher:
+                self._look()
+            elif key.data is self._wake_read:
+                self._clear_wake()
+            else:
+                self._listener.serve(key.data)
+        now = self._clock.monotonic()
+        if now >= self._look_at:
+            if self._resting:
+                self._listen_to_watcher()
+            else:
+                self._look()
+        if now >= self._walk_at:
+            self._walk_at = now + self._setup.full_walk_interval
+            self._changes.doubt()
+        if self._stopping:
+            return
+        due = self._scheduler.due_in()
+        if due is not None and due <= 0:
+            self._save()
+        elif now >= self._retention_at and not self._scheduler.paused:
+            self._retention_at = now + self._setup.retention_interval
+            self._attempt("retention", self._saver.retention)
+
+    def _patience(self) -> float:
+        """How long to wait for something to happen."""
+        now = self._clock.monotonic()
+        ends = [self._look_at - now, self._walk_at - now]
+        if not self._scheduler.paused:
+            ends.append(self._retention_at - now)
+        waits = (self._scheduler.due_in(), self._listener.expire())
+        ends.extend(wait for wait in waits if wait is not None)
+        return max(0.0, min(ends))
+
+    def _listen_to_watcher(self) -> None:
+        self._resting = False
+        self._look_at = self._clock.monotonic() + self._setup.look_interval
+        self._selector.register(self._watcher.fileno(), selectors.EVENT_READ, self._watcher)
+
+    def _look(self) -> None:
+        """Read the watcher, then leave it alone for a while."""
+        self._attempt("watching", self._changes.look)
+        self._resting = True
+        self._look_at = self._clock.monotonic() + self._setup.rest
+        self._selector.unregister(self._watcher.fileno())
+
+    def _wake(self) -> None:
+        try:
+            self._wake_write.send(b"\0")
+        except (BlockingIOError, OSError):
+            pass  # it is awake already, or gone
+
+    def _clear_wake(self) -> None:
+        try:
+            while self._wake_read.recv(4096):
+                pass
+        except BlockingIOError:
+            pass
+
+    # -- saving -------------------------------------------------------------------------------------------------
+
+    def _save(self) -> None:
+        """Take a checkpoint, or learn why not and try again later."""
+        request = Request("auto", f"auto-{isoformat(self._clock.now())[:19]}Z")
+        result = self._attempt("saving", lambda: self._saver.checkpoint(request))
+        if result is None:
+            self._changes.doubt()
+            self._scheduler.failed()
+            return
+        self._saved(counted=result.created)
+        if result.created:
+            self._made += 1
+            _log.info("saved %s %s", result.checkpoint.id[:12], request.label)
+
+    def _saved(self, *, counted: bool) -> None:
+        self._failure = None
+        self._changes.scanned()
+        self._scheduler.saved(counted=counted)
+
+    def _attempt(self, what: str, work: Callable[[], _T]) -> _T | None:
+        """Do ``work``; None if it fails, which is logged and kept for ``ping``."""
+        try:
+            return work()
+        except HoldfastError as error:
+            self._failure = f"{what}: {error.message}"
+            _log.warning("%s failed: %s", what, error.message)
+        except Exception as error:  # noqa: BLE001 - a watcher that dies of one mistake protects nothing any more
+            self._failure = f"{what}: {error!r}"
+            _log.exception("%s failed", what)
+        return None
+
+    # -- calls --------------------------------------------------------------------------------------------------
+
+    def _answer(self, client: Client, line: bytes) -> bytes:
+        try:
+            return messages.encode_answer(self._perform(client, messages.decode_call(line)))
+        except HoldfastError as error:
+            return messages.encode_failure(error)
+        except Exception as error:  # noqa: BLE001 - likewise
+            _log.exception("a call failed")
+            return messages.encode_failure(HoldfastError(f"the watcher failed: {error!r}", code="internal"))
+
+    def _perform(self, client: Client, call: messages.Call) -> messages.Json:
+        match call.operation:
+            case "ping":
+                return messages.pack_watching(self._watching())
+            case "checkpoint" if call.request is not None:
+                if self._holders - {client}:
+                    raise LockedError(
+                        "another command is just changing the tree", hint="try again when it is done", code="paused"
+                    )
+                with self._doubting():
+                    result = self._saver.checkpoint(call.request)
+                self._saved(counted=False)
+                return messages.pack_result(result)
+            case "status":
+                with self._doubting():
+                    status = self._saver.status()
+                self._changes.scanned()
+                return messages.pack_status(status)
+            case "pause":
+                if client not in self._holders:
+                    self._holders.add(client)
+                    client.keeps = True
+                    self._scheduler.pause()
+            case "resume":
+                self._left(client)
+            case _:
+                self._stopping = True  # the connection ends when all is closed, for the client to see
+        return {}
+
+    @contextmanager
+    def _doubting(self) -> Generator[None]:
+        """Let everything count as changed if the block fails: it may have taken changes that it made no use of."""
+        try:
+            yield
+        except BaseException:
+            self._changes.doubt()
+            raise
+
+    def _left(self, client: Client) -> None:
+        """The client has gone, or wants no pause any more."""
+        if client in self._holders:
+            self._holders.discard(client)
+            client.keeps = False
+            self._scheduler.resume()
+
+    def _watching(self) -> messages.Watching:
+        return messages.Watching(
+            pid=os.getpid(),
+            root=display(self._setup.root),
+            backend=self._watcher.backend,
+            limits=self._watcher.limits,
+            started_at=self._started_at,
+            paused=self._scheduler.paused,
+            unsaved=self._scheduler.unsaved,
+            checkpoints=self._made,
+            failure=self._failure,
+        )
+
+    def _close(self) -> None:
+        """Close in the order in which others can tell: nobody new, the state saved, then those who wait for the end."""
+        with ExitStack() as rest:
+            rest.callback(self._selector.close)
+            rest.callback(self._listener.hang_up)
+            rest.callback(self._watcher.close)
+            rest.callback(self._saver.close)
+            rest.callback(self._listener.close)
+
+
+def watch(
+    setup: Setup,
+    open_saver: Callable[[DirtySource], Saver],
+    excluded: Callable[[bytes], bool],
+    clock: Clock,
+    *,
+    ready: Callable[[Watcher], None] | None = None,
+) -> None:
+    """Watch one workspace in the foreground, until told to stop by a signal or a call.
+
+    ``open_saver`` gets the source of changes for the tree's scans; ``excluded`` says which directories hold nothing
+    that is captured. ``ready`` is called once calls are answered. Raises `LockedError` if the workspace has a watcher,
+    `NotFoundError` if its root is not there.
+    """
+    with claim(setup.folder):
+        watcher = open_watcher(setup.root, setup.backend, excluded, poll_interval=setup.poll_interval)
+        try:
+            service = Service(setup, watcher, open_saver, clock)
+        except BaseException:
+            watcher.close()
+            raise
+        service.run(signals=True, ready=ready)
