@@ -26,7 +26,8 @@ _BATCH_BYTES = 4 << 20
 _GAP_BYTES = 32 << 10
 """Reading this much in vain is cheaper than another request."""
 _RANGE_BYTES = 4 << 20
-_WORKERS = 2
+_AHEAD = 2
+"""Batches that are read ahead, by one thread: two would only wait for each other's turn at the interpreter."""
 
 
 class BlobReader:
@@ -90,7 +91,7 @@ class BlobReader:
             pass
 
     def fetch(self, entries: Iterable[Entry]) -> Iterator[Content]:
-        """See `BlobSource.fetch`. Reads a few batches ahead in other threads; close the iterator if you do not use it
+        """See `BlobSource.fetch`. Reads a few batches ahead in another thread; close the iterator if you do not use it
         up.
         """
         batches = _batches(entries)
@@ -103,13 +104,13 @@ class BlobReader:
             return
         from concurrent.futures import ThreadPoolExecutor
 
-        threads: ThreadPoolExecutor = ThreadPoolExecutor(_WORKERS, "holdfast-read")
+        threads: ThreadPoolExecutor = ThreadPoolExecutor(1, "holdfast-read")
         ahead: deque[tuple[list[Entry], dict[Hash, Location], Future[dict[Hash, bytes]]]] = deque()
         try:
             upcoming = chain((first, second), batches)
             exhausted = False
             while ahead or not exhausted:
-                while not exhausted and len(ahead) <= _WORKERS:
+                while not exhausted and len(ahead) <= _AHEAD:
                     batch = next(upcoming, None)
                     if batch is None:
                         exhausted = True

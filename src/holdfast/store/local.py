@@ -77,23 +77,24 @@ class LocalObjects:
         """See `ObjectStore.get`."""
         if offset < 0 or (length is not None and length < 0):
             raise UsageError(f"bad range of object {key}: {length} bytes at {offset}")
-        fd = self._open(key)
+        fd, size = self._open(key)
         try:
-            wanted = os.fstat(fd).st_size - offset if length is None else length
-            data = os.pread(fd, max(wanted, 0), offset)
-            if len(data) < wanted:
+            wanted = max(size - offset, 0) if length is None else length
+            # A damaged catalog may ask for anything, and the memory is taken before the first byte is read.
+            data = os.pread(fd, wanted, offset) if offset + wanted <= size else b""
+            if 0 < len(data) < wanted:
                 data = self._read_on(fd, data, wanted, offset)
         except OSError as error:
             raise _refused("read", key, error) from error
         finally:
             os.close(fd)
-        if len(data) != wanted:
-            raise IntegrityError(f"object {key} is too short: {wanted} bytes expected at {offset}, {len(data)} there")
+        if len(data) != wanted or offset > size:
+            raise IntegrityError(f"object {key} is too short: {wanted} bytes at {offset} of {size}")
         return data
 
     def stream(self, key: str) -> Iterator[bytes]:
         """See `ObjectStore.stream`."""
-        fd = self._open(key)
+        fd, _ = self._open(key)
         try:
             while piece := os.read(fd, CHUNK_BYTES):
                 yield piece
@@ -184,7 +185,7 @@ class LocalObjects:
             self.disk.sync_directory(parent)
         self._synced.add(path)
 
-    def _open(self, key: str) -> int:
+    def _open(self, key: str) -> tuple[int, int]:
         path = f"{self.root}/{check_key(key)}"
         try:
             fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -192,10 +193,11 @@ class LocalObjects:
             if error.errno in _ABSENT:
                 raise NotFoundError(f"no object {key}") from error
             raise _refused("open", key, error) from error
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
             os.close(fd)
             raise NotFoundError(f"no object {key}")
-        return fd
+        return fd, status.st_size
 
     def _read_on(self, fd: int, data: bytes, wanted: int, offset: int) -> bytes:
         # One call reads at most 2 GiB, and a signal or a network file system may cut any read short.
