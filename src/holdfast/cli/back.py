@@ -1,0 +1,175 @@
+"""``restore``, ``undo`` and ``redo``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.cli.command import Command, text, whole_number
+from holdfast.cli.terminal import ask, plural, show_path
+from holdfast.cli.wording import files, reasons, short
+from holdfast.model.errors import RefusedError, UsageError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterator
+
+    from holdfast.cli.console import Console
+    from holdfast.engine.results import RestoreResult
+    from holdfast.engine.workspace import Workspace
+    from holdfast.model.sinks import Progress
+
+    Work = Callable[[Workspace, Progress | None], RestoreResult]
+
+
+def _configure_restore(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="ID", nargs="?", type=text, help="the checkpoint to go back to")
+    parser.add_argument(
+        "paths", metavar="PATH", nargs="*", help="only these files and directories (default: everything)"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be written and deleted")
+    unfinished = parser.add_mutually_exclusive_group()
+    unfinished.add_argument(
+        "--continue", dest="finish", action="store_true", help="finish a restore that was cut short"
+    )
+    unfinished.add_argument(
+        "--abort", action="store_true", help="go back to what was before a restore that was cut short"
+    )
+
+
+def _restore(console: Console, arguments: argparse.Namespace) -> int:
+    if arguments.finish or arguments.abort:
+        if arguments.name is not None or arguments.dry_run:
+            raise UsageError(
+                "--continue and --abort stand alone", hint="`holdfast restore --help` shows how they are used"
+            )
+        step = _finish if arguments.finish else _abort
+        with console.open(offer=False) as workspace:
+            return _carry_out(console, workspace, step, "Restored")
+    if arguments.name is None:
+        raise UsageError("restore needs the name of a checkpoint", hint="`holdfast log` lists them; `@` is the newest")
+
+    def work(workspace: Workspace, progress: Progress | None) -> RestoreResult:
+        paths = console.paths(workspace, arguments.paths)
+        return workspace.restore(arguments.name, paths, dry_run=arguments.dry_run, progress=progress)
+
+    return _go(console, work, "Restored", asks=not arguments.dry_run)
+
+
+def _configure_steps(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("count", metavar="N", nargs="?", type=whole_number, default=1, help="how many (default: 1)")
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be written and deleted")
+
+
+def _undo(console: Console, arguments: argparse.Namespace) -> int:
+    def work(workspace: Workspace, progress: Progress | None) -> RestoreResult:
+        return workspace.undo(arguments.count, dry_run=arguments.dry_run, progress=progress)
+
+    return _go(console, work, "Went back", asks=not arguments.dry_run)
+
+
+def _redo(console: Console, arguments: argparse.Namespace) -> int:
+    def work(workspace: Workspace, progress: Progress | None) -> RestoreResult:
+        return workspace.redo(arguments.count, dry_run=arguments.dry_run, progress=progress)
+
+    return _go(console, work, "Went forward", asks=not arguments.dry_run)
+
+
+def _finish(workspace: Workspace, progress: Progress | None) -> RestoreResult:
+    return workspace.restore_continue(progress=progress)
+
+
+def _abort(workspace: Workspace, progress: Progress | None) -> RestoreResult:
+    return workspace.restore_abort(progress=progress)
+
+
+def _go(console: Console, work: Work, verb: str, *, asks: bool) -> int:
+    """Do ``work``; at a terminal, ask first what shall become of a restore that was cut short."""
+    with console.open() as workspace:
+        if asks and console.interactive and workspace.unfinished() is not None:
+            choice = ask("[f]inish it, go [b]ack to what was before it, or [q]uit? ", "fbq")
+            if choice == "q":
+                raise RefusedError("nothing was done", code="declined")
+            _carry_out(console, workspace, _finish if choice == "f" else _abort, "Restored")
+        return _carry_out(console, workspace, work, verb)
+
+
+def _carry_out(console: Console, workspace: Workspace, work: Work, verb: str) -> int:
+    """Do ``work``, say what came of it, and refuse to call it done if anything had to be left alone."""
+    from holdfast.engine import encoding
+
+    with console.progress() as progress:
+        result = work(workspace, progress)
+    if console.json:
+        console.give(encoding.restored(result))
+    else:
+        console.say(*_lines(result, verb))
+    if result.skipped:
+        number = plural(len(result.skipped), "path was", "paths were")
+        raise RefusedError(
+            f"{number} left alone, not to lose what is there",
+            hint="; ".join(f"{show_path(item.path)}: {item.reason}" for item in result.skipped[:3]),
+            code="left_alone",
+        )
+    return 0
+
+
+def _lines(result: RestoreResult, verb: str) -> Iterator[str]:
+    done = f"{files(len(result.written))} written, {len(result.deleted):,} deleted"
+    if result.dry_run:
+        yield f"Would bring the tree to {short(result.checkpoint)}: {done}."
+        yield from (f"  would write   {show_path(path)}" for path in result.written)
+        yield from (f"  would delete  {show_path(path)}" for path in result.deleted)
+        return
+    if result.written or result.deleted or result.skipped:
+        yield f"{verb} to {short(result.checkpoint)}: {done}."
+    else:
+        yield f"{verb} to {short(result.checkpoint)}: nothing differed."
+    if result.skipped:
+        yield "Left alone:"
+        yield from reasons(result.skipped)
+    saved = f"What was there before is checkpoint {short(result.rescue)}; " if result.rescue else ""
+    yield f"{saved}`{result.undo_command}` brings it back."
+
+
+_EXITS = (
+    (3, "no such workspace, checkpoint or path; nothing to undo or redo"),
+    (4, "refused, or some paths were left alone because they had changed meanwhile"),
+    (5, "stored content that is needed is damaged; nothing was touched"),
+)
+
+COMMANDS = {
+    "restore": Command(
+        description="Bring the tree, or only some paths, to a checkpoint. What is there now is saved first, so "
+        "that it can be undone. Only what differs is touched. Ignored files, and files that no "
+        "checkpoint holds, are never deleted. PATHs are relative to the current directory.",
+        configure=_configure_restore,
+        run=_restore,
+        examples=(
+            ("holdfast restore before-upgrade --dry-run", "see what it would do"),
+            ("holdfast restore before-upgrade", "go back to it"),
+            ("holdfast restore @ src/main.py", "one file, as it was in the newest checkpoint"),
+            ("holdfast restore --continue", "finish a restore that was cut short"),
+        ),
+        exits=_EXITS,
+    ),
+    "undo": Command(
+        description="Take back the newest change to the tree. Changes that are not saved yet are saved first, "
+        "and are the first to be taken back. Nothing is lost by it: `holdfast redo` goes forward "
+        "again.",
+        configure=_configure_steps,
+        run=_undo,
+        examples=(
+            ("holdfast undo", "one state back"),
+            ("holdfast undo 3", "three"),
+            ("holdfast undo --dry-run", "look first"),
+        ),
+        exits=_EXITS,
+    ),
+    "redo": Command(
+        description="Bring back what `holdfast undo` took back, one state at a time.",
+        configure=_configure_steps,
+        run=_redo,
+        examples=(("holdfast redo", "one state forward"), ("holdfast redo 3", "three")),
+        exits=_EXITS,
+    ),
+}

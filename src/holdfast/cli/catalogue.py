@@ -1,0 +1,90 @@
+"""The list of commands: where each is written, and the few words that the overview says of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast.cli.command import Command
+
+COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
+    "save": {
+        "init": ("save", "begin to remember a directory"),
+        "checkpoint": ("save", "save its present state now (alias: save)"),
+        "watch": ("watch", "save by itself, whenever something has changed"),
+    },
+    "look": {
+        "status": ("look", "what has changed since the last checkpoint"),
+        "log": ("look", "the checkpoints, newest first"),
+        "show": ("look", "all about one checkpoint"),
+        "cat": ("look", "the content of a file as it was"),
+        "diff": ("compare", "what differs between two states"),
+    },
+    "go back": {
+        "restore": ("back", "bring the tree, or some paths, back to a checkpoint"),
+        "undo": ("back", "take back the newest change to the tree"),
+        "redo": ("back", "bring back what undo took back"),
+    },
+    "copy": {
+        "fork": ("copies", "write a checkpoint out as a workspace of its own"),
+        "export": ("copies", "write checkpoints and their ancestors to a file"),
+        "import": ("copies", "take in the checkpoints of such a file"),
+    },
+    "keep": {
+        "forget": ("keep", "drop checkpoints, one by one or by a policy"),
+        "gc": ("keep", "delete what no checkpoint needs any more"),
+        "verify": ("keep", "prove that nothing is damaged or missing"),
+        "stats": ("keep", "what takes the space"),
+        "completion": ("completion", "a completion script for your shell"),
+    },
+}
+"""By group: name → (module of this package, summary)."""
+
+ALIASES = {"save": "checkpoint"}
+
+
+def names() -> list[str]:
+    """Every command's name, in the overview's order."""
+    return [name for group in COMMANDS.values() for name in group]
+
+
+def load(name: str) -> Command:
+    """The command called ``name`` (not an alias); imports only the module that holds it. KeyError if there is none."""
+    from importlib import import_module
+
+    module = next(group[name][0] for group in COMMANDS.values() if name in group)
+    return import_module(f"holdfast.cli.{module}").COMMANDS[name]
+
+
+def overview() -> str:
+    """What ``holdfast --help`` prints."""
+    lines = [
+        "usage: holdfast [--home DIR] [-w DIR] [--json] [-q] [-v] COMMAND …",
+        "",
+        "Gives a directory a memory: checkpoints, a diff between any two of them, undo of anything, forks.",
+    ]
+    width = max(map(len, names()))
+    for title, group in COMMANDS.items():
+        lines += ["", f"{title}:", *(f"  {name:<{width}}  {summary}" for name, (_, summary) in group.items())]
+    lines += [
+        "",
+        "options, before or after the command:",
+        "  --home DIR           where everything is kept (default: $HOLDFAST_HOME, else the XDG data directory)",
+        "  -w, --workspace DIR  a directory in the workspace (default: the current directory)",
+        "  --json               print one JSON object on standard output, and nothing else there",
+        "  -q, --quiet          say nothing but errors",
+        "  -v, --verbose        say more; show tracebacks of unexpected errors",
+        "  --version            print the version",
+        "",
+        "A checkpoint is named by its id or the beginning of it, by its label, or from the newest back: @, @-, @-3.",
+        "",
+        "  holdfast init && holdfast checkpoint -m 'before the agent'",
+        "  holdfast diff @",
+        "  holdfast undo",
+        "",
+        "`holdfast COMMAND --help` tells all about one command.",
+        "",
+        "exit codes: 0 done · 1 failed · 2 wrong usage · 3 no such workspace, checkpoint or path",
+        "            4 refused, and says what would force it · 5 something stored is damaged",
+    ]
+    return "\n".join(lines) + "\n"

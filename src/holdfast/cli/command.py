@@ -1,0 +1,110 @@
+"""What a command is, which ones there are, and how a command's parser is built."""
+
+from __future__ import annotations
+
+import argparse
+from textwrap import fill
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
+
+from holdfast.model.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from holdfast.cli.console import Console
+
+
+class Command(NamedTuple):
+    """One command: its words for ``--help``, its arguments, and what it does."""
+
+    description: str
+    configure: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[Console, argparse.Namespace], int]
+    """Returns the exit code."""
+    examples: Sequence[tuple[str, str]]
+    """Command lines, each with what it does."""
+    exits: Sequence[tuple[int, str]] = ()
+    """What exit codes other than the usual ones mean here."""
+    paths_after_dashes: bool = False
+    """True if what stands behind ``--`` are paths (``arguments.paths``), whatever stands before."""
+
+
+USUAL_EXITS = ((0, "done"), (1, "failed"), (2, "wrong usage"), (3, "no such workspace, checkpoint or path"))
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises `UsageError` where argparse would print and exit, so that every failure leaves by the same way."""
+
+    def error(self, message: str) -> NoReturn:
+        """See `argparse.ArgumentParser.error`."""
+        raise UsageError(message, hint=f"`{self.prog} --help` shows how it is used")
+
+
+def parse(name: str, command: Command, words: list[str]) -> argparse.Namespace | None:
+    """Parse what follows a command's name; None if that asked for help, which has then been printed."""
+    behind: list[str] = []
+    if command.paths_after_dashes and "--" in words:
+        cut = words.index("--")
+        words, behind = words[:cut], words[cut + 1 :]
+    try:
+        parsed = build_parser(name, command).parse_args(words)
+    except SystemExit:
+        return None
+    if command.paths_after_dashes:
+        parsed.paths = behind
+    return parsed
+
+
+def build_parser(name: str, command: Command) -> argparse.ArgumentParser:
+    """The parser of one command, the global options among its own."""
+    parser = Parser(
+        prog=f"holdfast {name}",
+        description=fill(command.description, 100),
+        epilog=_epilog(command),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    command.configure(parser)
+    add_global_options(parser)
+    return parser
+
+
+def add_global_options(parser: argparse.ArgumentParser) -> None:
+    """The options that every command takes, before or after its name."""
+    group = parser.add_argument_group("options of every command")
+    group.add_argument("--home", metavar="DIR", help="where everything is kept (default: $HOLDFAST_HOME, else XDG)")
+    group.add_argument(
+        "-w", "--workspace", metavar="DIR", help="a directory in the workspace (default: the current directory)"
+    )
+    group.add_argument("--json", action="store_true", help="print one JSON object; see docs/json.md for its fields")
+    group.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors")
+    group.add_argument("-v", "--verbose", action="store_true", help="say more; show tracebacks of unexpected errors")
+
+
+def _epilog(command: Command) -> str:
+    width = max(len(line) for line, _ in command.examples)
+    lines = ["examples:"]
+    lines += [f"  {line:<{width}}   {meaning}" for line, meaning in command.examples]
+    lines += ["", "exit codes:"]
+    lines += [f"  {code}  {meaning}" for code, meaning in sorted({**dict(USUAL_EXITS), **dict(command.exits)}.items())]
+    return "\n".join(lines)
+
+
+def text(argument: str) -> str:
+    """An argument that is kept as text: it has to be UTF-8."""
+    try:
+        argument.encode()
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError("it is not valid UTF-8") from None
+    return argument
+
+
+def whole_number(argument: str) -> int:
+    """An argument that is a whole number from 1."""
+    try:
+        number = int(argument)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{argument!r} is not a whole number from 1")
+    return number

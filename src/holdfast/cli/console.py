@@ -1,0 +1,156 @@
+"""One call of the command line: its global options, its streams, and the workspace that it is about."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+from holdfast.cli.terminal import Palette, is_terminal, show_path, visible, wants_colour
+from holdfast.model.errors import UsageError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable
+
+    from holdfast.engine.workspace import Workspace
+    from holdfast.model.sinks import Progress
+
+
+class Console:
+    """Where a command reads its global options and puts its words."""
+
+    __slots__ = ("directory", "home", "json", "paint", "quiet", "verbose")
+
+    def __init__(
+        self,
+        *,
+        home: str | None = None,
+        directory: str | None = None,
+        json: bool = False,
+        quiet: bool = False,
+        verbose: bool = False,
+    ) -> None:
+        self.home = home
+        self.directory = directory
+        self.json = json
+        self.quiet = quiet
+        self.verbose = verbose
+        self.paint = Palette(wants_colour(sys.stdout, os.environ) and not json)
+
+    @classmethod
+    def of(cls, parsed: argparse.Namespace) -> Console:
+        """The console that the global options ask for."""
+        return cls(
+            home=parsed.home,
+            directory=parsed.workspace,
+            json=parsed.json,
+            quiet=parsed.quiet,
+            verbose=parsed.verbose,
+        )
+
+    # -- words --------------------------------------------------------------------------------------------------
+
+    def say(self, *lines: str) -> None:
+        """Print ``lines``, which must be `visible` already, on standard output; nothing with ``-q`` or ``--json``."""
+        if not self.quiet and not self.json:
+            self.answer(lines)
+
+    def answer(self, lines: Iterable[str]) -> None:
+        """Print what was asked for: also with ``-q``."""
+        sys.stdout.writelines(f"{line}\n" for line in lines)
+
+    def write(self, pieces: Iterable[bytes]) -> None:
+        """Write bytes to standard output as they are, all of them."""
+        sys.stdout.flush()
+        out = sys.stdout.buffer
+        for piece in pieces:
+            # Without buffering (PYTHONUNBUFFERED) a write may take only a part, as a pipe's does when its reader goes.
+            rest = memoryview(piece)
+            while rest:
+                rest = rest[out.write(rest) :]
+        out.flush()
+
+    def give(self, value: dict[str, Any]) -> None:
+        """Print the one JSON object of ``--json``."""
+        import json
+
+        self.write((json.dumps(value).encode() + b"\n",))
+
+    def warn(self, text: str) -> None:
+        """A warning on standard error, as an object with ``--json``; nothing with ``-q``."""
+        if self.quiet:
+            return
+        if self.json:
+            import json
+
+            sys.stderr.write(json.dumps({"warning": {"message": text}}) + "\n")
+        else:
+            sys.stderr.write(f"holdfast: warning: {visible(text)}\n")
+        sys.stderr.flush()
+
+    @property
+    def interactive(self) -> bool:
+        """True if a person can be asked: at a terminal, and not through ``--json`` or ``-q``."""
+        return is_terminal(sys.stdin) and is_terminal(sys.stderr) and not self.json and not self.quiet
+
+    def progress(self) -> AbstractContextManager[Progress | None]:
+        """To be entered around long work; gives its ``progress``: None unless standard error is a terminal."""
+        if self.quiet or not is_terminal(sys.stderr):
+            return nullcontext()
+        from holdfast.cli.progress import Bar
+
+        return Bar(sys.stderr)
+
+    # -- the workspace ------------------------------------------------------------------------------------------
+
+    def open(self, *, offer: bool = True) -> Workspace:
+        """Open the workspace at or above the directory; warn of a restore that was cut short (if ``offer``)."""
+        import holdfast
+
+        workspace = holdfast.open(self.directory or ".", home=self.home)
+        self.prepare_log()
+        if offer and (unfinished := workspace.unfinished()) is not None:
+            self.warn(
+                f"a {unfinished.operation} to {unfinished.target[:12]} was cut short, and files may be half way; "
+                "`holdfast restore --continue` finishes it, `holdfast restore --abort` goes back"
+            )
+        return workspace
+
+    def prepare_log(self, *, news: bool = False) -> None:
+        """Send what the rooms below log to standard error: warnings, with ``news`` what goes on, with ``-v`` all."""
+        if self.verbose or news or "logging" in sys.modules:
+            from holdfast.cli.logs import to_stderr
+
+            level = "DEBUG" if self.verbose else "ERROR" if self.quiet else "INFO" if news else "WARNING"
+            to_stderr(level, as_json=self.json)
+
+    def paths(self, workspace: Workspace, given: Iterable[str]) -> list[bytes]:
+        """The paths in the workspace that PATH arguments mean: relative to the current directory, if that is inside it.
+
+        From elsewhere they are relative to the workspace's root. The root itself is the empty path. Raises
+        `UsageError` for a path that lies outside.
+        """
+        wanted = [os.fsencode(path) for path in given]
+        if not wanted:
+            return []
+        try:
+            current = os.getcwdb()
+        except FileNotFoundError:  # deleted while the shell was in it
+            current = workspace.path
+        return [inside(workspace.path, path, current) for path in wanted]
+
+
+def inside(root: bytes, path: bytes, current: bytes) -> bytes:
+    """``path`` relative to ``root``; ``current`` is what it is relative to, or the root if that lies elsewhere."""
+    prefix = b"" if root == b"/" else root
+    start = current if current == root or current.startswith(prefix + b"/") else root
+    absolute = os.path.normpath(path if path.startswith(b"/") else start + b"/" + path)
+    beyond_links = os.path.realpath(os.path.dirname(absolute)) + b"/" + os.path.basename(absolute)
+    for candidate in (absolute, beyond_links):
+        if candidate == root:
+            return b""
+        if candidate.startswith(prefix + b"/"):
+            return candidate[len(prefix) + 1 :]
+    raise UsageError(f"{show_path(path)} is outside the workspace {show_path(root)}")

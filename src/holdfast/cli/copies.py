@@ -1,0 +1,107 @@
+"""``fork``, ``export`` and ``import``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.cli.command import Command, text
+from holdfast.cli.terminal import plural, show_path, visible
+from holdfast.cli.wording import files, short
+
+if TYPE_CHECKING:
+    import argparse
+
+    from holdfast.cli.console import Console
+
+
+def _configure_fork(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "holdfast fork [ID] DIR"
+    parser.add_argument("name", metavar="ID", nargs="?", type=text, default="@", help="the checkpoint (default: @)")
+    parser.add_argument("directory", metavar="DIR", help="the new directory; it must not exist, or be empty")
+
+
+def _fork(console: Console, arguments: argparse.Namespace) -> int:
+    from holdfast.engine import encoding
+
+    with console.open() as workspace, console.progress() as progress:
+        result = workspace.fork(arguments.name, arguments.directory, progress=progress)
+    if console.json:
+        console.give(encoding.forked(result))
+    else:
+        console.say(
+            f"Forked {short(result.source)} into {show_path(result.path)}: {files(result.written)} written.",
+            "It is a workspace of its own, with its own history.",
+        )
+    return 0
+
+
+def _configure_export(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "holdfast export ID [ID ...] FILE"
+    parser.add_argument("names", metavar="ID", nargs="+", type=text, help="the checkpoints; their ancestors come along")
+    parser.add_argument("file", metavar="FILE", help="the bundle to write, customarily called *.tar.zst")
+
+
+def _export(console: Console, arguments: argparse.Namespace) -> int:
+    with console.open() as workspace:
+        ids = workspace.export(arguments.names, arguments.file)
+    if console.json:
+        console.give({"file": _as_text(arguments.file), "checkpoints": list(ids)})
+    else:
+        console.say(f"Wrote {plural(len(ids), 'checkpoint')} to {visible(arguments.file)}.")
+    return 0
+
+
+def _configure_import(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="a bundle that `holdfast export` wrote")
+
+
+def _import(console: Console, arguments: argparse.Namespace) -> int:
+    with console.open() as workspace:
+        ids = workspace.import_(arguments.file)
+    if console.json:
+        console.give({"file": _as_text(arguments.file), "checkpoints": list(ids)})
+    else:
+        console.say(
+            f"Took in {plural(len(ids), 'checkpoint')} from {visible(arguments.file)}.",
+            *(f"  {short(checkpoint)}" for checkpoint in ids),
+        )
+    return 0
+
+
+def _as_text(path: str) -> str:
+    from os import fsencode
+
+    from holdfast.model.paths import display
+
+    return display(fsencode(path))
+
+
+COMMANDS = {
+    "fork": Command(
+        description="Write a checkpoint out into a new directory, as a workspace of its own whose history "
+        "begins there. What both share is stored once.",
+        configure=_configure_fork,
+        run=_fork,
+        examples=(
+            ("holdfast fork ../attempt-2", "the newest checkpoint"),
+            ("holdfast fork before-upgrade ../other", "another one"),
+        ),
+        exits=((4, "refused: the directory is not empty"), (5, "stored content is damaged")),
+    ),
+    "export": Command(
+        description="Write checkpoints, with all their ancestors and content, to one file. It appears whole or "
+        "not at all.",
+        configure=_configure_export,
+        run=_export,
+        examples=(("holdfast export @ backup.tar.zst", "the newest and all before it"),),
+        exits=((5, "stored content is damaged"),),
+    ),
+    "import": Command(
+        description="Take in the checkpoints of a bundle, as checkpoints of this workspace. The tree is not "
+        "changed. All of the file is verified before anything of it is taken in.",
+        configure=_configure_import,
+        run=_import,
+        examples=(("holdfast import backup.tar.zst && holdfast log", "take it in and look"),),
+        exits=((4, "refused: a checkpoint of the same id is here and is another one"), (5, "the file is damaged")),
+    ),
+}

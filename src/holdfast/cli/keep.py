@@ -1,0 +1,221 @@
+"""``forget``, ``gc``, ``verify`` and ``stats``."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from holdfast.cli.command import Command, text, whole_number
+from holdfast.cli.terminal import plural, show_path, size, visible, when
+from holdfast.cli.wording import named
+from holdfast.model.errors import HoldfastError, IntegrityError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast.cli.console import Console
+    from holdfast.engine.results import Forgotten, Stats
+    from holdfast.engine.retention import Policy
+
+
+def duration(argument: str) -> float:
+    """An argument that is a time: seconds, or a number with a unit, as in ``90m`` or ``7d``."""
+    from holdfast.model.config import parse_duration
+
+    try:
+        return parse_duration(argument)
+    except (HoldfastError, ValueError) as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _configure_forget(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("names", metavar="ID", nargs="*", type=text, help="the checkpoints to drop")
+    rules = parser.add_argument_group("what to keep (without any, the retention rules of the configuration apply)")
+    rules.add_argument("--keep-last", metavar="N", type=whole_number, default=0, help="the newest N")
+    for span in ("hourly", "daily", "weekly", "monthly"):
+        rules.add_argument(
+            f"--keep-{span}", metavar="N", type=whole_number, default=0, help=f"{span}, one for each of the last N"
+        )
+    rules.add_argument(
+        "--keep-within",
+        metavar="T",
+        type=duration,
+        default=0.0,
+        help="all younger than T before the newest: 90m, 12h, 7d",
+    )
+    rules.add_argument(
+        "--keep-label",
+        metavar="LABEL",
+        type=text,
+        action="append",
+        default=[],
+        help="those with this label (or pattern)",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="only say what would go, and why the rest stays")
+
+
+def _forget(console: Console, arguments: argparse.Namespace) -> int:
+    from holdfast.engine import encoding
+
+    policy = _policy(arguments)
+    if policy is not None and arguments.names:
+        raise UsageError("either name checkpoints, or say what to keep", hint="`holdfast forget --help` shows both")
+    with console.open() as workspace:
+        result = workspace.forget(arguments.names, policy=policy, dry_run=arguments.dry_run)
+    if console.json:
+        console.give(encoding.forgotten(result))
+    else:
+        console.say(*_forgotten_lines(result, verbose=console.verbose))
+    return 0
+
+
+def _policy(arguments: argparse.Namespace) -> Policy | None:
+    """What the ``--keep-…`` flags ask for; None if there are none."""
+    from holdfast.engine.retention import Policy
+
+    policy = Policy(
+        keep_last=arguments.keep_last,
+        keep_hourly=arguments.keep_hourly,
+        keep_daily=arguments.keep_daily,
+        keep_weekly=arguments.keep_weekly,
+        keep_monthly=arguments.keep_monthly,
+        keep_within=arguments.keep_within,
+        keep_label=tuple(arguments.keep_label),
+    )
+    return None if policy == Policy() else policy
+
+
+def _forgotten_lines(result: Forgotten, *, verbose: bool) -> Iterator[str]:
+    verb = "Would forget" if result.dry_run else "Forgot"
+    yield f"{verb} {plural(len(result.removed), 'checkpoint')}, kept {len(result.kept):,}."
+    for item in result.removed:
+        yield f"  - {named(item)}  {when(item.created_at)}  {item.kind}"
+    if result.dry_run or verbose:
+        for item, why in result.kept:
+            yield f"  = {named(item)}  {when(item.created_at)}  {item.kind}: {visible(', '.join(why))}"
+    if result.removed and not result.dry_run:
+        yield "`holdfast gc` frees what nothing needs any more, after the grace time."
+
+
+def _configure_gc(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--grace",
+        metavar="T",
+        type=duration,
+        help="spare what was needed within this time: 0, 90m, 24h (default: gc.grace)",
+    )
+
+
+def _gc(console: Console, arguments: argparse.Namespace) -> int:
+    from holdfast.engine import encoding
+
+    with console.open() as workspace, console.progress() as progress:
+        result = workspace.gc(grace=arguments.grace, progress=progress)
+    if console.json:
+        console.give(encoding.collected(result))
+    else:
+        console.say(
+            f"Deleted {plural(result.blobs_deleted, 'blob')}, freed {size(result.bytes_freed)}, "
+            f"rewrote {plural(result.packs_rewritten, 'pack')}."
+        )
+    return 0
+
+
+def _configure_verify(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--read-data", action="store_true", help="read and hash every stored byte as well")
+
+
+def _verify(console: Console, arguments: argparse.Namespace) -> int:
+    from holdfast.engine import encoding
+
+    with console.open() as workspace, console.progress() as progress:
+        result = workspace.verify(read_data=arguments.read_data, progress=progress)
+    looked_at = f"{plural(result.checkpoints, 'checkpoint')}, {plural(result.blobs, 'blob')}"
+    if console.json:
+        console.give(encoding.verified(result))
+    elif result.ok:
+        console.say(f"No problem found: {looked_at}.")
+    else:
+        console.answer(
+            f"{problem.kind}: {visible(problem.object)}: {visible(problem.message)}" for problem in result.problems
+        )
+    if not result.ok:
+        raise IntegrityError(
+            f"{plural(len(result.problems), 'problem')} found in {looked_at}",
+            hint="`holdfast checkpoint --full-hash` stores again what the tree still holds; a bundle can be imported",
+        )
+    return 0
+
+
+def _configure_stats(parser: argparse.ArgumentParser) -> None:
+    del parser
+
+
+def _stats(console: Console, arguments: argparse.Namespace) -> int:
+    from holdfast.engine import encoding
+
+    del arguments
+    with console.open() as workspace:
+        result = workspace.stats()
+    if console.json:
+        console.give(encoding.stats(result))
+    else:
+        console.answer(_stats_lines(result))
+    return 0
+
+
+def _stats_lines(result: Stats) -> Iterator[str]:
+    facts = (
+        ("workspaces", f"{result.workspaces:,}"),
+        ("checkpoints", f"{result.checkpoints:,}"),
+        ("blobs", f"{result.blobs:,}, {size(result.content_bytes)} of content"),
+        ("pages", f"{result.pages:,}"),
+        ("packs", f"{result.packs:,}"),
+        ("stored", f"{size(result.stored_bytes)}, of which {size(result.dead_bytes)} will be freed"),
+        ("catalog", size(result.catalog_bytes)),
+    )
+    yield from (f"{name:<11}  {value}" for name, value in facts)
+    if result.largest:
+        yield "largest in the newest checkpoint:"
+        yield from (f"  {size(total):>8}  {show_path(path)}" for path, total in result.largest)
+
+
+COMMANDS = {
+    "forget": Command(
+        description="Drop checkpoints: the ones named, or those that a policy does not keep. What a fork stands "
+        "on, and the newest, stay. The content is freed later, by `holdfast gc`.",
+        configure=_configure_forget,
+        run=_forget,
+        examples=(
+            ("holdfast forget --dry-run", "what the configured rules would drop"),
+            ("holdfast forget --keep-last 10 --keep-daily 7", "a policy of your own"),
+            ("holdfast forget 3f2a9c", "one checkpoint"),
+        ),
+        exits=((4, "refused: something stands on a checkpoint that was named"),),
+    ),
+    "gc": Command(
+        description="Delete content that no checkpoint has needed for the grace time (24 h unless configured). "
+        "It can be interrupted at any point, and runs beside everything else.",
+        configure=_configure_gc,
+        run=_gc,
+        examples=(
+            ("holdfast gc", "free what can be freed"),
+            ("holdfast gc --grace 0", "at once, without a grace time"),
+        ),
+        exits=((4, "refused: another collection is running"),),
+    ),
+    "verify": Command(
+        description="Prove that the store is sound: every reference, every count, every checksum of what "
+        "describes it; with --read-data every stored byte as well. Names what is damaged.",
+        configure=_configure_verify,
+        run=_verify,
+        examples=(("holdfast verify", "quickly"), ("holdfast verify --read-data", "thoroughly")),
+        exits=((5, "something is damaged or missing"),),
+    ),
+    "stats": Command(
+        description="What takes the space, in the whole store and in the newest checkpoint of this workspace.",
+        configure=_configure_stats,
+        run=_stats,
+        examples=(("holdfast stats", "in words"), ("holdfast stats --json", "for programs")),
+    ),
+}

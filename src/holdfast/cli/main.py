@@ -1,0 +1,162 @@
+"""The entry point: find the command, run it, and turn every way to fail into a message and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import NamedTuple
+
+from holdfast.model.errors import HoldfastError, StorageError, UsageError
+
+_FLAGS = ("--json", "--quiet", "--verbose")
+_WITH_VALUE = ("--home", "--workspace", "-w")
+_QUIET_OR_VERBOSE = frozenset("-qv")
+
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+
+class Line(NamedTuple):
+    """A command line, taken apart as far as that goes without knowing the command."""
+
+    command: str | None
+    """A command's name, or ``--help`` or ``--version`` where one of those comes first; None: nothing was asked for."""
+    arguments: list[str]
+    """What is left for the command's own parser: global options in front of its name, and all that is behind it."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line ``argv`` (default: the process's) and return the exit code. Never raises for a failure."""
+    arguments = sys.argv[1:] if argv is None else argv
+    as_json, verbose = _wants(arguments)
+    try:
+        code = _run(take_apart(arguments))
+        sys.stdout.flush()
+        return code
+    except HoldfastError as failure:
+        return _report(failure, as_json)
+    except KeyboardInterrupt:
+        _write_error("holdfast: interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:
+        _silence_stdout()
+        return BROKEN_PIPE
+    except Exception as error:  # noqa: BLE001 - the last resort: a person must not be shown a traceback
+        return _report_unexpected(error, as_json, verbose)
+
+
+def take_apart(argv: list[str]) -> Line:
+    """Find the command among ``argv``; raises `UsageError` on an option in front of it that is no global one."""
+    leading: list[str] = []
+    at = 0
+    while at < len(argv):
+        word = argv[at]
+        if word in ("-h", "--help", "--version"):
+            return Line("--help" if word == "-h" else word, leading)
+        if not word.startswith("-"):
+            return Line(word, leading + argv[at + 1 :])
+        if word in _WITH_VALUE:
+            if at + 1 == len(argv):
+                raise UsageError(f"{word} needs a directory")
+            leading += argv[at : at + 2]
+            at += 2
+        elif word in _FLAGS or word.startswith(("--home=", "--workspace=", "-w")) or _QUIET_OR_VERBOSE.issuperset(word):
+            leading.append(word)
+            at += 1
+        else:
+            raise UsageError(f"unknown option {word!r}", hint="`holdfast --help` lists the options and commands")
+    return Line(None, leading)
+
+
+def _run(line: Line) -> int:
+    if line.command == "--version":
+        from holdfast import __version__
+
+        sys.stdout.write(f"holdfast {__version__}\n")
+        return 0
+    from holdfast.cli import catalogue
+
+    if line.command is None:
+        sys.stderr.write(catalogue.overview())
+        return UsageError.exit_code
+    if line.command == "--help":
+        sys.stdout.write(catalogue.overview())
+        return 0
+    name = catalogue.ALIASES.get(line.command, line.command)
+    if name not in catalogue.names():
+        raise _unknown(line.command)
+    from holdfast.cli.command import parse
+    from holdfast.cli.console import Console
+
+    command = catalogue.load(name)
+    parsed = parse(name, command, line.arguments)
+    return 0 if parsed is None else command.run(Console.of(parsed), parsed)
+
+
+def _unknown(word: str) -> UsageError:
+    from difflib import get_close_matches
+
+    from holdfast.cli import catalogue
+    from holdfast.cli.terminal import visible
+
+    near = get_close_matches(word, [*catalogue.names(), *catalogue.ALIASES], n=1)
+    hint = f"did you mean `holdfast {near[0]}`?" if near else "`holdfast --help` lists the commands"
+    return UsageError(f"there is no command '{visible(word)}'", hint=hint)
+
+
+def _wants(argv: list[str]) -> tuple[bool, bool]:
+    """Whether ``--json`` and ``-v`` were asked for, as well as can be told when the rest of the line makes no sense."""
+    words = argv[: argv.index("--")] if "--" in argv else argv
+    verbose = any(word == "--verbose" or (word[:1] == "-" and word[1:2] != "-" and "v" in word) for word in words)
+    return "--json" in words, verbose
+
+
+def _report(failure: HoldfastError, as_json: bool) -> int:
+    if as_json:
+        import json
+
+        from holdfast.engine import encoding
+
+        _write_error(json.dumps(encoding.error(failure)))
+        return failure.exit_code
+    from holdfast.cli.terminal import visible
+
+    _write_error(f"holdfast: {visible(failure.message)}")
+    if failure.hint:
+        _write_error(f"  hint: {visible(failure.hint)}")
+    return failure.exit_code
+
+
+def _report_unexpected(error: Exception, as_json: bool, verbose: bool) -> int:
+    if verbose:
+        import traceback
+
+        from holdfast.cli.terminal import visible
+
+        for line in "".join(traceback.format_exception(error)).splitlines():
+            _write_error(visible(line))
+    if isinstance(error, OSError):
+        where = f": {os.fsdecode(error.filename)}" if error.filename else ""
+        return _report(StorageError(f"{error.strerror or error}{where}", hint="-v shows where this happened"), as_json)
+    bug = HoldfastError(
+        f"this is a bug: {type(error).__name__}: {error}",
+        hint="please report it, with what the same command prints with -v",
+        code="bug",
+    )
+    return _report(bug, as_json)
+
+
+def _write_error(text: str) -> None:
+    try:
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+    except OSError:
+        # Nobody listens; the exit code still tells.
+        return
+
+
+def _silence_stdout() -> None:
+    """Point standard output nowhere, so that the interpreter's own flush at exit does not fail again."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

@@ -1,0 +1,142 @@
+"""``init`` and ``checkpoint``."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from holdfast.cli.command import Command, text
+from holdfast.cli.terminal import ask, plural, show_path, size, visible
+from holdfast.cli.wording import counted, files, named, short
+from holdfast.model.errors import RefusedError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from holdfast.cli.console import Console
+    from holdfast.engine.workspace import Workspace
+
+
+def _configure_init(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("directory", metavar="DIR", nargs="?", help="the directory (default: -w, else the current one)")
+    parser.add_argument("--force", action="store_true", help="also a directory that nobody means, such as $HOME")
+    parser.add_argument(
+        "--write-ignore",
+        action="store_true",
+        help="write the default exclusions to .checkpointignore, to be edited and committed",
+    )
+
+
+def _init(console: Console, arguments: argparse.Namespace) -> int:
+    import holdfast
+
+    where = arguments.directory or console.directory or "."
+    with holdfast.init(
+        where, home=console.home, force=arguments.force, write_ignore=arguments.write_ignore
+    ) as workspace:
+        console.prepare_log()
+        if console.json:
+            console.give({"workspace": workspace.id, "path": os_text(workspace.path), "created": workspace.new})
+        elif workspace.new:
+            console.say(f"Remembering {show_path(workspace.path)}. `holdfast checkpoint` saves its state.")
+        else:
+            console.say(f"{show_path(workspace.path)} is remembered already.")
+    return 0
+
+
+def os_text(path: bytes) -> str:
+    """A path as JSON has it."""
+    from holdfast.model.paths import display
+
+    return display(path)
+
+
+def _configure_checkpoint(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-m", "--label", metavar="LABEL", type=text, default="", help="a name to find it by; labelled ones are kept"
+    )
+    parser.add_argument("--message", metavar="TEXT", type=text, default=None, help="why it was made")
+    parser.add_argument("--author", metavar="NAME", type=text, default=None, help="who made it: a person or an agent")
+    parser.add_argument("--command", metavar="LINE", type=text, default=None, help="the command it was made for")
+    parser.add_argument(
+        "--full-hash", action="store_true", help="read every file, instead of trusting what is known of unchanged ones"
+    )
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask before capturing something huge")
+
+
+def _checkpoint(console: Console, arguments: argparse.Namespace) -> int:
+    from holdfast.engine import encoding
+
+    with console.open() as workspace:
+        warn_if_huge(console, workspace, ask_first=not arguments.yes)
+        with console.progress() as progress:
+            result = workspace.checkpoint(
+                arguments.label,
+                message=_given(arguments.message, "HOLDFAST_MESSAGE"),
+                author=arguments.author,
+                command=_given(arguments.command, "HOLDFAST_COMMAND"),
+                full_hash=arguments.full_hash,
+                progress=progress,
+            )
+    if console.json:
+        console.give(encoding.checkpoint(result))
+        return 0
+    made = result.checkpoint
+    if result.created:
+        console.say(
+            f"Saved {console.paint(named(made), 'bold')}: {counted(made.changes)}.",
+            f"  {files(made.total_files)}, {size(made.stored_bytes)} stored, {result.elapsed_ms:.0f} ms",
+        )
+    else:
+        console.say(f"Nothing has changed since {named(made)}.")
+    if result.not_captured:
+        number = plural(len(result.not_captured), "path is", "paths are")
+        console.say(f"  {number} not captured; `holdfast show {short(made.id)}` lists them with the reasons")
+    return 0
+
+
+def _given(value: str | None, variable: str) -> str:
+    return os.environ.get(variable, "") if value is None else value
+
+
+def warn_if_huge(console: Console, workspace: Workspace, *, ask_first: bool) -> None:
+    """Before a first checkpoint of something huge: say what makes it so; at a terminal, go on only if told to."""
+    estimate = workspace.estimate()
+    if estimate is None:
+        return
+    console.warn(
+        f"{show_path(workspace.path)} holds {files(estimate.files)}, {size(estimate.bytes)}; the biggest: "
+        + ", ".join(
+            f"{visible(os_text(path))} ({files(number)}, {size(total)})" for path, number, total in estimate.biggest
+        )
+    )
+    console.warn("what should not be saved can be listed in .checkpointignore, in the syntax of .gitignore")
+    if ask_first and console.interactive and ask("Save all of it? [y/n] ", "yn") == "n":
+        raise RefusedError("nothing was saved", hint="--yes saves it without asking", code="declined")
+
+
+COMMANDS = {
+    "init": Command(
+        description="Begin to remember a directory. Nothing is written into it; everything is kept in the home "
+        "(--home). Doing it again is harmless.",
+        configure=_configure_init,
+        run=_init,
+        examples=(
+            ("holdfast init", "the current directory"),
+            ("holdfast init ~/work/shop --write-ignore", "another one, with the default exclusions as a file"),
+        ),
+        exits=((4, "refused: a directory that nobody means; --force insists"),),
+    ),
+    "checkpoint": Command(
+        description="Save the present state of the workspace. If nothing has changed there is no new "
+        "checkpoint, and it says so. What .gitignore and .checkpointignore exclude is not saved.",
+        configure=_configure_checkpoint,
+        run=_checkpoint,
+        examples=(
+            ("holdfast checkpoint", "save now"),
+            ("holdfast checkpoint -m before-upgrade", "save under a name that can be used later"),
+            ("holdfast save --author claude --message 'tests pass'", "say who and why"),
+        ),
+        exits=((4, "refused: another process holds the workspace, or the store is at its quota"),),
+    ),
+}

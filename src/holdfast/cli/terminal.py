@@ -1,0 +1,119 @@
+"""What a terminal may be shown: escaped text, colours, plain numbers and times, and questions."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from typing import TYPE_CHECKING, TextIO
+
+from holdfast.model.paths import display
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# C0, DEL and C1 drive terminals; the bidirectional and line-separating characters make text read as what it is not;
+# lone surrogates cannot be written at all.
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+_COLOURS = {
+    "bold": "1",
+    "dim": "2",
+    "red": "31",
+    "green": "32",
+    "yellow": "33",
+    "blue": "34",
+    "magenta": "35",
+    "cyan": "36",
+}
+
+STATUS_COLOURS = {"A": "green", "M": "yellow", "D": "red", "R": "cyan", "T": "magenta"}
+"""The colour of each status letter."""
+
+
+def visible(text: str) -> str:
+    r"""``text`` on one line; characters that could drive or deceive a terminal become ``\xHH`` of their UTF-8 bytes."""
+    return _UNSAFE.sub(_escape, text)
+
+
+def _escape(match: re.Match[str]) -> str:
+    character = match[0]
+    if "\udc80" <= character <= "\udcff":
+        return f"\\x{ord(character) - 0xDC00:02x}"
+    return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", "surrogatepass"))
+
+
+def show_path(path: bytes) -> str:
+    r"""A path for people: `holdfast.model.paths.display`, made `visible`; ``parse_display`` still turns it back."""
+    return visible(display(path))
+
+
+def visible_line(line: bytes) -> str:
+    """A line of a file's content, `visible` but for its tabs; a newline at its end is dropped."""
+    return "\t".join(map(visible, line.removesuffix(b"\n").decode("utf-8", "surrogateescape").split("\t")))
+
+
+class Palette:
+    """Colours text, or leaves it as it is."""
+
+    __slots__ = ("on",)
+
+    def __init__(self, on: bool) -> None:
+        self.on = on
+
+    def __call__(self, text: str, *styles: str) -> str:
+        """``text`` in ``styles`` (names of `_COLOURS`); unchanged when colours are off."""
+        if not self.on or not styles:
+            return text
+        return f"\x1b[{';'.join(_COLOURS[style] for style in styles)}m{text}\x1b[0m"
+
+
+def wants_colour(stream: TextIO, environment: Mapping[str, str]) -> bool:
+    """True on a terminal that can show colours, unless ``NO_COLOR`` (no-color.org) or ``TERM=dumb`` says otherwise."""
+    return is_terminal(stream) and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """True if ``stream`` is open and a person sits at it."""
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:
+        return False
+
+
+def size(number: int) -> str:
+    """Bytes for people: ``812 B``, ``6.7 kB``, ``1.2 GB`` (powers of 1000)."""
+    amount = float(number)
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 999.5:
+            return f"{amount:.0f} {unit}" if unit == "B" or amount >= 99.5 else f"{amount:.1f} {unit}"
+        amount /= 1000
+    return f"{amount:.1f} TB"
+
+
+def when(microseconds: int) -> str:
+    """A time in the machine's own zone: ``2026-02-11 15:04:05``."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(microseconds // 1_000_000))
+
+
+def plural(number: int, noun: str, many: str | None = None) -> str:
+    """``1 file``, ``2 files``, ``12,000 files``."""
+    return f"{number:,} {noun if number == 1 else many or noun + 's'}"
+
+
+def ask(question: str, answers: str) -> str:
+    """Put ``question`` on standard error and return the first letter of the reply, if it is one of ``answers``.
+
+    Asks again up to three times; the end of input, and anything else, is the last of ``answers`` (the careful one).
+    """
+    for _ in range(3):
+        sys.stderr.write(question)
+        sys.stderr.flush()
+        reply = sys.stdin.readline()
+        if not reply:
+            sys.stderr.write("\n")
+            break
+        letter = reply.strip().lower()[:1]
+        if letter and letter in answers:
+            return letter
+    return answers[-1]

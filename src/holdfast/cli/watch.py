@@ -1,0 +1,102 @@
+"""``watch``: in the foreground, in the background, and its end."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from holdfast.cli.command import Command
+from holdfast.cli.save import warn_if_huge
+from holdfast.cli.terminal import show_path, visible
+
+if TYPE_CHECKING:
+    import argparse
+
+    from holdfast.cli.console import Console
+    from holdfast.engine.workspace import Workspace
+    from holdfast.files.watch import Watcher
+
+
+def _configure(parser: argparse.ArgumentParser) -> None:
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--detach", action="store_true", help="run in the background; return when it is at work")
+    form.add_argument("--stop", action="store_true", help="end the watcher of this workspace, and wait until it has")
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask before capturing something huge")
+
+
+def _watch(console: Console, arguments: argparse.Namespace) -> int:
+    with console.open() as workspace:
+        if arguments.stop:
+            return _stop(console, workspace)
+        warn_if_huge(console, workspace, ask_first=not arguments.yes)
+        return _detach(console, workspace) if arguments.detach else _stay(console, workspace)
+
+
+def _stay(console: Console, workspace: Workspace) -> int:
+    def ready(watcher: Watcher) -> None:
+        if console.json:
+            from holdfast.model.paths import display
+
+            console.give({"event": "watching", "workspace": display(workspace.path), "backend": watcher.backend})
+        else:
+            console.say(f"Watching {show_path(workspace.path)} by {watcher.backend}; Ctrl-C ends it.")
+        if watcher.limits:
+            console.warn(watcher.limits)
+        sys.stdout.flush()
+
+    console.prepare_log(news=True)
+    workspace.watch(ready=ready)
+    if console.json:
+        console.give({"event": "stopped"})
+    else:
+        console.say("Stopped; everything is saved.")
+    return 0
+
+
+def _detach(console: Console, workspace: Workspace) -> int:
+    from holdfast.engine.detaching import start_detached
+
+    # -P: the directory that it is started in must not be searched for modules.
+    words = [sys.executable, "-P", "-m", "holdfast", "--home", workspace.home, "-w", workspace.path, "watch", "--yes"]
+    watching = start_detached(words, workspace.folder)
+    if console.json:
+        console.give({"pid": watching.pid, "backend": watching.backend, "limits": watching.limits})
+    else:
+        console.say(
+            f"Watching {show_path(workspace.path)} by {watching.backend}, process {watching.pid}. "
+            "`holdfast watch --stop` ends it."
+        )
+        if watching.limits:
+            console.warn(visible(watching.limits))
+    return 0
+
+
+def _stop(console: Console, workspace: Workspace) -> int:
+    from holdfast.engine.beside import connect
+
+    beside = connect(workspace.folder)
+    if beside is not None:
+        with beside:
+            beside.stop()
+    if console.json:
+        console.give({"stopped": beside is not None})
+    else:
+        console.say("No watcher was running." if beside is None else "The watcher has stopped; everything is saved.")
+    return 0
+
+
+COMMANDS = {
+    "watch": Command(
+        description="Save whenever something has changed: five seconds after the last change, at the latest after five "
+        "minutes, at most sixty times an hour (all of it can be configured). Other commands are faster while "
+        "it runs.",
+        configure=_configure,
+        run=_watch,
+        examples=(
+            ("holdfast watch", "until Ctrl-C"),
+            ("holdfast watch --detach", "in the background"),
+            ("holdfast watch --stop", "no more"),
+        ),
+        exits=((4, "refused: a watcher is at work in this workspace already"),),
+    ),
+}

@@ -1,0 +1,59 @@
+"""The phrases that several commands share: checkpoints, counts, lists of paths."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.cli.terminal import STATUS_COLOURS, Palette, plural, show_path, visible
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from holdfast.model.checkpoint import Checkpoint
+    from holdfast.model.entries import Change, Counts, NotCaptured
+
+SHORT = 12
+"""How many digits of an id people are shown; any unique prefix is enough to name it."""
+
+
+def short(checkpoint_id: str) -> str:
+    """The beginning of an id."""
+    return checkpoint_id[:SHORT]
+
+
+def named(checkpoint: Checkpoint) -> str:
+    """``3f2a9c1b04de "before the refactoring"``."""
+    label = f' "{visible(checkpoint.label)}"' if checkpoint.label else ""
+    return f"{short(checkpoint.id)}{label}"
+
+
+def counted(counts: Counts) -> str:
+    """``12 added, 3 modified, 1 deleted``, without what is 0; ``no changes`` if all are."""
+    parts = ((counts.added, "added"), (counts.modified, "modified"), (counts.deleted, "deleted"))
+    return ", ".join(f"{number:,} {what}" for number, what in parts if number) or "no changes"
+
+
+def compact(counts: Counts) -> str:
+    """``+12 ~3 -1``, without what is 0."""
+    parts = (("+", counts.added), ("~", counts.modified), ("-", counts.deleted))
+    return " ".join(f"{sign}{number}" for sign, number in parts if number) or "="
+
+
+def status_line(paint: Palette, letter: str, *paths: bytes) -> str:
+    """``M src/main.py``; two paths for a rename."""
+    return paint(f"{letter} {' -> '.join(map(show_path, paths))}", STATUS_COLOURS[letter])
+
+
+def changed(paint: Palette, changes: Iterable[Change]) -> list[str]:
+    """One line for each of ``changes``."""
+    return [f"  {status_line(paint, change.status, change.path)}" for change in changes]
+
+
+def reasons(items: Sequence[NotCaptured]) -> list[str]:
+    """One line for each path, with the reason behind it."""
+    return [f"  {show_path(item.path)}: {visible(item.reason)}" for item in items]
+
+
+def files(number: int) -> str:
+    """``1 file``, ``2 files``."""
+    return plural(number, "file")

@@ -1,0 +1,131 @@
+"""A workspace and the command line over it; whatever a test did to the store, `verify` must find nothing afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from holdfast.cli.main import main
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_COMMAND = Path(sys.executable).with_name("holdfast")
+INSTALLED = [str(_COMMAND)] if _COMMAND.exists() else [sys.executable, "-m", "holdfast"]
+"""The command as it is installed beside the interpreter; else the module that it would run."""
+
+
+class Ran(NamedTuple):
+    """What a command left."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """The one object on standard output."""
+        assert self.out.count("\n") == 1, self.out
+        return json.loads(self.out)
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """The error object, the last line on standard error."""
+        return json.loads(self.err.splitlines()[-1])["error"]
+
+
+class Cli:
+    """Runs commands in one workspace."""
+
+    def __init__(self, root: Path, home: Path, capture: pytest.CaptureFixture[str]) -> None:
+        self.root = root
+        self.home = home
+        self._capture = capture
+
+    def __call__(self, *words: str, code: int = 0) -> Ran:
+        """Run a command in this process and check its exit code."""
+        self._capture.readouterr()
+        got = main(list(words))
+        out, err = self._capture.readouterr()
+        ran = Ran(got, out, err)
+        assert ran.code == code, ran
+        assert "Traceback" not in err, ran
+        return ran
+
+    def json(self, *words: str, code: int = 0) -> dict[str, Any]:
+        """Run a command with ``--json`` and return its object; nothing else may be on standard output."""
+        return self(*words, "--json", code=code).json
+
+    def process(self, *words: str, code: int | None = 0, **options: Any) -> subprocess.CompletedProcess[bytes]:
+        """Run the installed command in a process of its own."""
+        done = subprocess.run([*INSTALLED, *words], capture_output=True, check=False, timeout=60, **options)
+        assert code is None or done.returncode == code, done
+        return done
+
+    def write(self, path: str | bytes, content: str | bytes = "") -> Path:
+        """Write a file of the workspace."""
+        file = self.root / os.fsdecode(path)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return file
+
+    def tree(self) -> dict[str, bytes]:
+        """All files of the workspace with their content."""
+        return {
+            str(file.relative_to(self.root)): file.read_bytes()
+            for file in sorted(self.root.rglob("*"))
+            if file.is_file() and not file.is_symlink()
+        }
+
+
+@pytest.fixture(name="place")
+def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory for everything, and an environment that knows nothing of the user's own."""
+    for name in [name for name in os.environ if name.startswith("HOLDFAST_")]:
+        monkeypatch.delenv(name)
+    (tmp_path / "user").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "user"))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
+    return tmp_path
+
+
+@pytest.fixture(name="bare")
+def _bare(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Cli]:
+    """The command line in a directory that is no workspace yet."""
+    root = place / "work"
+    root.mkdir()
+    monkeypatch.chdir(root)
+    cli = Cli(root, place / "home", capsys)
+    yield cli
+    monkeypatch.chdir(root if root.exists() else place)
+    if cli.home.exists() and main(["status", "-q"]) == 0:
+        problems = cli("verify", "--read-data", "--json").json["problems"]
+        assert problems == []
+
+
+@pytest.fixture(name="cli")
+def _cli(bare: Cli) -> Cli:
+    """The command line in a workspace without a checkpoint."""
+    bare("init")
+    return bare
+
+
+@pytest.fixture(name="wait_until")
+def _wait_until() -> Callable[[Callable[[], bool]], None]:
+    """Waits on a condition, with a limit, by asking again and again."""
+    import time
+
+    def wait(condition: Callable[[], bool], limit: float = 20) -> None:
+        end = time.monotonic() + limit
+        while not condition():
+            assert time.monotonic() < end, "waited too long"
+
+    return wait

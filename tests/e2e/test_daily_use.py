@@ -1,0 +1,292 @@
+"""A person's day with the command line: save, look, go back, copy, keep house."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from e2e.conftest import Cli
+
+
+def test_first_steps(bare: Cli) -> None:
+    bare.write("a.txt", "one\n")
+    assert "Remembering" in bare("init").out
+    assert "remembered already" in bare("init").out
+    assert "No checkpoint yet; 1 file to save" in bare("status").out
+    assert bare("log").out.startswith("No checkpoint yet")
+    saved = bare("checkpoint", "-m", "first").out
+    assert '"first": 1 added.' in saved
+    assert "Nothing has changed since" in bare("save").out
+    assert "Nothing has changed since" in bare("status").out
+    (line,) = bare("log").out.splitlines()
+    assert line.startswith("@ ")
+    assert line.endswith("first")
+    assert bare.tree() == {"a.txt": b"one\n"}
+
+
+def test_nothing_is_written_into_the_tree_unless_asked(bare: Cli) -> None:
+    bare("init")
+    bare("checkpoint")
+    assert list(bare.root.iterdir()) == []
+    bare("init", "--write-ignore")
+    assert [file.name for file in bare.root.iterdir()] == [".checkpointignore"]
+
+
+def test_status_names_what_changed(cli: Cli) -> None:
+    cli.write("same", "s")
+    cli.write("edited", "1")
+    cli.write("gone", "g")
+    cli("checkpoint")
+    cli.write("edited", "22")
+    (cli.root / "gone").unlink()
+    cli.write("sub/new", "n")
+    lines = cli("status").out.splitlines()
+    assert lines[1].startswith("3 changes since ")
+    assert lines[2:] == ["  M edited", "  D gone", "  A sub/new"]
+
+
+def test_undo_and_redo_walk_through_the_states(cli: Cli) -> None:
+    for content in ("1", "2", "3"):
+        cli.write("f", content)
+        cli("checkpoint", "-m", f"v{content}")
+    cli.write("f", "4 unsaved")
+    assert "`holdfast redo` brings it back." in cli("undo").out
+    assert cli.tree() == {"f": b"3"}
+    cli("undo", "2")
+    assert cli.tree() == {"f": b"1"}
+    assert cli("undo", "--json", code=3).error["code"] == "nothing_to_undo"
+    cli("redo", "3")
+    assert cli.tree() == {"f": b"4 unsaved"}
+    assert cli("redo", "--json", code=3).error["code"] == "nothing_to_redo"
+    log = cli("log").out
+    assert " undo to " in log
+    assert " redo to " in log
+
+
+def test_undo_of_rm_rf(cli: Cli) -> None:
+    for number in range(30):
+        cli.write(f"d{number % 3}/sub/f{number}", str(number))
+    cli("checkpoint")
+    before = cli.tree()
+    for directory in cli.root.iterdir():
+        shutil.rmtree(directory)
+    assert "30 files written, 0 deleted" in cli("undo").out
+    assert cli.tree() == before
+
+
+def test_restore_saves_what_was_there_and_says_how_to_get_it_back(cli: Cli) -> None:
+    cli.write("keep", "k")
+    cli.write("f", "old")
+    cli("checkpoint", "-m", "old")
+    cli.write("f", "new")
+    cli.write("extra", "x")
+    dry = cli("restore", "old", "--dry-run").out
+    assert "would write   f" in dry
+    assert "would delete  extra" in dry
+    assert cli.tree()["f"] == b"new"
+    out = cli("restore", "old").out
+    assert "1 file written, 1 deleted" in out
+    assert "`holdfast undo` brings it back." in out
+    assert cli.tree() == {"keep": b"k", "f": b"old"}
+    cli("undo")
+    assert cli.tree() == {"keep": b"k", "f": b"new", "extra": b"x"}
+
+
+def test_restore_of_some_paths_relative_to_the_current_directory(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    cli.write("a/f", "1")
+    cli.write("b/f", "1")
+    cli("checkpoint", "-m", "one")
+    cli.write("a/f", "2")
+    cli.write("b/f", "2")
+    monkeypatch.chdir(cli.root / "a")
+    cli("restore", "one", "f")
+    assert cli.tree() == {"a/f": b"1", "b/f": b"2"}
+    cli("restore", "one", "../b")
+    assert cli.tree() == {"a/f": b"1", "b/f": b"1"}
+    assert "outside the workspace" in cli("restore", "one", "../../x", code=2).err
+    assert cli("restore", "one", "nowhere", "--json", code=3).error["code"] == "no_such_path"
+
+
+def test_a_deleted_workspace_comes_back(cli: Cli, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cli.write("f", "1")
+    cli("checkpoint")
+    monkeypatch.chdir(place)
+    shutil.rmtree(cli.root)
+    cli("-w", str(cli.root), "restore", "@")
+    assert cli.tree() == {"f": b"1"}
+
+
+def test_ignored_files_are_not_saved_and_not_deleted(cli: Cli) -> None:
+    cli.write(".gitignore", "*.log\n")
+    cli.write("f", "1")
+    cli("checkpoint", "-m", "one")
+    cli.write("noise.log", "n")
+    cli.write("f", "2")
+    cli("restore", "one")
+    assert cli.tree() == {".gitignore": b"*.log\n", "f": b"1", "noise.log": b"n"}
+
+
+def test_show_and_cat(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    cli.write("sub/f", "first\n")
+    cli("checkpoint", "-m", "colon: here", "--message", "why", "--author", "ada", "--command", "make all")
+    cli.write("sub/f", "second\n")
+    cli("save")
+    shown = cli("show", "@-").out
+    for part in ("colon: here", "why", "ada", "make all", "A sub/f"):
+        assert part in shown
+    assert cli("cat", "@:sub/f").out == "second\n"
+    assert cli("cat", "colon: here:sub/f").out == "first\n"
+    monkeypatch.chdir(cli.root / "sub")
+    assert cli("cat", "@-:f").out == "first\n"
+    assert cli("cat", "@:g", "--json", code=3).error["code"] == "no_such_path"
+    assert cli("cat", "nonsense", code=2).err.startswith("holdfast: 'nonsense' is not ID:PATH")
+
+
+def test_diff_in_all_its_forms(cli: Cli) -> None:
+    text = "".join(f"line {number}\n" for number in range(40))
+    cli.write("f", text)
+    cli.write("old-name", text * 2)
+    cli.write("blob", b"\0one")
+    cli("checkpoint", "-m", "one")
+    cli.write("f", text.replace("line 7\n", "seven\n"))
+    (cli.root / "old-name").rename(cli.root / "new-name")
+    cli.write("blob", b"\0two!")
+    cli.write("added", "a\n")
+    assert cli("diff", "--name-status").out.splitlines() == [
+        "A\tadded",
+        "M\tblob",
+        "M\tf",
+        "R100\told-name\tnew-name",
+    ]
+    stat = cli("diff", "one", "--stat").out
+    assert "f                    |     2 +-" in stat
+    assert "binary, 4 -> 5 bytes" in stat
+    assert stat.endswith("4 files changed, 2 lines added, 1 line removed\n")
+    patch = cli("diff").out
+    assert "-line 7\n+seven\n" in patch
+    assert "rename from old-name\nrename to new-name\n" in patch
+    assert "diff --git a/f b/f" in cli("diff", "--", "f").out
+    assert "old-name" not in cli("diff", "--", "f").out
+    assert "D\told-name" in cli("diff", "--no-renames", "--name-status").out
+    cli("checkpoint", "-m", "two")
+    assert cli("diff").out == ""
+    assert cli("diff", "one..two").out == patch
+    assert cli("diff", "one", "two").out == patch
+    assert cli("diff", "@-..@").out == patch
+
+
+def test_a_patch_made_in_a_pipe_is_one_that_git_applies(cli: Cli, place: Path) -> None:
+    if shutil.which("git") is None:
+        pytest.skip("git is not installed")
+    cli.write("f", "a\nb\nc")
+    cli.write("bin", bytes(range(256)))
+    cli("checkpoint")
+    copy = place / "copy"
+    shutil.copytree(cli.root, copy)
+    cli.write("f", "a\nB\nc\n")
+    cli.write("bin", bytes(reversed(range(256))))
+    cli.write("täglich \t", "x\n")
+    patch = cli.process("diff", "--binary").stdout
+    subprocess.run(["git", "apply"], input=patch, cwd=copy, check=True)
+    assert {f.name: f.read_bytes() for f in copy.iterdir()} == {f.name: f.read_bytes() for f in cli.root.iterdir()}
+
+
+def test_a_path_taken_for_a_checkpoint_is_explained(cli: Cli) -> None:
+    cli.write("src", "1")
+    cli("checkpoint")
+    assert "a path goes behind --" in cli("diff", "src", code=3).err
+
+
+def test_fork_is_a_workspace_of_its_own(cli: Cli, place: Path) -> None:
+    cli.write("f", "1")
+    cli("checkpoint", "-m", "base")
+    cli.write("f", "2")
+    out = cli("fork", "base", str(place / "fork")).out
+    assert "1 file written" in out
+    assert (place / "fork" / "f").read_text() == "1"
+    (place / "fork" / "f").write_text("forked")
+    cli("-w", str(place / "fork"), "checkpoint")
+    assert cli.tree() == {"f": b"2"}
+    cli("checkpoint")
+    graph = cli("log", "--graph", "--all").out
+    assert "| *" in graph
+    assert "| /" in graph
+    assert cli("fork", "@", str(place / "fork"), "--json", code=4).error["code"]
+
+
+def test_bundles_travel_between_homes(cli: Cli, place: Path) -> None:
+    cli.write("f", "1")
+    cli("checkpoint", "-m", "one")
+    cli.write("f", "2")
+    cli("checkpoint", "-m", "two")
+    bundle = str(place / "b.tar.zst")
+    assert "Wrote 2 checkpoints" in cli("export", "@", bundle).out
+    other = ["--home", str(place / "other-home"), "-w", str(place / "other")]
+    (place / "other").mkdir()
+    cli(*other, "init", str(place / "other"))
+    assert "Took in 2 checkpoints" in cli(*other, "import", bundle).out
+    assert cli(*other, "cat", "one:f").out == "1"
+    cli(*other, "restore", "two")
+    assert (place / "other" / "f").read_text() == "2"
+    assert cli.json(*other, "verify", "--read-data")["ok"]
+
+
+def test_a_broken_bundle_changes_nothing(cli: Cli, place: Path) -> None:
+    (place / "bad").write_bytes(b"\x28\xb5\x2f\xfd" + os.urandom(100))
+    assert cli("import", str(place / "bad"), "--json", code=5).error["code"] in ("bad_format", "integrity")
+    assert cli("import", str(place / "absent"), code=3).err
+    assert cli.json("log")["checkpoints"] == []
+
+
+def test_forget_and_gc(cli: Cli) -> None:
+    for number in range(4):
+        cli.write("f", os.urandom(3000))
+        cli("checkpoint", "-m", f"n{number}")
+    assert "Would forget 2 checkpoints, kept 2." in cli("forget", "--keep-last", "2", "--dry-run").out
+    assert len(cli.json("log")["checkpoints"]) == 4
+    assert "Forgot 2 checkpoints" in cli("forget", "--keep-last", "2").out
+    assert [item["label"] for item in cli.json("log")["checkpoints"]] == ["n3", "n2"]
+    assert "Forgot 1 checkpoint" in cli("forget", "n2").out
+    assert cli.json("gc")["blobs_deleted"] == 0
+    assert cli.json("gc", "--grace", "0")["bytes_freed"] > 6000
+    assert "No problem found: 1 checkpoint" in cli("verify", "--read-data").out
+    assert cli.tree()["f"]
+
+
+def test_damage_is_named_and_is_exit_5(cli: Cli, place: Path) -> None:
+    cli.write("f", os.urandom(50_000))
+    cli("checkpoint")
+    packs = sorted(place.glob("home/**/packs/*/*"))
+    assert packs
+    content = packs[0].read_bytes()
+    packs[0].chmod(0o600)
+    packs[0].write_bytes(content[:2000] + bytes([content[2000] ^ 1]) + content[2001:])
+    report = cli("verify", "--read-data", "--json", code=5)
+    assert not report.json["ok"]
+    assert report.json["problems"]
+    assert report.error["code"] == "integrity"
+    assert "damaged" in cli("verify", "--read-data", code=5).out
+    packs[0].write_bytes(content)
+
+
+def test_stats(cli: Cli) -> None:
+    cli.write("big/f", os.urandom(20_000))
+    cli("checkpoint")
+    out = cli("stats").out
+    assert "checkpoints  1" in out
+    assert "20.0 kB  big" in out
+
+
+def test_what_is_not_captured_is_said(cli: Cli) -> None:
+    os.mkfifo(cli.root / "pipe")
+    cli.write("f", "1")
+    assert "1 path is not captured" in cli("checkpoint").out
+    assert "  pipe: " in cli("show").out
+    assert "  pipe: " in cli("status").out

@@ -1,0 +1,179 @@
+"""``--json``: the documented fields, one object on standard output, errors on standard error."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.cli import catalogue
+from holdfast.cli.command import build_parser
+from holdfast.model.paths import parse_display
+
+if TYPE_CHECKING:
+    from e2e.conftest import Cli
+
+DOCS = Path(__file__).parents[2] / "docs"
+TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z\Z")
+ID = re.compile(r"[0-9a-f]{24}\Z")
+COUNTS = {"added": 1, "modified": 0, "deleted": 0}
+
+
+def test_checkpoint(cli: Cli) -> None:
+    cli.write("f", "1")
+    made = cli.json("checkpoint", "-m", "one")
+    assert list(made) == [
+        "id", "parent", "label", "kind", "created", "created_at", "changes", "total_files", "not_captured", "new_blobs",
+        "stored_bytes", "elapsed_ms",
+    ]  # fmt: skip
+    assert ID.match(made["id"])
+    assert TIME.match(made["created_at"])
+    assert (made["parent"], made["label"], made["kind"], made["created"]) == (None, "one", "manual", True)
+    assert (made["changes"], made["total_files"], made["new_blobs"]) == (COUNTS, 1, 1)
+    assert made["stored_bytes"] > 0
+    again = cli.json("checkpoint")
+    assert (again["id"], again["created"]) == (made["id"], False)
+    cli.write("f", "2")
+    assert cli.json("checkpoint")["parent"] == made["id"]
+
+
+def test_status(cli: Cli) -> None:
+    cli.write("f", "1")
+    fresh = cli.json("status")
+    assert (fresh["last_checkpoint"], fresh["clean"], fresh["added"]) == (None, False, ["f"])
+    made = cli.json("checkpoint")
+    cli.write("f", "2")
+    cli.write("g", "2")
+    assert cli.json("status") == {
+        "workspace": str(cli.root),
+        "last_checkpoint": made["id"],
+        "clean": False,
+        "added": ["g"],
+        "modified": ["f"],
+        "deleted": [],
+        "not_captured": [],
+        "watching": False,
+        "unfinished_restore": None,
+    }
+
+
+def test_log_and_show(cli: Cli) -> None:
+    cli.write("f", "1")
+    made = cli.json("checkpoint", "--message", "why", "--author", "ada")
+    log = cli.json("log")
+    assert log["head"] == made["id"]
+    (item,) = log["checkpoints"]
+    assert {key: item[key] for key in ("id", "parent", "label", "kind", "created_at", "changes", "message")} == {
+        **{key: made[key] for key in ("id", "parent", "label", "kind", "created_at", "changes")},
+        "message": "why",
+    }
+    assert [event["operation"] for event in log["events"]] == ["checkpoint"]
+    shown = cli.json("show")
+    assert {**item, "not_captured": []} == {key: shown[key] for key in item}
+    assert shown["paths"] == {"added": ["f"], "modified": [], "deleted": []}
+    assert cli.json("log", "-n", "1")["checkpoints"] == log["checkpoints"]
+
+
+def test_diff(cli: Cli) -> None:
+    cli.write("f", "1\n")
+    cli.write("bin", b"\0")
+    cli.write("gone", "g\n")
+    cli.write("from", "some text that moves\n" * 9)
+    base = cli.json("checkpoint")["id"]
+    cli.write("f", "2\n")
+    cli.write("bin", b"\0\0")
+    (cli.root / "gone").unlink()
+    (cli.root / "from").rename(cli.root / "to")
+    cli.write("new", "abc\n")
+    cli.write("same", "")
+    diff = cli.json("diff")
+    assert (diff["base"], diff["target"]) == (base, None)
+    assert diff["added"] == [{"path": "new", "size": 4}, {"path": "same", "size": 0}]
+    assert diff["deleted"] == [{"path": "gone"}]
+    assert [item["path"] for item in diff["modified"]] == ["bin", "f"]
+    assert "binary" in diff["modified"][0]
+    assert diff["modified"][1] == {"path": "f", "diff": "@@ -1 +1 @@\n-1\n+2\n"}
+    assert [(item["from"], item["to"]) for item in diff["renamed"]] == [("from", "to")]
+    assert diff["stats"] == {"added": 2, "deleted": 1, "modified": 2, "renamed": 1, "unchanged": 0}
+
+
+def test_restore_undo_redo(cli: Cli) -> None:
+    cli.write("f", "1")
+    first = cli.json("checkpoint")["id"]
+    cli.write("f", "2")
+    cli.write("g", "2")
+    dry = cli.json("restore", first, "--dry-run")
+    assert dry == {
+        "checkpoint": first,
+        "rescue": None,
+        "written": ["f"],
+        "deleted": ["g"],
+        "skipped": [],
+        "dry_run": True,
+        "undo_command": "holdfast undo",
+    }
+    done = cli.json("restore", first)
+    assert {**done, "rescue": None, "dry_run": True} == dry
+    assert ID.match(done["rescue"])
+    undone = cli.json("undo")
+    assert undone["checkpoint"] == done["rescue"]
+    assert undone["undo_command"] == "holdfast redo"
+    assert sorted(cli.json("redo")) == sorted(done)
+
+
+def test_the_other_commands(bare: Cli) -> None:
+    place = bare.root.parent
+    started = bare.json("init")
+    assert (started["path"], started["created"]) == (str(bare.root), True)
+    assert bare.json("init") == {**started, "created": False}
+    bare.write("f", "text")
+    made = bare.json("checkpoint", "-m", "one")
+    assert bare.json("cat", "@:f") == {"path": "f", "size": 4, "base64": "dGV4dA=="}
+    fork = bare.json("fork", str(place / "fork"))
+    assert list(fork) == ["workspace", "path", "checkpoint", "source", "written"]
+    assert (fork["path"], fork["source"], fork["written"]) == (str(place / "fork"), made["id"], 1)
+    assert bare.json("export", "@", str(place / "b")) == {"file": str(place / "b"), "checkpoints": [made["id"]]}
+    kept = bare.json("forget", "--dry-run")
+    assert (kept["removed"], kept["dry_run"]) == ([], True)
+    assert kept["kept"][0]["id"] == made["id"]
+    assert kept["kept"][0]["reasons"]
+    assert list(bare.json("gc")) == ["blobs_deleted", "bytes_freed", "packs_rewritten"]
+    proof = bare.json("verify")
+    assert (proof["ok"], proof["problems"]) == (True, [])
+    stats = bare.json("stats")
+    assert stats["workspaces"] == 2
+    assert stats["largest"][0] == {"path": "f", "bytes": 4}
+    assert "holdfast" in bare.json("completion", "bash")["script"]
+
+
+def test_paths_that_are_not_utf8_round_trip(cli: Cli) -> None:
+    name = b"back\\slash \xff\x1b[2J\n"
+    (cli.root / os.fsdecode(name)).write_bytes(b"x")
+    (path,) = cli.json("status")["added"]
+    assert parse_display(path) == name
+    assert "\x1b" not in cli("status").out
+    cli("checkpoint")
+    assert "\x1b" not in cli("show").out
+    assert cli("cat", f"@:{os.fsdecode(name)}").out == "x"
+
+
+def test_errors(bare: Cli) -> None:
+    ran = bare("status", "--json", code=3)
+    assert ran.out == ""
+    assert ran.error["code"] == "no_workspace"
+    assert "holdfast init" in ran.error["hint"]
+    bare("init")
+    assert bare("show", "--json", code=3).error["code"] == "not_found"
+    assert bare("show", "ffff", "--json", code=3).error["code"] == "not_found"
+    assert bare("checkpoint", "-m", "@x", "--json", code=2).error["code"] == "usage"
+
+
+def test_every_command_and_option_is_documented() -> None:
+    commands, fields = (DOCS / "commands.md").read_text(), (DOCS / "json.md").read_text()
+    for name in catalogue.names():
+        assert re.search(rf"^###.*`{name}\b", commands, re.MULTILINE), name
+        assert re.search(rf"^###.*\b{name}\b", fields, re.MULTILINE), name
+        for action in build_parser(name, catalogue.load(name))._actions:
+            for option in action.option_strings:
+                assert option in ("-h", "--help") or f"`{option}" in commands, (name, option)
