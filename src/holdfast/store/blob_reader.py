@@ -154,8 +154,11 @@ class BlobReader:
         if missing_bases:
             located = {**located, **self._locate(missing_bases)}
         for name in (*hashes, *missing_bases):
-            if name not in located:
+            location = located.get(name)
+            if location is None:
                 raise IntegrityError(f"blob {format_hash(name)} is missing: the catalog does not know it")
+            if location.offset < 0 or location.length < 0:
+                raise IntegrityError(f"blob {format_hash(name)} cannot be at {location.offset}: the catalog is damaged")
         return located
 
     def _load(self, hashes: Sequence[Hash], located: dict[Hash, Location]) -> dict[Hash, bytes]:

@@ -430,6 +430,23 @@ def test_an_entry_of_another_size_is_damage(shelf: Shelf) -> None:
         list(shelf.reader.fetch([file_entry(name, 6, 0o644)]))
 
 
+def test_a_damaged_row_is_damage(shelf: Shelf) -> None:
+    writer = shelf.writer()
+    name = writer.add(b"12345" * 100)
+    shelf.commit(writer.finish())
+    sound = shelf.rows[name]
+    for wrong in (
+        {"offset": -1}, {"length": -1}, {"length": 1 << 60}, {"offset": 1 << 60}, {"size": 1 << 60}, {"size": 499},
+        {"codec": codec.RAW}, {"codec": codec.LZ4}, {"codec": codec.DELTA}, {"codec": codec.LARGE}, {"codec": 77},
+        {"codec": codec.DELTA, "base": name}, {"base": hash_bytes(b"absent")}, {"key": "packs/t/absent"},
+    ):  # fmt: skip
+        shelf.rows[name] = sound._replace(**wrong)
+        with pytest.raises(IntegrityError):
+            shelf.reader.check(name)
+    shelf.rows[name] = sound
+    shelf.reader.check(name)
+
+
 def test_pages_are_written_under_the_checkpoints_key(shelf: Shelf) -> None:
     first = [b"page %d " % n * 200 + random.Random(n).randbytes(600) for n in range(20)]
     key = pages_key("t", CheckpointId("c" * 24))
