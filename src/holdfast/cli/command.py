@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from textwrap import fill
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
@@ -61,12 +62,21 @@ def build_parser(name: str, command: Command) -> argparse.ArgumentParser:
         prog=f"holdfast {name}",
         description=fill(command.description, 100),
         epilog=_epilog(command),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_formatter,
         allow_abbrev=False,
     )
     command.configure(parser)
     add_global_options(parser)
     return parser
+
+
+def _formatter(prog: str) -> argparse.HelpFormatter:
+    """As wide as the terminal, within reason. Left alone, argparse would load shutil to find that out, every time."""
+    try:
+        columns = int(os.environ.get("COLUMNS") or os.get_terminal_size(1).columns)
+    except (OSError, ValueError):
+        columns = 100
+    return argparse.RawDescriptionHelpFormatter(prog, width=max(60, min(columns, 110)) - 2)
 
 
 def add_global_options(parser: argparse.ArgumentParser) -> None:

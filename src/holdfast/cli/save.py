@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from holdfast.cli.command import Command, text
-from holdfast.cli.terminal import ask, plural, show_path, size, visible
+from holdfast.cli.terminal import ask, plural, show_path, size
 from holdfast.cli.wording import counted, files, named, short
 from holdfast.model.errors import RefusedError
 
@@ -104,12 +104,10 @@ def warn_if_huge(console: Console, workspace: Workspace, *, ask_first: bool) -> 
     estimate = workspace.estimate()
     if estimate is None:
         return
-    console.warn(
-        f"{show_path(workspace.path)} holds {files(estimate.files)}, {size(estimate.bytes)}; the biggest: "
-        + ", ".join(
-            f"{visible(os_text(path))} ({files(number)}, {size(total)})" for path, number, total in estimate.biggest
-        )
-    )
+    amount = f"{files(estimate.files)}, {size(estimate.bytes)}"
+    console.warn(f"{show_path(workspace.path)} holds {'' if estimate.complete else 'more than '}{amount}")
+    for path, number, total in estimate.biggest:
+        console.warn(f"  of them {files(number)}, {size(total)} in {os_text(path)}")
     console.warn("what should not be saved can be listed in .checkpointignore, in the syntax of .gitignore")
     if ask_first and console.interactive and ask("Save all of it? [y/n] ", "yn") == "n":
         raise RefusedError("nothing was saved", hint="--yes saves it without asking", code="declined")
