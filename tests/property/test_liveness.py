@@ -1,4 +1,4 @@
-"""I11 as a state machine: saves, forgets, pins, settling and collection with failures at any step, against a plain model."""
+"""I11 as a state machine: saves, forgets, pins and collections that fail at any step, against a plain model."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import random as randoms
 import shutil
 import tempfile
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -26,6 +27,12 @@ from holdfast.store.store import Store
 from holdfast.testing.clocks import ManualClock
 from holdfast.testing.saving import Saver, load
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.store.database import Database
+    from holdfast.store.objects import ObjectStore
+
 CONTENTS = [b"line %d\n" % number * 40 for number in range(12)] + [b"", b"L" * ((1 << 20) + 1)]
 BASE = {b"d%d/f%03d" % (number % 5, number): b"file %d\n" % number * 20 for number in range(150)}
 SLOTS = sorted(BASE)[::7][:20]
@@ -39,13 +46,19 @@ class Fuse:
     """Lets a number of steps happen, then none: what is killed stays dead."""
 
     def __init__(self):
-        self.left = None
+        self.left: int | None = None
+        self.action: Callable[[], object] | None = None
 
-    def step(self):
+    def step(self, inside=False):
         if self.left is not None:
-            if self.left <= 0:
+            if self.left > 0:
+                self.left -= 1
+            elif self.action is None:
                 raise Died
-            self.left -= 1
+            elif not inside:
+                # Instead of dying, this process is slow, and another one is quick.
+                action, self.left, self.action = self.action, None, None
+                action()
 
 
 class FusedDatabase:
@@ -60,7 +73,7 @@ class FusedDatabase:
         self._fuse.step()
         with self._inner.writing() as session:
             yield session
-            self._fuse.step()
+            self._fuse.step(inside=True)
         self._fuse.step()
 
     def __getattr__(self, name):
@@ -107,7 +120,7 @@ class Liveness(RuleBasedStateMachine):
         self.fuse = Fuse()
         self.objects = FusedObjects(open_objects("memory://"), self.fuse)
         database = SqliteDatabase(os.fsencode(self.folder) + b"/catalog.db", MIGRATIONS, application_id=APPLICATION_ID)
-        self.catalog = Catalog(FusedDatabase(database, self.fuse), "local", self.clock)
+        self.catalog = Catalog(cast("Database", FusedDatabase(database, self.fuse)), "local", self.clock)
         self.numbers = itertools.count()
         self.savers = []
         self.kept = {}
@@ -116,7 +129,7 @@ class Liveness(RuleBasedStateMachine):
 
     def store(self):
         """As after a restart: nothing remembered in memory."""
-        return Store(self.objects, self.catalog, random=self.random, rewrite_ratio=0.6)
+        return Store(cast("ObjectStore", self.objects), self.catalog, random=self.random, rewrite_ratio=0.6)
 
     @initialize()
     def begin(self):
@@ -256,6 +269,34 @@ class Liveness(RuleBasedStateMachine):
         finally:
             self.fuse.left = None
 
+    @rule(count=st.integers(0, 30), which=st.integers(0, 99), state=st.integers(0, 99))
+    def collect_while_another_saves(self, count, which, state):
+        """At any step of a collection, another process may name again what is just dying."""
+        saver = self.savers[which % len(self.savers)]
+        self.fuse.left, self.fuse.action = count, lambda: self.save(saver, self.pick_files(state))
+        try:
+            self.store().collector().collect(0)
+        finally:
+            self.fuse.left = self.fuse.action = None
+
+    @rule(count=st.integers(0, 12), which=st.integers(0, 99), number=st.integers(0, 9), settled=st.booleans())
+    def bring_back_what_dies(self, count, which, number, settled):
+        """Content that is forgotten and saved again while it is collected, at any step of the save."""
+        saver = self.savers[which % len(self.savers)]
+        files = {**BASE, b"phoenix": b"phoenix %d" % number * 50}
+        name = self.save(saver, files)
+        self.save(saver, BASE)
+        if settled:
+            self.store().collector().settle()
+        if not any(reason.hard for reason in self.catalog.protected_by(name)):
+            self.catalog.forget([name])
+            del self.kept[name]
+        self.fuse.left, self.fuse.action = count, lambda: self.store().collector().collect(0)
+        try:
+            self.save(saver, files)
+        finally:
+            self.fuse.left = self.fuse.action = None
+
     @rule(seconds=st.sampled_from([1, 20, 4000, 90_000, 700_000, -5, -100_000]))
     def time_passes(self, seconds):
         self.clock.advance(seconds)
@@ -303,7 +344,7 @@ class Liveness(RuleBasedStateMachine):
 
 @pytest.fixture(autouse=True)
 def _every_process_is_another(monkeypatch):
-    """A killed process holds no lease up: here it is this one, so it must not take itself for the one that was killed."""
+    """A killed process holds no lease up: here it is this one, which must not take itself for the killed one."""
     numbers = itertools.count()
     monkeypatch.setattr(lease, "this_process", lambda: f"{lease._boot()} {os.getpid()} killed-{next(numbers)}")
     monkeypatch.setattr(commits, "AHEAD", 40)
@@ -311,4 +352,6 @@ def _every_process_is_another(monkeypatch):
 
 
 class TestLiveness(Liveness.TestCase):
-    settings = settings(max_examples=25, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck))
+    settings = settings(
+        max_examples=25, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )

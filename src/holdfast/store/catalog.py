@@ -191,6 +191,15 @@ class Catalog:
         with self.database.reading() as session:
             return forgetting.line(session, self.tenant, checkpoint)[1:]
 
+    def relabel(self, checkpoint: CheckpointId, label: str) -> Checkpoint:
+        """Give a checkpoint a user's label, which makes it a manual one; the new record."""
+        with self.database.writing() as session:
+            session.run(
+                "UPDATE checkpoints SET label = ?, kind = 'manual' WHERE tenant = ? AND id = ?",
+                (label, self.tenant, checkpoint),
+            )
+        return self.checkpoint(checkpoint)
+
     def changeset(self, checkpoint: CheckpointId) -> bytes | None:
         """The encoded changeset against the parent; None if everything is added."""
         with self.database.reading() as session:
@@ -207,14 +216,6 @@ class Catalog:
                 (self.tenant, checkpoint),
             )
         return [NotCaptured(*row) for row in rows]
-
-    def relabel(self, checkpoint: CheckpointId, label: str) -> Checkpoint:
-        """Give a checkpoint another label; the checkpoint as it is now. Raises `NotFoundError` if there is none."""
-        with self.database.writing() as session:
-            session.run(
-                "UPDATE checkpoints SET label = ? WHERE tenant = ? AND id = ?", (label, self.tenant, checkpoint)
-            )
-            return self.checkpoint(checkpoint)
 
     def forget(self, checkpoints: Sequence[CheckpointId]) -> list[Checkpoint]:
         """Remove checkpoints, each in a transaction of its own, in the given order; those that were there.

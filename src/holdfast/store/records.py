@@ -78,7 +78,7 @@ class HistoryEvent(NamedTuple):
     checkpoint: CheckpointId
     """The state that the tree was in afterwards."""
     previous: int | None
-    """The event whose state this one replaced: what `undo` goes back to. Only on events that are states (not undo, redo)."""
+    """The event whose state this one replaced: what `undo` goes back to. None on undo and redo, which are no states."""
 
 
 class Cursor(NamedTuple):
@@ -139,8 +139,8 @@ def pages_key(tenant: str, checkpoint: CheckpointId) -> str:
 def large_blob_key(tenant: str, hash: Hash, generation: int) -> str:  # noqa: A002 - the field's own name
     """``blobs/{tenant}/{hh}/{hh}/{hash}``, with ``.{generation}`` behind it when that is not 0.
 
-    A later generation is written when collection is just deleting an earlier one, so that a key that is being deleted is
-    never written.
+    A later generation is written when collection is deleting an earlier one, or has just done so, so that a key that is
+    being deleted is never written.
     """
     digits = hash.hex()
     suffix = f".{generation}" if generation else ""

@@ -14,9 +14,8 @@ from holdfast.store.schema import APPLICATION_ID, MIGRATIONS
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from holdfast.model.config import Settings
-
     from holdfast.model.clock import Clock
+    from holdfast.model.config import Settings
     from holdfast.model.ids import Hash
     from holdfast.store.blob_reader import BlobReader
     from holdfast.store.blob_writer import BlobWriter

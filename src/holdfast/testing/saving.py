@@ -1,4 +1,4 @@
-"""Saves a plain dictionary of files as a checkpoint, straight into a store: for tests that need no tree and no engine."""
+"""Saves a plain dictionary of files as a checkpoint, straight into a store: for tests without a tree and an engine."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class Saver:
     ) -> CheckpointId:
         """Save ``files`` as the workspace's next checkpoint; retried with everything stored anew while blobs vanish.
 
-        ``parent`` is the source of a fork's first checkpoint. ``before_commit`` is called between storing and committing,
-        where others may do what they like.
+        ``parent`` is the source of a fork's first checkpoint. ``before_commit`` is called between storing and
+        committing, where others may do what they like.
         """
         for _ in range(50):
             commit = self.prepare(files, kind=kind, label=label, parent=parent)
@@ -79,7 +79,8 @@ class Saver:
         """Store blobs and pages; what is left to do is the commit."""
         store, catalog = self.store, self.store.catalog
         cursor = catalog.cursor(self.workspace)
-        above = catalog.checkpoint(cursor.head or parent) if cursor.head or parent else None
+        before_id = cursor.head or parent
+        above = catalog.checkpoint(before_id) if before_id else None
         before = dict(manifest.iterate(store.pages, above.root)) if above else {}
         writer = store.writer()
         try:

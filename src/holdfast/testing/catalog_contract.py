@@ -1,0 +1,411 @@
+"""The contract of `Catalog`, for whatever database is below it: what every implementation must pass.
+
+Subclass `CatalogContract`, give it a fixture ``store`` (a `Store` over the catalog under test, with an empty tenant),
+and run it with pytest.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random as randoms
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.model.entries import NotCaptured, count_changes
+from holdfast.model.errors import NotFoundError, RefusedError
+from holdfast.model.ids import CheckpointId, Hash, PackId, WorkspaceId, hash_bytes
+from holdfast.store.changeset import decode_changeset
+from holdfast.store.records import (
+    Cursor,
+    HistoryEvent,
+    NewBlob,
+    NewPack,
+    VanishedError,
+    Workspace,
+    large_blob_key,
+    pack_key,
+)
+from holdfast.testing.clocks import ManualClock
+from holdfast.testing.saving import Saver, load
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast.store.store import Store
+
+_FILES = {b"a": b"one", b"b/c": b"two", b"b/d": b"three"}
+_NOWHERE = CheckpointId("f" * 24)
+
+
+class CatalogContract:
+    """Tests; each begins with an empty tenant."""
+
+    @pytest.fixture
+    def clock(self) -> ManualClock:
+        """The time that the catalog under test goes by."""
+        return ManualClock()
+
+    @pytest.fixture(autouse=True)
+    def _prepared(self, store: Store, clock: ManualClock) -> Iterator[None]:
+        self.store = store
+        self.catalog = store.catalog
+        self.time = clock
+        self.random = randoms.Random(1).randbytes
+        self._numbers = itertools.count()
+        yield
+        assert self.store.verifier().verify(read_data=True).problems == []
+
+    def workspace(self, path: bytes = b"", source: CheckpointId | None = None) -> Saver:
+        """A new workspace."""
+        number = next(self._numbers)
+        saver = Saver(self.store, WorkspaceId(f"{number:016x}"), self.time, self.random)
+        saver.create(path or b"/work/%d" % number, source)
+        return saver
+
+    # --- workspaces ---
+
+    def test_a_workspace_is_found_by_path_and_by_identity(self) -> None:
+        made = Workspace(WorkspaceId("1" * 16), b"/home/\xff/x", 7, 9, 5, None, live=True)
+        self.catalog.add_workspace(made)
+        assert self.catalog.find_workspace(b"/home/\xff/x") == made
+        assert self.catalog.find_workspace(b"/home") is None
+        assert self.catalog.find_workspace_by_identity(7, 9) == made
+        assert self.catalog.find_workspace_by_identity(9, 7) is None
+        assert self.catalog.workspace(made.id) == made
+        assert self.catalog.workspaces() == [made]
+        assert self.catalog.cursor(made.id) == Cursor(None, None, None)
+
+    def test_a_path_belongs_to_one_live_workspace(self) -> None:
+        first, second = self.workspace(b"/a"), self.workspace(b"/b")
+        with pytest.raises(RefusedError) as refused:
+            self.workspace(b"/a")
+        assert refused.value.code == "exists"
+        with pytest.raises(RefusedError):
+            self.catalog.move_workspace(second.workspace, b"/a", 1, 2)
+        self.catalog.move_workspace(first.workspace, b"/a", 3, 4)  # where it is already
+        self.catalog.let_go(first.workspace)
+        assert self.catalog.find_workspace(b"/a") is None
+        self.catalog.move_workspace(second.workspace, b"/a", 1, 2)
+        with pytest.raises(RefusedError):
+            self.catalog.adopt(first.workspace)
+        self.catalog.let_go(second.workspace)
+        self.catalog.adopt(first.workspace)
+        found = self.catalog.find_workspace(b"/a")
+        assert found is not None
+        assert found.id == first.workspace
+
+    @pytest.mark.parametrize("method", ["workspace", "cursor", "let_go", "adopt"])
+    def test_an_unknown_workspace_is_not_found(self, method: str) -> None:
+        with pytest.raises(NotFoundError):
+            getattr(self.catalog, method)(WorkspaceId("0" * 16))
+        with pytest.raises(NotFoundError):
+            self.catalog.move_workspace(WorkspaceId("0" * 16), b"/x", 1, 1)
+
+    # --- checkpoints ---
+
+    def test_a_checkpoint_reads_back_as_it_was_committed(self) -> None:
+        saver = self.workspace()
+        commit = saver.prepare(_FILES, label="first")
+        missed = [NotCaptured(b"run/\xfe.sock", "socket"), NotCaptured(b"x", "too large")]
+        point = commit.checkpoint._replace(not_captured=2)
+        cursor = self.catalog.commit(commit._replace(not_captured=missed, checkpoint=point))
+        assert self.catalog.checkpoint(point.id) == point
+        assert self.catalog.not_captured(point.id) == missed
+        assert self.catalog.changeset(point.id) is None
+        assert cursor == self.catalog.cursor(saver.workspace)
+        assert cursor.head == point.id
+        assert cursor.position == cursor.redo_tip is not None
+        assert load(self.store, point.id) == _FILES
+        with pytest.raises(NotFoundError):
+            self.catalog.checkpoint(_NOWHERE)
+        assert self.catalog.not_captured(_NOWHERE) == []
+
+    def test_checkpoints_are_listed_newest_first_whatever_the_clock_did(self) -> None:
+        one, two = self.workspace(), self.workspace()
+        names: list[CheckpointId] = []
+        for number in range(4):
+            names.append((one, two)[number % 2].save({b"f": b"%d" % number}))
+            self.time.advance(-7)
+        assert [point.id for point in self.catalog.checkpoints()] == names[::-1]
+        assert [point.id for point in self.catalog.checkpoints(one.workspace)] == [names[2], names[0]]
+        assert [point.id for point in self.catalog.checkpoints(limit=1)] == names[3:]
+        assert [point.id for point in self.catalog.checkpoints(before=names[2])] == [names[1], names[0]]
+        assert self.catalog.checkpoints(two.workspace, limit=5, before=names[1]) == []
+
+    def test_names(self) -> None:
+        saver, other = self.workspace(), self.workspace()
+        names = [saver.save({b"f": b"1"}, label="good"), saver.save({b"f": b"2"}), other.save({}, label="good")]
+        for name in names:
+            assert self.catalog.by_prefix(name) == [name]
+            assert name in self.catalog.by_prefix(name[:1], limit=100)
+        assert self.catalog.by_prefix("") == names[::-1]
+        assert [point.id for point in self.catalog.by_label("good")] == [names[2], names[0]]
+        assert [point.id for point in self.catalog.by_label("good", saver.workspace)] == [names[0]]
+        assert self.catalog.by_label("bad") == self.catalog.by_label("") == []
+        assert self.catalog.relabel(names[1], "better").label == "better"
+        assert [point.id for point in self.catalog.by_label("better")] == [names[1]]
+        with pytest.raises(NotFoundError):
+            self.catalog.relabel(_NOWHERE, "x")
+
+    def test_ancestors_and_children_cross_a_fork(self) -> None:
+        saver = self.workspace()
+        names = [saver.save({b"f": b"%d" % number}) for number in range(3)]
+        fork = self.workspace(source=names[1])
+        forked = fork.save({b"f": b"1"}, kind="fork", parent=names[1])
+        assert self.catalog.ancestors(forked) == [names[1], names[0]]
+        assert self.catalog.ancestors(names[0]) == []
+        assert self.catalog.children(names[1]) == [names[2], forked]
+
+    # --- commits ---
+
+    def test_a_commit_is_refused_when_another_was_first(self) -> None:
+        saver = self.workspace()
+        late = saver.prepare({b"f": b"late"})
+        saver.save({b"f": b"early"})
+        with pytest.raises(RefusedError) as refused:
+            self.catalog.commit(late)
+        assert refused.value.code == "moved"
+        assert len(self.catalog.checkpoints()) == 1
+        again = late._replace(expected=saver.cursor())  # the same packs once more
+        self.catalog.commit(again)
+        assert load(self.store, again.checkpoint.id) == {b"f": b"late"}
+
+    def test_a_commit_needs_its_parent_and_its_workspace(self) -> None:
+        saver = self.workspace()
+        commit = saver.prepare(_FILES)
+        with pytest.raises(NotFoundError):
+            self.catalog.commit(commit._replace(checkpoint=commit.checkpoint._replace(parent=_NOWHERE)))
+        with pytest.raises(NotFoundError):
+            self.catalog.commit(commit._replace(checkpoint=commit.checkpoint._replace(workspace=WorkspaceId("e" * 16))))
+        assert self.catalog.checkpoints() == []
+
+    def test_a_commit_that_relies_on_nothing_real_vanishes_whole(self) -> None:
+        saver = self.workspace()
+        commit = saver.prepare(_FILES)
+        ghost = hash_bytes(b"nobody stored this")
+        with pytest.raises(VanishedError) as vanished:
+            self.catalog.commit(commit._replace(relied_on=frozenset((ghost,))))
+        assert vanished.value.hashes == {ghost}
+        with pytest.raises(VanishedError) as vanished:
+            self.catalog.commit(commit._replace(blobs=[blob for blob in commit.blobs if blob.kind == "blob"]))
+        assert vanished.value.hashes == {commit.checkpoint.root}
+        assert self.catalog.known(blob.hash for blob in commit.blobs) == set()
+
+    def test_a_blob_keeps_its_first_location(self) -> None:
+        one, two = self.workspace(), self.workspace()
+        first, second = one.prepare(_FILES), two.prepare({**_FILES, b"new": b"four"})
+        self.catalog.commit(first)
+        names = [blob.hash for blob in first.blobs if blob.kind == "blob"]
+        before = self.catalog.locate(names)
+        self.catalog.commit(second)
+        assert self.catalog.locate(names) == before
+        assert load(self.store, second.checkpoint.id)[b"new"] == b"four"
+
+    def test_without_an_event_only_the_head_moves(self) -> None:
+        saver = self.workspace()
+        saver.save(_FILES)
+        before = saver.cursor()
+        commit = saver.prepare({b"f": b"1"})._replace(event=None)
+        assert self.catalog.commit(commit) == before._replace(head=commit.checkpoint.id)
+        before = saver.cursor()
+        assert self.catalog.commit(saver.prepare({b"f": b"2"}, kind="import")._replace(event=None)) == before
+
+    def test_a_large_commit_is_laid_in_ahead(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("holdfast.store.commits.AHEAD", 5)
+        saver = self.workspace()
+        files = {b"%03d" % number: b"text %d" % number for number in range(64)}
+        name = saver.save(files)
+        edited = {path: content + b"!" for path, content in files.items()}
+        commit = saver.prepare(edited)
+        with pytest.raises(RefusedError):
+            self.catalog.commit(commit._replace(expected=Cursor(None, None, None)))
+        assert self.store.collector().collect(0).blobs_deleted == 0, "what was laid in is spared"
+        self.catalog.commit(commit)
+        assert load(self.store, name) == files
+        assert load(self.store, commit.checkpoint.id) == edited
+
+    def test_what_was_laid_in_for_nothing_is_given_up(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("holdfast.store.commits.AHEAD", 5)
+        saver = self.workspace()
+        commit = saver.prepare({b"%03d" % number: b"text %d" % number for number in range(20)})
+        with pytest.raises(RefusedError):
+            self.catalog.commit(commit._replace(expected=Cursor(_NOWHERE, None, None)))
+        self.time.advance(25 * 3600)
+        self.store.collector().collect(0)
+        assert self.catalog.stats().blobs == self.catalog.used_bytes() == 0
+        with pytest.raises(VanishedError):
+            self.catalog.commit(commit)
+
+    # --- blobs ---
+
+    def test_known_and_locate(self) -> None:
+        saver = self.workspace()
+        commit = saver.prepare(_FILES)
+        self.catalog.commit(commit)
+        content = {hash_bytes(data) for data in _FILES.values()}
+        pages = {commit.checkpoint.root}
+        ghost = hash_bytes(b"ghost")
+        assert self.catalog.known(content | pages | {ghost}) == content | pages
+        assert self.catalog.known(content | pages | {ghost}, pages=True) == pages
+        assert self.catalog.locate([ghost]) == {}
+        many = [hash_bytes(b"%d" % number) for number in range(1500)]
+        assert self.catalog.known([*many, *content]) == content
+        assert set(self.catalog.locate([*many, *content])) == content
+
+    def test_a_large_blob_is_never_written_to_a_key_that_was_deleted(self) -> None:
+        saver = self.workspace()
+        large = b"x" * ((1 << 20) + 1)
+        name = hash_bytes(large)
+        seen: set[str] = set()
+        for _ in range(3):
+            old = saver.save({b"f": large})
+            key = self.catalog.locate([name])[name].key
+            assert key == large_blob_key(self.catalog.name, name, len(seen))
+            assert key not in seen
+            seen.add(key)
+            saver.save({})
+            self.catalog.forget([old])
+            self.store.collector().collect(0)
+            assert self.store.objects.size(key) is None
+            assert self.catalog.generation_of(name) == len(seen)
+        self.time.advance(8 * 86_400)
+        self.store.collector().collect(0)
+        assert self.catalog.generation_of(name) == 0
+
+    def test_a_commit_into_a_condemned_object_vanishes(self) -> None:
+        saver = self.workspace()
+        commit = saver.prepare({**_FILES, b"large": b"y" * ((1 << 20) + 1)})
+        self.time.advance(200 * 365 * 86_400)  # objects carry the time of the machine
+        self.store.collector().collect(0)
+        with pytest.raises(VanishedError):
+            self.catalog.commit(commit)
+        assert self.catalog.checkpoints() == []
+        self.catalog.commit(saver.prepare({**_FILES, b"large": b"y" * ((1 << 20) + 1)}))
+
+    def test_a_delta_must_not_stand_on_a_delta(self) -> None:
+        saver = self.workspace()
+        lines = b"".join(b"line %d of a text\n" % number for number in range(200))
+        saver.save({b"f": lines})
+        commit = saver.prepare({b"f": lines + b"more"})
+        delta = next(blob for blob in commit.blobs if blob.kind == "blob")
+        assert delta.base == hash_bytes(lines)
+        self.catalog.commit(commit)
+        pack = PackId("d" * 32)
+        bad = NewBlob(Hash(b"\1" * 16), "blob", 9, delta.codec, delta.hash, pack, 50, 3)
+        new = NewPack(pack, pack_key(self.catalog.name, pack), 99)
+        late = saver.prepare({b"f": lines + b"again"})
+        with pytest.raises(VanishedError) as vanished:
+            self.catalog.commit(late._replace(packs=[*late.packs, new], blobs=[*late.blobs, bad]))
+        assert vanished.value.hashes == {bad.hash}
+
+    def test_a_pin_keeps_what_is_forgotten(self) -> None:
+        saver = self.workspace()
+        old = saver.save(_FILES)
+        root = self.catalog.checkpoint(old).root
+        pin = self.catalog.pin(root, "a restore", expires_at=self.time.now() + 10_000_000)
+        saver.save({})
+        self.catalog.forget([old])
+        self.store.collector().collect(0)
+        assert self.catalog.known([root], pages=True) == {root}
+        self.time.advance(11)
+        assert self.catalog.unpin_expired() == 1
+        self.catalog.unpin(pin)
+        self.store.collector().collect(0)
+        assert self.catalog.known([root]) == set()
+        with pytest.raises(NotFoundError):
+            self.catalog.pin(root, "too late")
+
+    # --- history ---
+
+    def test_history_is_appended_to_and_the_cursor_moves(self) -> None:
+        saver = self.workspace()
+        first, second = saver.save({b"f": b"1"}), saver.save({b"f": b"2"})
+        events = self.catalog.events(saver.workspace)
+        assert [(event.operation, event.checkpoint) for event in events] == [
+            ("checkpoint", second),
+            ("checkpoint", first),
+        ]
+        assert events[0].previous == events[1].seq
+        cursor = saver.cursor()
+        undo = HistoryEvent(0, self.time.now(), "undo", first, None)
+        moved = self.catalog.record_event(
+            saver.workspace, undo, expected=cursor, head=first, position=events[1].seq, redo_tip=cursor.redo_tip
+        )
+        assert moved == saver.cursor() == Cursor(first, events[1].seq, events[0].seq)
+        with pytest.raises(RefusedError) as refused:
+            self.catalog.record_event(saver.workspace, undo, expected=cursor, head=first)
+        assert refused.value.code == "moved"
+        restore = HistoryEvent(0, self.time.now(), "restore", second, events[1].seq)
+        after = self.catalog.record_event(saver.workspace, restore, expected=moved, head=second)
+        newest = self.catalog.events(saver.workspace, limit=1)[0]
+        assert after == Cursor(second, newest.seq, newest.seq)
+        assert newest == restore._replace(seq=newest.seq) == self.catalog.event(newest.seq)
+        with pytest.raises(NotFoundError):
+            self.catalog.event(10_000)
+
+    # --- forgetting ---
+
+    def test_forgetting_composes_changesets(self) -> None:
+        saver = self.workspace()
+        trees = [{b"a": b"1", b"b": b"1"}, {b"a": b"2", b"c": b"1"}, {b"a": b"1", b"c": b"1"}, {b"z": b""}]
+        names = [saver.save(tree) for tree in trees]
+        assert [gone.id for gone in self.catalog.forget([names[1], _NOWHERE])] == [names[1]]
+        point, data = self.catalog.checkpoint(names[2]), self.catalog.changeset(names[2])
+        assert point.parent == names[0]
+        assert data is not None
+        changes = decode_changeset(data)
+        assert [(change.path, change.status) for change in changes] == [(b"b", "D"), (b"c", "A")]
+        assert point.changes == count_changes(changes)
+        self.catalog.forget([names[0]])
+        point = self.catalog.checkpoint(names[2])
+        assert (point.parent, self.catalog.changeset(names[2])) == (None, None)
+        assert point.changes == (2, 0, 0)
+        assert len(self.catalog.events(saver.workspace)) == 4, "history is appended to, never truncated"
+        assert load(self.store, names[2]) == trees[2]
+
+    def test_what_something_stands_on_is_not_forgotten(self) -> None:
+        saver = self.workspace(b"/main")
+        names = [saver.save({b"f": b"%d" % number}) for number in range(3)]
+        fork = self.workspace(b"/fork", source=names[1])
+        line = [fork.save({b"f": b"1"}, kind="fork", parent=names[1]), fork.save({b"g": b"2"})]
+        pin = self.catalog.pin(self.catalog.checkpoint(names[0]).root, "a mount", checkpoint=names[0])
+        found = self.catalog.protections()
+        assert {name: [(reason.kind, reason.by) for reason in reasons] for name, reasons in found.items()} == {
+            names[0]: [("pin", "a mount")],
+            names[1]: [("fork", "/fork")],
+            names[2]: [("head", "/main")],
+            line[0]: [("chain", "/fork")],
+            line[1]: [("head", "/fork")],
+        }
+        for name in (*names, line[1]):
+            with pytest.raises(RefusedError) as refused:
+                self.catalog.forget([name])
+            assert refused.value.code == "protected"
+            assert str(self.catalog.protected_by(name)[0]) in str(refused.value)
+        assert len(self.catalog.forget([line[0]])) == 1, "a chain is composed"
+        assert self.catalog.ancestors(line[1]) == [names[1], names[0]]
+        self.catalog.unpin(pin)
+        self.catalog.let_go(fork.workspace)
+        self.catalog.let_go(saver.workspace)
+        assert self.catalog.protections() == {}
+        assert len(self.catalog.forget([*names, line[1]])) == 4
+        assert saver.cursor().head is None
+
+    # --- numbers ---
+
+    def test_stats(self) -> None:
+        saver = self.workspace()
+        old = saver.save({**_FILES, b"large": b"z" * ((1 << 20) + 1)})
+        new = saver.save(_FILES)
+        self.store.collector().settle()
+        counted = self.catalog.stats()
+        assert (counted.workspaces, counted.checkpoints, counted.blobs, counted.pages) == (1, 2, 4, 2)
+        assert counted.content_bytes == sum(map(len, _FILES.values())) + (1 << 20) + 1
+        listed = sum(info.size for info in self.store.objects.list("") if f"/{self.catalog.name}/" in info.key)
+        assert counted.stored_bytes == self.catalog.used_bytes() == listed
+        assert counted.catalog_bytes > 0
+        self.catalog.forget([old])
+        freed = self.store.collector().collect(0).bytes_freed
+        assert freed == listed - self.catalog.used_bytes() > 0
+        assert load(self.store, new) == _FILES

@@ -1,0 +1,71 @@
+"""The catalog's contract over SQLite: alone in its file, and beside a tenant that holds much the same (I10)."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+
+from holdfast.model.ids import WorkspaceId
+from holdfast.store.catalog import Catalog
+from holdfast.store.database import SqliteDatabase
+from holdfast.store.open_objects import open_objects
+from holdfast.store.schema import APPLICATION_ID, MIGRATIONS
+from holdfast.store.store import Store
+from holdfast.testing.catalog_contract import CatalogContract
+from holdfast.testing.saving import Saver, load
+
+FILES = {b"a": b"one", b"b/c": b"two", b"b/d": b"three", b"large": b"x" * ((1 << 20) + 1)}
+
+
+@pytest.fixture
+def database(tmp_path):
+    found = SqliteDatabase(os.fsencode(tmp_path / "catalog.db"), MIGRATIONS, application_id=APPLICATION_ID)
+    yield found
+    found.close()
+
+
+class TestAlone(CatalogContract):
+    @pytest.fixture
+    def store(self, database, clock):
+        return Store(open_objects("memory://"), Catalog(database, "local", clock))
+
+
+class TestBesideAnotherTenant(CatalogContract):
+    @pytest.fixture
+    def store(self, database, clock):
+        """The other tenant's checkpoints are untouched by whatever a test does."""
+        objects = open_objects("memory://")
+        other = Store(objects, Catalog(database, "other", clock))
+        saver = Saver(other, WorkspaceId(f"{0:016x}"), clock, random.Random(2).randbytes)
+        saver.create(b"/a")
+        names = [saver.save(FILES, label="good"), saver.save({b"f": b"1"})]
+        rows = other.catalog.stats()
+        yield Store(objects, Catalog(database, "local", clock))
+        assert load(other, names[0]) == FILES
+        assert load(other, names[1]) == {b"f": b"1"}
+        assert other.catalog.stats()._replace(catalog_bytes=0) == rows._replace(catalog_bytes=0)
+        assert other.verifier().verify(read_data=True).problems == []
+
+
+def test_a_tenant_does_not_reach_a_blob_of_another_by_its_hash(database, tmp_path):
+    """I10"""
+    from holdfast.testing.clocks import ManualClock
+
+    clock = ManualClock()
+    objects = open_objects("memory://")
+    mine, theirs = (Store(objects, Catalog(database, name, clock)) for name in ("mine", "theirs"))
+    saver = Saver(theirs, WorkspaceId("1" * 16), clock, random.Random(3).randbytes)
+    saver.create(b"/x")
+    name = saver.save(FILES)
+    point = theirs.catalog.checkpoint(name)
+    assert theirs.catalog.known([point.root]) == {point.root}
+    assert mine.catalog.known([point.root]) == set()
+    assert mine.catalog.locate([point.root]) == {}
+    assert mine.catalog.checkpoints() == mine.catalog.workspaces() == mine.catalog.by_prefix(name) == []
+    assert mine.catalog.changeset(name) is None
+    assert mine.catalog.protections() == {}
+    assert mine.catalog.forget([name]) == []
+    assert mine.collector().collect(0).blobs_deleted == 0
+    assert load(theirs, name) == FILES
