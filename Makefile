@@ -9,7 +9,9 @@ BIN := $(VENV)/bin
 test: $(VENV)/ready  ## install into .venv and run the tests
 	$(BIN)/pytest -n auto
 
+# Without Node.js on the machine pyright would fetch it by itself; the wheel is the same from where all else comes from.
 lint: $(VENV)/ready  ## what CI checks besides the tests
+	command -v node >/dev/null || $(BIN)/pip install --quiet --disable-pip-version-check 'pyright[nodejs]'
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
