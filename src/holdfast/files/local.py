@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from holdfast.files.dirty import DirtySource
     from holdfast.files.estimate import Estimate
+    from holdfast.files.exclusion import ExcludedDirectories
     from holdfast.files.gitconfig import User
     from holdfast.files.ignore import DirectoryRules
     from holdfast.files.index import Known, Signature
@@ -74,6 +75,16 @@ class LocalTree:
         self._everything = True
         self._outer: bytes = b""
         self._identity: tuple[int, int] | None = None
+        self._excluded: ExcludedDirectories | None = None
+
+    @property
+    def excluded(self) -> ExcludedDirectories:
+        """Says of a directory whether nothing in it is captured; asked by watchers, and renewed by every full scan."""
+        if self._excluded is None:
+            from holdfast.files.exclusion import ExcludedDirectories
+
+            self._excluded = ExcludedDirectories(self.root, self._sources, self._never)
+        return self._excluded
 
     @property
     def index(self) -> StatIndex:
@@ -121,11 +132,15 @@ class LocalTree:
                 self._findings = Findings()
                 # Until the walk has come to its end, what is remembered of the tree is of two times.
                 self._everything = True
+                if self._excluded is not None:
+                    self._excluded.refresh()
             scanner = self._scanner(sink, trust, lookup, progress)
             if whole:
                 self._scan_all(scanner, fd, outer)
             else:
                 self._scan_some(scanner, fd, trust)
+        except OSError as error:
+            raise StorageError(f"the workspace's directory cannot be read: {error.strerror}") from error
         finally:
             os.close(fd)
         self._everything = False

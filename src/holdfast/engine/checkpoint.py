@@ -1,0 +1,198 @@
+"""Taking a checkpoint: tree → entries → blobs and pages → one catalog commit.
+
+The order is I4's: the packs of content are durable before the pages that name it, the pages before the commit that
+makes them known. Killed anywhere before the commit, nothing but unreferenced objects is left, and collection removes
+those.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.engine.results import CheckpointResult
+from holdfast.engine.revisions import check_label
+from holdfast.engine.upkeep import make_room
+from holdfast.model.checkpoint import Checkpoint, Kind, Provenance
+from holdfast.model.entries import Counts, count_changes
+from holdfast.model.errors import QuotaError
+from holdfast.model.ids import new_checkpoint_id, new_pack_id
+from holdfast.store.records import CheckpointCommit, Cursor, HistoryEvent, VanishedError, pages_key
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.engine.context import Context
+    from holdfast.files.tree import Scan
+    from holdfast.model.entries import Change
+    from holdfast.model.ids import Hash
+    from holdfast.model.sinks import Progress
+    from holdfast.store.blob_writer import Written
+    from holdfast.store.manifest import Built
+
+_TRIES = 3
+
+
+class Request(NamedTuple):
+    """What is asked of a checkpoint."""
+
+    kind: Kind = "manual"
+    label: str = ""
+    provenance: Provenance = Provenance()
+    full_hash: bool = False
+
+
+def take(context: Context, request: Request, progress: Progress | None = None) -> CheckpointResult:
+    """Save the tree's present state, if it differs from the last one saved.
+
+    Waits for the workspace's lock (`LockedError` when that takes too long). Durable when it returns; atomic: it exists
+    whole or not at all. If nothing changed, no checkpoint is made (``created`` is False); a label that was asked for is
+    then given to the existing one, which becomes a manual one, unless it has a user's label already. Raises
+    `StorageError`, `QuotaError`: nothing is lost then.
+    """
+    if request.label and request.kind == "manual":
+        check_label(request.label)
+    with context.lock():
+        return take_locked(context, request, progress)
+
+
+def take_locked(context: Context, request: Request, progress: Progress | None = None) -> CheckpointResult:
+    """`take`, for callers that hold the workspace's lock already."""
+    started = context.clock.monotonic()
+    full_hash = request.full_hash
+    for left in reversed(range(_TRIES)):
+        try:
+            checkpoint, created, scan = _attempt(context, request, full_hash, progress)
+        except VanishedError:
+            # Collection was just deleting content that this manifest names: read and store all of it again.
+            full_hash = True
+            if not left:
+                raise
+            continue
+        elapsed = (context.clock.monotonic() - started) * 1000
+        return CheckpointResult(checkpoint, created, scan.not_captured, elapsed)
+    raise AssertionError("unreachable")
+
+
+def _attempt(
+    context: Context, request: Request, full_hash: bool, progress: Progress | None
+) -> tuple[Checkpoint, bool, Scan]:
+    catalog = context.catalog
+    cursor = catalog.cursor(context.workspace.id)
+    parent = None if cursor.head is None else catalog.checkpoint(cursor.head)
+    make_room(context, 0)
+    writer = context.store.writer()
+    try:
+        scan = context.tree.scan(
+            writer, base=None if parent is None else parent.root, full_hash=full_hash, progress=progress
+        )
+        unchanged = parent is not None and scan.base is not None and not scan.changes
+        built, changes = (None, None) if unchanged else _manifest(context, parent, scan)
+        if parent is not None and (built is None or built.root == parent.root):
+            writer.abort()
+            context.tree.settle(parent.root)
+            return _relabel(context, parent, request), False, scan
+        assert built is not None
+        written = writer.finish()
+        _check_quota(context, written)
+        checkpoint = _store(context, request, cursor, parent, scan, built, changes, written)
+    except BaseException:
+        writer.abort()
+        raise
+    context.tree.settle(checkpoint.root)
+    return checkpoint, True, scan
+
+
+def _manifest(context: Context, parent: Checkpoint | None, scan: Scan) -> tuple[Built, Sequence[Change] | None]:
+    """The manifest of what the scan found, and how it differs from the parent's (None: there is no parent)."""
+    from holdfast.store import manifest
+
+    if parent is not None and scan.base is not None:
+        built = manifest.update(context.store.pages, parent.root, scan.changes)
+    else:
+        built = manifest.build((path, entry) for path, entry in sorted(scan.changes.items()) if entry is not None)
+    if parent is None:
+        return built, None
+    overlay = context.store.pages_with(built.new_pages)
+    return built, manifest.diff(overlay, parent.root, built.root)
+
+
+def _store(
+    context: Context,
+    request: Request,
+    cursor: Cursor,
+    parent: Checkpoint | None,
+    scan: Scan,
+    built: Built,
+    changes: Sequence[Change] | None,
+    written: Written,
+) -> Checkpoint:
+    """Write the pages and commit. What was written stays unreferenced if this fails."""
+    from holdfast.store.blobs import write_pages
+    from holdfast.store.changeset import encode_changeset
+
+    store = context.store
+    checkpoint_id = new_checkpoint_id(context.random)
+    fresh = {blob.hash for blob in written.blobs}
+    # What is no longer there when the commit looks for it makes that fail with `VanishedError`, so this is no race.
+    shared = context.catalog.known(built.new_pages, pages=True)
+    pages = [(page, data, built.previous.get(page)) for page, data in built.new_pages.items() if page not in shared]
+    pages_written = write_pages(
+        store.objects, pages_key(store.tenant, checkpoint_id), new_pack_id(context.random), pages, store.read_base
+    )
+    named: set[Hash] = set()
+    if changes is None:
+        named.update(entry.hash for entry in scan.changes.values() if entry is not None)
+        counts = Counts(added=built.files)
+    else:
+        named.update(change.after.hash for change in changes if change.after is not None)
+        counts = count_changes(list(changes))
+    checkpoint = Checkpoint(
+        id=checkpoint_id,
+        workspace=context.workspace.id,
+        parent=None if parent is None else parent.id,
+        root=built.root,
+        kind=request.kind,
+        label=request.label,
+        created_at=context.clock.now(),
+        changes=counts,
+        total_files=built.files,
+        total_bytes=built.bytes,
+        new_blobs=sum(1 for blob in written.blobs if blob.kind == "blob"),
+        stored_bytes=written.stored_bytes + pages_written.stored_bytes,
+        not_captured=len(scan.not_captured),
+        provenance=request.provenance,
+    )
+    context.catalog.commit(
+        CheckpointCommit(
+            checkpoint=checkpoint,
+            changeset=None if changes is None else encode_changeset(list(changes)),
+            not_captured=scan.not_captured,
+            packs=[*written.packs, *pages_written.packs],
+            blobs=[*written.blobs, *pages_written.blobs],
+            # All content that this manifest names and its parent did not: what the tree remembered is not taken on
+            # trust.
+            relied_on=frozenset(named - fresh) | written.relied_on | shared,
+            expected=cursor,
+            event=HistoryEvent(0, checkpoint.created_at, "checkpoint", checkpoint_id, cursor.position),
+        )
+    )
+    return checkpoint
+
+
+def _check_quota(context: Context, written: Written) -> None:
+    """Raise `QuotaError` if what was written does not fit; its packs, which nothing knows yet, are deleted again."""
+    try:
+        make_room(context, written.stored_bytes)
+    except QuotaError:
+        for pack in written.packs:
+            context.store.objects.delete(pack.key)
+        raise
+
+
+def _relabel(context: Context, existing: Checkpoint, request: Request) -> Checkpoint:
+    """Give a label that was asked for to the checkpoint that already holds this state, unless it has a user's own."""
+    if request.kind != "manual" or not request.label or request.label == existing.label:
+        return existing
+    if existing.label and existing.kind == "manual":
+        return existing
+    return context.catalog.relabel(existing.id, request.label)

@@ -1,0 +1,62 @@
+"""What every use-case works with: one workspace's tree, the store, the settings, time and randomness."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from holdfast.engine.locking import exclusive
+from holdfast.model.paths import display
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    from holdfast.files.tree import Tree
+    from holdfast.model.clock import Clock
+    from holdfast.model.config import Settings
+    from holdfast.store.catalog import Catalog
+    from holdfast.store.records import Workspace
+    from holdfast.store.store import Store
+
+
+class Context:
+    """One workspace, opened. Use-cases are functions over it; it holds no logic of its own."""
+
+    __slots__ = ("clock", "folder", "random", "settings", "store", "tree", "workspace")
+
+    def __init__(
+        self,
+        *,
+        workspace: Workspace,
+        tree: Tree,
+        store: Store,
+        settings: Settings,
+        folder: bytes,
+        clock: Clock,
+        random: Callable[[int], bytes],
+    ) -> None:
+        self.workspace = workspace
+        self.tree = tree
+        self.store = store
+        self.settings = settings
+        self.folder = folder
+        """The workspace's own folder in the home: index, lock, journal, socket."""
+        self.clock = clock
+        self.random = random
+
+    @property
+    def catalog(self) -> Catalog:
+        """The store's catalog."""
+        return self.store.catalog
+
+    def lock(self, timeout: float | None = None) -> AbstractContextManager[None]:
+        """Hold the workspace's lock: one checkpoint, restore or fork at a time. Waits ``timeout`` seconds (None: the
+        settings').
+        """
+        return exclusive(
+            os.path.join(self.folder, b"lock"),
+            timeout=self.settings.lock.timeout if timeout is None else timeout,
+            clock=self.clock,
+            what=f"the workspace {display(self.workspace.path)}",
+        )

@@ -1,0 +1,100 @@
+"""How two checkpoints differ, or a checkpoint and the tree as it is now."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.engine.results import Diff
+from holdfast.model.errors import NotFoundError, RefusedError
+from holdfast.model.ids import hash_bytes
+from holdfast.model.paths import display, under
+from holdfast.store import manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from holdfast.engine.context import Context
+    from holdfast.model.entries import Entry
+    from holdfast.model.ids import CheckpointId, Hash
+
+
+def diff(
+    context: Context,
+    base: CheckpointId | None,
+    target: CheckpointId | None,
+    *,
+    paths: Sequence[bytes] = (),
+    renames: bool = True,
+) -> Diff:
+    """How ``target`` (None: the tree) differs from ``base`` (None: nothing at all), limited to ``paths``.
+
+    Pages that both share are not read. With ``renames``, files that went and came back elsewhere are told apart from
+    deleted and added ones: the same content first, then at least half of it the same.
+    """
+    before = None if base is None else context.catalog.checkpoint(base)
+    if target is None:
+        from holdfast.engine.status import present
+
+        with context.lock():
+            now = present(context)
+        pages, root, files = now.pages, now.root, now.files
+    else:
+        after = context.catalog.checkpoint(target)
+        pages, root, files = context.store.pages, after.root, after.total_files
+    changes = manifest.diff(pages, None if before is None else before.root, root)
+    unchanged = files - sum(1 for change in changes if change.after is not None)
+    if paths:
+        changes = [change for change in changes if any(under(change.path, path) for path in paths)]
+    renamed = []
+    if renames and any(change.before is None for change in changes) and any(change.after is None for change in changes):
+        from holdfast.engine.renames import detect
+
+        found = Diff(base, target, changes, [], unchanged)
+        changes, renamed = detect(changes, Contents(context, found).read_small)
+    return Diff(base, target, changes, renamed, unchanged)
+
+
+class Contents:
+    """The content of both sides of a diff: blobs of the store, or files of the tree where that is the target."""
+
+    def __init__(self, context: Context, diff: Diff) -> None:
+        self._context = context
+        self._in_tree: dict[Hash, bytes] = {}
+        if diff.target is None:
+            for change in diff.changes:
+                if change.after is not None:
+                    self._in_tree[change.after.hash] = change.path
+            for renamed in diff.renamed:
+                self._in_tree[renamed.after.hash] = renamed.path
+            for side in (*diff.changes, *diff.renamed):
+                if side.before is not None:
+                    self._in_tree.pop(side.before.hash, None)
+
+    def fetch(self, entries: Sequence[Entry]) -> Iterator[bytes]:
+        """The whole content of each of ``entries``, in their order.
+
+        Raises `RefusedError` if a file of the tree has changed since it was looked at.
+        """
+        for entry in entries:
+            path = self._in_tree.get(entry.hash)
+            content = (
+                next(self._context.store.reader.fetch((entry,))) if path is None else self._context.tree.read(path)
+            )
+            data = content if isinstance(content, bytes) else b"".join(content)
+            if path is not None and hash_bytes(data) != entry.hash:
+                raise RefusedError(f"{display(path)} changed while the diff was made", hint="run the same diff again")
+            yield data
+
+    def read_small(self, entries: Sequence[Entry]) -> list[bytes | None]:
+        """The content of each entry that is small enough to compare, None for the others and for what changed
+        meanwhile.
+        """
+        from holdfast.model.sinks import SMALL_BLOB_BYTES
+
+        out: list[bytes | None] = []
+        for entry in entries:
+            try:
+                out.append(next(self.fetch((entry,))) if entry.size <= SMALL_BLOB_BYTES else None)
+            except (RefusedError, NotFoundError):
+                out.append(None)
+        return out

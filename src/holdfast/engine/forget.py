@@ -1,0 +1,74 @@
+"""Removing checkpoints: by name, by a policy that somebody gives, or by the one that applies by itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.engine.results import Forgotten
+from holdfast.engine.retention import Policy, Thinning, decide
+from holdfast.model.errors import RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.engine.context import Context
+    from holdfast.model.checkpoint import Checkpoint
+    from holdfast.model.config import Settings
+    from holdfast.model.ids import CheckpointId
+
+
+def forget(
+    context: Context,
+    named: Sequence[CheckpointId],
+    *,
+    policy: Policy | None = None,
+    dry_run: bool = False,
+) -> Forgotten:
+    """Remove the ``named`` checkpoints, or (none named) those of this workspace that the policy does not keep.
+
+    ``policy`` None is the retention of the settings. A named checkpoint that is the newest state of a live workspace
+    or that a live fork stands on is refused, and nothing is removed then; a policy keeps those. Each removal is one
+    transaction that passes the changes on to the children; content that nothing else needs is freed by collection
+    after the grace time.
+    """
+    if named:
+        removed = [context.catalog.checkpoint(checkpoint) for checkpoint in dict.fromkeys(named)]
+        protections = context.catalog.protections()
+        for checkpoint in removed:
+            hard = [reason for reason in protections.get(checkpoint.id, ()) if reason.hard]
+            if hard:
+                raise RefusedError(
+                    f"{checkpoint.id[:12]} cannot be forgotten: it is {hard[0]}",
+                    hint="take a newer checkpoint first"
+                    if hard[0].kind == "head"
+                    else "forget what stands on it first",
+                    code="protected",
+                )
+        kept: list[tuple[Checkpoint, Sequence[str]]] = []
+    else:
+        removed, kept = _decided(context, policy or thinning(context.settings))
+    if not dry_run:
+        removed = context.catalog.forget([checkpoint.id for checkpoint in removed])
+    return Forgotten(removed, kept, dry_run)
+
+
+def thinning(settings: Settings) -> Thinning:
+    """The rule that applies by itself, as the settings have it."""
+    rule = settings.retention
+    return Thinning(rule.keep_all, rule.per_ten_minutes, rule.hourly, rule.daily, rule.rescue)
+
+
+def _decided(
+    context: Context, policy: Policy | Thinning
+) -> tuple[list[Checkpoint], list[tuple[Checkpoint, Sequence[str]]]]:
+    protections = context.catalog.protections()
+    protected = {checkpoint: str(reasons[0]) for checkpoint, reasons in protections.items() if reasons}
+    checkpoints = context.catalog.checkpoints(context.workspace.id)
+    removed: list[Checkpoint] = []
+    kept: list[tuple[Checkpoint, Sequence[str]]] = []
+    for decision in decide(checkpoints, policy, context.clock.now(), protected):
+        if decision.keep:
+            kept.append((decision.checkpoint, decision.reasons))
+        else:
+            removed.append(decision.checkpoint)
+    return removed, kept

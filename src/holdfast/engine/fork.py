@@ -1,0 +1,103 @@
+"""Writing a checkpoint out as a workspace of its own, whose parent it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.engine import journal as journals
+from holdfast.engine.journal import Journal
+from holdfast.engine.restore import new_nonce
+from holdfast.engine.results import ForkResult
+from holdfast.model.checkpoint import Checkpoint
+from holdfast.model.entries import Change, Counts
+from holdfast.model.errors import RefusedError
+from holdfast.model.ids import new_checkpoint_id
+from holdfast.model.paths import display
+from holdfast.store import manifest
+from holdfast.store.changeset import encode_changeset
+from holdfast.store.records import CheckpointCommit, HistoryEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.engine.context import Context
+    from holdfast.files.tree import Applied
+    from holdfast.model.ids import CheckpointId
+    from holdfast.model.sinks import Progress
+
+
+def fork(
+    context: Context, source: CheckpointId, open_fork: Callable[[], Context], *, progress: Progress | None = None
+) -> ForkResult:
+    """Write ``source`` out into the workspace that ``open_fork`` registers and opens.
+
+    That workspace's directory must be empty, or hold what a killed fork of the same checkpoint left. Durable when it
+    returns. Cut short, it is finished by `restore.resume` in the new workspace, or by the same fork again. The new
+    workspace is live: retention keeps what it stands on.
+    """
+    context.catalog.checkpoint(source)
+    forked = open_fork()
+    with forked.lock():
+        journal = journals.read(forked.folder)
+        if journal is not None and (journal.operation != "fork" or journal.target != source):
+            raise RefusedError(
+                f"{display(forked.workspace.path)} holds an unfinished {journal.operation} of {journal.target[:12]}",
+                hint="finish it there with `holdfast restore --continue`, or delete the directory",
+            )
+        if journal is None:
+            journal = Journal("fork", source, None, None, None, (), new_nonce(forked), forked.clock.now())
+            journals.write(forked.folder, journal)
+        else:
+            forked.tree.clean(journal.nonce)
+        applied = write_out(forked, journal, progress)
+        first = forked.catalog.cursor(forked.workspace.id).head
+    assert first is not None, "write_out commits the fork's first checkpoint"
+    return ForkResult(forked.workspace.id, forked.workspace.path, first, source, len(applied.written))
+
+
+def write_out(context: Context, journal: Journal, progress: Progress | None) -> Applied:
+    """Write the journal's target into the tree and commit the fork's first checkpoint. Needs the lock; idempotent."""
+    source = context.catalog.checkpoint(journal.target)
+    pages = context.store.pages
+    changes = [Change(path, None, entry) for path, entry in manifest.iterate(pages, source.root)]
+    contents = context.store.reader.fetch(entry for _, entry in manifest.iterate(pages, source.root))
+    writes = zip(changes, contents, strict=True)
+    applied = context.tree.apply([], writes, nonce=journal.nonce, progress=progress)
+    if applied.skipped:
+        path, reason = applied.skipped[0]
+        raise RefusedError(
+            f"cannot fork into {display(context.workspace.path)}: {display(path)} is in the way ({reason})",
+            hint="fork into a directory that does not exist or is empty",
+        )
+    cursor = context.catalog.cursor(context.workspace.id)
+    if cursor.head is None:
+        first = Checkpoint(
+            id=new_checkpoint_id(context.random),
+            workspace=context.workspace.id,
+            parent=source.id,
+            root=source.root,
+            kind="fork",
+            label="",
+            created_at=context.clock.now(),
+            changes=Counts(),
+            total_files=source.total_files,
+            total_bytes=source.total_bytes,
+            new_blobs=0,
+            stored_bytes=0,
+            not_captured=0,
+        )
+        context.catalog.commit(
+            CheckpointCommit(
+                checkpoint=first,
+                changeset=encode_changeset([]),
+                not_captured=[],
+                packs=[],
+                blobs=[],
+                relied_on=frozenset((source.root,)),
+                expected=cursor,
+                event=HistoryEvent(0, first.created_at, "fork", first.id, None),
+            )
+        )
+    context.tree.settle(source.root)
+    journals.remove(context.folder)
+    return applied

@@ -1,0 +1,141 @@
+"""Undo and redo: one state back, one state forward, along the events that changed the tree.
+
+Every checkpoint and every full restore is a state; each knows the state that it replaced. `undo` goes to that one,
+`redo` towards the newest state that was undone. Nothing is ever taken out of the history.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from holdfast.engine.journal import Journal
+from holdfast.engine.restore import carry_out, new_nonce, preview, refuse_unfinished, save_first
+from holdfast.engine.status import present
+from holdfast.model.errors import NotFoundError, RefusedError, UsageError
+
+if TYPE_CHECKING:
+    from holdfast.engine.context import Context
+    from holdfast.engine.results import RestoreResult
+    from holdfast.model.checkpoint import Checkpoint
+    from holdfast.model.ids import Hash
+    from holdfast.model.sinks import Progress
+    from holdfast.store.records import HistoryEvent
+
+
+def undo(context: Context, count: int = 1, *, dry_run: bool = False, progress: Progress | None = None) -> RestoreResult:
+    """Take back the newest ``count`` changes to the tree; unsaved changes are saved first and are the first one.
+
+    Raises `NotFoundError` with code ``nothing_to_undo`` if there are not that many; then nothing is touched.
+    """
+    _check_count(count)
+    with context.lock():
+        if not dry_run:
+            refuse_unfinished(context)
+            save_first(context, progress)
+            steps = count
+        else:
+            steps = count - 1 if present(context).changes() else count
+        cursor = context.catalog.cursor(context.workspace.id)
+        if cursor.position is None:
+            raise _nothing("undo")
+        now = context.catalog.event(cursor.position)
+        state, target = now, context.catalog.checkpoint(now.checkpoint)
+        for _ in range(steps):
+            state, target = _before(context, state, target.root)
+        if dry_run:
+            return preview(context, target)
+        return _go(context, "undo", now, state, target, progress)
+
+
+def redo(context: Context, count: int = 1, *, dry_run: bool = False, progress: Progress | None = None) -> RestoreResult:
+    """Bring back the newest ``count`` changes that `undo` took back.
+
+    Raises `NotFoundError` with code ``nothing_to_redo`` if there are not that many, and `RefusedError` if the tree has
+    changed since the undo: those changes would be lost from sight.
+    """
+    _check_count(count)
+    with context.lock():
+        if not dry_run:
+            refuse_unfinished(context)
+        cursor = context.catalog.cursor(context.workspace.id)
+        if cursor.position is None or cursor.redo_tip is None:
+            raise _nothing("redo")
+        ahead = _ahead(context, cursor.position, cursor.redo_tip)
+        if count > len(ahead):
+            raise _nothing("redo")
+        if present(context).changes():
+            raise RefusedError(
+                "the tree has changed since the undo, so there is nothing to redo onto it",
+                hint="`holdfast undo` saves those changes and takes them back; `holdfast log` lists every state",
+                code="changed_since_undo",
+            )
+        state = ahead[count - 1]
+        target = context.catalog.checkpoint(state.checkpoint)
+        if dry_run:
+            return preview(context, target)
+        now = context.catalog.event(cursor.position)
+        return _go(context, "redo", now, state, target, progress)
+
+
+def _go(
+    context: Context,
+    operation: Literal["undo", "redo"],
+    now: HistoryEvent,
+    state: HistoryEvent,
+    target: Checkpoint,
+    progress: Progress | None,
+) -> RestoreResult:
+    journal = Journal(
+        operation=operation,
+        target=target.id,
+        rescue=now.checkpoint,
+        position=now.seq,
+        state=state.seq,
+        paths=(),
+        nonce=new_nonce(context),
+        at=context.clock.now(),
+    )
+    return carry_out(context, journal, context.catalog.checkpoint(now.checkpoint), target, progress)
+
+
+def _before(context: Context, state: HistoryEvent, root: Hash) -> tuple[HistoryEvent, Checkpoint]:
+    """The nearest earlier state that is still kept and is not the same tree."""
+    at = state
+    while at.previous is not None:
+        at = context.catalog.event(at.previous)
+        checkpoint = _kept(context, at)
+        if checkpoint is not None and checkpoint.root != root:
+            return at, checkpoint
+    raise _nothing("undo")
+
+
+def _ahead(context: Context, position: int, tip: int) -> list[HistoryEvent]:
+    """The states from just after ``position`` up to ``tip``, oldest first, that are still kept."""
+    path: list[HistoryEvent] = []
+    seq: int | None = tip
+    while seq is not None and seq != position:
+        event = context.catalog.event(seq)
+        path.append(event)
+        seq = event.previous
+    return [] if seq is None else [event for event in reversed(path) if _kept(context, event) is not None]
+
+
+def _kept(context: Context, state: HistoryEvent) -> Checkpoint | None:
+    """The checkpoint of a state, or None if it was forgotten since."""
+    try:
+        return context.catalog.checkpoint(state.checkpoint)
+    except NotFoundError:
+        return None
+
+
+def _check_count(count: int) -> None:
+    if count < 1:
+        raise UsageError(f"cannot go {count} states; give a number from 1")
+
+
+def _nothing(verb: str) -> NotFoundError:
+    return NotFoundError(
+        f"there is nothing (more) to {verb}",
+        hint="`holdfast log` lists the states there are",
+        code=f"nothing_to_{verb}",
+    )

@@ -1,0 +1,256 @@
+"""Finding, making and opening workspaces: the home, the store in it, the settings, the tree.
+
+This is the one place of the library that looks at the environment, and only at ``environ``, which callers may replace.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from holdfast.engine.context import Context
+from holdfast.engine.roots import check_root
+from holdfast.engine.settings import load_settings
+from holdfast.files.gitconfig import User
+from holdfast.files.local import LocalTree
+from holdfast.model.clock import SystemClock
+from holdfast.model.errors import NotFoundError, RefusedError, StorageError
+from holdfast.model.ids import new_workspace_id
+from holdfast.model.paths import display
+from holdfast.store.records import Workspace
+from holdfast.store.store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from holdfast.model.clock import Clock
+    from holdfast.model.config import Settings
+    from holdfast.model.ids import CheckpointId
+
+
+class Opener:
+    """Knows the home, the environment and the flags; opens the store once and workspaces in it."""
+
+    def __init__(
+        self,
+        *,
+        home: bytes | None = None,
+        environ: Mapping[str, str] | None = None,
+        flags: Mapping[str, object] | None = None,
+        clock: Clock | None = None,
+        random: Callable[[int], bytes] = os.urandom,
+    ) -> None:
+        self._environ = os.environ if environ is None else environ
+        self.home = os.path.abspath(home) if home is not None else default_home(self._environ)
+        self._flags = dict(flags or {})
+        self._clock: Clock = SystemClock() if clock is None else clock
+        self._random = random
+        self._store: Store | None = None
+
+    def settings(self, root: bytes | None) -> Settings:
+        """The settings in force for a workspace at ``root``, or (None) for the home alone."""
+        return load_settings(flags=self._flags, environ=self._environ, root=root, home=self.home)
+
+    def store(self) -> Store:
+        """The store of the home, opened on first use (and made, mode 0700, if there is none)."""
+        if self._store is None:
+            make_private(self.home)
+            self._store = Store.open(self.home, self.settings(None), clock=self._clock, random=self._random)
+        return self._store
+
+    def close(self) -> None:
+        """Close the store. Harmless a second time."""
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+    def init(self, path: bytes, *, force: bool = False, source: CheckpointId | None = None) -> tuple[Context, bool]:
+        """Begin to remember the directory ``path``; returns its context and whether it is new. Idempotent.
+
+        Raises `RefusedError` for a root that nobody means (see `check_root`).
+        """
+        root = check_root(path, home=self.home, user_home=_bytes(self._environ.get("HOME")), force=force)
+        store = self.store()
+        known = self._known(root)
+        if known is not None:
+            return self._context(known), False
+        about = os.stat(root)
+        workspace = Workspace(
+            id=new_workspace_id(self._random),
+            path=root,
+            device=about.st_dev,
+            inode=about.st_ino,
+            created_at=self._clock.now(),
+            source=source,
+            live=True,
+        )
+        store.catalog.add_workspace(workspace)
+        return self._context(workspace), True
+
+    def open(self, path: bytes) -> Context:
+        """Open the workspace at ``path`` or at the nearest directory above it; raises `NotFoundError` if there is none.
+
+        A workspace whose directory was moved is recognised by its device and inode; one whose directory was deleted is
+        found by the path that it had.
+        """
+        start: bytes = os.path.realpath(path)
+        if os.path.isdir(self.home):
+            at: bytes = start
+            while True:
+                known = self._known(at)
+                if known is not None:
+                    return self._context(known)
+                if at == b"/":
+                    break
+                at = os.path.dirname(at)
+        raise NotFoundError(
+            f"{display(start)} is not in a workspace",
+            hint="`holdfast init` begins to remember a directory",
+            code="no_workspace",
+        )
+
+    def make_fork(self, path: bytes, source: CheckpointId, beside: Workspace) -> Context:
+        """Make the directory ``path`` and begin to remember it as a fork of ``source``, a checkpoint of ``beside``.
+
+        A directory in which a fork of the same checkpoint was cut short is opened instead. Raises `RefusedError` if
+        there is anything else in it, or if it lies in the workspace ``beside``, which would capture it.
+        """
+        root = os.path.realpath(path)
+        if root == beside.path or root.startswith(beside.path.rstrip(b"/") + b"/"):
+            raise RefusedError(
+                f"{display(root)} lies in the workspace {display(beside.path)}, which would capture the fork",
+                hint="fork into a directory outside of it",
+            )
+        known = self._known(root)
+        if known is not None and known.source == source and self.store().catalog.cursor(known.id).head is None:
+            return self._context(known)
+        try:
+            with os.scandir(root) as inside:
+                empty = next(inside, None) is None
+        except FileNotFoundError:
+            self._make_root(root, beside)
+            empty = True
+        except OSError as error:
+            raise RefusedError(f"cannot fork into {display(root)}: {error.strerror}") from error
+        if not empty or known is not None:
+            raise RefusedError(
+                f"{display(root)} is {'a workspace already' if known is not None else 'not empty'}",
+                hint="fork into a directory that does not exist or is empty",
+            )
+        return self.init(root, source=source)[0]
+
+    def _make_root(self, root: bytes, beside: Workspace) -> None:
+        """Make a fork's directory, with the owner of the workspace that it comes from."""
+        try:
+            os.makedirs(root)
+            if os.geteuid() == 0 and os.path.isdir(beside.path):
+                about = os.stat(beside.path)
+                os.chown(root, about.st_uid, about.st_gid)
+        except OSError as error:
+            raise StorageError(f"cannot make {display(root)}: {error.strerror}") from error
+
+    def _known(self, root: bytes) -> Workspace | None:
+        """The workspace at exactly ``root``, its record brought up to date if the directory was moved or made again."""
+        catalog = self.store().catalog
+        try:
+            about = os.stat(root)
+        except OSError:
+            return catalog.find_workspace(root)
+        by_identity = catalog.find_workspace_by_identity(about.st_dev, about.st_ino)
+        if by_identity is not None and (by_identity.path == root or not _is(by_identity)):
+            found = by_identity
+        else:
+            found = catalog.find_workspace(root)
+        if found is None:
+            return None
+        if (found.path, found.device, found.inode) != (root, about.st_dev, about.st_ino):
+            catalog.move_workspace(found.id, root, about.st_dev, about.st_ino)
+            found = found._replace(path=root, device=about.st_dev, inode=about.st_ino)
+        return found
+
+    def _context(self, workspace: Workspace) -> Context:
+        folder = os.path.join(self.home, b"workspaces", workspace.id.encode())
+        make_private(os.path.dirname(folder))
+        make_private(folder)
+        settings = self.settings(workspace.path)
+        tree = LocalTree(
+            workspace.path,
+            index=os.path.join(folder, b"index"),
+            never=(self.home,),
+            max_file_bytes=settings.capture.max_file_bytes,
+            exclude=settings.capture.exclude,
+            user=User(_bytes(self._environ.get("HOME")), _bytes(self._environ.get("XDG_CONFIG_HOME"))),
+            uid=None if settings.files.uid < 0 else settings.files.uid,
+            gid=None if settings.files.gid < 0 else settings.files.gid,
+        )
+        return Context(
+            workspace=workspace,
+            tree=tree,
+            store=self.store(),
+            settings=settings,
+            folder=folder,
+            clock=self._clock,
+            random=self._random,
+        )
+
+
+def default_home(environ: Mapping[str, str]) -> bytes:
+    """``$HOLDFAST_HOME``, else ``holdfast`` in the XDG data directory."""
+    named = environ.get("HOLDFAST_HOME")
+    if named:
+        return os.path.abspath(os.fsencode(named))
+    data = environ.get("XDG_DATA_HOME")
+    if data and os.path.isabs(data):
+        return os.path.join(os.fsencode(data), b"holdfast")
+    user = environ.get("HOME")
+    if not user:
+        raise NotFoundError("no home directory is known", hint="set HOLDFAST_HOME, or give --home")
+    return os.path.join(os.fsencode(user), b".local/share/holdfast")
+
+
+def make_private(path: bytes) -> None:
+    """Make the directory ``path`` with mode 0700 if there is none; refuse one that belongs to somebody else."""
+    try:
+        if not os.path.isdir(path):
+            _make_durably(path)
+        about = os.stat(path)
+    except OSError as error:
+        raise StorageError(
+            f"cannot make {display(path)}: {error.strerror}", hint="set HOLDFAST_HOME to a directory you may write"
+        ) from error
+    if about.st_uid != os.geteuid():
+        raise RefusedError(
+            f"{display(path)} belongs to user {about.st_uid}, not to you",
+            hint="set HOLDFAST_HOME to a directory of your own",
+        )
+    if about.st_mode & 0o077:
+        os.chmod(path, 0o700)
+
+
+def _make_durably(path: bytes) -> None:
+    """Make ``path`` and what is missing above it, and sync each directory that got an entry (I4)."""
+    parent = os.path.dirname(path)
+    if not os.path.isdir(parent):
+        _make_durably(parent)
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        return
+    fd = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _is(workspace: Workspace) -> bool:
+    """True if the directory that the record names is still the one that it means."""
+    try:
+        about = os.stat(workspace.path)
+    except OSError:
+        return False
+    return (about.st_dev, about.st_ino) == (workspace.device, workspace.inode)
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return os.fsencode(text) if text else None

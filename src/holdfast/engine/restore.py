@@ -1,0 +1,268 @@
+"""Bringing the tree to a checkpoint, in a way that can be taken back.
+
+A rescue checkpoint comes first (I6). The plan is the difference between that rescue and the target, so that only
+paths which the rescue holds and the target lacks are ever deleted (I5), and ignore rules that come back with the
+restore decide nothing. A journal in the workspace's folder lets the next command finish or take back a restore that
+was cut short (I3).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.engine import journal as journals
+from holdfast.engine.checkpoint import Request, take_locked
+from holdfast.engine.journal import Journal
+from holdfast.engine.results import RestoreResult
+from holdfast.engine.status import present
+from holdfast.model.errors import LockedError, NotFoundError, RefusedError
+from holdfast.model.paths import display, under
+from holdfast.store import manifest
+from holdfast.store.records import HistoryEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from holdfast.engine.context import Context
+    from holdfast.files.tree import Applied
+    from holdfast.model.checkpoint import Checkpoint
+    from holdfast.model.entries import Change
+    from holdfast.model.ids import CheckpointId, Hash
+    from holdfast.model.sinks import Content, Progress
+    from holdfast.store.manifest import Pages
+
+UNDO_COMMAND = "holdfast undo"
+REDO_COMMAND = "holdfast redo"
+
+_HELD_BYTES = 64 << 20
+"""Up to this much content is read and verified before the tree is touched, and kept; more is verified in a pass of
+its own."""
+
+
+class Plan(NamedTuple):
+    """What has to happen to the tree."""
+
+    deletes: Sequence[Change]
+    writes: Sequence[Change]
+
+
+def restore(
+    context: Context,
+    target: CheckpointId,
+    paths: Sequence[bytes] = (),
+    *,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> RestoreResult:
+    """Bring the tree, or only ``paths`` of it, to ``target``. Touches nothing that does not differ.
+
+    Atomic per file, durable when it returns, not atomic as a whole: cut short, it is finished by `resume` or taken back
+    by `abandon`. Files that changed meanwhile, or that no checkpoint holds, are left alone and listed in ``skipped``.
+    Raises `NotFoundError` (no such checkpoint or path), `IntegrityError` before anything is touched if content that is
+    needed is damaged, `RefusedError` while an earlier restore is unfinished.
+    """
+    with context.lock():
+        checkpoint = context.catalog.checkpoint(target)
+        if dry_run:
+            return preview(context, checkpoint, paths)
+        refuse_unfinished(context)
+        _check_named(context, checkpoint, paths)
+        rescue = save_first(context, progress)
+        position = context.catalog.cursor(context.workspace.id).position
+        journal = Journal(
+            "restore", target, rescue.id, position, None, tuple(paths), new_nonce(context), context.clock.now()
+        )
+        return carry_out(context, journal, rescue, checkpoint, progress)
+
+
+def save_first(context: Context, progress: Progress | None = None) -> Checkpoint:
+    """Save what the tree holds now, if anything is unsaved; return the checkpoint that holds it. Needs the lock.
+
+    A workspace whose directory is gone is made again, empty: that is then the state that was saved.
+    """
+    os.makedirs(context.workspace.path, exist_ok=True)
+    return take_locked(context, Request(kind="rescue"), progress).checkpoint
+
+
+def refuse_unfinished(context: Context) -> None:
+    """Raise `RefusedError` if a restore was cut short and neither finished nor taken back."""
+    journal = journals.read(context.folder)
+    if journal is not None:
+        raise RefusedError(
+            f"a {journal.operation} to {journal.target[:12]} was cut short; the tree may be half way",
+            hint="`holdfast restore --continue` finishes it, `holdfast restore --abort` goes back to what was before",
+            code="unfinished_restore",
+        )
+
+
+def new_nonce(context: Context) -> str:
+    """A fresh nonce for the names of temporary files."""
+    return context.random(8).hex()
+
+
+def preview(context: Context, target: Checkpoint, paths: Sequence[bytes] = ()) -> RestoreResult:
+    """What bringing the tree to ``target`` would do now. Changes nothing and stores nothing. Needs the lock."""
+    _check_named(context, target, paths)
+    now = present(context)
+    plan = _plan(now.pages, now.root, target.root, paths)
+    return RestoreResult(
+        checkpoint=target.id,
+        rescue=None,
+        written=[change.path for change in plan.writes],
+        deleted=[change.path for change in plan.deletes],
+        skipped=[],
+        dry_run=True,
+        undo_command=UNDO_COMMAND,
+    )
+
+
+def carry_out(
+    context: Context, journal: Journal, now: Checkpoint, target: Checkpoint, progress: Progress | None
+) -> RestoreResult:
+    """Bring the tree from the state ``now``, which it was just saved as, to ``target``, under the journal. Needs the
+    lock.
+    """
+    plan = _plan(context.store.pages, now.root, target.root, journal.paths)
+    contents = _verified_contents(context, plan.writes)
+    journals.write(context.folder, journal)
+    applied = context.tree.apply(plan.deletes, contents, nonce=journal.nonce, progress=progress)
+    _record(context, journal)
+    journals.remove(context.folder)
+    if not applied.skipped and not journal.paths:
+        context.tree.settle(target.root)
+    return result(journal, applied)
+
+
+def result(journal: Journal, applied: Applied) -> RestoreResult:
+    """What the caller is told of ``applied``."""
+    return RestoreResult(
+        checkpoint=journal.target,
+        rescue=journal.rescue,
+        written=applied.written,
+        deleted=applied.deleted,
+        skipped=applied.skipped,
+        dry_run=False,
+        undo_command=REDO_COMMAND if journal.operation == "undo" else UNDO_COMMAND,
+    )
+
+
+def unfinished(context: Context) -> Journal | None:
+    """The restore that was cut short, if there is one. One that is still at work in another process is not."""
+    journal = journals.read(context.folder)
+    if journal is None:
+        return None
+    try:
+        with context.lock(timeout=0):
+            return journals.read(context.folder)
+    except LockedError:
+        return None
+
+
+def resume(context: Context, progress: Progress | None = None) -> RestoreResult:
+    """Finish a restore or fork that was cut short. What the tree holds by now is saved first and stays in the
+    history.
+    """
+    with context.lock():
+        journal = _require_unfinished(context)
+        context.tree.clean(journal.nonce)
+        if journal.operation == "fork":
+            from holdfast.engine.fork import write_out
+
+            return result(journal, write_out(context, journal, progress))
+        now = save_first(context, progress)
+        return carry_out(context, journal, now, context.catalog.checkpoint(journal.target), progress)
+
+
+def abandon(context: Context, progress: Progress | None = None) -> RestoreResult:
+    """Take a restore that was cut short back: the tree becomes what it was before it began."""
+    with context.lock():
+        journal = _require_unfinished(context)
+        if journal.rescue is None:
+            raise RefusedError(
+                f"the unfinished fork in {display(context.workspace.path)} began with an empty directory",
+                hint="finish it with `holdfast restore --continue`, or delete the directory",
+            )
+        context.tree.clean(journal.nonce)
+        now = save_first(context, progress)
+        back = journal._replace(operation="undo", target=journal.rescue, state=journal.position)
+        return carry_out(context, back, now, context.catalog.checkpoint(journal.rescue), progress)
+
+
+def _require_unfinished(context: Context) -> Journal:
+    journal = journals.read(context.folder)
+    if journal is None:
+        raise NotFoundError("no restore was cut short in this workspace", code="nothing_unfinished")
+    return journal
+
+
+def _plan(pages: Pages, now: Hash, target: Hash, paths: Sequence[bytes]) -> Plan:
+    changes = manifest.diff(pages, now, target)
+    if paths:
+        changes = [change for change in changes if any(under(change.path, path) for path in paths)]
+    return Plan(
+        deletes=[change for change in changes if change.after is None],
+        writes=[change for change in changes if change.after is not None],
+    )
+
+
+def _check_named(context: Context, target: Checkpoint, paths: Sequence[bytes]) -> None:
+    """Every path that was asked for must be in the target, or in the last checkpoint (then it is deleted)."""
+    head = context.catalog.cursor(context.workspace.id).head
+    roots = {target.root} if head is None else {target.root, context.catalog.checkpoint(head).root}
+    for path in paths:
+        if path and not any(any(manifest.iterate(context.store.pages, root, path)) for root in roots):
+            raise NotFoundError(
+                f"{display(path)} is not in {target.id[:12]}",
+                hint=f"`holdfast show {target.id[:12]}` and `holdfast log` tell what is where",
+                code="no_such_path",
+            )
+
+
+def _verified_contents(context: Context, writes: Sequence[Change]) -> Iterator[tuple[Change, Content | None]]:
+    """The content of every write, all of it verified before this returns: damage must show before the tree is
+    touched.
+    """
+    needed = [change.after for change in writes if change.after is not None and not _same_content(change)]
+    reader = context.store.reader
+    if sum(entry.size for entry in needed) <= _HELD_BYTES:
+        held = iter([_whole(content) for content in reader.fetch(needed)])
+        return ((change, None if _same_content(change) else next(held)) for change in writes)
+    for content in reader.fetch(needed):
+        if not isinstance(content, bytes):
+            for _ in content:
+                pass
+    streamed = reader.fetch(needed)
+    return ((change, None if _same_content(change) else next(streamed)) for change in writes)
+
+
+def _whole(content: Content) -> bytes:
+    return content if isinstance(content, bytes) else b"".join(content)
+
+
+def _same_content(change: Change) -> bool:
+    """True if only the permissions of a regular file differ."""
+    before, after = change.before, change.after
+    return (
+        before is not None
+        and after is not None
+        and before.hash == after.hash
+        and not before.is_symlink
+        and not after.is_symlink
+    )
+
+
+def _record(context: Context, journal: Journal) -> None:
+    """Append what happened. A restore of some paths only leaves the tree where it was in its history, with changes to
+    save.
+    """
+    catalog, workspace = context.catalog, context.workspace.id
+    cursor = catalog.cursor(workspace)
+    if journal.operation == "restore" and not journal.paths:
+        event = HistoryEvent(0, context.clock.now(), "restore", journal.target, journal.position)
+        catalog.record_event(workspace, event, expected=cursor, head=journal.target)
+    elif journal.state is not None:
+        event = HistoryEvent(0, context.clock.now(), journal.operation, journal.target, None)
+        catalog.record_event(
+            workspace, event, expected=cursor, head=journal.target, position=journal.state, redo_tip=cursor.redo_tip
+        )

@@ -1,0 +1,156 @@
+"""What the use-cases answer. Each maps one to one onto the documented ``--json`` object of its command."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.model.checkpoint import Checkpoint
+    from holdfast.model.entries import Change, Entry, NotCaptured
+    from holdfast.model.ids import CheckpointId, WorkspaceId
+    from holdfast.store.records import HistoryEvent
+    from holdfast.store.verify import Problem
+
+
+class CheckpointResult(NamedTuple):
+    """What `checkpoint` did."""
+
+    checkpoint: Checkpoint
+    """The new checkpoint, or the one that already holds this state."""
+    created: bool
+    """False if nothing had changed."""
+    not_captured: Sequence[NotCaptured]
+    elapsed_ms: float
+
+
+class Status(NamedTuple):
+    """How the tree differs from the newest state that was saved."""
+
+    workspace: bytes
+    last_checkpoint: Checkpoint | None
+    changes: Sequence[Change]
+    not_captured: Sequence[NotCaptured]
+    watching: bool
+    unfinished_restore: CheckpointId | None
+    """The target of a restore that was cut short, if there is one."""
+
+    @property
+    def clean(self) -> bool:
+        """True if the tree is exactly what the last checkpoint holds."""
+        return self.last_checkpoint is not None and not self.changes
+
+
+class Details(NamedTuple):
+    """All that is kept about one checkpoint."""
+
+    checkpoint: Checkpoint
+    changes: Sequence[Change]
+    not_captured: Sequence[NotCaptured]
+
+
+class Renamed(NamedTuple):
+    """A file that has gone from one path and come back under another."""
+
+    before_path: bytes
+    path: bytes
+    before: Entry
+    after: Entry
+    similarity: int
+    """Percent of the content that is the same; 100 for equal content."""
+
+
+class Diff(NamedTuple):
+    """How a target differs from a base. ``renamed`` paths are in no other list."""
+
+    base: CheckpointId | None
+    """None: nothing at all (everything is added)."""
+    target: CheckpointId | None
+    """None: the tree as it is now."""
+    changes: Sequence[Change]
+    renamed: Sequence[Renamed]
+    unchanged: int
+    """How many files are in both and the same."""
+
+
+class RestoreResult(NamedTuple):
+    """What `restore`, `undo` or `redo` did, or (``dry_run``) would do."""
+
+    checkpoint: CheckpointId
+    """The state that the tree was brought to."""
+    rescue: CheckpointId | None
+    """The checkpoint that holds the tree as it was before; None for a dry run."""
+    written: Sequence[bytes]
+    deleted: Sequence[bytes]
+    skipped: Sequence[NotCaptured]
+    dry_run: bool
+    undo_command: str
+
+
+class ForkResult(NamedTuple):
+    """What `fork` made."""
+
+    workspace: WorkspaceId
+    path: bytes
+    checkpoint: CheckpointId
+    """The fork's first checkpoint."""
+    source: CheckpointId
+    written: int
+
+
+class Forgotten(NamedTuple):
+    """What `forget` removed, or (``dry_run``) would remove."""
+
+    removed: Sequence[Checkpoint]
+    kept: Sequence[tuple[Checkpoint, Sequence[str]]]
+    """Each kept checkpoint with the reasons."""
+    dry_run: bool
+
+
+class Collected(NamedTuple):
+    """What `gc` freed."""
+
+    blobs_deleted: int
+    bytes_freed: int
+    packs_rewritten: int
+
+
+class Verified(NamedTuple):
+    """What `verify` looked at and found."""
+
+    checkpoints: int
+    blobs: int
+    problems: Sequence[Problem]
+
+    @property
+    def ok(self) -> bool:
+        """True if nothing is wrong."""
+        return not self.problems
+
+
+class Stats(NamedTuple):
+    """What takes the space in a store."""
+
+    workspaces: int
+    checkpoints: int
+    blobs: int
+    pages: int
+    packs: int
+    content_bytes: int
+    """The sum of the sizes of all distinct content."""
+    stored_bytes: int
+    """What it takes in the object store."""
+    dead_bytes: int
+    """Stored bytes that nothing uses and collection will free."""
+    catalog_bytes: int
+    largest: Sequence[tuple[bytes, int]]
+    """The paths of this workspace's newest checkpoint with the most content below them, and how much that is."""
+
+
+class Log(NamedTuple):
+    """The history of a workspace: checkpoints, newest first, and what happened to the tree."""
+
+    checkpoints: Sequence[Checkpoint]
+    head: CheckpointId | None
+    events: Sequence[HistoryEvent]

@@ -1,0 +1,79 @@
+"""The engine as the watch service uses it: a workspace whose tree hears from the watcher what may have changed."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from holdfast.engine.checkpoint import take
+from holdfast.engine.forget import forget
+from holdfast.engine.schedule import Pace
+from holdfast.engine.status import status
+from holdfast.engine.upkeep import collect
+from holdfast.engine.watching import Setup
+from holdfast.engine.watching import watch as serve
+from holdfast.files.local import LocalTree
+from holdfast.model.errors import LockedError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.engine.checkpoint import Request
+    from holdfast.engine.context import Context
+    from holdfast.engine.results import CheckpointResult, Status
+    from holdfast.files.dirty import DirtySource
+    from holdfast.files.watch import Watcher
+
+_LOG = logging.getLogger(__name__)
+
+
+def watch(context: Context, ready: Callable[[Watcher], None] | None = None) -> None:
+    """Watch the workspace until told to stop; see `holdfast.engine.watching.watch`."""
+    tree = context.tree
+    if not isinstance(tree, LocalTree):
+        raise UnsupportedError("only a directory of this machine can be watched")
+    settings = context.settings
+    setup = Setup(
+        root=context.workspace.path,
+        folder=context.folder,
+        backend=settings.watch.backend,
+        pace=Pace(settings.watch.debounce, settings.watch.max_interval, settings.watch.max_per_hour),
+        full_walk_interval=settings.watch.full_walk_interval,
+        retention_interval=settings.retention.interval,
+        poll_interval=settings.watch.poll_interval,
+    )
+
+    def open_saver(changes: DirtySource) -> Saver:
+        tree.dirty = changes
+        return Saver(context, tree)
+
+    serve(setup, open_saver, tree.excluded, context.clock, ready=ready)
+
+
+class Saver:
+    """Does what the service asks for; see `holdfast.engine.watching.Saver`."""
+
+    def __init__(self, context: Context, tree: LocalTree) -> None:
+        self._context = context
+        self._tree = tree
+
+    def checkpoint(self, request: Request) -> CheckpointResult:
+        """Save the tree's present state."""
+        return take(self._context, request)
+
+    def status(self) -> Status:
+        """How the tree differs from the newest state that was saved."""
+        return status(self._context, watching=True)
+
+    def retention(self) -> None:
+        """Let old checkpoints go by the settings' policy, and collect what has been dead for long enough."""
+        removed = forget(self._context, ()).removed
+        try:
+            freed = collect(self._context)
+        except LockedError:
+            return  # another process is at it
+        _LOG.info("retention: %d checkpoints removed, %d bytes freed", len(removed), freed.bytes_freed)
+
+    def close(self) -> None:
+        """Write the index, so that the next command starts from it."""
+        self._tree.save_index()

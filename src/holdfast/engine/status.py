@@ -1,0 +1,66 @@
+"""What the tree holds now, compared with what was saved; nothing is stored for the asking."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.engine import journal as journals
+from holdfast.engine.results import Status
+from holdfast.files.scan import HashSink
+from holdfast.store import manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.engine.context import Context
+    from holdfast.model.checkpoint import Checkpoint
+    from holdfast.model.entries import Change, NotCaptured
+    from holdfast.model.ids import Hash
+    from holdfast.store.manifest import Pages
+
+
+class Present(NamedTuple):
+    """The tree's state as a manifest of which only the new pages are in memory."""
+
+    head: Checkpoint | None
+    root: Hash
+    pages: Pages
+    """Reads stored pages and the new ones alike."""
+    files: int
+    not_captured: Sequence[NotCaptured]
+
+    def changes(self) -> list[Change]:
+        """How the tree differs from the last checkpoint (from nothing, if there is none)."""
+        return manifest.diff(self.pages, None if self.head is None else self.head.root, self.root)
+
+
+def present(context: Context) -> Present:
+    """Look at the tree. Needs the lock, since the tree's index has one user at a time."""
+    catalog = context.catalog
+    head_id = catalog.cursor(context.workspace.id).head
+    head = None if head_id is None else catalog.checkpoint(head_id)
+    scan = context.tree.scan(HashSink(), base=None if head is None else head.root)
+    if head is not None and scan.base is not None:
+        if not scan.changes:
+            context.tree.settle(head.root)
+            return Present(head, head.root, context.store.pages, head.total_files, scan.not_captured)
+        built = manifest.update(context.store.pages, head.root, scan.changes)
+    else:
+        built = manifest.build((path, entry) for path, entry in sorted(scan.changes.items()) if entry is not None)
+    pages = context.store.pages_with(built.new_pages)
+    return Present(head, built.root, pages, built.files, scan.not_captured)
+
+
+def status(context: Context, *, watching: bool) -> Status:
+    """How the tree differs from the newest state that was saved. Changes nothing."""
+    with context.lock():
+        now = present(context)
+        unfinished = journals.read(context.folder)
+        return Status(
+            workspace=context.workspace.path,
+            last_checkpoint=now.head,
+            changes=now.changes(),
+            not_captured=now.not_captured,
+            watching=watching,
+            unfinished_restore=None if unfinished is None else unfinished.target,
+        )

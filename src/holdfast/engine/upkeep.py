@@ -1,0 +1,88 @@
+"""Keeping house: collection, verification, statistics, and the quota."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from holdfast.engine.results import Collected, Stats, Verified
+from holdfast.model.errors import LockedError, QuotaError
+from holdfast.store import manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from holdfast.engine.context import Context
+    from holdfast.model.entries import Entry
+    from holdfast.model.sinks import Progress
+
+_LOG = logging.getLogger(__name__)
+_LARGEST = 12
+
+
+def collect(context: Context, *, grace: float | None = None, progress: Progress | None = None) -> Collected:
+    """Delete what nothing has needed for ``grace`` seconds (None: ``gc.grace``), in the whole home.
+
+    Interruptible at any point. Raises `LockedError` while another collection or a verification runs.
+    """
+    seconds = context.settings.gc.grace if grace is None else grace
+    return Collected(*context.store.collector().collect(seconds, progress=progress))
+
+
+def verify(context: Context, *, read_data: bool = False, progress: Progress | None = None) -> Verified:
+    """Check every reference, count and object of the home; with ``read_data`` also every stored byte.
+
+    Raises `LockedError` while a collection runs.
+    """
+    found = context.store.verifier().verify(read_data=read_data, progress=progress)
+    return Verified(found.checkpoints, found.blobs, found.problems)
+
+
+def stats(context: Context) -> Stats:
+    """What takes the space: in the whole home, and by directory in this workspace's newest checkpoint."""
+    context.store.collector().settle()
+    counted = context.catalog.stats()
+    head = context.catalog.cursor(context.workspace.id).head
+    largest: list[tuple[bytes, int]] = []
+    if head is not None:
+        entries = manifest.iterate(context.store.pages, context.catalog.checkpoint(head).root)
+        largest = _largest(entries)
+    return Stats(*counted, largest=largest)
+
+
+def _largest(entries: Iterable[tuple[bytes, Entry]]) -> list[tuple[bytes, int]]:
+    """The first two levels of the tree with the most content below them."""
+    sums: dict[bytes, int] = {}
+    for path, entry in entries:
+        parts = path.split(b"/", 2)
+        for depth in range(1, min(len(parts), 2) + 1):
+            place = b"/".join(parts[:depth])
+            sums[place] = sums.get(place, 0) + entry.size
+    return sorted(sums.items(), key=lambda item: (-item[1], item[0]))[:_LARGEST]
+
+
+def make_room(context: Context, incoming: int) -> None:
+    """Raise `QuotaError` if ``incoming`` more bytes do not fit into ``store.max_bytes``, even after retention and
+    collection.
+
+    What retention removes is what it would have removed anyway at its next turn; nothing else is.
+    """
+    quota = context.settings.store.max_bytes
+    if not quota or context.store.used_bytes() + incoming <= quota:
+        return
+    from holdfast.engine.forget import forget
+
+    _LOG.warning("the store is at its quota of %d bytes; thinning out and collecting", quota)
+    forget(context, ())
+    try:
+        # The grace time protects against races that the catalog also excludes by itself; short of space it can be
+        # short.
+        context.store.collector().collect(0)
+    except LockedError:
+        _LOG.warning("another collection is running; not waiting for it")
+    used = context.store.used_bytes()
+    if used + incoming > quota:
+        raise QuotaError(
+            f"the store holds {used:,} bytes; {incoming:,} more would exceed its quota of {quota:,}. Nothing was lost",
+            hint="`holdfast forget --keep-last N` and `holdfast gc --grace 0` make room; store.max_bytes is the quota",
+        )

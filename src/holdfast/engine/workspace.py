@@ -1,0 +1,417 @@
+"""The public face of the engine: one workspace and everything that can be done with it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Self
+
+from holdfast.engine import restore as restores
+from holdfast.engine.checkpoint import Request, take
+from holdfast.engine.opening import Opener
+from holdfast.engine.results import Details, Log
+from holdfast.engine.revisions import resolve
+from holdfast.engine.status import status
+from holdfast.files.local import LocalTree
+from holdfast.model.checkpoint import Kind, Provenance
+from holdfast.model.errors import NotFoundError
+from holdfast.model.paths import display
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+
+    from holdfast.engine.beside import Beside
+    from holdfast.engine.context import Context
+    from holdfast.engine.diff import Contents
+    from holdfast.engine.journal import Journal
+    from holdfast.engine.results import (
+        CheckpointResult,
+        Collected,
+        Diff,
+        Forgotten,
+        ForkResult,
+        RestoreResult,
+        Stats,
+        Status,
+        Verified,
+    )
+    from holdfast.engine.retention import Policy
+    from holdfast.engine.textdiff import FileStat
+    from holdfast.files.estimate import Estimate
+    from holdfast.files.watch import Watcher
+    from holdfast.model.ids import CheckpointId, WorkspaceId
+    from holdfast.model.sinks import Progress
+
+
+def init(
+    path: str | bytes | os.PathLike[str] = ".",
+    *,
+    home: str | bytes | os.PathLike[str] | None = None,
+    force: bool = False,
+    write_ignore: bool = False,
+    flags: Mapping[str, object] | None = None,
+) -> Workspace:
+    """Begin to remember the directory ``path`` and open it. Idempotent: an existing workspace is just opened.
+
+    Nothing is written into the directory, unless ``write_ignore`` asks for a ``.checkpointignore`` with the default
+    patterns (an existing one is left as it is). ``home`` is where everything is kept (default: ``$HOLDFAST_HOME``,
+    else the XDG data directory). Raises `RefusedError` for a directory that nobody means, such as ``/`` or ``$HOME``,
+    unless ``force``.
+    """
+    opener = Opener(home=None if home is None else os.fsencode(home), flags=flags)
+    context, new = opener.init(os.fsencode(path), force=force)
+    workspace = Workspace(opener, context, new=new)
+    if write_ignore:
+        workspace.write_ignore()
+    return workspace
+
+
+def open(  # noqa: A001 - `holdfast.open` reads as what it does
+    path: str | bytes | os.PathLike[str] = ".",
+    *,
+    home: str | bytes | os.PathLike[str] | None = None,
+    flags: Mapping[str, object] | None = None,
+) -> Workspace:
+    """Open the workspace at ``path`` or the nearest one above it; raises `NotFoundError` if there is none."""
+    opener = Opener(home=None if home is None else os.fsencode(home), flags=flags)
+    try:
+        return Workspace(opener, opener.open(os.fsencode(path)))
+    except BaseException:
+        opener.close()
+        raise
+
+
+class Workspace:
+    """A directory with a memory. Use it as a context manager, or `close` it.
+
+    Checkpoints are named as on the command line: full ids, unique prefixes, labels, ``@`` (newest), ``@-``, ``@-3``.
+    One thread at a time; any number of processes may use the same workspace, one change at a time.
+    """
+
+    def __init__(self, opener: Opener, context: Context, *, new: bool = False) -> None:
+        self._opener = opener
+        self._context = context
+        self.new = new
+        """True if this call of `init` made it a workspace."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the store. Harmless a second time."""
+        self._opener.close()
+
+    @property
+    def id(self) -> WorkspaceId:
+        """The workspace's id."""
+        return self._context.workspace.id
+
+    @property
+    def path(self) -> bytes:
+        """The real path of its root."""
+        return self._context.workspace.path
+
+    @property
+    def home(self) -> bytes:
+        """Where everything is kept."""
+        return self._opener.home
+
+    @property
+    def folder(self) -> bytes:
+        """Its own folder in the home: index, lock, socket, log of the watcher."""
+        return self._context.folder
+
+    # -- saving -------------------------------------------------------------------------------------------------
+
+    def checkpoint(
+        self,
+        label: str = "",
+        *,
+        message: str = "",
+        author: str | None = None,
+        command: str = "",
+        kind: Kind = "manual",
+        full_hash: bool = False,
+        progress: Progress | None = None,
+    ) -> CheckpointResult:
+        """Save the tree's present state. Atomic, and durable when it returns (I4).
+
+        If nothing changed there is no new checkpoint, and ``created`` is False. ``author`` defaults to
+        ``identity.author`` of the settings. ``full_hash`` reads every file again instead of trusting what is
+        remembered of unchanged ones. Where a watcher runs, it does the work, at the cost of what changed. Raises
+        `LockedError`, `StorageError`, `QuotaError`.
+        """
+        who = self._context.settings.identity.author if author is None else author
+        request = Request(kind, label, Provenance(who, message, command), full_hash)
+        beside = None if full_hash else self._beside()
+        if beside is not None:
+            with beside:
+                return beside.checkpoint(request)
+        return take(self._context, request, progress)
+
+    def status(self) -> Status:
+        """How the tree differs from the newest state that was saved. Changes nothing."""
+        beside = self._beside()
+        if beside is not None:
+            with beside:
+                return beside.status()
+        return status(self._context, watching=False)
+
+    def estimate(self) -> Estimate | None:
+        """What a first checkpoint would capture, if that is more than the settings call normal; else None."""
+        limits = self._context.settings.capture
+        if self._context.catalog.cursor(self.id).head is not None or not isinstance(self._context.tree, LocalTree):
+            return None
+        most_files, most_bytes = limits.warn_files or sys.maxsize, limits.warn_bytes or sys.maxsize
+        found = self._context.tree.estimate(max_files=most_files, max_bytes=most_bytes)
+        return found if found.files > most_files or found.bytes > most_bytes else None
+
+    def write_ignore(self) -> bool:
+        """Write the default ``.checkpointignore`` into the root; False if there is one already."""
+        from holdfast.files.ignore import write_default_ignore
+
+        return write_default_ignore(self._context.workspace.path)
+
+    def let_go(self) -> None:
+        """Let the workspace hold nothing back from retention any more, as for a fork that has served its turn.
+
+        Its checkpoints stay until they are forgotten; `init` in its directory begins a new workspace.
+        """
+        self._context.catalog.let_go(self.id)
+
+    # -- looking ------------------------------------------------------------------------------------------------
+
+    def log(self, limit: int | None = None, *, everything: bool = False) -> Log:
+        """The checkpoints, newest first, and what happened to the tree. ``everything``: of all workspaces in the
+        home.
+        """
+        catalog = self._context.catalog
+        return Log(
+            catalog.checkpoints(None if everything else self.id, limit=limit),
+            catalog.cursor(self.id).head,
+            catalog.events(self.id),
+        )
+
+    def show(self, name: str = "@") -> Details:
+        """All that is kept about one checkpoint: its record, its changes, what it did not capture."""
+        from holdfast.engine.changes import changes_of
+
+        checkpoint = self._context.catalog.checkpoint(self.resolve(name))
+        return Details(
+            checkpoint, changes_of(self._context, checkpoint), self._context.catalog.not_captured(checkpoint.id)
+        )
+
+    def resolve(self, name: str) -> CheckpointId:
+        """The checkpoint that ``name`` means; raises `NotFoundError`, or `UsageError` if it means several."""
+        return resolve(name, _Names(self._context))
+
+    def cat(self, name: str, path: bytes) -> Iterator[bytes]:
+        """The content of ``path`` in a checkpoint, in pieces (of a symbolic link: its target), verified."""
+        from holdfast.store import manifest
+
+        checkpoint = self._context.catalog.checkpoint(self.resolve(name))
+        entry = manifest.get(self._context.store.pages, checkpoint.root, path)
+        if entry is None:
+            raise NotFoundError(
+                f"{display(path)} is not in {checkpoint.id[:12]}",
+                hint=f"`holdfast diff {checkpoint.id[:12]}` shows how the tree differs from it",
+                code="no_such_path",
+            )
+        content = next(self._context.store.reader.fetch((entry,)))
+        if isinstance(content, bytes):
+            yield content
+        else:
+            yield from content
+
+    def diff(
+        self, a: str | None = None, b: str | None = None, *, paths: Sequence[bytes] = (), renames: bool = True
+    ) -> Diff:
+        """How ``b`` (None: the tree as it is) differs from ``a`` (None: ``@``), limited to ``paths``."""
+        from holdfast.engine.diff import diff
+
+        target = None if b is None else self.resolve(b)
+        return diff(self._context, self.resolve("@" if a is None else a), target, paths=paths, renames=renames)
+
+    def patch(self, diff: Diff, *, context: int = 3, binary: bool = False) -> Iterator[bytes]:
+        """The unified text of a diff, as ``git apply`` takes it; ``binary`` includes the content of binary files."""
+        from holdfast.engine.textdiff import patch
+
+        return patch(diff, self._contents(diff).fetch, context=context, binary=binary)
+
+    def diff_stat(self, diff: Diff) -> list[FileStat]:
+        """How many lines each file of a diff gains and loses."""
+        from holdfast.engine.textdiff import stat
+
+        return stat(diff, self._contents(diff).fetch)
+
+    def diff_json(self, diff: Diff) -> dict[str, object]:
+        """A diff as the documented JSON object, with the text of each modified file."""
+        from holdfast.engine.textdiff import to_json
+
+        return to_json(diff, self._contents(diff).fetch)
+
+    def _contents(self, diff: Diff) -> Contents:
+        from holdfast.engine.diff import Contents
+
+        return Contents(self._context, diff)
+
+    # -- going back and forth -----------------------------------------------------------------------------------
+
+    def restore(
+        self, name: str, paths: Sequence[bytes] = (), *, dry_run: bool = False, progress: Progress | None = None
+    ) -> RestoreResult:
+        """Bring the tree, or only ``paths`` of it, to a checkpoint; what it held before is saved first (I6).
+
+        Touches only what differs, and deletes only what the rescue checkpoint holds (I5). Atomic per file; if it is
+        cut short, `restore_continue` finishes it and `restore_abort` takes it back. Files that changed meanwhile are
+        left alone and listed in ``skipped``.
+        """
+        with self._paused():
+            return restores.restore(self._context, self.resolve(name), paths, dry_run=dry_run, progress=progress)
+
+    def restore_continue(self, *, progress: Progress | None = None) -> RestoreResult:
+        """Finish a restore or fork that was cut short. Raises `NotFoundError` if there is none."""
+        with self._paused():
+            return restores.resume(self._context, progress)
+
+    def restore_abort(self, *, progress: Progress | None = None) -> RestoreResult:
+        """Take a restore that was cut short back: the tree becomes what it was before."""
+        with self._paused():
+            return restores.abandon(self._context, progress)
+
+    def unfinished(self) -> Journal | None:
+        """The restore that was cut short, if there is one."""
+        return restores.unfinished(self._context)
+
+    def undo(self, count: int = 1, *, dry_run: bool = False, progress: Progress | None = None) -> RestoreResult:
+        """Take back the newest ``count`` changes to the tree; unsaved changes are saved first and are the first of
+        them.
+        """
+        from holdfast.engine.history import undo
+
+        with self._paused():
+            return undo(self._context, count, dry_run=dry_run, progress=progress)
+
+    def redo(self, count: int = 1, *, dry_run: bool = False, progress: Progress | None = None) -> RestoreResult:
+        """Bring back the newest ``count`` changes that `undo` took back."""
+        from holdfast.engine.history import redo
+
+        with self._paused():
+            return redo(self._context, count, dry_run=dry_run, progress=progress)
+
+    def fork(
+        self, name: str, directory: str | bytes | os.PathLike[str], *, progress: Progress | None = None
+    ) -> ForkResult:
+        """Write a checkpoint out into ``directory`` (which must not exist, or be empty) as a workspace of its own."""
+        from holdfast.engine.fork import fork
+
+        source = self.resolve(name)
+
+        def open_fork() -> Context:
+            return self._opener.make_fork(os.fsencode(directory), source, self._context.workspace)
+
+        return fork(self._context, source, open_fork, progress=progress)
+
+    # -- watching -----------------------------------------------------------------------------------------------
+
+    def watch(self, *, ready: Callable[[Watcher], None] | None = None) -> None:
+        """Save by itself whenever something has changed, until a signal or `Beside.stop` ends it.
+
+        ``ready`` is called once other commands are answered. Raises `LockedError` if the workspace has a watcher
+        already.
+        """
+        from holdfast.engine.saving import watch
+
+        watch(self._context, ready)
+
+    def _beside(self) -> Beside | None:
+        """The watcher of this workspace, if one is running."""
+        from holdfast.engine.beside import SOCKET, connect
+
+        if not os.path.exists(os.path.join(self.folder, SOCKET)):
+            return None
+        return connect(self.folder)
+
+    @contextmanager
+    def _paused(self) -> Generator[None]:
+        """Keep a watcher from saving the half-way states of a change to the tree."""
+        beside = self._beside()
+        if beside is None:
+            yield
+            return
+        with beside, beside.pause():
+            yield
+
+    # -- keeping house ------------------------------------------------------------------------------------------
+
+    def forget(self, names: Sequence[str] = (), *, policy: Policy | None = None, dry_run: bool = False) -> Forgotten:
+        """Remove checkpoints: the named ones, or those that ``policy`` (None: the settings') does not keep.
+
+        What a live fork stands on is refused when named and kept otherwise. Removed checkpoints' changesets are
+        composed into their children's; content that nothing else needs is freed by `gc` after the grace time.
+        """
+        from holdfast.engine.forget import forget
+
+        return forget(self._context, [self.resolve(name) for name in names], policy=policy, dry_run=dry_run)
+
+    def gc(self, *, grace: float | None = None, progress: Progress | None = None) -> Collected:
+        """Delete what nothing has needed for ``grace`` seconds (None: ``gc.grace``). Interruptible at any point
+        (I11).
+        """
+        from holdfast.engine.upkeep import collect
+
+        return collect(self._context, grace=grace, progress=progress)
+
+    def verify(self, *, read_data: bool = False, progress: Progress | None = None) -> Verified:
+        """Prove the store sound, or name what is not; ``read_data`` reads and hashes every stored byte."""
+        from holdfast.engine.upkeep import verify
+
+        return verify(self._context, read_data=read_data, progress=progress)
+
+    def stats(self) -> Stats:
+        """What takes the space."""
+        from holdfast.engine.upkeep import stats
+
+        return stats(self._context)
+
+    def export(self, names: Sequence[str], file: str | bytes | os.PathLike[str]) -> list[CheckpointId]:
+        """Write checkpoints with their ancestors to one ``.tar.zst``, atomically; returns the ids of all that it
+        holds.
+        """
+        from holdfast.engine.bundle import export_bundle
+
+        return export_bundle(self._context, [self.resolve(name) for name in names], os.fsencode(file))
+
+    def import_(self, file: str | bytes | os.PathLike[str]) -> list[CheckpointId]:
+        """Take the checkpoints of a bundle in, as this workspace's. The file is hostile until all of it is verified."""
+        from holdfast.engine.bundle import import_bundle
+
+        return import_bundle(self._context, os.fsencode(file))
+
+
+class _Names:
+    """What names of checkpoints are looked up in: this workspace's, and by id those of its home."""
+
+    def __init__(self, context: Context) -> None:
+        self._catalog = context.catalog
+        self._workspace = context.workspace.id
+
+    def head(self) -> CheckpointId | None:
+        return self._catalog.cursor(self._workspace).head
+
+    def by_prefix(self, prefix: str) -> Sequence[CheckpointId]:
+        return self._catalog.by_prefix(prefix)
+
+    def by_label(self, label: str) -> CheckpointId | None:
+        found = self._catalog.by_label(label, self._workspace)
+        return found[0].id if found else None
+
+    def labels(self) -> Iterable[str]:
+        return [checkpoint.label for checkpoint in self._catalog.checkpoints(self._workspace) if checkpoint.label]
+
+    def parent(self, checkpoint: CheckpointId) -> CheckpointId | None:
+        return self._catalog.checkpoint(checkpoint).parent

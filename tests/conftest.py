@@ -1,0 +1,62 @@
+"""What the tests of several rooms share: a home and a tree of their own, and the store proved sound after each test."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.engine.workspace import Workspace
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test sees the user's own configuration, ignore rules or store."""
+    home = tmp_path_factory.mktemp("user")
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "config"))
+    for name in list(os.environ):
+        if name.startswith(("HOLDFAST_", "GIT_", "XDG_DATA")):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """Where the store of a test is."""
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """An empty directory to make a workspace of."""
+    path = tmp_path / "tree"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def open_workspace(home: Path, tree: Path) -> Iterator[Callable[..., Workspace]]:
+    """Opens the workspace in `tree` (made on first use); afterwards the store is verified, every byte of it."""
+    opened: list[Workspace] = []
+
+    def open_it(path: Path = tree, **options: object) -> Workspace:
+        workspace = holdfast.init(path, home=home, **options)  # type: ignore[arg-type]
+        opened.append(workspace)
+        return workspace
+
+    yield open_it
+    for workspace in opened:
+        workspace.close()
+    if opened:
+        with holdfast.init(tree, home=home) as workspace:
+            found = workspace.verify(read_data=True)
+            assert found.ok, found.problems
+
+
+@pytest.fixture
+def workspace(open_workspace: Callable[..., Workspace]) -> Workspace:
+    """The workspace in `tree`."""
+    return open_workspace()
