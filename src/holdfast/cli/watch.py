@@ -40,8 +40,8 @@ def _stay(console: Console, workspace: Workspace) -> int:
             console.give({"event": "watching", "workspace": display(workspace.path), "backend": watcher.backend})
         else:
             console.say(f"Watching {show_path(workspace.path)} by {watcher.backend}; Ctrl-C ends it.")
-        if watcher.limits:
-            console.warn(watcher.limits)
+        if watcher.limits and console.verbose:
+            console.say(f"  {visible(watcher.limits)}")
         sys.stdout.flush()
 
     console.prepare_log(news=True)
@@ -66,8 +66,8 @@ def _detach(console: Console, workspace: Workspace) -> int:
             f"Watching {show_path(workspace.path)} by {watching.backend}, process {watching.pid}. "
             "`holdfast watch --stop` ends it."
         )
-        if watching.limits:
-            console.warn(visible(watching.limits))
+        if watching.limits and console.verbose:
+            console.say(f"  {visible(watching.limits)}")
     return 0
 
 

@@ -1,0 +1,93 @@
+"""``watch`` as a process: it saves by itself, other commands use it, and it ends cleanly."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from e2e.conftest import Cli
+
+    WaitUntil = Callable[[Callable[[], bool]], None]
+
+COMMAND = [sys.executable, "-m", "holdfast"]
+
+
+@pytest.fixture(name="quick", autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch, cli: Cli) -> Iterator[None]:
+    """A watcher that does not wait long, and that is gone at the end. The source is found from everywhere."""
+    monkeypatch.setenv("HOLDFAST_WATCH_DEBOUNCE", "50ms")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2] / "src"))
+    yield
+    cli("watch", "--stop")
+
+
+def test_a_detached_watcher_saves_by_itself(cli: Cli, wait_until: WaitUntil) -> None:
+    cli.write("f", "1")
+    started = cli.json("watch", "--detach")
+    assert started["pid"] > 0
+    assert cli.json("status")["watching"]
+    assert "a watcher is running" in cli("status").out
+    assert cli("watch", "--json", code=4).error["code"] == "locked"
+    assert cli("watch", "--detach", "--json", code=4).error["code"] == "locked"
+    cli.write("sub/g", "2")
+    wait_until(lambda: any("sub/g" in cli.json("show", i["id"])["paths"]["added"] for i in _log(cli)))
+    assert {item["kind"] for item in _log(cli)} == {"auto"}
+    assert all(item["label"].startswith("auto-") for item in _log(cli))
+    assert cli.json("watch", "--stop") == {"stopped": True}
+    assert not cli.json("status")["watching"]
+    assert cli.json("watch", "--stop") == {"stopped": False}
+
+
+def test_commands_beside_a_watcher(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_WATCH_DEBOUNCE", "1h")
+    cli.write("f", "1")
+    cli("watch", "--detach")
+    made = cli.json("checkpoint", "-m", "one", "--message", "why")
+    assert (made["created"], made["label"], made["changes"]["added"]) == (True, "one", 1)
+    assert cli.json("show")["message"] == "why"
+    cli.write("f", "2")
+    assert cli.json("status")["modified"] == ["f"]
+    cli("restore", "one")
+    assert cli.tree() == {"f": b"1"}
+    cli("undo")
+    assert cli.tree() == {"f": b"2"}
+    assert cli("checkpoint", "-m", "@bad", "--json", code=2).error["code"] == "usage"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_in_the_foreground_a_signal_saves_and_ends_it(cli: Cli, number: signal.Signals, wait_until: WaitUntil) -> None:
+    with subprocess.Popen([*COMMAND, "watch"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline().startswith(b"Watching ")
+        cli.write("f", "1")
+        wait_until(lambda: bool(_log(cli)))
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, b"Stopped; everything is saved.\n")
+    assert b"Traceback" not in err
+    assert err.startswith(b"holdfast: saved ")
+
+
+def test_a_killed_watcher_is_in_nobodys_way(cli: Cli) -> None:
+    with subprocess.Popen([*COMMAND, "watch"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith(b"Watching ")
+        process.kill()
+        process.wait(60)
+    cli.write("f", "1")
+    assert cli.json("checkpoint")["created"]
+    assert not cli.json("status")["watching"]
+    assert cli.json("watch", "--detach")["pid"] != process.pid
+
+
+def _log(cli: Cli) -> list[dict[str, str]]:
+    return cli.json("log")["checkpoints"]
