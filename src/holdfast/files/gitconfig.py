@@ -5,10 +5,15 @@ Source: gitignore(5), git-config(1), gitrepository-layout(5).
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from typing import NamedTuple
 
+from holdfast.model.errors import StorageError
+from holdfast.model.paths import display
+
+_EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
 _MAX_CONFIG_BYTES = 1 << 20
 _MAX_INCLUDES = 10
 _SECTION = re.compile(rb"\s*\[\s*([-.A-Za-z0-9]+)\s*(\"(?:[^\"\\]|\\.)*\")?\s*\]")
@@ -164,11 +169,18 @@ def _expand(path: bytes, home: bytes | None) -> bytes | None:
 
 
 def read_bounded(path: bytes, limit: int, *, dir_fd: int | None = None, follow: bool = True) -> bytes | None:
-    """At most ``limit`` bytes of the file ``path``; None if there is none or it cannot be read. Never blocks."""
+    """At most ``limit`` bytes of the file ``path``; None if there is none or it cannot be read. Never blocks.
+
+    Raises `StorageError` if it is this process that lacks descriptors or memory: that says nothing about the file.
+    """
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
     try:
         fd = os.open(path, flags if follow else flags | os.O_NOFOLLOW, dir_fd=dir_fd)
-    except (OSError, ValueError):
+    except ValueError:
+        return None
+    except OSError as error:
+        if error.errno in _EXHAUSTED:
+            raise StorageError(f"{display(path)} cannot be read: {error.strerror}") from error
         return None
     try:
         size = min(os.fstat(fd).st_size, limit) + 1

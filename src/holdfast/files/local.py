@@ -128,10 +128,10 @@ class LocalTree:
                 or identity != self._identity
                 or b"" in self._pending
             )
+            # Until the scan has come to its end, what is remembered of the tree is of two times.
+            self._everything = True
             if whole:
                 self._findings = Findings()
-                # Until the walk has come to its end, what is remembered of the tree is of two times.
-                self._everything = True
                 if self._excluded is not None:
                     self._excluded.refresh()
             scanner = self._scanner(sink, trust, lookup, progress)

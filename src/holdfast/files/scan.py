@@ -190,7 +190,7 @@ class Scanner:
                 and path not in self._trust.suspects
             ):
                 self._count(len(listing.names))
-                return rules, listing.directories() if recursive else []
+                return rules, self._onward(path, listing, recursive)
             if not record.key.startswith(rules.fingerprint):
                 listing, recursive = None, True  # decided under other rules
         else:
@@ -207,11 +207,15 @@ class Scanner:
             return rules, []
         self._compare(fd, path, rules, listing, old, record, moment)
         self._count(len(listing.names))
+        return rules, self._onward(path, listing, recursive)
+
+    def _onward(self, path: bytes, listing: Listing, recursive: bool) -> list[bytes]:
+        """The directories to go on with: all, or those without a record (new, or not reached by a scan that failed)."""
         names = listing.directories()
-        if not recursive:
-            known = self._index.directories
-            names = [name for name in names if (path + b"/" + name if path else name) not in known]
-        return rules, names
+        if recursive:
+            return names
+        known = self._index.directories
+        return [name for name in names if (path + b"/" + name if path else name) not in known]
 
     def _rules(self, fd: int, path: bytes, above: DirectoryRules, git: bool, own: bool) -> DirectoryRules:
         gitignore = read_rule_file(fd, GITIGNORE) if git else None
@@ -237,11 +241,16 @@ class Scanner:
         findings = self._findings
         prefix = path + b"/" if path else b""
         long = len(prefix) + MAX_NAME_BYTES > MAX_PATH_BYTES
+        # Nothing is noted before the record is whole: a scan that fails must leave the two in agreement.
+        notes: list[tuple[bytes, Entry | None, Entry | None]] = []
         columns = Columns()
         columns.fingerprint = rules.fingerprint
         columns.directories = listing.directories()
         columns.ignored_files = encode(listing.ignored_files)
         columns.ignored_directories = encode(listing.ignored_directories)
+        if old is not None:
+            for name in set(old.directories).difference(columns.directories):
+                self.forget(prefix + name)
         positions = {} if old is None else {name: at for at, name in enumerate(old.names)}
         stats = listing.columns()
         for number, name in enumerate(encode(listing.names)):
@@ -271,7 +280,7 @@ class Scanner:
                 )
             if found is None:
                 if before is not None:
-                    self._index.note(inner, before, None)
+                    notes.append((inner, before, None))
                 continue
             columns.append(name, found.signature, found.flag, found.hash or _NO_HASH)
             if found.reason is not None:
@@ -282,16 +291,16 @@ class Scanner:
                 findings.again.add(inner)
             after = columns.entry(len(columns.names) - 1)
             if after != before:
-                self._index.note(inner, before, after)
+                notes.append((inner, before, after))
         if old is not None:
             for name, at in positions.items():
                 inner = prefix + name
-                self._index.note(inner, old.entry(at), None)
+                notes.append((inner, old.entry(at), None))
                 if old.flags[at] != KNOWN:
                     findings.not_captured.pop(inner, None)
                     findings.again.discard(inner)
-            for name in set(old.directories).difference(columns.directories):
-                self.forget(prefix + name)
+        for note in notes:
+            self._index.note(*note)
         new = columns.record()
         if record is None or new.key != record.key or new.values != record.values:
             self._index.directories[path] = new

@@ -1,0 +1,238 @@
+"""What is captured and what is not: the rules beside Git's patterns, and where rules come from."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.files.gitconfig import User, find_repository, global_excludes
+from holdfast.files.ignore import (
+    DEFAULT_CHECKPOINTIGNORE,
+    DirectoryRules,
+    IgnoreSources,
+    read_rule_file,
+    write_default_ignore,
+)
+from holdfast.files.local import LocalTree
+from holdfast.files.patterns import MAX_RULES_BYTES, Rules, parse_rules
+from holdfast.files.scan import HashSink
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NOBODY = User(system_config=None)
+
+
+def captured(root: Path, user: User = NOBODY, **options: object) -> set[bytes]:
+    return set(LocalTree(bytes(root), user=user, **options).scan(HashSink()).changes)  # type: ignore[arg-type]
+
+
+def fill(root: Path, *names: str, content: str = "") -> None:
+    for name in names:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+
+
+def root_rules(root: Path, gitignore: bytes | None = None, own: bytes | None = None) -> DirectoryRules:
+    return IgnoreSources(bytes(root), user=NOBODY).outer().at_root(gitignore, own)
+
+
+def test_i14_some_names_are_never_captured(tmp_path: Path) -> None:
+    fill(tmp_path, ".git/config", "sub/.git", "deep/er/.git/HEAD", ".holdfast/undo", "a.sock", "sub/b.pid", "c.sock/d")
+    fill(tmp_path, ".holdfast.tmp-nonce-1", "kept", ".gitmodules", "x.git/y")
+    fill(tmp_path, ".gitignore", ".checkpointignore", content="!.git\n!*\n")
+    assert captured(tmp_path) == {b"kept", b".gitignore", b".checkpointignore", b".gitmodules", b"x.git/y"}
+
+
+def test_the_defaults_hold_while_there_is_no_checkpointignore(tmp_path: Path) -> None:
+    fill(
+        tmp_path,
+        ".env.local",
+        ".env.dev.local",
+        ".DS_Store",
+        "a.log",
+        "tmp/x",
+        "sub/tmp/x",
+        ".idea/x",
+        "a.swp",
+        "a.pyc",
+    )
+    fill(tmp_path, ".vscode/settings.json", ".vscode/tasks.json", "__pycache__/x", "coverage/x", "kept.py", ".env")
+    assert captured(tmp_path) == {b"sub/tmp/x", b".vscode/tasks.json", b"kept.py", b".env"}
+    fill(tmp_path, ".checkpointignore", content="*.py\n")
+    assert len(captured(tmp_path)) == 15
+
+
+def test_a_nested_checkpointignore_adds_to_the_defaults(tmp_path: Path) -> None:
+    fill(tmp_path, "sub/.checkpointignore", content="only\n!*.log\n")
+    fill(tmp_path, "only", "sub/only", "a.log", "sub/a.log")
+    assert captured(tmp_path) == {b"only", b"sub/.checkpointignore", b"sub/a.log"}
+
+
+def test_writing_the_defaults_changes_nothing_about_them(tmp_path: Path) -> None:
+    assert write_default_ignore(bytes(tmp_path)) is True
+    assert (tmp_path / ".checkpointignore").read_bytes() == DEFAULT_CHECKPOINTIGNORE
+    (tmp_path / ".checkpointignore").write_bytes(b"mine\n")
+    assert write_default_ignore(bytes(tmp_path)) is False
+    assert (tmp_path / ".checkpointignore").read_bytes() == b"mine\n"
+
+
+def test_configured_patterns_act_like_checkpointignore(tmp_path: Path) -> None:
+    fill(tmp_path, "a.bin", "keep.bin", "sub/b.bin", "secrets/x", "other")
+    fill(tmp_path, ".checkpointignore", content="!keep.bin\n")
+    assert captured(tmp_path, exclude=["*.bin", "/secrets/"]) == {b"keep.bin", b".checkpointignore", b"other"}
+
+
+def test_a_linked_rule_file_is_not_followed(tmp_path: Path) -> None:
+    """I7; Git does the same."""
+    fill(tmp_path, "rules", content="a\n")
+    fill(tmp_path, "tree/a")
+    os.symlink("../rules", tmp_path / "tree" / ".gitignore")
+    os.mkfifo(tmp_path / "tree" / ".checkpointignore")
+    assert captured(tmp_path / "tree") == {b"a", b".gitignore"}
+
+
+def test_an_absurdly_large_rule_file_is_cut_at_a_line(tmp_path: Path) -> None:
+    content = b"first\n" + b"x" * (MAX_RULES_BYTES - 100) + b"\n" + b"second" * 1000 + b"\n"
+    assert len(parse_rules(content)) == 2
+    (tmp_path / ".gitignore").write_bytes(content)
+    fd = os.open(tmp_path, os.O_RDONLY)
+    found = read_rule_file(fd, b".gitignore")
+    os.close(fd)
+    assert found is not None
+    assert len(found) == MAX_RULES_BYTES + 1
+
+
+def test_hostile_patterns_take_no_time() -> None:
+    """I12: what backtracks in a naive translation is matched in one pass."""
+    rules = Rules(parse_rules(b"a*" * 100 + b"b\n" + b"*a" * 100 + b"[!c]?b/x\n"))
+    name = b"a" * 255
+    assert rules.verdict(name, name, False) is None
+    assert rules.verdict(name + b"b", name + b"b", False) is True
+
+
+def test_common_rules_need_no_regular_expression(tmp_path: Path) -> None:
+    """A command line must start fast: pathspec alone takes longer to import than everything else."""
+    fill(tmp_path, "a.py", "b/c.o")
+    fill(
+        tmp_path,
+        ".gitignore",
+        content="*.py[cod]\nnode_modules/\n/build\n.env*\ndocs/_build/\n**/x\n.vscode/*\n[Bb]in/\n*~\n",
+    )
+    code = (
+        "import sys; from holdfast.files.local import LocalTree; from holdfast.files.scan import HashSink; "
+        f"assert len(LocalTree({bytes(tmp_path)!r}).scan(HashSink()).changes) == 3; print('pathspec' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ})
+    assert done.stdout == "False\n"
+
+
+def test_equal_fingerprints_mean_equal_rules(tmp_path: Path) -> None:
+    first = root_rules(tmp_path, b"a\n")
+    assert first.fingerprint == root_rules(tmp_path, b"a\n").fingerprint
+    others = {
+        root_rules(tmp_path).fingerprint,
+        root_rules(tmp_path, b"").fingerprint,
+        root_rules(tmp_path, None, b"a\n").fingerprint,
+        root_rules(tmp_path, b"a\n", b"").fingerprint,
+        first.below(b"sub", b"a\n", None).fingerprint,
+        first.below(b"sub", None, b"a\n").fingerprint,
+        IgnoreSources(bytes(tmp_path), user=NOBODY, exclude=["a"]).outer().at_root(b"a\n", None).fingerprint,
+    }
+    assert len(others) == 7
+    assert first.fingerprint not in others
+    assert first.below(b"sub", None, None) is first
+
+
+def test_the_global_excludes_and_the_repositorys_own(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    fill(tree, "a", "b", "c", "d")
+    fill(
+        tmp_path,
+        "home/.gitconfig",
+        content="[user]\n\tname = x\n[core]\n\tautocrlf = input\n\texcludesFile = ~/my\\\\ignore # mine\n",
+    )
+    fill(tmp_path, "home/my\\ignore", content="a\nb\n")
+    user = User(home=bytes(tmp_path / "home"), system_config=None)
+    assert captured(tree, user) == {b"c", b"d"}
+    subprocess.run(["git", "init", "-q", str(tree)], check=True)
+    fill(tree, ".git/info/exclude", content="c\n!b\n")
+    assert captured(tree, user) == {b"b", b"d"}
+    tree_object = LocalTree(bytes(tree), user=user)
+    assert set(tree_object.scan(HashSink()).changes) == {b"b", b"d"}
+    fill(tmp_path, "home/my\\ignore", content="d\n")
+    assert set(tree_object.scan(HashSink()).changes) == {b"a", b"b"}, "a rule file outside has changed"
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ("", b"/h/.config/git/ignore"),
+        ("[core]\nexcludesfile = /x y/z ; comment\n", b"/x y/z"),
+        ('[core] excludesFile = "/x # y"  \n', b"/x # y"),
+        ("[CORE]\n  EXCLUDESFILE=~/z\n", b"/h/z"),
+        ("[core]\nexcludesFile = /a\n[core]\nexcludesFile = /b\n", b"/b"),
+        ('[core "sub"]\nexcludesFile = /a\n', b"/h/.config/git/ignore"),
+        ("[other]\nexcludesFile = /a\n[core]\n# excludesFile = /b\n", b"/h/.config/git/ignore"),
+        ("[core]\nexcludesFile = /a\\\n/b\n", b"/a/b"),
+        ("[core]\nexcludesFile =\n", None),
+        ("[include]\npath = more\n", b"/included"),
+        ("[include]\npath = loop\n", b"/h/.config/git/ignore"),
+        ("\ufeff[core]\r\nexcludesFile = /a\r\n", b"/a"),
+        ("[core\nexcludesFile = /a\n\0\xff[[[", b"/h/.config/git/ignore"),
+        ("[core]\nexcludesFile = ~nobody-of-that-name/x\n", None),
+    ],
+)
+def test_the_one_key_of_gits_configuration(config: str, expected: bytes | None, tmp_path: Path) -> None:
+    fill(tmp_path, "more", content="[core]\nexcludesFile = /included\n")
+    fill(tmp_path, "loop", content="[include]\npath = loop\n")
+    fill(tmp_path, "config", content=config)
+    user = User(home=b"/h", config_home=None, system_config=bytes(tmp_path / "config"))
+    assert global_excludes(user, None) == expected
+
+
+def test_where_the_configuration_is(tmp_path: Path) -> None:
+    home, config = bytes(tmp_path / "home"), bytes(tmp_path / "config")
+    assert global_excludes(User(home, config, None), None) == config + b"/git/ignore"
+    fill(tmp_path, "config/git/config", content="[core]\nexcludesFile = /from-xdg\n")
+    assert global_excludes(User(home, config, None), None) == b"/from-xdg"
+    fill(tmp_path, "home/.gitconfig", content="[core]\nexcludesFile = /from-home\n")
+    assert global_excludes(User(home, config, None), None) == b"/from-home"
+    assert global_excludes(NOBODY, None) is None
+
+
+def test_linked_worktrees_share_the_exclude_file(tmp_path: Path) -> None:
+    main = tmp_path / "main"
+    run = ["git", "-c", "user.name=x", "-c", "user.email=x", "-C", str(main)]
+    subprocess.run(["git", "init", "-q", str(main)], check=True)
+    subprocess.run([*run, "commit", "-q", "--allow-empty", "-m", "x"], check=True)
+    subprocess.run([*run, "worktree", "add", "-q", str(tmp_path / "linked")], check=True, capture_output=True)
+    fill(main, ".git/info/exclude", content="a\n")
+    fill(tmp_path / "linked", "a", "b")
+    repository = find_repository(bytes(tmp_path / "linked"))
+    assert repository is not None
+    assert os.path.realpath(repository.common) == bytes(main / ".git")
+    assert captured(tmp_path / "linked") == {b"b"}
+
+
+def test_what_only_looks_like_a_repository_is_none(tmp_path: Path) -> None:
+    fill(tmp_path, ".gitignore", content="a\n")
+    fill(tmp_path, "sub/a", "sub/.git/config")
+    assert find_repository(bytes(tmp_path / "sub")) is None
+    fill(tmp_path, "other/.git", content="gitdir: /nowhere\n")
+    assert find_repository(bytes(tmp_path / "other")) is None
+    assert captured(tmp_path / "sub") == {b"a"}
+
+
+def test_a_root_that_its_repository_excludes_is_captured_all_the_same(tmp_path: Path) -> None:
+    """A home directory under Git with ``*`` in its exclude rules must not empty every workspace in it."""
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    fill(tmp_path, ".gitignore", content="*\n")
+    fill(tmp_path, "project/a", "project/b")
+    fill(tmp_path, "project/.gitignore", content="b\n")
+    assert captured(tmp_path / "project") == {b"a", b".gitignore"}
