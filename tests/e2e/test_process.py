@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -71,12 +72,25 @@ def test_a_reader_that_goes_away_is_no_error(cli: Cli, unbuffered: str, monkeypa
     process.stderr.close()
 
 
-def test_a_full_disk_behind_standard_output_is_a_message(cli: Cli) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_behind_standard_output_is_a_message(
+    cli: Cli, unbuffered: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     with open("/dev/full", "wb") as full:
         done = subprocess.run([*INSTALLED, "status"], stdout=full, stderr=subprocess.PIPE, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith(b"holdfast: No space left on device")
-    assert b"Traceback" not in done.stderr
+    assert done.stderr.count(b"\n") == 2
+
+
+def test_closed_streams_are_no_error_and_no_file_takes_their_place(cli: Cli) -> None:
+    cli.write("f", "1")
+    command = " ".join(map(shlex.quote, INSTALLED))
+    for closed in (">&-", "2>&-", "<&-", "<&- >&- 2>&-"):
+        done = subprocess.run(f"{command} checkpoint {closed}", shell=True, capture_output=True, check=False)
+        assert (done.returncode, done.stderr) == (0, b""), closed
+    assert cli.json("status")["clean"]
 
 
 def test_ctrl_c_is_exit_130_and_one_line(cli: Cli) -> None:

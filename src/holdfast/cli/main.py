@@ -28,7 +28,16 @@ class Line(NamedTuple):
 def main(argv: list[str] | None = None) -> int:
     """Run the command line ``argv`` (default: the process's) and return the exit code. Never raises for a failure."""
     arguments = sys.argv[1:] if argv is None else argv
-    as_json, verbose = _wants(arguments)
+    _open_closed_streams()
+    code = _guarded(arguments, *_wants(arguments))
+    try:
+        sys.stdout.flush()
+    except OSError:  # has been reported, if it can be; the interpreter would try again at its end, and complain
+        _silence_stdout()
+    return code
+
+
+def _guarded(arguments: list[str], as_json: bool, verbose: bool) -> int:
     try:
         code = _run(take_apart(arguments))
         sys.stdout.flush()
@@ -39,7 +48,6 @@ def main(argv: list[str] | None = None) -> int:
         _write_error("holdfast: interrupted")
         return INTERRUPTED
     except BrokenPipeError:
-        _silence_stdout()
         return BROKEN_PIPE
     except Exception as error:  # noqa: BLE001 - the last resort: a person must not be shown a traceback
         return _report_unexpected(error, as_json, verbose)
@@ -155,8 +163,21 @@ def _write_error(text: str) -> None:
         return
 
 
+def _open_closed_streams() -> None:
+    """Open those of the three standard streams that the caller has closed, to nowhere.
+
+    Otherwise the next file to be opened would take their place, and be written to in their stead.
+    """
+    if None in (sys.stdin, sys.stdout, sys.stderr):
+        while os.open(os.devnull, os.O_RDWR) < 2:
+            pass
+        sys.stdin = sys.stdin or os.fdopen(0)
+        sys.stdout = sys.stdout or os.fdopen(1, "w")
+        sys.stderr = sys.stderr or os.fdopen(2, "w")
+
+
 def _silence_stdout() -> None:
-    """Point standard output nowhere, so that the interpreter's own flush at exit does not fail again."""
+    """Point standard output nowhere."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
