@@ -10,6 +10,7 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
+from holdfast.engine.folder import WATCH_SOCKET
 from holdfast.engine.messages import (
     MAX_ANSWER_BYTES,
     Call,
@@ -32,9 +33,9 @@ if TYPE_CHECKING:
     from holdfast.engine.results import CheckpointResult, Status
     from holdfast.model.clock import Clock
 
-SOCKET = b"watch.sock"
-LOCK = b"watch.lock"
-"""Held by the one watcher of the workspace for as long as it lives; the file holds its pid."""
+
+GONE = "watcher_gone"
+"""The code of the error when the watcher stopped before it answered: the work can be done without it."""
 
 WAIT = 120.0
 """Seconds that an answer may take: the watcher does one thing at a time, and a first checkpoint can be long."""
@@ -45,7 +46,7 @@ _PIECE = 1 << 16
 
 def connect(folder: bytes, *, wait: float = WAIT, clock: Clock | None = None) -> Beside | None:
     """The watcher of the workspace whose folder in the home this is; None if none is there to be asked."""
-    if not os.path.lexists(folder + b"/" + SOCKET):
+    if not os.path.lexists(folder + b"/" + WATCH_SOCKET):
         return None
     import socket  # not before there is something to connect to: it takes a third of Python's own start
 
@@ -96,8 +97,15 @@ class Beside:
 
     @contextmanager
     def pause(self) -> Generator[None]:
-        """Keep the watcher from saving by itself for the length of the block, or of this process."""
-        self._ask(Call("pause"))
+        """Keep the watcher from saving by itself for the length of the block, or of this process.
+
+        One that has stopped meanwhile needs no holding back.
+        """
+        try:
+            self._ask(Call("pause"))
+        except HoldfastError as error:
+            if error.code != GONE:
+                raise
         try:
             yield
         finally:
@@ -164,19 +172,19 @@ class Beside:
         return HoldfastError(
             "the watcher stopped before it answered",
             hint="try again: the work can be done without it",
-            code="watcher_gone",
+            code=GONE,
         )
 
 
 @contextmanager
 def address(folder: bytes) -> Generator[bytes]:
     """The address of the socket in ``folder``, however long its path (unix(7): an address has 108 bytes at most)."""
-    path = folder + b"/" + SOCKET
+    path = folder + b"/" + WATCH_SOCKET
     if len(path) <= _MAX_ADDRESS:
         yield path
         return
     fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        yield b"/proc/self/fd/%d/%b" % (fd, SOCKET)
+        yield b"/proc/self/fd/%d/%b" % (fd, WATCH_SOCKET)
     finally:
         os.close(fd)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.engine.results import CheckpointResult
-from holdfast.engine.revisions import check_label
 from holdfast.engine.upkeep import make_room
 from holdfast.model.checkpoint import Checkpoint, Kind, Provenance
 from holdfast.model.entries import Counts, count_changes
@@ -50,6 +49,8 @@ def take(context: Context, request: Request, progress: Progress | None = None) -
     `StorageError`, `QuotaError`: nothing is lost then.
     """
     if request.label and request.kind == "manual":
+        from holdfast.engine.revisions import check_label
+
         check_label(request.label)
     with context.lock():
         return take_locked(context, request, progress)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from holdfast.engine.folder import LOCK
 from holdfast.engine.locking import exclusive
 from holdfast.model.paths import display
 
@@ -55,7 +56,7 @@ class Context:
         settings').
         """
         return exclusive(
-            os.path.join(self.folder, b"lock"),
+            os.path.join(self.folder, LOCK),
             timeout=self.settings.lock.timeout if timeout is None else timeout,
             clock=self.clock,
             what=f"the workspace {display(self.workspace.path)}",

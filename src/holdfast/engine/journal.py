@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
+from holdfast.engine.folder import RESTORE_JOURNAL
 from holdfast.model.errors import FormatError, StorageError
 from holdfast.model.ids import CheckpointId, hash_bytes
 from holdfast.model.paths import display, parse_display
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 Operation = Literal["restore", "undo", "redo", "fork"]
 
 _MAGIC = b"HFRJ 1 "
-_NAME = b"restore"
 _MAX_BYTES = 64 << 20
 
 
@@ -48,7 +48,7 @@ def write(folder: bytes, journal: Journal) -> None:
     fields = journal._asdict()
     fields["paths"] = [display(path) for path in journal.paths]
     body = json.dumps(fields, sort_keys=True).encode() + b"\n"
-    path = os.path.join(folder, _NAME)
+    path = os.path.join(folder, RESTORE_JOURNAL)
     temporary = path + b".new"
     try:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -64,7 +64,7 @@ def write(folder: bytes, journal: Journal) -> None:
 
 def read(folder: bytes) -> Journal | None:
     """The note, or None if there is none. Raises `FormatError` if it is damaged or of a newer version."""
-    path = os.path.join(folder, _NAME)
+    path = os.path.join(folder, RESTORE_JOURNAL)
     try:
         with open(path, "rb") as file:
             data = file.read(_MAX_BYTES + 1)
@@ -82,7 +82,7 @@ def read(folder: bytes) -> Journal | None:
 
 def remove(folder: bytes) -> None:
     """Take the note away: the restore is complete. Durable; a missing one is no error."""
-    path = os.path.join(folder, _NAME)
+    path = os.path.join(folder, RESTORE_JOURNAL)
     try:
         os.unlink(path)
         _sync_directory(folder)

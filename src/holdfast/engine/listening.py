@@ -15,7 +15,8 @@ import struct
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.engine.beside import LOCK, SOCKET, address
+from holdfast.engine.beside import address
+from holdfast.engine.folder import WATCH_LOCK, WATCH_SOCKET
 from holdfast.engine.messages import MAX_CALL_BYTES, encode_failure
 from holdfast.model.errors import FormatError, LockedError, StorageError
 from holdfast.model.paths import display
@@ -74,7 +75,7 @@ class Listener:
         limits: Limits,
     ) -> None:
         """Bind the socket, mode 0600, in place of one that a dead process left. The caller holds the watcher's lock."""
-        self._path = folder + b"/" + SOCKET
+        self._path = folder + b"/" + WATCH_SOCKET
         self._selector = selector
         self._clock = clock
         self._answer = answer
@@ -226,7 +227,7 @@ def claim(folder: bytes) -> Generator[None]:
 
     The kernel lets go of the lock when its holder dies, so that what a dead process left is never in the way.
     """
-    path = folder + b"/" + LOCK
+    path = folder + b"/" + WATCH_LOCK
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:

@@ -9,6 +9,7 @@ import os
 from typing import TYPE_CHECKING
 
 from holdfast.engine.context import Context
+from holdfast.engine.folder import INDEX
 from holdfast.engine.roots import check_root
 from holdfast.engine.settings import load_settings
 from holdfast.files.gitconfig import User
@@ -175,7 +176,7 @@ class Opener:
         settings = self.settings(workspace.path)
         tree = LocalTree(
             workspace.path,
-            index=os.path.join(folder, b"index"),
+            index=os.path.join(folder, INDEX),
             never=(self.home,),
             max_file_bytes=settings.capture.max_file_bytes,
             exclude=settings.capture.exclude,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from holdfast.engine.checkpoint import take
@@ -14,6 +13,7 @@ from holdfast.engine.watching import Setup
 from holdfast.engine.watching import watch as serve
 from holdfast.files.local import LocalTree
 from holdfast.model.errors import LockedError, UnsupportedError
+from holdfast.model.log import Log
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from holdfast.files.dirty import DirtySource
     from holdfast.files.watch import Watcher
 
-_LOG = logging.getLogger(__name__)
+_LOG = Log(__name__)
 
 
 def watch(context: Context, ready: Callable[[Watcher], None] | None = None) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from holdfast.engine.results import Collected, Stats, Verified
 from holdfast.model.errors import LockedError, QuotaError
-from holdfast.store import manifest
+from holdfast.model.log import Log
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from holdfast.model.entries import Entry
     from holdfast.model.sinks import Progress
 
-_LOG = logging.getLogger(__name__)
+_LOG = Log(__name__)
 _LARGEST = 12
 
 
@@ -40,6 +39,8 @@ def verify(context: Context, *, read_data: bool = False, progress: Progress | No
 
 def stats(context: Context) -> Stats:
     """What takes the space: in the whole home, and by directory in this workspace's newest checkpoint."""
+    from holdfast.store import manifest
+
     context.store.collector().settle()
     counted = context.catalog.stats()
     head = context.catalog.cursor(context.workspace.id).head

@@ -7,12 +7,10 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
-from holdfast.engine import restore as restores
 from holdfast.engine.checkpoint import Request, take
+from holdfast.engine.folder import RESTORE_JOURNAL, WATCH_SOCKET
 from holdfast.engine.opening import Opener
 from holdfast.engine.results import Details, Log
-from holdfast.engine.revisions import resolve
-from holdfast.engine.status import status
 from holdfast.files.local import LocalTree
 from holdfast.model.checkpoint import Kind, Provenance
 from holdfast.model.errors import NotFoundError
@@ -159,6 +157,8 @@ class Workspace:
         if beside is not None:
             with beside:
                 return beside.status()
+        from holdfast.engine.status import status
+
         return status(self._context, watching=False)
 
     def estimate(self) -> Estimate | None:
@@ -207,6 +207,8 @@ class Workspace:
 
     def resolve(self, name: str) -> CheckpointId:
         """The checkpoint that ``name`` means; raises `NotFoundError`, or `UsageError` if it means several."""
+        from holdfast.engine.revisions import resolve
+
         return resolve(name, _Names(self._context))
 
     def cat(self, name: str, path: bytes) -> Iterator[bytes]:
@@ -270,22 +272,32 @@ class Workspace:
         cut short, `restore_continue` finishes it and `restore_abort` takes it back. Files that changed meanwhile are
         left alone and listed in ``skipped``.
         """
+        from holdfast.engine.restore import restore
+
         with self._paused():
-            return restores.restore(self._context, self.resolve(name), paths, dry_run=dry_run, progress=progress)
+            return restore(self._context, self.resolve(name), paths, dry_run=dry_run, progress=progress)
 
     def restore_continue(self, *, progress: Progress | None = None) -> RestoreResult:
         """Finish a restore or fork that was cut short. Raises `NotFoundError` if there is none."""
+        from holdfast.engine.restore import resume
+
         with self._paused():
-            return restores.resume(self._context, progress)
+            return resume(self._context, progress)
 
     def restore_abort(self, *, progress: Progress | None = None) -> RestoreResult:
         """Take a restore that was cut short back: the tree becomes what it was before."""
+        from holdfast.engine.restore import abandon
+
         with self._paused():
-            return restores.abandon(self._context, progress)
+            return abandon(self._context, progress)
 
     def unfinished(self) -> Journal | None:
         """The restore that was cut short, if there is one."""
-        return restores.unfinished(self._context)
+        if not os.path.lexists(os.path.join(self.folder, RESTORE_JOURNAL)):
+            return None
+        from holdfast.engine.restore import unfinished
+
+        return unfinished(self._context)
 
     def undo(self, count: int = 1, *, dry_run: bool = False, progress: Progress | None = None) -> RestoreResult:
         """Take back the newest ``count`` changes to the tree; unsaved changes are saved first and are the first of
@@ -330,10 +342,10 @@ class Workspace:
 
     def _beside(self) -> Beside | None:
         """The watcher of this workspace, if one is running."""
-        from holdfast.engine.beside import SOCKET, connect
-
-        if not os.path.exists(os.path.join(self.folder, SOCKET)):
+        if not os.path.lexists(os.path.join(self.folder, WATCH_SOCKET)):
             return None
+        from holdfast.engine.beside import connect
+
         return connect(self.folder)
 
     @contextmanager

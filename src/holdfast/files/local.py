@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import stat
 import time
@@ -16,6 +15,7 @@ from holdfast.files.scan import DIRECTORY, HashSink, Scanner, open_directory
 from holdfast.files.tree import Scan
 from holdfast.model.entries import Entry, NotCaptured
 from holdfast.model.errors import NotFoundError, StorageError
+from holdfast.model.log import Log
 from holdfast.model.paths import display, under
 from holdfast.model.sinks import CHUNK_BYTES, SMALL_BLOB_BYTES
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from holdfast.model.sinks import BlobSink, Content, Progress
 
 _RULE_FILES = (GITIGNORE, CHECKPOINTIGNORE)
-_log = logging.getLogger(__name__)
+_log = Log(__name__)
 
 
 class LocalTree:

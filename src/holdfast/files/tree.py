@@ -1,15 +1,17 @@
 """The port through which a workspace's tree is reached, wherever it lives.
 
-`holdfast.files.local.LocalTree` implements it for a directory of this machine and `holdfast.testing.memory_tree.MemoryTree`
-without any file system; the contract suite in `holdfast.testing.tree_contract` holds for both.
+`holdfast.files.local.LocalTree` implements it for a directory of this machine and
+`holdfast.testing.memory_tree.MemoryTree` without any file system; the contract suite in
+`holdfast.testing.tree_contract` holds for both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from holdfast.model.entries import Change, Entry, NotCaptured
     from holdfast.model.ids import Hash
     from holdfast.model.sinks import BlobSink, Content, Progress
@@ -18,9 +20,9 @@ if TYPE_CHECKING:
 class Scan(NamedTuple):
     """What a tree held at the time of a scan.
 
-    Either the whole tree (``base`` is None and ``changes`` maps every path to its entry) or how it differs from the manifest
-    ``base`` (then ``changes`` holds just the paths that differ, None for a deleted one). Paths that were not captured are in
-    ``not_captured``, always in full, sorted by path.
+    Either the whole tree (``base`` is None and ``changes`` maps every path to its entry) or how it differs from the
+    manifest ``base`` (then ``changes`` holds just the paths that differ, None for a deleted one). Paths that were not
+    captured are in ``not_captured``, always in full, sorted by path.
     """
 
     base: Hash | None
@@ -53,9 +55,9 @@ class Tree(Protocol):
     ) -> Scan:
         """Find out what the tree holds; content that is not known to be unchanged goes to ``sink``.
 
-        ``base`` is the manifest that the caller would like to hear the differences from. The tree may answer in full instead;
-        it answers relative to ``base`` only if it is sure. ``lookup`` gives the base manifest's entry of a path, for the
-        tree to name the earlier version to the sink. ``full_hash`` distrusts every remembered hash.
+        ``base`` is the manifest that the caller would like to hear the differences from. The tree may answer in full
+        instead; it answers relative to ``base`` only if it is sure. ``lookup`` gives the base manifest's entry of a
+        path, for the tree to name the earlier version to the sink. ``full_hash`` distrusts every remembered hash.
 
         A file that vanishes, cannot be read or does not hold still is in ``not_captured``; the scan goes on.
         Raises `NotFoundError` if the root itself is gone. Nothing in the tree is changed.
@@ -70,7 +72,9 @@ class Tree(Protocol):
         ...
 
     def read(self, path: bytes) -> Content:
-        """The present content of the file or link at ``path``; raises `NotFoundError` if there is none, `EscapeError` as I7."""
+        """The present content of the file or link at ``path``; raises `NotFoundError` if there is none, `EscapeError`
+        as I7.
+        """
         ...
 
     def apply(
@@ -83,11 +87,12 @@ class Tree(Protocol):
     ) -> Applied:
         """Make the tree go from each change's ``before`` to its ``after``, touching nothing else.
 
-        ``deletes`` come first, deepest directories last emptied; directories that become empty are removed. ``writes`` come
-        with their content, or None where only permissions differ. Each path is replaced atomically, and only if it is
-        still what the last `scan` saw there; otherwise it is skipped and reported, as is anything in the way that no
-        checkpoint holds. When the call returns, all of it is durable. ``nonce`` is part of the names of temporary files,
-        so that `clean` finds them after a crash. Repeating a call that was cut short finishes it.
+        ``deletes`` come first, deepest directories last emptied; directories that become empty are removed.
+        ``writes`` come with their content, or None where only permissions differ. Each path is replaced atomically,
+        and only if it is still what the last `scan` saw there; otherwise it is skipped and reported, as is anything
+        in the way that no checkpoint holds. When the call returns, all of it is durable. ``nonce`` is part of the
+        names of temporary files, so that `clean` finds them after a crash. Repeating a call that was cut short
+        finishes it.
         """
         ...
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from holdfast.model.entries import Counts
-
 if TYPE_CHECKING:
+    from holdfast.model.entries import Counts
     from holdfast.model.ids import CheckpointId, Hash, WorkspaceId
 
 Kind = Literal["manual", "auto", "rescue", "run", "fork", "import"]
-"""Why a checkpoint exists: asked for, by the watcher, before a restore, at a run's boundary, a fork's first, imported."""
+"""Why a checkpoint exists: asked for, by the watcher, before a restore, at a run's boundary, a fork's first,
+imported."""
 
 KINDS: tuple[Kind, ...] = ("manual", "auto", "rescue", "run", "fork", "import")
 

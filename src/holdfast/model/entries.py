@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import stat
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.model.ids import Hash
+if TYPE_CHECKING:
+    from holdfast.model.ids import Hash
 
 SYMLINK_MODE = stat.S_IFLNK
 """The mode of every symbolic link entry; its content is the target, its size the target's length."""

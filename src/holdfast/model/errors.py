@@ -22,14 +22,18 @@ class HoldfastError(Exception):
 
 
 class UsageError(HoldfastError):
-    """The request itself is wrong: a bad argument, a name that means two things, an unknown configuration key (exit 2)."""
+    """The request itself is wrong: a bad argument, a name that means two things, an unknown configuration key (exit
+    2).
+    """
 
     code = "usage"
     exit_code = 2
 
 
 class ConfigError(UsageError):
-    """A configuration file, variable or flag has an unknown key or a bad value; the message names file, key and reason."""
+    """A configuration file, variable or flag has an unknown key or a bad value; the message names file, key and
+    reason.
+    """
 
     code = "bad_config"
 
@@ -42,7 +46,9 @@ class NotFoundError(HoldfastError):
 
 
 class RefusedError(HoldfastError):
-    """Refused to protect something: a conflict, a lock, a dangerous root, a live fork (exit 4). The hint says what forces it."""
+    """Refused to protect something: a conflict, a lock, a dangerous root, a live fork (exit 4). The hint says what
+    forces it.
+    """
 
     code = "refused"
     exit_code = 4
@@ -80,12 +86,14 @@ class EscapeError(RefusedError):
 
 
 class StorageError(HoldfastError):
-    """The operating system refused a write or a sync: disk full, I/O error, no permission. The store stays sound (exit 1)."""
+    """The operating system refused a write or a sync: disk full, I/O error, no permission. The store stays sound
+    (exit 1).
+    """
 
     code = "storage"
 
 
 class UnsupportedError(HoldfastError):
-    """This platform, kernel or file system cannot do what was asked (exit 1)."""
+    """The platform, kernel or file system cannot do what was asked (exit 1)."""
 
     code = "unsupported"

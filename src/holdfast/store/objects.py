@@ -5,8 +5,10 @@ Keys are relative paths of ``[A-Za-z0-9._-]`` parts joined by ``/``; an implemen
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
 
 
 class ObjectInfo(NamedTuple):
@@ -19,7 +21,9 @@ class ObjectInfo(NamedTuple):
 
 
 class Upload(Protocol):
-    """An object being written. Nothing is visible under any key until `commit`; `abort` (or a crash) leaves nothing visible."""
+    """An object being written. Nothing is visible under any key until `commit`; `abort` (or a crash) leaves nothing
+    visible.
+    """
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Append ``data``; raises `StorageError` if it cannot be written."""
@@ -37,7 +41,8 @@ class Upload(Protocol):
 class ObjectStore(Protocol):
     """Immutable objects. Safe for use by several processes and threads at once.
 
-    Every method raises `StorageError` when the store cannot be reached or refuses, and `NotFoundError` for a missing key.
+    Every method raises `StorageError` when the store cannot be reached or refuses, and `NotFoundError` for a missing
+    key.
     """
 
     def upload(self) -> Upload:
@@ -65,7 +70,9 @@ class ObjectStore(Protocol):
         ...
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Every object whose key begins with ``prefix``, in no particular order. Unfinished uploads are not among them."""
+        """Every object whose key begins with ``prefix``, in no particular order. Unfinished uploads are not among
+        them.
+        """
         ...
 
     def clean(self, older_than: int) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING
-from urllib.parse import unquote_to_bytes
 
 from holdfast.model.errors import ConfigError
 from holdfast.store.local import LocalObjects
@@ -33,6 +32,8 @@ def open_objects(
     if not separator:
         path = raw
     elif scheme == b"file":
+        from urllib.parse import unquote_to_bytes
+
         path = unquote_to_bytes(rest)
     elif scheme.decode("ascii", "replace") in REMOTE_SCHEMES:
         from holdfast.store.remote import open_bucket
