@@ -7,7 +7,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from holdfast.model.errors import NotFoundError, RefusedError
-from holdfast.store.liveness import chunks, count_root, moment, slots
+from holdfast.store.liveness import RAISE, chunks, count_root, moment, slots
 from holdfast.store.records import Cursor, VanishedError, large_blob_key
 from holdfast.store.schema import BASE, BLOB, PAGE, UNCOUNTED, UNMARKED
 
@@ -46,7 +46,8 @@ class Committer:
         if len(rest) > AHEAD:
             # Those that stand on nothing first, so that a base's row is there before its delta's. Pages and objects of
             # their own are few and wait: a page's row must never be there without its children's.
-            ahead = sorted((blob for blob in rest if blob.kind == "blob" and blob.pack), key=_laying_order)
+            small = sorted([blob for blob in rest if blob.kind == "blob" and blob.pack], key=itemgetter(0))
+            ahead = [blob for blob in small if blob.base is None] + [blob for blob in small if blob.base is not None]
             rest = [blob for blob in rest if blob.kind != "blob" or not blob.pack]
         # What is found alive now, or laid in from now on, is alive at the end if nothing was collected meanwhile.
         with self._database.reading() as session:
@@ -173,9 +174,9 @@ class Committer:
         self._add_blobs(session, pages, numbers, now)
         # A page may have been known before as a user's file of the same bytes, or as a former page.
         session.many(
-            f"""UPDATE blobs SET kind = {PAGE}, counted = {UNMARKED}, dead_since = ?
+            f"""UPDATE blobs SET kind = {PAGE}, counted = {UNMARKED}, {RAISE}
             WHERE tenant = ? AND hash = ? AND kind <> {PAGE}""",
-            ((now, self._tenant, page.hash) for page in pages),
+            ((now, now, self._tenant, page.hash) for page in pages),
         )
 
     def _rows(self, blobs: Sequence[NewBlob], numbers: dict[PackId, int], now: int) -> list[tuple[object, ...]]:
@@ -214,10 +215,6 @@ class Committer:
             cursor = commit.expected._replace(head=point.id)
         set_cursor(session, self._tenant, point.workspace, cursor)
         return cursor
-
-
-def _laying_order(blob: NewBlob) -> tuple[bytes, Hash]:
-    return blob.base or b"", blob.hash
 
 
 def known(

@@ -16,11 +16,11 @@ Two properties hold at all times, and everything else leans on them:
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.model.errors import IntegrityError
 from holdfast.model.ids import format_hash
+from holdfast.model.log import Log
 from holdfast.store.schema import COUNTED, DEAD_PAGE, PENDING, UNCOUNTED, UNMARKED
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     """Gives the distinct children of each page; raises `IntegrityError` for one that cannot be read."""
 
 _T = TypeVar("_T")
-_LOG = logging.getLogger(__name__)
+_LOG = Log(__name__)
 
 PAGES_PER_STEP = 48
 """Pages settled in one transaction: some thousands of row updates, well under 100 ms."""
@@ -42,8 +42,9 @@ ROWS_PER_STEP = 1000
 HASHES_PER_QUERY = 500
 
 _COUNT = "UPDATE blobs SET refs = refs + 1 WHERE tenant = ? AND hash = ?"
-_RAISE = "dead_since = CASE WHEN dead_since < ? THEN ? ELSE dead_since END"
-_UNCOUNT = f"""UPDATE blobs SET refs = refs - 1, {_RAISE},
+RAISE = "dead_since = CASE WHEN dead_since < ? THEN ? ELSE dead_since END"
+"""Sets a time of death (twice a parameter), never to an earlier one: no dead page may outlive what it names."""
+_UNCOUNT = f"""UPDATE blobs SET refs = refs - 1, {RAISE},
     counted = CASE WHEN kind = 1 AND refs = 1 AND counted = {UNCOUNTED} THEN {UNMARKED} ELSE counted END
     WHERE tenant = ? AND hash = ? AND refs > 0"""
 # Also of what another page still holds: that page may have died earlier, and be settled only later.
@@ -67,10 +68,10 @@ def chunks(items: Iterable[_T], size: int = HASHES_PER_QUERY) -> Iterable[list[_
 
 
 def moment(session: Session, tenant: int, now: int) -> int:
-    """The time to write into ``dead_since``: ``now``, but never before a time that was written already.
+    """The time to write into ``dead_since``: ``now``, but not before a time that was written in the last hour.
 
-    Order in time is what sweeping leans on. A clock that was far ahead and has been set right is followed: every time
-    that lies in the future is brought down to ``now``, which keeps their order.
+    A clock that was far ahead and has been set right is followed: else what died meanwhile would be kept until that
+    time comes. Every time that lies in the future is brought down to ``now``, which keeps their order.
     """
     row = session.one("SELECT latest FROM tenants WHERE number = ?", (tenant,))
     latest: int = row[0] if row else 0

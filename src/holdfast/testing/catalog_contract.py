@@ -273,15 +273,19 @@ class CatalogContract:
         self.store.collector().collect(0)
         assert self.catalog.generation_of(name) == 0
 
-    def test_a_commit_into_a_condemned_object_vanishes(self) -> None:
+    @pytest.mark.parametrize("files", [_FILES, {b"large": b"y" * ((1 << 20) + 1)}], ids=["pack", "large"])
+    def test_a_commit_into_a_condemned_object_vanishes(self, files: dict[bytes, bytes]) -> None:
         saver = self.workspace()
-        commit = saver.prepare({**_FILES, b"large": b"y" * ((1 << 20) + 1)})
+        commit = saver.prepare(files)
         self.time.advance(200 * 365 * 86_400)  # objects carry the time of the machine
         self.store.collector().collect(0)
-        with pytest.raises(VanishedError):
+        with pytest.raises(VanishedError) as vanished:
             self.catalog.commit(commit)
+        assert vanished.value.hashes <= {blob.hash for blob in commit.blobs}
         assert self.catalog.checkpoints() == []
-        self.catalog.commit(saver.prepare({**_FILES, b"large": b"y" * ((1 << 20) + 1)}))
+        again = saver.prepare(files)
+        self.catalog.commit(again)
+        assert load(self.store, again.checkpoint.id) == files
 
     def test_a_delta_must_not_stand_on_a_delta(self) -> None:
         saver = self.workspace()

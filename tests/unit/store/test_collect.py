@@ -106,7 +106,8 @@ def test_a_commit_notices_what_is_collected_between_its_own_transactions(store, 
     old = saver.save({**FILES, b"only": b"here"})
     saver.save(FILES)
     store.catalog.forget([old])
-    commit = saver.prepare({**FILES, b"only": b"here"})
+    # Another root page: that one is looked at in any case.
+    commit = saver.prepare({**FILES, b"only": b"here", b"more": b"there"})
     committer = store.catalog._committer
     check = type(committer)._check_alive
     calls = []
@@ -125,8 +126,9 @@ def test_a_commit_notices_what_is_collected_between_its_own_transactions(store, 
         return writing()
 
     monkeypatch.setattr(store.catalog.database, "writing", collect_first)
-    with pytest.raises(VanishedError):
+    with pytest.raises(VanishedError) as vanished:
         store.catalog.commit(commit)
+    assert hash_bytes(b"here") in vanished.value.hashes
     assert "collected" in calls
 
 
@@ -184,6 +186,21 @@ def test_a_clock_that_is_set_back_does_not_change_the_order_of_deaths(store, sav
     assert load(store, names[-1])[b"a"] == b"1"
     assert store.catalog.stats().checkpoints == 1
     assert not stored(store, b"0")
+
+
+def test_what_died_while_the_clock_was_far_ahead_is_not_kept_until_then(store, saver, clock):
+    clock.advance(10 * 365 * 24 * HOUR)
+    old = saver.save({**FILES, b"only": b"here"})
+    saver.save(FILES)
+    store.collector().settle()
+    store.catalog.forget([old])
+    store.collector().settle()
+    clock.advance(-10 * 365 * 24 * HOUR)
+    store.collector().collect(24 * HOUR)
+    assert stored(store, b"here")
+    clock.advance(24 * HOUR)
+    store.collector().collect(24 * HOUR)
+    assert not stored(store, b"here")
 
 
 def test_a_base_outlives_its_checkpoint_but_its_children_do_not(store, saver):
