@@ -147,6 +147,13 @@ class Columns:
         self.flags.append(flag)
         self.hashes += value
 
+    def keep(self, name: bytes, row: array[int], value: Hash) -> None:
+        """Add a name whose content is known, with its row of another record's columns."""
+        self.names.append(name)
+        self.stats.extend(row)
+        self.flags.append(KNOWN)
+        self.hashes += value
+
     def replace(self, at: int, signature: Signature, flag: int, value: bytes) -> None:
         """Put other values in this position."""
         self.stats[at * COLUMNS : (at + 1) * COLUMNS] = numbers(signature)

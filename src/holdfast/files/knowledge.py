@@ -8,7 +8,6 @@ if TYPE_CHECKING:
     from holdfast.files.ignore import DirectoryRules
     from holdfast.files.index import StatIndex
     from holdfast.files.tree import Lookup
-    from holdfast.model.entries import Entry
     from holdfast.model.ids import Hash
 
 
@@ -56,11 +55,11 @@ class Trust:
         self.everywhere = not self.nothing and self._lookup is None
         """Outside of the suspects, every remembered hash is good."""
 
-    def holds(self, path: bytes, entry: Entry | None) -> bool:
-        """True if the content behind the remembered ``entry`` of ``path`` is stored, as far as the tree can know."""
+    def holds(self, path: bytes, value: Hash) -> bool:
+        """True if the content of ``path``, remembered as ``value``, is stored, as far as the tree can know."""
         if self.nothing or path in self._delta:
             return False
-        if self._lookup is None or entry is None:
+        if self._lookup is None:
             return True
         stored = self._lookup(path)
-        return stored is not None and stored.hash == entry.hash
+        return stored is not None and stored.hash == value

@@ -255,24 +255,22 @@ class Scanner:
         stats = listing.columns()
         for number, name in enumerate(encode(listing.names)):
             inner = prefix + name
-            signature = Signature(*stats[number * COLUMNS : (number + 1) * COLUMNS])
+            row = stats[number * COLUMNS : (number + 1) * COLUMNS]
             at = positions.pop(name, None)
             before: Entry | None = None
             if old is not None and at is not None:
-                before = old.entry(at)
                 flag = old.flags[at]
-                if (
-                    flag == KNOWN
-                    and old.stats[at * COLUMNS : (at + 1) * COLUMNS] == stats[number * COLUMNS : (number + 1) * COLUMNS]
-                    and self._trust.holds(inner, before)
-                ):
-                    columns.append(name, signature, KNOWN, old.hash_at(at))
-                    continue
+                if flag == KNOWN and old.stats[at * COLUMNS : (at + 1) * COLUMNS] == row:
+                    value = old.hash_at(at)
+                    if self._trust.holds(inner, value):
+                        columns.keep(name, row, value)
+                        continue
+                before = old.entry(at)
                 if flag != KNOWN:
                     findings.not_captured.pop(inner, None)
                     findings.again.discard(inner)
             if long and len(inner) > MAX_PATH_BYTES:
-                found = reading.Captured(signature, NOT_CAPTURED, None, f"path too long: {len(inner)} bytes")
+                found = reading.Captured(Signature(*row), NOT_CAPTURED, None, f"path too long: {len(inner)} bytes")
             else:
                 raw = Signature(*listing.stats[number * COLUMNS : (number + 1) * COLUMNS])
                 found = reading.capture(
