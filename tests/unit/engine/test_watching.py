@@ -21,7 +21,8 @@ import pytest
 
 import holdfast
 from holdfast.engine import messages
-from holdfast.engine.beside import LOCK, SOCKET, Beside, connect
+from holdfast.engine.beside import Beside, connect
+from holdfast.engine.folder import WATCH_LOCK, WATCH_SOCKET
 from holdfast.engine.checkpoint import Request
 from holdfast.engine.detaching import LOG, start_detached
 from holdfast.engine.listening import Limits, claim
@@ -174,7 +175,7 @@ def reach(setup: Setup) -> Beside:
 def raw(setup: Setup) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX)
     connection.settimeout(LIMIT)
-    connection.connect(setup.folder + b"/" + SOCKET)
+    connection.connect(setup.folder + b"/" + WATCH_SOCKET)
     return connection
 
 
@@ -369,6 +370,17 @@ def test_the_pause_of_a_client_that_dies_ends(setup: Setup) -> None:
         wait_until(lambda: not beside.ping().paused)
 
 
+def test_pausing_a_watcher_that_has_just_stopped(setup: Setup) -> None:
+    with running(setup):
+        beside = reach(setup)
+        other = reach(setup)
+    with beside, beside.pause():
+        pass
+    with other, pytest.raises(HoldfastError) as caught:
+        other.status()
+    assert caught.value.code == "watcher_gone"
+
+
 def test_a_pause_outlives_idleness(setup: Setup) -> None:
     setup = setup._replace(limits=Limits(idle=0.05))
     with running(setup):
@@ -527,9 +539,9 @@ def test_the_socket_is_private(setup: Setup) -> None:
     umask = os.umask(0)
     try:
         with running(setup), reach(setup):
-            about = os.stat(setup.folder + b"/" + SOCKET)
+            about = os.stat(setup.folder + b"/" + WATCH_SOCKET)
             assert stat.S_IMODE(about.st_mode) == 0o600
-            assert stat.S_IMODE(os.stat(setup.folder + b"/" + LOCK).st_mode) == 0o600
+            assert stat.S_IMODE(os.stat(setup.folder + b"/" + WATCH_LOCK).st_mode) == 0o600
     finally:
         os.umask(umask)
 
@@ -557,9 +569,9 @@ def test_a_second_watcher_is_refused(setup: Setup) -> None:
 
 def test_what_a_dead_watcher_left_is_in_nobodys_way(setup: Setup) -> None:
     dead = socket.socket(socket.AF_UNIX)
-    dead.bind(setup.folder + b"/" + SOCKET)
+    dead.bind(setup.folder + b"/" + WATCH_SOCKET)
     dead.close()
-    Path(os.fsdecode(setup.folder + b"/" + LOCK)).write_text("999999\n")
+    Path(os.fsdecode(setup.folder + b"/" + WATCH_LOCK)).write_text("999999\n")
     assert connect(setup.folder) is None
     with running(setup), reach(setup) as beside:
         assert beside.ping().pid == os.getpid()
