@@ -22,9 +22,9 @@ import pytest
 import holdfast
 from holdfast.engine import messages
 from holdfast.engine.beside import Beside, connect
-from holdfast.engine.folder import WATCH_LOCK, WATCH_SOCKET
 from holdfast.engine.checkpoint import Request
 from holdfast.engine.detaching import LOG, start_detached
+from holdfast.engine.folder import WATCH_LOCK, WATCH_SOCKET
 from holdfast.engine.listening import Limits, claim
 from holdfast.engine.results import CheckpointResult, Status
 from holdfast.engine.schedule import Pace

@@ -278,7 +278,7 @@ class FanotifyWatcher:
             return
         path = self._inside.get(directory)
         if path is None and directory not in self._outside:
-            path = self._resolve(directory, batch)
+            path = self._resolve(directory, name, batch)
         if mask & ONDIR and mask & (MOVED_FROM | MOVED_TO | DELETE):
             self._took_directory(event, directory, batch)
         if path is None:
@@ -333,7 +333,7 @@ class FanotifyWatcher:
 
     # -- paths --------------------------------------------------------------------------------------------------
 
-    def _resolve(self, directory: _Handle, batch: _Batch) -> bytes | None:
+    def _resolve(self, directory: _Handle, name: bytes, batch: _Batch) -> bytes | None:
         """The path of a directory, None if its events are of no interest; remembered either way."""
         if directory in self._gone:
             return None
@@ -341,7 +341,9 @@ class FanotifyWatcher:
             path = self._locate(directory)
         except OSError as error:
             if error.errno == errno.ESTALE:
-                batch.stale.add(directory)
+                # One that a rename replaced tells nothing but of itself, and the rename has an event of its own.
+                if name != b".":
+                    batch.stale.add(directory)
             else:
                 batch.findings.doubt(f"cannot find a directory by its handle: {error.strerror}")
             return None

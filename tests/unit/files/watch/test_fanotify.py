@@ -1,0 +1,156 @@
+"""What fanotify remembers of paths, and what may happen while handles are turned into them."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.files.dirty import Dirty
+from holdfast.files.watch.fanotify import FanotifyWatcher
+from holdfast.files.watch.root import WatchedRoot
+from holdfast.model.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "root/a/b").mkdir(parents=True)
+    (tmp_path / "root/a/b/file").touch()
+    return tmp_path / "root"
+
+
+@pytest.fixture
+def watcher(root: Path) -> Iterator[FanotifyWatcher]:
+    watched = WatchedRoot(os.fsencode(root))
+    try:
+        watcher = FanotifyWatcher(watched, lambda _: False)
+    except (OSError, UnsupportedError) as error:
+        watched.close()
+        pytest.skip(f"needs fanotify: {error}")
+    watcher.drain()
+    yield watcher
+    watcher.close()
+
+
+def test_the_root_moved_away_and_back_while_a_handle_is_looked_up(
+    root: Path, watcher: FanotifyWatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It seems to be outside for a moment; neither this answer nor any later one may believe that."""
+    real = watcher._where
+    away = root.with_name("away")
+
+    def moving(handle: bytes) -> bytes:
+        root.rename(away)
+        try:
+            return real(handle)
+        finally:
+            away.rename(root)
+
+    (root / "a/b/file").write_text("1")
+    with monkeypatch.context() as patch:
+        patch.setattr(watcher, "_where", moving)
+        patch.setattr(watcher, "_took_directory", lambda *_: None)  # the news of the renames is still to come
+        assert watcher.drain() == Dirty(everything=False, paths=frozenset())
+    root.rename(away)
+    away.rename(root)
+    assert watcher.drain().everything
+    (root / "a/b/file").write_text("2")
+    assert watcher.drain().paths == {b"a/b/file"}
+
+
+def test_the_renames_of_such_a_move_are_read_in_the_same_drain(
+    root: Path, watcher: FanotifyWatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, away, moves = watcher._where, root.with_name("away"), [1]
+
+    def moving(handle: bytes) -> bytes:
+        if not moves:
+            return real(handle)
+        moves.pop()
+        root.rename(away)
+        try:
+            return real(handle)
+        finally:
+            away.rename(root)
+
+    monkeypatch.setattr(watcher, "_where", moving)
+    (root / "a/b/file").write_text("1")
+    assert watcher.drain().everything
+
+
+def test_a_directory_that_is_just_being_deleted(
+    root: Path, watcher: FanotifyWatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its handle leads nowhere and its end is not yet told: a doubt, once."""
+
+    real = watcher._where
+
+    def gone(handle: bytes) -> bytes:
+        path = real(handle)
+        if path.startswith(os.fsencode(root)):
+            raise OSError(errno.ESTALE, "stale")
+        return path
+
+    monkeypatch.setattr(watcher, "_where", gone)
+    (root / "a/b/file").write_text("1")
+    assert watcher.drain().everything
+    (root / "a/b/file").write_text("2")
+    assert not watcher.drain().everything  # what happens in a directory that is gone happens in no tree
+
+
+def test_a_handle_that_cannot_be_looked_up(
+    root: Path, watcher: FanotifyWatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(handle: bytes) -> bytes:
+        raise OSError(errno.ENOMEM, "no memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(watcher, "_where", refused)
+        (root / "a/b/file").write_text("1")
+        assert watcher.drain().everything
+    (root / "a/b/file").write_text("2")
+    assert watcher.drain().paths == {b"a/b/file"}
+
+
+def test_what_is_deleted_elsewhere_is_no_doubt(root: Path, watcher: FanotifyWatcher) -> None:
+    """Others make and delete directories on the same file system all the time."""
+    other = root.with_name("other")
+    for _ in range(20):
+        (other / "x/y").mkdir(parents=True)
+        (other / "x/y/file").write_text("1")
+        (other / "x/y/file").unlink()
+        (other / "x/y").rmdir()
+        (other / "over").mkdir()
+        (other / "x").rename(other / "over")
+        (other / "over").rmdir()
+        other.rmdir()
+    assert watcher.drain() == Dirty(everything=False, paths=frozenset())
+
+
+def test_an_overflow_forgets_and_says_everything(
+    root: Path, watcher: FanotifyWatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from holdfast.files.watch import fanotify
+
+    with monkeypatch.context() as patch:
+        lost = fanotify.Event(fanotify.Q_OVERFLOW, None, b"", None)
+        patch.setattr(fanotify, "decode", lambda *_: iter([lost]))
+        (root / "a/b/file").write_text("1")
+        assert watcher.drain().everything
+    (root / "a/b/file").write_text("2")
+    assert watcher.drain().paths == {b"a/b/file"}
+
+
+def test_a_name_that_looks_deleted(root: Path, watcher: FanotifyWatcher) -> None:
+    (root / "x (deleted)").mkdir()
+    (root / "x (deleted)/file").touch()
+    watcher.drain()
+    watcher.refresh()
+    (root / "x (deleted)/file").write_text("1")
+    assert watcher.drain().paths == {b"x (deleted)/file"}
