@@ -9,7 +9,16 @@ from holdfast.model.entries import Counts, NotCaptured
 from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.store import commits, forgetting
 from holdfast.store.liveness import chunks, count_root, moment, slots, uncount_root
-from holdfast.store.records import Cursor, HistoryEvent, Location, Workspace, large_blob_key
+from holdfast.store.records import (
+    DELTA_OVERHEAD,
+    PACK_OVERHEAD,
+    RECORD_OVERHEAD,
+    Cursor,
+    HistoryEvent,
+    Location,
+    Workspace,
+    large_blob_key,
+)
 from holdfast.store.schema import PAGE
 
 if TYPE_CHECKING:
@@ -378,7 +387,8 @@ class Catalog:
             packs = _number(session, "SELECT count(*) FROM packs WHERE tenant = ?", tenant)
             packed = _number(session, "SELECT coalesce(sum(size), 0) FROM packs WHERE tenant = ?", tenant)
             rows = session.all(
-                """SELECT kind, pack IS NULL, refs > 0 OR deltas > 0, count(*), sum(size), sum(length)
+                f"""SELECT kind, pack IS NULL, refs > 0 OR deltas > 0, count(*), sum(size), sum(length), sum(
+                    CASE WHEN pack IS NULL THEN 0 WHEN base IS NULL THEN {RECORD_OVERHEAD} ELSE {DELTA_OVERHEAD} END)
                 FROM blobs WHERE tenant = ? GROUP BY 1, 2, 3""",
                 tenant,
             )
@@ -392,7 +402,7 @@ class Catalog:
             packs=packs,
             content_bytes=sum(row[4] for row in rows if row[0] != PAGE),
             stored_bytes=packed + alone,
-            dead_bytes=packed + alone - sum(row[5] for row in rows if row[2]),
+            dead_bytes=max(0, packed + alone - packs * PACK_OVERHEAD - sum(row[5] + row[6] for row in rows if row[2])),
             catalog_bytes=self.database.size(),
         )
 

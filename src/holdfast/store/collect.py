@@ -8,17 +8,17 @@ on: it begins with the tombstones that are left.
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.model.errors import IntegrityError, NotFoundError
 from holdfast.model.ids import new_pack_id
+from holdfast.model.log import Log
 from holdfast.store import liveness
 from holdfast.store.codec import Encoded
 from holdfast.store.lease import Lease
 from holdfast.store.liveness import HASHES_PER_QUERY, chunks, slots
 from holdfast.store.pack import PackEncoder
-from holdfast.store.records import large_blob_key, pack_key
+from holdfast.store.records import DELTA_OVERHEAD, RECORD_OVERHEAD, large_blob_key, pack_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from holdfast.store.liveness import Children
     from holdfast.store.objects import ObjectStore
 
-_LOG = logging.getLogger(__name__)
+_LOG = Log(__name__)
 
 LEASE = "collection"
 REMEMBERED = 7 * 24 * 3600 * 1_000_000
@@ -38,8 +38,6 @@ REMEMBERED = 7 * 24 * 3600 * 1_000_000
 UPLOADS = 24 * 3600 * 1_000_000
 """Microseconds after which an upload that was never finished is thrown away, even if the grace time is shorter."""
 
-_RECORD_BYTES, _DELTA_BYTES = 50, 82
-"""What a pack holds for a record beside its stored bytes: its head, twice."""
 _READ_BYTES = 1 << 20
 _PACKS_PER_QUERY = 8
 _PATIENCE = 1000
@@ -240,7 +238,7 @@ class Collector:
         with self._database.reading() as session:
             sparse = session.all(
                 f"""SELECT packs.number, packs.key, packs.size FROM packs JOIN (
-                    SELECT pack, sum(length + CASE WHEN base IS NULL THEN {_RECORD_BYTES} ELSE {_DELTA_BYTES} END)
+                    SELECT pack, sum(length + CASE WHEN base IS NULL THEN {RECORD_OVERHEAD} ELSE {DELTA_OVERHEAD} END)
                     AS live FROM blobs WHERE tenant = ? AND pack IS NOT NULL GROUP BY pack
                 ) held ON held.pack = packs.number
                 WHERE packs.tenant = ? AND packs.spared_until = 0 AND held.live < packs.size * ?

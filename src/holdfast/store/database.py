@@ -7,7 +7,6 @@ transaction is the only writer while it lasts, so that what it has read stays tr
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import sqlite3
 import threading
@@ -15,6 +14,7 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from holdfast.model.errors import FormatError, HoldfastError, IntegrityError, LockedError, StorageError
+from holdfast.model.log import Log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Row = tuple[Any, ...]
 _T = TypeVar("_T")
 
-_LOG = logging.getLogger(__name__)
+_LOG = Log(__name__)
 _BUSY_STEP = 0.25
 """Seconds that SQLite itself waits for a lock before we look at our own limit."""
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)

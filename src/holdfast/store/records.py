@@ -29,6 +29,10 @@ class VanishedError(RefusedError):
         self.hashes = frozenset(hashes)
 
 
+PACK_OVERHEAD, RECORD_OVERHEAD, DELTA_OVERHEAD = 41, 50, 82
+"""Bytes of a pack beside stored bytes: its header, marker and footer; a record's head, twice; and that of a delta."""
+
+
 class Location(NamedTuple):
     """Where a blob's stored bytes are and how to turn them back into content."""
 

@@ -409,7 +409,10 @@ class CatalogContract:
         listed = sum(info.size for info in self.store.objects.list("") if f"/{self.catalog.name}/" in info.key)
         assert counted.stored_bytes == self.catalog.used_bytes() == listed
         assert counted.catalog_bytes > 0
+        assert counted.dead_bytes == 0
         self.catalog.forget([old])
+        self.store.collector().settle()
+        assert self.catalog.stats().dead_bytes > 0
         freed = self.store.collector().collect(0).bytes_freed
         assert freed == listed - self.catalog.used_bytes() > 0
         assert load(self.store, new) == _FILES
