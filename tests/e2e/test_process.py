@@ -93,6 +93,17 @@ def test_closed_streams_are_no_error_and_no_file_takes_their_place(cli: Cli) -> 
     assert cli.json("status")["clean"]
 
 
+def test_undo_works_from_a_directory_that_was_deleted(cli: Cli) -> None:
+    cli.write("f", "1")
+    cli.write("sub/g", "2")
+    cli("checkpoint")
+    command = " ".join(map(shlex.quote, INSTALLED))
+    script = f'cd "{cli.root}" && rm -rf "{cli.root}" && {command} undo'
+    done = subprocess.run(script, shell=True, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert cli.tree() == {"f": b"1", "sub/g": b"2"}
+
+
 def test_ctrl_c_is_exit_130_and_one_line(cli: Cli) -> None:
     # The process waits for another's lock when it is interrupted.
     cli("checkpoint")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-from textwrap import fill
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from holdfast.model.errors import UsageError
@@ -36,6 +35,13 @@ USUAL_EXITS = ((0, "done"), (1, "failed"), (2, "wrong usage"), (3, "no such work
 class Parser(argparse.ArgumentParser):
     """Raises `UsageError` where argparse would print and exit, so that every failure leaves by the same way."""
 
+    def format_help(self) -> str:
+        """See `argparse.ArgumentParser.format_help`; the description is wrapped, what is below the options is not."""
+        from textwrap import fill
+
+        self.description = fill(self.description or "", 100)
+        return super().format_help()
+
     def error(self, message: str) -> NoReturn:
         """See `argparse.ArgumentParser.error`."""
         raise UsageError(message, hint=f"`{self.prog} --help` shows how it is used")
@@ -60,7 +66,7 @@ def build_parser(name: str, command: Command) -> argparse.ArgumentParser:
     """The parser of one command, the global options among its own."""
     parser = Parser(
         prog=f"holdfast {name}",
-        description=fill(command.description, 100),
+        description=command.description,
         epilog=_epilog(command),
         formatter_class=_formatter,
         allow_abbrev=False,

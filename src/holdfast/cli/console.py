@@ -109,7 +109,7 @@ class Console:
         """Open the workspace at or above the directory; warn of a restore that was cut short (if ``offer``)."""
         import holdfast
 
-        workspace = holdfast.open(self.directory or ".", home=self.home)
+        workspace = holdfast.open(self.directory or here(), home=self.home)
         self.prepare_log()
         if offer and (unfinished := workspace.unfinished()) is not None:
             self.warn(
@@ -135,11 +135,16 @@ class Console:
         wanted = [os.fsencode(path) for path in given]
         if not wanted:
             return []
-        try:
-            current = os.getcwdb()
-        except FileNotFoundError:  # deleted while the shell was in it
-            current = workspace.path
+        current = os.path.realpath(os.fsencode(here()))
         return [inside(workspace.path, path, current) for path in wanted]
+
+
+def here() -> str:
+    """The current directory; if it was deleted while the shell was in it, where it was."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return os.environ.get("PWD", "/")
 
 
 def inside(root: bytes, path: bytes, current: bytes) -> bytes:
