@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from holdfast.cli.main import main
+from holdfast.cli.main import main, take_apart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,6 +41,12 @@ class Ran(NamedTuple):
         return json.loads(self.err.splitlines()[-1])["error"]
 
 
+def documented(command: str) -> str:
+    """What docs/json.md says of the fields of a command."""
+    sections = re.split(r"^### ", (Path(__file__).parents[2] / "docs" / "json.md").read_text(), flags=re.MULTILINE)
+    return next(text for text in sections if command in re.findall(r"\w+", text.partition("\n")[0]))
+
+
 class Cli:
     """Runs commands in one workspace."""
 
@@ -59,8 +66,13 @@ class Cli:
         return ran
 
     def json(self, *words: str, code: int = 0) -> dict[str, Any]:
-        """Run a command with ``--json`` and return its object; nothing else may be on standard output."""
-        return self(*words, "--json", code=code).json
+        """Run a command with ``--json`` and return its object, whose fields must be the documented ones."""
+        value = self(*words, "--json", code=code).json
+        command = take_apart(list(words)).command
+        assert command is not None
+        section = documented(command) + (documented("log") if command == "show" else "")
+        assert [key for key in value if f"`{key}`" not in section] == []
+        return value
 
     def process(self, *words: str, code: int | None = 0, **options: Any) -> subprocess.CompletedProcess[bytes]:
         """Run the installed command in a process of its own."""
