@@ -186,9 +186,11 @@ class Service:
 
     @contextmanager
     def _signals(self) -> Generator[None]:
-        """Let SIGTERM, SIGINT and SIGHUP stop the service during the block; a second one acts as it did before.
+        """Let SIGTERM, SIGINT and SIGHUP stop the service during the block, however often they come.
 
-        Does nothing outside of the main thread, which alone may handle signals. An ignored SIGHUP (``nohup``) stays so.
+        Some senders signal a process and then its group, so that a second one is no sign of impatience; SIGQUIT ends it
+        at once, which costs no more than the index. Does nothing outside of the main thread, which alone may handle
+        signals. An ignored SIGHUP (``nohup``) stays so.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -200,11 +202,6 @@ class Service:
 
         def stop(*_: object) -> None:
             self._stopping = True
-            restore()
-
-        def restore() -> None:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
         wakeup = signal.set_wakeup_fd(self._wake_write.fileno(), warn_on_full_buffer=False)
         for number, handler in before.items():
@@ -213,7 +210,8 @@ class Service:
         try:
             yield
         finally:
-            restore()
+            for number, handler in before.items():
+                signal.signal(number, handler)
             signal.set_wakeup_fd(wakeup)
 
     # -- the loop -----------------------------------------------------------------------------------------------
