@@ -8,7 +8,6 @@ was cut short (I3).
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.engine import journal as journals
@@ -81,7 +80,7 @@ def save_first(context: Context, progress: Progress | None = None) -> Checkpoint
 
     A workspace whose directory is gone is made again, empty: that is then the state that was saved.
     """
-    os.makedirs(context.workspace.path, exist_ok=True)
+    context.tree.make_root()
     return take_locked(context, Request(kind="rescue"), progress).checkpoint
 
 

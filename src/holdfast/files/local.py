@@ -216,6 +216,16 @@ class LocalTree:
             above = self._findings.rules_above(path) if path else self._sources.outer()
             scanner.walk(fd, path, directory, above, recursive=recursive)
 
+    def make_root(self) -> None:
+        """See `Tree.make_root`. What is made belongs to the configured owner, else to that of the directory above."""
+        from holdfast.files.owner import make_directories
+
+        uid, gid = self._owner
+        try:
+            make_directories(self.root, uid=uid, gid=gid)
+        except OSError as error:
+            raise StorageError(f"cannot make {display(self.root)}: {error.strerror}") from error
+
     def settle(self, root: Hash) -> None:
         """See `Tree.settle`. Writes the index to its file, unless a `dirty` source is set."""
         self.index.label(root)

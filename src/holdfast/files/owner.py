@@ -40,3 +40,27 @@ def owner_for(
         return None
     info = os.fstat(root_fd)
     return Owner(info.st_uid if uid is None else uid, info.st_gid if gid is None else gid)
+
+
+def make_directories(path: bytes, *, uid: int | None = None, gid: int | None = None) -> None:
+    """Make the directory ``path`` and what is missing above it; one that is there stays as it is.
+
+    Each belongs to ``uid`` and ``gid``, by default to the owner of the directory above it: never by accident to root.
+    Raises `OSError`.
+    """
+    if os.path.isdir(path):
+        return
+    above = os.path.dirname(path)
+    make_directories(above)
+    os.mkdir(path)
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        above_fd = os.open(above, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            owner = owner_for(above_fd, uid=uid, gid=gid)
+        finally:
+            os.close(above_fd)
+        if owner is not None:
+            owner.take_fd(fd, os.fstat(fd))
+    finally:
+        os.close(fd)

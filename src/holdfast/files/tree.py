@@ -64,6 +64,13 @@ class Tree(Protocol):
         """
         ...
 
+    def make_root(self) -> None:
+        """Make the tree again, empty, if its root is gone, so that a restore has something to write into. Idempotent.
+
+        Raises `StorageError` if that is not possible.
+        """
+        ...
+
     def settle(self, root: Hash) -> None:
         """Remember that the state found by the last `scan`, or made by the last `apply`, is the manifest ``root``.
 

@@ -127,6 +127,9 @@ class MemoryTree:
         }
         return Scan(base, changes, not_captured, files_read)
 
+    def make_root(self) -> None:
+        """See `Tree.make_root`. The root of a dictionary is always there."""
+
     def settle(self, root: Hash) -> None:
         """See `Tree.settle`."""
         self._label = root
