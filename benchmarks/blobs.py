@@ -90,7 +90,7 @@ def blobs(files: list[bytes], rounds: int) -> None:
         print(f"check         {checked * 1000:7.1f} ms")
 
         def edit() -> Written:
-            writer = BlobWriter(objects, "t", lambda _: set(), reader.read_base, os.urandom, generation_of=lambda _: 0)
+            writer = BlobWriter(objects, "t", lambda _: set(), reader.read_bases, os.urandom, generation_of=lambda _: 0)
             for data in files[:100]:
                 writer.add(data[: len(data) // 2] + b"a few words" + data[len(data) // 2 :], hash_bytes(data))
             return writer.finish()

@@ -316,7 +316,7 @@ def _commit(
         pages_key(catalog.name, identity),
         new_pack_id(context.random),
         [(name, data, None) for name, data in zip(new, checker.spool.read(new), strict=True)],
-        store.reader.read_base,
+        store.reader.read_bases,
     )
     changes = None if record.parent is None else checker.changes(roots[record.parent], root)
     files, size = checker.totals(root)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from holdfast.engine.results import CheckpointResult
 from holdfast.engine.upkeep import make_room
 from holdfast.model.checkpoint import Checkpoint, Kind, Provenance
-from holdfast.model.entries import Counts, count_changes
+from holdfast.model.entries import Change, Counts, count_changes
 from holdfast.model.errors import QuotaError
 from holdfast.model.ids import new_checkpoint_id, new_pack_id
 from holdfast.store.records import CheckpointCommit, Cursor, HistoryEvent, VanishedError, pages_key
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from holdfast.engine.context import Context
     from holdfast.files.tree import Scan
-    from holdfast.model.entries import Change
     from holdfast.model.ids import Hash
     from holdfast.model.sinks import Progress
     from holdfast.store.blob_writer import Written
@@ -107,14 +106,16 @@ def _manifest(context: Context, parent: Checkpoint | None, scan: Scan) -> tuple[
     """The manifest of what the scan found, and how it differs from the parent's (None: there is no parent)."""
     from holdfast.store import manifest
 
+    pages = context.store.pages
     if parent is not None and scan.base is not None:
-        built = manifest.update(context.store.pages, parent.root, scan.changes)
-    else:
-        built = manifest.build((path, entry) for path, entry in sorted(scan.changes.items()) if entry is not None)
+        before = manifest.get_many(pages, parent.root, sorted(scan.changes))
+        changes = [Change(path, before.get(path), after) for path, after in sorted(scan.changes.items())]
+        changes = [change for change in changes if change.before != change.after]
+        return manifest.update(pages, parent.root, scan.changes), changes
+    built = manifest.build((path, entry) for path, entry in sorted(scan.changes.items()) if entry is not None)
     if parent is None:
         return built, None
-    overlay = context.store.pages_with(built.new_pages)
-    return built, manifest.diff(overlay, parent.root, built.root)
+    return built, manifest.diff(context.store.pages_with(built.new_pages), parent.root, built.root)
 
 
 def _store(
@@ -138,7 +139,7 @@ def _store(
     shared = context.catalog.known(built.new_pages, pages=True)
     pages = [(page, data, built.previous.get(page)) for page, data in built.new_pages.items() if page not in shared]
     pages_written = write_pages(
-        store.objects, pages_key(store.tenant, checkpoint_id), new_pack_id(context.random), pages, store.read_base
+        store.objects, pages_key(store.tenant, checkpoint_id), new_pack_id(context.random), pages, store.read_bases
     )
     named: set[Hash] = set()
     if changes is None:

@@ -71,19 +71,29 @@ class BlobReader:
         else:
             yield self.read(hash)
 
-    def read_base(self, hash: Hash) -> tuple[Hash, bytes] | None:  # noqa: A002 - the field's own name
-        """What a delta may be made against, given an earlier version: that blob, or its base if it is a delta itself.
+    def read_bases(self, hashes: Sequence[Hash]) -> dict[Hash, tuple[Hash, bytes]]:
+        """What deltas may be made against, given earlier versions: each blob itself, or its base if it is a delta.
 
-        None if it is not stored, damaged or large: then content is better stored whole.
+        What is not stored, damaged or large is not in the answer: then content is better stored whole.
         """
-        location = self._locate((hash,)).get(hash)
-        if location is None or location.codec == LARGE:
-            return None
-        root = hash if location.base is None else location.base
+        roots = {
+            name: name if location.base is None else location.base
+            for name, location in self._locate(hashes).items()
+            if location.codec != LARGE
+        }
+        wanted = list(dict.fromkeys(roots.values()))
         try:
-            return root, self._load((root,), {root: location} if root == hash else self._find((root,)))[root]
-        except (IntegrityError, NotFoundError, KeyError):
-            return None
+            found = self._load(wanted, self._find(wanted))
+        except (IntegrityError, NotFoundError):
+            found = {name: content for name in wanted for content in self._sound(name)}
+        return {name: (root, found[root]) for name, root in roots.items() if root in found}
+
+    def _sound(self, name: Hash) -> Iterator[bytes]:
+        """The content of a small blob, or nothing if it is damaged."""
+        try:
+            yield self._load((name,), self._find((name,)))[name]
+        except (IntegrityError, NotFoundError):
+            return
 
     def check(self, hash: Hash) -> None:  # noqa: A002 - the field's own name
         """Read and verify one blob of any size; raises `IntegrityError` that says what is wrong."""

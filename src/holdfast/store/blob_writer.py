@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,22 +17,21 @@ from holdfast.store.pieces import chunks
 from holdfast.store.records import NewBlob, NewPack, large_blob_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from concurrent.futures import Future, ThreadPoolExecutor
 
     from holdfast.model.ids import PackId
     from holdfast.store.codec import Encoded
     from holdfast.store.objects import ObjectStore
 
-    ReadBase = Callable[[Hash], tuple[Hash, bytes] | None]
-    """Gives, for an earlier version, a blob that may be the base of a delta, and its content: that version or, if that
-    is a delta, its base. None if there is none: gone, damaged, or too large."""
+    ReadBases = Callable[[Sequence[Hash]], Mapping[Hash, tuple[Hash, bytes]]]
+    """Gives, for earlier versions, the blob that may be the base of a delta, and its content: that version or, if that
+    is a delta, its base. One that is gone, damaged or too large is not in the answer."""
 
 _WORKERS = 2
 _BATCH_BYTES = 1 << 20
 _BATCH_ITEMS = 512
 _IN_FLIGHT_BYTES = 32 << 20
-_BASES_BYTES = 8 << 20
 _ENDED = "this writer of blobs has ended"
 
 
@@ -107,7 +106,7 @@ class _Pipeline:
 class BlobWriter:
     """A `BlobSink` that stores what is new in packs, and in objects of its own what is large.
 
-    ``stored`` says which of some hashes the catalog knows; ``read_base`` is as `ReadBase`; ``generation_of`` says
+    ``stored`` says which of some hashes the catalog knows; ``read_bases`` is as `ReadBases`; ``generation_of`` says
     under which generation a large blob is to be written; ``random`` makes ids. The first three are only called in the
     thread that calls the writer. One thread at a time; one use: `finish` or `abort` ends it. Memory is bounded (about
     100 MB, and 100 bytes a hash).
@@ -118,7 +117,7 @@ class BlobWriter:
         objects: ObjectStore,
         tenant: str,
         stored: Callable[[Sequence[Hash]], set[Hash]],
-        read_base: ReadBase,
+        read_bases: ReadBases,
         random: Callable[[int], bytes],
         *,
         generation_of: Callable[[Hash], int],
@@ -127,7 +126,7 @@ class BlobWriter:
         self._objects = objects
         self._tenant = tenant
         self._stored = stored
-        self._read_base = read_base
+        self._read_bases = read_bases
         self._generation_of = generation_of
         self._packs = PackWriter(objects, fresh_packs(tenant, random), pack_bytes=pack_bytes)
         self._pipeline: _Pipeline | None = None
@@ -136,8 +135,6 @@ class BlobWriter:
         self._batch_bytes = 0
         self._relied_on: set[Hash] = set()
         self._large: list[NewBlob] = []
-        self._bases: OrderedDict[Hash, tuple[Hash, bytes]] = OrderedDict()
-        self._bases_bytes = 0
         self._ended = False
 
     def add(self, data: bytes, previous: Hash | None = None) -> Hash:
@@ -193,7 +190,6 @@ class BlobWriter:
         """
         self._ended = True
         self._batch = []
-        self._bases.clear()
         if self._pipeline is not None:
             self._pipeline.stop()
             self._pipeline = None
@@ -213,25 +209,9 @@ class BlobWriter:
             return []
         known = self._stored([name for name, _, _ in batch])
         self._relied_on |= known
-        return [
-            _Job(name, data, None if previous is None else self._base(previous))
-            for name, data, previous in batch
-            if name not in known
-        ]
-
-    def _base(self, previous: Hash) -> tuple[Hash, bytes] | None:
-        base = self._bases.get(previous)
-        if base is not None:
-            self._bases.move_to_end(previous)
-            return base
-        base = self._read_base(previous)
-        if base is None or len(base[1]) > SMALL_BLOB_BYTES:
-            return None
-        self._bases[previous] = base
-        self._bases_bytes += len(base[1])
-        while self._bases_bytes > _BASES_BYTES:
-            self._bases_bytes -= len(self._bases.popitem(last=False)[1][1])
-        return base
+        new = [item for item in batch if item[0] not in known]
+        bases = _bases(self._read_bases, [previous for _, _, previous in new if previous is not None])
+        return [_Job(name, data, None if previous is None else bases.get(previous)) for name, data, previous in new]
 
     def _add_large(self, pieces: Iterable[bytes]) -> tuple[Hash, int]:
         if self._ended:
@@ -280,12 +260,16 @@ class BlobWriter:
         return name, size
 
 
+def _bases(read_bases: ReadBases, previous: Sequence[Hash]) -> Mapping[Hash, tuple[Hash, bytes]]:
+    return read_bases(list(dict.fromkeys(previous))) if previous else {}
+
+
 def write_pages(
     objects: ObjectStore,
     key: str,
     pack_id: PackId,
     pages: Sequence[tuple[Hash, bytes, Hash | None]],
-    read_base: ReadBase,
+    read_bases: ReadBases,
 ) -> Written:
     """Write manifest pages, each with its hash and that of the page it replaces, as one pack ``pack_id`` under ``key``.
 
@@ -298,10 +282,14 @@ def write_pages(
         raise UsageError(f"{len(distinct)} pages are more than the {MAX_RECORDS} that one pack may hold")
     writer = PackWriter(objects, lambda: (pack_id, key), kind="page", pack_bytes=1 << 62)
     try:
-        writer.add(
-            _against(_Job(name, data, None if previous is None else read_base(previous)), compress_quick(data))
-            for name, (data, previous) in distinct.items()
-        )
+        items = list(distinct.items())
+        for at in range(0, len(items), _BATCH_ITEMS):
+            part = items[at : at + _BATCH_ITEMS]
+            bases = _bases(read_bases, [previous for _, (_, previous) in part if previous is not None])
+            writer.add(
+                _against(_Job(name, data, None if previous is None else bases.get(previous)), compress_quick(data))
+                for name, (data, previous) in part
+            )
         packs, blobs = writer.finish()
     finally:
         writer.abort()

@@ -103,7 +103,7 @@ class Store:
             self.objects,
             self.tenant,
             self.catalog.known,
-            self.read_base,
+            self.read_bases,
             self._random,
             pack_bytes=self._pack_bytes,
             generation_of=self.catalog.generation_of,
@@ -122,9 +122,9 @@ class Store:
         """`pages`, and before them ``new`` ones that are not stored yet."""
         return _Overlay(self.pages, new)
 
-    def read_base(self, hash: Hash) -> tuple[Hash, bytes] | None:  # noqa: A002 - the field's own name
-        """What a delta may be made against: see `BlobReader.read_base`."""
-        return self.reader.read_base(hash)
+    def read_bases(self, hashes: Sequence[Hash]) -> dict[Hash, tuple[Hash, bytes]]:
+        """What deltas may be made against: see `BlobReader.read_bases`."""
+        return self.reader.read_bases(hashes)
 
     def children(self, pages: Sequence[Hash]) -> dict[Hash, list[Hash]]:
         """The distinct children of each of ``pages``; raises `IntegrityError` for one that cannot be read."""

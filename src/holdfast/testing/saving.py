@@ -100,7 +100,7 @@ class Saver:
         shared = catalog.known(built.new_pages, pages=True)
         pages = [(page, data, built.previous.get(page)) for page, data in built.new_pages.items() if page not in shared]
         key, pack = pages_key(store.tenant, name), new_pack_id(self._random)
-        stored = write_pages(store.objects, key, pack, pages, store.read_base)
+        stored = write_pages(store.objects, key, pack, pages, store.read_bases)
         fresh: set[Hash] = {blob.hash for blob in written.blobs}
         if changes is None:
             named = {entry.hash for entry in entries.values()}

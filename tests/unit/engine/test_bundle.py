@@ -107,7 +107,7 @@ class Home:
         shared = catalog.known(built.new_pages, pages=True)
         fresh = [(name, data, None) for name, data in built.new_pages.items() if name not in shared]
         key = pages_key(catalog.name, identity)
-        pages = write_pages(self.store.objects, key, new_pack_id(os.urandom), fresh, self.store.reader.read_base)
+        pages = write_pages(self.store.objects, key, new_pack_id(os.urandom), fresh, self.store.reader.read_bases)
         before = None if above is None else catalog.checkpoint(above).root
         overlay = self.store.pages_with(built.new_pages)
         changes = None if before is None else manifest.diff(overlay, before, built.root)

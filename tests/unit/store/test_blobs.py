@@ -51,16 +51,16 @@ class Shelf:
         assert threading.get_ident() == self.thread
         return self.rows.keys() & set(hashes)
 
-    def read_base(self, name: Hash) -> tuple[Hash, bytes] | None:
+    def read_bases(self, names: Sequence[Hash]) -> dict[Hash, tuple[Hash, bytes]]:
         assert threading.get_ident() == self.thread
-        return self.reader.read_base(name)
+        return self.reader.read_bases(names)
 
     def writer(self, pack_bytes: int = 32 << 20) -> BlobWriter:
         return BlobWriter(
             self.objects,
             "t",
             self.stored,
-            self.read_base,
+            self.read_bases,
             self.random.randbytes,
             pack_bytes=pack_bytes,
             generation_of=lambda name: self.generation,
@@ -232,7 +232,7 @@ def test_large_content_is_an_object_of_its_own(shelf: Shelf, size: int, step: in
     pieces = list(large)
     assert max(map(len, pieces)) <= CHUNK_BYTES
     assert b"".join(pieces) == shelf.reader.read(name) == content
-    assert shelf.reader.read_base(name) is None
+    assert shelf.reader.read_bases([name]) == {}
     again = shelf.writer()
     assert again.add(content) == name
     assert again.finish() == Written([], [], frozenset([name]), 0)
@@ -339,7 +339,7 @@ def test_damaged_content_is_never_given_out(tmp_path: Path) -> None:
         with pytest.raises(IntegrityError):
             list(shelf.reader.fetch([file_entry(hashes[victim], len(contents[victim]), 0o600)]))
         if victim == 0:
-            assert shelf.reader.read_base(hashes[0]) is None, "a damaged version is no base"
+            assert shelf.reader.read_bases([hashes[0]]) == {}, "a damaged version is no base"
             other = shelf.rows[hashes[-1]].key
             assert [item.hash for item in check_pack(shelf.objects, other, shelf.reader.read)] == [hashes[-1]]
 
@@ -451,7 +451,7 @@ def test_pages_are_written_under_the_checkpoints_key(shelf: Shelf) -> None:
     first = [b"page %d " % n * 200 + random.Random(n).randbytes(600) for n in range(20)]
     key = pages_key("t", CheckpointId("c" * 24))
     pages = [(hash_bytes(page), page, None) for page in first]
-    written = write_pages(shelf.objects, key, new_pack_id(os.urandom), pages + pages[:2], shelf.read_base)
+    written = write_pages(shelf.objects, key, new_pack_id(os.urandom), pages + pages[:2], shelf.read_bases)
     shelf.commit(written)
     assert [(pack.key, pack.size) for pack in written.packs] == [(key, shelf.objects.size(key))]
     assert {blob.kind for blob in written.blobs} == {"page"}
@@ -460,12 +460,12 @@ def test_pages_are_written_under_the_checkpoints_key(shelf: Shelf) -> None:
     changed = first[3][:100] + b"changed" + first[3][107:]
     key = pages_key("t", CheckpointId("d" * 24))
     update = [(hash_bytes(changed), changed, hash_bytes(first[3]))]
-    written = write_pages(shelf.objects, key, new_pack_id(os.urandom), update, shelf.read_base)
+    written = write_pages(shelf.objects, key, new_pack_id(os.urandom), update, shelf.read_bases)
     shelf.commit(written)
     assert written.blobs[0].base == hash_bytes(first[3])
     assert written.stored_bytes < 250
     assert shelf.reader.read(hash_bytes(changed)) == changed
-    assert write_pages(shelf.objects, key, new_pack_id(os.urandom), [], shelf.read_base) == Written(
+    assert write_pages(shelf.objects, key, new_pack_id(os.urandom), [], shelf.read_bases) == Written(
         [], [], frozenset(), 0
     )
 
