@@ -12,9 +12,10 @@ def draw(nodes: Sequence[tuple[str, str | None]], rows: Mapping[str, str]) -> It
     """Lines for ``nodes`` (id and parent, children before their parents), each with its row behind the drawing.
 
     A column is a line of descent that waits for its next checkpoint; where lines meet in a common parent, those to the
-    right end with ``/``. A parent that is not among the nodes ends its line.
+    right end with ``/``. A parent that is not among the nodes, or came before its child as a clock that was set back makes
+    it, ends the line.
     """
-    known = {node for node, _ in nodes}
+    ahead = {node for node, _ in nodes}
     columns: list[str] = []
     for node, parent in nodes:
         if node not in columns:
@@ -25,7 +26,8 @@ def draw(nodes: Sequence[tuple[str, str | None]], rows: Mapping[str, str]) -> It
             yield "".join("/ " if place in others else "| " for place in range(len(columns))).rstrip()
             columns = [waiting for place, waiting in enumerate(columns) if place not in others]
         yield "".join("* " if place == at else "| " for place in range(len(columns))) + rows[node]
-        if parent is not None and parent in known:
+        ahead.discard(node)
+        if parent is not None and parent in ahead:
             columns[at] = parent
         else:
             del columns[at]

@@ -24,3 +24,7 @@ def test_three_lines_meet_at_once() -> None:
 def test_a_line_whose_parent_is_not_shown_ends() -> None:
     assert _drawn(("b", "gone"), ("a", None)) == ["* b", "* a"]
     assert _drawn(("top", "base"), ("b", "gone"), ("base", None)) == ["* top", "| * b", "* base"]
+
+
+def test_a_parent_that_comes_first_is_not_waited_for() -> None:
+    assert _drawn(("a", None), ("b", "a"), ("c", "b")) == ["* a", "* b", "* c"]
