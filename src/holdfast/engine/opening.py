@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from holdfast.engine import identity
 from holdfast.engine.context import Context
 from holdfast.engine.folder import INDEX
 from holdfast.engine.roots import check_root
@@ -86,7 +87,9 @@ class Opener:
             live=True,
         )
         store.catalog.add_workspace(workspace)
-        return self._context(workspace), True
+        context = self._context(workspace)
+        identity.remember(context.folder, root)
+        return context, True
 
     def open(self, path: bytes) -> Context:
         """Open the workspace at ``path`` or at the nearest directory above it; raises `NotFoundError` if there is none.
@@ -158,7 +161,9 @@ class Opener:
         except OSError:
             return catalog.find_workspace(root)
         by_identity = catalog.find_workspace_by_identity(about.st_dev, about.st_ino)
-        if by_identity is not None and (by_identity.path == root or not _is(by_identity)):
+        if by_identity is not None and (
+            by_identity.path == root or (not _is(by_identity) and identity.may_be(self._folder(by_identity), root))
+        ):
             found = by_identity
         else:
             found = catalog.find_workspace(root)
@@ -167,10 +172,14 @@ class Opener:
         if (found.path, found.device, found.inode) != (root, about.st_dev, about.st_ino):
             catalog.move_workspace(found.id, root, about.st_dev, about.st_ino)
             found = found._replace(path=root, device=about.st_dev, inode=about.st_ino)
+            identity.remember(self._folder(found), root)
         return found
 
+    def _folder(self, workspace: Workspace) -> bytes:
+        return os.path.join(self.home, b"workspaces", workspace.id.encode())
+
     def _context(self, workspace: Workspace) -> Context:
-        folder = os.path.join(self.home, b"workspaces", workspace.id.encode())
+        folder = self._folder(workspace)
         make_private(os.path.dirname(folder))
         make_private(folder)
         settings = self.settings(workspace.path)

@@ -1,4 +1,5 @@
-"""The few Linux system calls that Python does not offer: ``openat2``, ``renameat2``, ``syncfs``, ``sync_file_range``.
+"""The few Linux system calls that Python does not offer: ``openat2``, ``renameat2``, ``statx``, ``syncfs``,
+``sync_file_range``.
 
 Each raises `OSError` as the functions of `os` do; a kernel or C library without the call raises it with ENOSYS.
 Sources: the Linux manual pages of the same names, section 2.
@@ -10,6 +11,7 @@ import ctypes
 import errno
 import os
 import platform
+import struct
 
 RESOLVE_NO_MAGICLINKS = 0x02
 RESOLVE_NO_SYMLINKS = 0x04
@@ -29,6 +31,11 @@ _SYS_RENAMEAT2 = {
     "s390x": 347,
 }
 _SYNC_FILE_RANGE_WRITE = 2
+
+_AT_FDCWD = -100
+_STATX_BTIME = 0x800
+_STATX_BYTES = 256
+_STATX_BTIME_AT = 80
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -60,6 +67,21 @@ def renameat2(src_fd: int, src: bytes, dst_fd: int, dst: bytes, flags: int) -> N
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
 
+def birth_time(path: bytes) -> int | None:
+    """When the file ``path`` was made, in nanoseconds since 1970; None where the file system or the system cannot
+    tell.
+    """
+    if not _has_statx:
+        return None
+    found = ctypes.create_string_buffer(_STATX_BYTES)
+    _check(_libc.statx(_AT_FDCWD, path, 0, _STATX_BTIME, found))
+    (mask,) = struct.unpack_from("=I", found.raw)
+    if not mask & _STATX_BTIME:
+        return None
+    seconds, nanoseconds = struct.unpack_from("=qI", found.raw, _STATX_BTIME_AT)
+    return seconds * 1_000_000_000 + nanoseconds
+
+
 def syncfs(fd: int) -> None:
     """Make all that was written to the file system that holds ``fd`` durable; reports write errors (Linux 5.8)."""
     if _has_syncfs:
@@ -75,5 +97,6 @@ def start_writeback(fd: int) -> None:
 
 
 _has_renameat2 = hasattr(_libc, "renameat2")
+_has_statx = hasattr(_libc, "statx")
 _has_syncfs = hasattr(_libc, "syncfs")
 _has_sync_file_range = hasattr(_libc, "sync_file_range")
