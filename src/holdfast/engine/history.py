@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from holdfast.engine.journal import Journal
 from holdfast.engine.restore import carry_out, new_nonce, preview, refuse_unfinished, save_first
+from holdfast.engine.rules import left_out
 from holdfast.engine.status import present
 from holdfast.model.errors import NotFoundError, RefusedError, UsageError
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from holdfast.model.checkpoint import Checkpoint
     from holdfast.model.ids import Hash
     from holdfast.model.sinks import Progress
-    from holdfast.store.records import HistoryEvent
+    from holdfast.store.records import Cursor, HistoryEvent
 
 
 def undo(context: Context, count: int = 1, *, dry_run: bool = False, progress: Progress | None = None) -> RestoreResult:
@@ -29,13 +30,18 @@ def undo(context: Context, count: int = 1, *, dry_run: bool = False, progress: P
     """
     _check_count(count)
     with context.lock():
+        cursor = context.catalog.cursor(context.workspace.id)
         if not dry_run:
             refuse_unfinished(context)
+            context.tree.make_root()
+        if _came_to_light(context, cursor):
+            steps = count
+        elif not dry_run:
             save_first(context, progress)
             steps = count
+            cursor = context.catalog.cursor(context.workspace.id)
         else:
             steps = count - 1 if present(context).changes() else count
-        cursor = context.catalog.cursor(context.workspace.id)
         if cursor.position is None:
             raise _nothing("undo")
         now = context.catalog.event(cursor.position)
@@ -63,7 +69,7 @@ def redo(context: Context, count: int = 1, *, dry_run: bool = False, progress: P
         ahead = _ahead(context, cursor.position, cursor.redo_tip)
         if count > len(ahead):
             raise _nothing("redo")
-        if present(context).changes():
+        if not _came_to_light(context, cursor) and present(context).changes():
             raise RefusedError(
                 "the tree has changed since the undo, so there is nothing to redo onto it",
                 hint="`holdfast undo` saves those changes and takes them back; `holdfast log` lists every state",
@@ -118,6 +124,23 @@ def _ahead(context: Context, position: int, tip: int) -> list[HistoryEvent]:
         path.append(event)
         seq = event.previous
     return [] if seq is None else [event for event in reversed(path) if _kept(context, event) is not None]
+
+
+def _came_to_light(context: Context, cursor: Cursor) -> bool:
+    """True if all that is unsaved are files that a state which was undone ignores: the undo took its rules away, and
+    nobody has changed anything.
+    """
+    if cursor.position is None or cursor.redo_tip is None or cursor.position == cursor.redo_tip:
+        return False
+    changes = present(context).changes()
+    left = {change.path for change in changes}
+    if not changes or any(change.before is not None for change in changes):
+        return False
+    for state in _ahead(context, cursor.position, cursor.redo_tip):
+        left -= left_out(context, context.catalog.checkpoint(state.checkpoint).root, left)
+        if not left:
+            return True
+    return False
 
 
 def _kept(context: Context, state: HistoryEvent) -> Checkpoint | None:

@@ -14,6 +14,7 @@ from holdfast.engine import journal as journals
 from holdfast.engine.checkpoint import Request, take_locked
 from holdfast.engine.journal import Journal
 from holdfast.engine.results import RestoreResult
+from holdfast.engine.rules import left_out, touches_rules
 from holdfast.engine.status import present
 from holdfast.model.errors import LockedError, NotFoundError, RefusedError
 from holdfast.model.paths import display, under
@@ -117,24 +118,48 @@ def preview(context: Context, target: Checkpoint, paths: Sequence[bytes] = ()) -
 
 
 def carry_out(
-    context: Context, journal: Journal, now: Checkpoint, target: Checkpoint, progress: Progress | None
+    context: Context,
+    journal: Journal,
+    now: Checkpoint,
+    target: Checkpoint,
+    progress: Progress | None,
+    *,
+    evidence: Hash | None = None,
 ) -> RestoreResult:
     """Bring the tree from the state ``now``, which it was just saved as, to ``target``, under the journal. Needs the
     lock.
+
+    With ``evidence``, a manifest, only paths that it holds are deleted. An undo or a redo deletes nothing that the
+    target's own rules ignore: it was there, uncaptured, when that was the state.
     """
     plan = _plan(context.store.pages, now.root, target.root, journal.paths)
+    rules_change = touches_rules((*plan.deletes, *plan.writes))
+    if evidence is not None:
+        pages, held = context.store.pages, evidence
+        plan = plan._replace(deletes=[d for d in plan.deletes if manifest.get(pages, held, d.path) is not None])
+    if rules_change and journal.operation != "restore":
+        ignored = left_out(context, target.root, [change.path for change in plan.deletes])
+        plan = plan._replace(deletes=[change for change in plan.deletes if change.path not in ignored])
     contents = _verified_contents(context, plan.writes)
     journals.write(context.folder, journal)
     applied = context.tree.apply(plan.deletes, contents, nonce=journal.nonce, progress=progress)
-    _record(context, journal)
+    reached = not journal.paths and not applied.skipped
+    if reached and (rules_change or evidence is not None):
+        # Files that were ignored, and are not any more, make it another state than the target.
+        reached = present(context).root == target.root
+    _record(context, journal, reached)
     journals.remove(context.folder)
-    if not applied.skipped and not journal.paths:
+    if reached:
         context.tree.settle(target.root)
     return result(journal, applied)
 
 
 def result(journal: Journal, applied: Applied) -> RestoreResult:
     """What the caller is told of ``applied``."""
+    undo_command = REDO_COMMAND if journal.operation == "undo" else UNDO_COMMAND
+    if applied.skipped and journal.operation in ("undo", "redo") and journal.rescue is not None:
+        # What was left alone stands in the way of walking on.
+        undo_command = f"holdfast restore {journal.rescue[:12]}"
     return RestoreResult(
         checkpoint=journal.target,
         rescue=journal.rescue,
@@ -142,7 +167,7 @@ def result(journal: Journal, applied: Applied) -> RestoreResult:
         deleted=applied.deleted,
         skipped=applied.skipped,
         dry_run=False,
-        undo_command=REDO_COMMAND if journal.operation == "undo" else UNDO_COMMAND,
+        undo_command=undo_command,
     )
 
 
@@ -170,7 +195,10 @@ def resume(context: Context, progress: Progress | None = None) -> RestoreResult:
 
             return result(journal, write_out(context, journal, progress))
         now = save_first(context, progress)
-        return carry_out(context, journal, now, context.catalog.checkpoint(journal.target), progress)
+        # What has come to light or was made since was not there to be deleted when the restore began.
+        rescue = None if journal.rescue in (None, journal.target) else context.catalog.checkpoint(journal.rescue).root
+        target = context.catalog.checkpoint(journal.target)
+        return carry_out(context, journal, now, target, progress, evidence=rescue)
 
 
 def abandon(context: Context, progress: Progress | None = None) -> RestoreResult:
@@ -185,7 +213,10 @@ def abandon(context: Context, progress: Progress | None = None) -> RestoreResult
         context.tree.clean(journal.nonce)
         now = save_first(context, progress)
         back = journal._replace(operation="undo", target=journal.rescue, state=journal.position)
-        return carry_out(context, back, now, context.catalog.checkpoint(journal.rescue), progress)
+        # Nothing but what the restore may have made is deleted.
+        made = None if journal.rescue == journal.target else context.catalog.checkpoint(journal.target).root
+        rescue = context.catalog.checkpoint(journal.rescue)
+        return carry_out(context, back, now, rescue, progress, evidence=made)
 
 
 def _require_unfinished(context: Context) -> Journal:
@@ -251,17 +282,23 @@ def _same_content(change: Change) -> bool:
     )
 
 
-def _record(context: Context, journal: Journal) -> None:
-    """Append what happened. A restore of some paths only leaves the tree where it was in its history, with changes to
-    save.
+def _record(context: Context, journal: Journal, reached: bool) -> None:
+    """Append what happened. A restore of some paths only, or one that left the tree in another state than the target,
+    leaves it where it was in its history, with changes to save: they are then what `undo` takes back.
     """
     catalog, workspace = context.catalog, context.workspace.id
     cursor = catalog.cursor(workspace)
-    if journal.operation == "restore" and not journal.paths:
-        event = HistoryEvent(0, context.clock.now(), "restore", journal.target, journal.position)
-        catalog.record_event(workspace, event, expected=cursor, head=journal.target)
-    elif journal.state is not None:
-        event = HistoryEvent(0, context.clock.now(), journal.operation, journal.target, None)
+    at = context.clock.now()
+    if journal.state is not None:
+        event = HistoryEvent(0, at, journal.operation, journal.target, None)
         catalog.record_event(
             workspace, event, expected=cursor, head=journal.target, position=journal.state, redo_tip=cursor.redo_tip
+        )
+    elif reached:
+        event = HistoryEvent(0, at, "restore", journal.target, journal.position)
+        catalog.record_event(workspace, event, expected=cursor, head=journal.target)
+    elif not journal.paths and cursor.head is not None:
+        event = HistoryEvent(0, at, "restore", journal.target, None)
+        catalog.record_event(
+            workspace, event, expected=cursor, head=cursor.head, position=cursor.position, redo_tip=cursor.redo_tip
         )
