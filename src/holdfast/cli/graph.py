@@ -12,8 +12,8 @@ def draw(nodes: Sequence[tuple[str, str | None]], rows: Mapping[str, str]) -> It
     """Lines for ``nodes`` (id and parent, children before their parents), each with its row behind the drawing.
 
     A column is a line of descent that waits for its next checkpoint; where lines meet in a common parent, those to the
-    right end with ``/``. A parent that is not among the nodes ends its line, and so does one that came before its child,
-    as a clock that was set back can make it.
+    right end with ``/``. A parent that is not among the nodes ends its line, and so does one that came before its
+    child, as a clock that was set back can make it.
     """
     ahead = {node for node, _ in nodes}
     columns: list[str] = []
