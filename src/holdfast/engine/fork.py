@@ -8,6 +8,7 @@ from holdfast.engine import journal as journals
 from holdfast.engine.journal import Journal
 from holdfast.engine.restore import new_nonce
 from holdfast.engine.results import ForkResult
+from holdfast.files.reflink import SharedFile
 from holdfast.model.checkpoint import Checkpoint
 from holdfast.model.entries import Change, Counts
 from holdfast.model.errors import RefusedError
@@ -18,12 +19,12 @@ from holdfast.store.changeset import encode_changeset
 from holdfast.store.records import CheckpointCommit, HistoryEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
 
     from holdfast.engine.context import Context
-    from holdfast.files.tree import Applied
+    from holdfast.files.tree import Applied, Tree
     from holdfast.model.ids import CheckpointId
-    from holdfast.model.sinks import Progress
+    from holdfast.model.sinks import Content, Progress
 
 
 def fork(
@@ -49,19 +50,25 @@ def fork(
             journals.write(forked.folder, journal)
         else:
             forked.tree.clean(journal.nonce)
-        applied = write_out(forked, journal, progress)
+        applied = write_out(forked, journal, progress, beside=context.tree)
         first = forked.catalog.cursor(forked.workspace.id).head
     assert first is not None, "write_out commits the fork's first checkpoint"
     return ForkResult(forked.workspace.id, forked.workspace.path, first, source, len(applied.written))
 
 
-def write_out(context: Context, journal: Journal, progress: Progress | None) -> Applied:
-    """Write the journal's target into the tree and commit the fork's first checkpoint. Needs the lock; idempotent."""
+def write_out(context: Context, journal: Journal, progress: Progress | None, *, beside: Tree | None = None) -> Applied:
+    """Write the journal's target into the tree and commit the fork's first checkpoint. Needs the lock; idempotent.
+
+    Large files that ``beside``, the tree that is forked, still holds as they were saved share their blocks with it
+    where the file system can do that.
+    """
     source = context.catalog.checkpoint(journal.target)
     pages = context.store.pages
     changes = [Change(path, None, entry) for path, entry in manifest.iterate(pages, source.root)]
     contents = context.store.reader.fetch(entry for _, entry in manifest.iterate(pages, source.root))
     writes = zip(changes, contents, strict=True)
+    if beside is not None:
+        writes = _sharing(writes, beside)
     applied = context.tree.apply([], writes, nonce=journal.nonce, progress=progress)
     if applied.skipped:
         path, reason = applied.skipped[0]
@@ -101,3 +108,14 @@ def write_out(context: Context, journal: Journal, progress: Progress | None) -> 
     context.tree.settle(source.root)
     journals.remove(context.folder)
     return applied
+
+
+def _sharing(writes: Iterable[tuple[Change, Content]], beside: Tree) -> Iterator[tuple[Change, Content]]:
+    """``writes``, with the large files that ``beside`` has as well as `SharedFile`."""
+    for change, content in writes:
+        if change.after is not None and not isinstance(content, bytes):
+            fd = beside.share(change.path, change.after)
+            if fd is not None:
+                yield change, SharedFile(fd, content)
+                continue
+        yield change, content

@@ -13,7 +13,7 @@ from holdfast.engine.opening import Opener
 from holdfast.engine.results import Details, Log
 from holdfast.files.local import LocalTree
 from holdfast.model.checkpoint import Kind, Provenance
-from holdfast.model.errors import NotFoundError
+from holdfast.model.errors import HoldfastError, NotFoundError
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from holdfast.files.watch import Watcher
     from holdfast.model.ids import CheckpointId, WorkspaceId
     from holdfast.model.sinks import Progress
+
+_DO_IT_OURSELVES = frozenset(("watcher_gone", "too_long"))
+"""Codes of errors after which a command does what it had asked the watcher for."""
 
 
 def init(
@@ -147,16 +150,24 @@ class Workspace:
         request = Request(kind, label, Provenance(who, message, command), full_hash)
         beside = None if full_hash else self._beside()
         if beside is not None:
-            with beside:
-                return beside.checkpoint(request)
+            try:
+                with beside:
+                    return beside.checkpoint(request)
+            except HoldfastError as error:
+                if error.code not in _DO_IT_OURSELVES:
+                    raise
         return take(self._context, request, progress)
 
     def status(self) -> Status:
         """How the tree differs from the newest state that was saved. Changes nothing."""
         beside = self._beside()
         if beside is not None:
-            with beside:
-                return beside.status()
+            try:
+                with beside:
+                    return beside.status()
+            except HoldfastError as error:
+                if error.code not in _DO_IT_OURSELVES:
+                    raise
         from holdfast.engine.status import status
 
         return status(self._context, watching=False)

@@ -13,6 +13,7 @@ import stat
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.files import replace
+from holdfast.files.reflink import SharedFile
 from holdfast.files.replace import GONE, Durability, Identity, TemporaryNames, identity
 from holdfast.files.rooted import NOT_A_DIRECTORY, Root
 from holdfast.files.trash import Trash, remove_tree
@@ -203,7 +204,9 @@ class Batch:
         self._begin()
 
     def _create(self, dir_fd: int, name: bytes, content: Content, entry: Entry) -> os.stat_result:
-        if not isinstance(content, bytes):
+        if isinstance(content, SharedFile):
+            content.stored = _guarded(content.stored)
+        elif not isinstance(content, bytes):
             content = _guarded(content)
         if entry.is_symlink:
             info = replace.write_link(dir_fd, name, content, entry, self._owner)

@@ -14,7 +14,7 @@ from holdfast.files.knowledge import Findings, Trust
 from holdfast.files.scan import DIRECTORY, HashSink, Scanner, open_directory
 from holdfast.files.tree import Scan
 from holdfast.model.entries import Entry, NotCaptured
-from holdfast.model.errors import NotFoundError, StorageError
+from holdfast.model.errors import HoldfastError, NotFoundError, StorageError
 from holdfast.model.log import Log
 from holdfast.model.paths import display, under
 from holdfast.model.sinks import CHUNK_BYTES, SMALL_BLOB_BYTES
@@ -252,6 +252,19 @@ class LocalTree:
         if os.fstat(fd).st_size > SMALL_BLOB_BYTES:
             return _pieces(fd, path)
         return b"".join(_pieces(fd, path))
+
+    def share(self, path: bytes, entry: Entry) -> int | None:
+        """See `Tree.share`."""
+        from holdfast.files.rooted import Root
+
+        known = self.index.get(path)
+        if known is None or known.entry != entry:
+            return None
+        try:
+            with Root(self.root) as root:
+                return root.open_file(path)
+        except HoldfastError:
+            return None
 
     def apply(
         self,

@@ -5,6 +5,15 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+from typing import TYPE_CHECKING, Self
+
+from holdfast.model.ids import Hasher
+from holdfast.model.sinks import CHUNK_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast.model.entries import Entry
 
 _FICLONE = 0x40049409
 """``_IOW(0x94, 9, int)``: see ioctl_ficlonerange(2)."""
@@ -40,3 +49,55 @@ def clone_file(src_fd: int, dst_fd: int) -> bool:
         return False
     # Some kernels copy nothing from files whose size they do not know (procfs, FUSE): that is no copy.
     return offset > 0 or (os.fstat(src_fd).st_size == 0 and not os.pread(src_fd, 1, 0))
+
+
+class SharedFile:
+    """Content that an open file holds, whose blocks a new file may share; ``stored`` gives the same content, verified.
+
+    A `Content` like any other for those who only want its pieces. The descriptor is closed by `close`, or with the
+    last piece.
+    """
+
+    def __init__(self, fd: int, stored: Iterator[bytes]) -> None:
+        self._fd = fd
+        self.stored = stored
+
+    def __iter__(self) -> Self:
+        """Itself: the pieces are the stored ones."""
+        return self
+
+    def __next__(self) -> bytes:
+        """The next piece of the stored content."""
+        return next(self.stored)
+
+    def close(self) -> None:
+        """Close the descriptor. Harmless a second time."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def share_with(self, fd: int, entry: Entry) -> bool:
+        """Make the new, empty file ``fd`` (open for reading too) hold the content without writing it; True if it
+        holds ``entry``.
+
+        Otherwise it is empty again. What was shared is read back and verified: the file may have changed since it was
+        opened.
+        """
+        try:
+            if os.fstat(self._fd).st_size == entry.size and clone_file(self._fd, fd) and _holds(fd, entry):
+                return True
+        finally:
+            self.close()
+        os.ftruncate(fd, 0)
+        os.lseek(fd, 0, os.SEEK_SET)
+        return False
+
+
+def _holds(fd: int, entry: Entry) -> bool:
+    if os.fstat(fd).st_size != entry.size:
+        return False
+    hasher, at = Hasher(), 0
+    while piece := os.pread(fd, CHUNK_BYTES, at):
+        hasher.update(piece)
+        at += len(piece)
+    return hasher.hash() == entry.hash

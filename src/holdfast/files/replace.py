@@ -17,6 +17,7 @@ import stat
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.files import kernel
+from holdfast.files.reflink import SharedFile
 from holdfast.model.errors import IntegrityError, RefusedError, UsageError
 from holdfast.model.ids import Hasher, format_hash, hash_bytes
 from holdfast.model.paths import MAX_NAME_BYTES, TEMPORARY_PREFIX, display
@@ -33,7 +34,7 @@ CHANGED = "changed since it was looked at"
 GONE = "changed since it was looked at: it is gone"
 
 _NONCE = re.compile(r"[0-9A-Za-z]{1,64}\Z")
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _LACKS_FLAG = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM})
 _MAX_TARGET_BYTES = 4095
 _MAX_SINGLE_SYNCS = 8
@@ -104,7 +105,8 @@ def write_file(
     permissions = entry.permissions
     fd = os.open(name, _NEW, permissions, dir_fd=dir_fd)
     try:
-        for piece in pieces:
+        shared = isinstance(content, SharedFile) and content.share_with(fd, entry)
+        for piece in () if shared else pieces:
             done = os.write(fd, piece)
             while done < len(piece):
                 done += os.write(fd, memoryview(piece)[done:])

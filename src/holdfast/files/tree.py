@@ -84,6 +84,15 @@ class Tree(Protocol):
         """
         ...
 
+    def share(self, path: bytes, entry: Entry) -> int | None:
+        """An open file of this tree that seems to hold the content of ``entry``, for a tree beside it to share its
+        blocks.
+
+        The caller closes the descriptor and verifies what it takes. None where there is no such file, or no
+        descriptors.
+        """
+        ...
+
     def apply(
         self,
         deletes: Sequence[Change],

@@ -146,6 +146,10 @@ class MemoryTree:
             raise NotFoundError(f"there is no {display(path)!r}")
         return node.content if len(node.content) <= SMALL_BLOB_BYTES else _pieces(node.content)
 
+    def share(self, path: bytes, entry: Entry) -> None:  # noqa: ARG002 - the port's signature
+        """See `Tree.share`: there are no descriptors here."""
+        return
+
     def apply(
         self,
         deletes: Sequence[Change],
