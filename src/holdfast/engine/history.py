@@ -100,6 +100,7 @@ def _go(
         paths=(),
         nonce=new_nonce(context),
         at=context.clock.now(),
+        redo_tip=context.catalog.cursor(context.workspace.id).redo_tip,
     )
     return carry_out(context, journal, context.catalog.checkpoint(now.checkpoint), target, progress)
 

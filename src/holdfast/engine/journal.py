@@ -39,6 +39,8 @@ class Journal(NamedTuple):
     """Part of the names of the temporary files."""
     at: int
     """Microseconds since 1970-01-01 UTC."""
+    redo_tip: int | None = None
+    """The event that `redo` led to: what is saved when the restore is finished or taken back must not hide it."""
 
 
 def write(folder: bytes, journal: Journal) -> None:
@@ -108,6 +110,7 @@ def _decode(path: bytes, body: bytes) -> Journal:
             paths=tuple(parse_display(text) for text in paths),
             nonce=str(fields["nonce"]),
             at=cast("int", fields["at"]),
+            redo_tip=cast("int | None", fields.get("redo_tip")),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise FormatError(

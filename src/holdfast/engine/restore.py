@@ -69,9 +69,17 @@ def restore(
         refuse_unfinished(context)
         _check_named(context, checkpoint, paths)
         rescue = save_first(context, progress)
-        position = context.catalog.cursor(context.workspace.id).position
+        cursor = context.catalog.cursor(context.workspace.id)
         journal = Journal(
-            "restore", target, rescue.id, position, None, tuple(paths), new_nonce(context), context.clock.now()
+            operation="restore",
+            target=target,
+            rescue=rescue.id,
+            position=cursor.position,
+            state=None,
+            paths=tuple(paths),
+            nonce=new_nonce(context),
+            at=context.clock.now(),
+            redo_tip=cursor.redo_tip,
         )
         return carry_out(context, journal, rescue, checkpoint, progress)
 
@@ -136,7 +144,12 @@ def carry_out(
     rules_change = touches_rules((*plan.deletes, *plan.writes))
     if evidence is not None:
         pages, held = context.store.pages, evidence
-        plan = plan._replace(deletes=[d for d in plan.deletes if manifest.get(pages, held, d.path) is not None])
+        again = _plan(pages, held, target.root, journal.paths).deletes
+        deletes = {d.path: d for d in plan.deletes if manifest.get(pages, held, d.path) is not None}
+        if journal.operation != "undo" or journal.rescue != journal.target:
+            # What was deleted before the restore was cut short may have left directories behind, which go with it.
+            deletes = {d.path: d for d in again} | deletes
+        plan = plan._replace(deletes=list(deletes.values()))
     if rules_change and journal.operation != "restore":
         ignored = left_out(context, target.root, [change.path for change in plan.deletes])
         plan = plan._replace(deletes=[change for change in plan.deletes if change.path not in ignored])
@@ -291,8 +304,9 @@ def _record(context: Context, journal: Journal, reached: bool) -> None:
     at = context.clock.now()
     if journal.state is not None:
         event = HistoryEvent(0, at, journal.operation, journal.target, None)
+        tip = cursor.redo_tip if journal.redo_tip is None else journal.redo_tip
         catalog.record_event(
-            workspace, event, expected=cursor, head=journal.target, position=journal.state, redo_tip=cursor.redo_tip
+            workspace, event, expected=cursor, head=journal.target, position=journal.state, redo_tip=tip
         )
     elif reached:
         event = HistoryEvent(0, at, "restore", journal.target, journal.position)
