@@ -9,6 +9,7 @@ import os
 from typing import TYPE_CHECKING
 
 from holdfast.engine import identity
+from holdfast.engine import journal as journals
 from holdfast.engine.context import Context
 from holdfast.engine.folder import INDEX
 from holdfast.engine.roots import check_root
@@ -126,7 +127,7 @@ class Opener:
                 hint="fork into a directory outside of it",
             )
         known = self._known(root)
-        if known is not None and known.source == source and self.store().catalog.cursor(known.id).head is None:
+        if known is not None and known.source == source and self._is_half_done(known):
             return self._context(known)
         try:
             with os.scandir(root) as inside:
@@ -142,6 +143,11 @@ class Opener:
                 hint="fork into a directory that does not exist or is empty",
             )
         return self.init(root, source=source)[0]
+
+    def _is_half_done(self, forked: Workspace) -> bool:
+        """True if the fork is without its first checkpoint, or was killed between that and its end."""
+        journal = journals.read(self._folder(forked))
+        return self.store().catalog.cursor(forked.id).head is None if journal is None else journal.operation == "fork"
 
     def _make_root(self, root: bytes, beside: Workspace) -> None:
         """Make a fork's directory, with the owner of the workspace that it comes from."""
