@@ -282,11 +282,16 @@ class Workspace:
         Touches only what differs, and deletes only what the rescue checkpoint holds (I5). Atomic per file; if it is
         cut short, `restore_continue` finishes it and `restore_abort` takes it back. Files that changed meanwhile are
         left alone and listed in ``skipped``.
+
+        ``@`` is here the newest checkpoint that no restore took first: restoring one path of it after another gives
+        what was saved, and not what the first of them had to rescue.
         """
         from holdfast.engine.restore import restore
+        from holdfast.engine.revisions import resolve
 
         with self._paused():
-            return restore(self._context, self.resolve(name), paths, dry_run=dry_run, progress=progress)
+            target = resolve(name, _NamesForRestore(self._context))
+            return restore(self._context, target, paths, dry_run=dry_run, progress=progress)
 
     def restore_continue(self, *, progress: Progress | None = None) -> RestoreResult:
         """Finish a restore or fork that was cut short. Raises `NotFoundError` if there is none."""
@@ -438,3 +443,13 @@ class _Names:
 
     def parent(self, checkpoint: CheckpointId) -> CheckpointId | None:
         return self._catalog.checkpoint(checkpoint).parent
+
+
+class _NamesForRestore(_Names):
+    """Names as `Workspace.restore` means them: ``@`` is no rescue checkpoint, as long as there is another."""
+
+    def head(self) -> CheckpointId | None:
+        head = at = super().head()
+        while at is not None and self._catalog.checkpoint(at).kind == "rescue":
+            at = self.parent(at)
+        return head if at is None else at
