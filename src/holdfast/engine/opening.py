@@ -12,7 +12,7 @@ from holdfast.engine import identity
 from holdfast.engine import journal as journals
 from holdfast.engine.context import Context
 from holdfast.engine.folder import INDEX
-from holdfast.engine.roots import check_root
+from holdfast.engine.roots import check_root, refuse_own
 from holdfast.engine.settings import load_settings
 from holdfast.files.gitconfig import User
 from holdfast.files.local import LocalTree
@@ -126,6 +126,7 @@ class Opener:
                 f"{display(root)} lies in the workspace {display(beside.path)}, which would capture the fork",
                 hint="fork into a directory outside of it",
             )
+        refuse_own(root, self.home)
         known = self._known(root)
         if known is not None and known.source == source and self._is_half_done(known):
             return self._context(known)

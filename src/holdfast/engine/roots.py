@@ -27,9 +27,7 @@ def check_root(path: bytes, *, home: bytes, user_home: bytes | None, force: bool
     for kernel in _NEVER:
         if real == kernel or real.startswith(kernel + b"/"):
             raise RefusedError(f"{display(real)} belongs to the kernel; there is nothing to remember in it")
-    holdfast = os.path.realpath(home)
-    if real == holdfast or real.startswith(holdfast + b"/"):
-        raise RefusedError(f"{display(real)} is Holdfast's own home; it never captures itself")
+    refuse_own(real, home)
     reason = _unlikely(real, user_home)
     if reason is not None and not force:
         raise RefusedError(
@@ -37,6 +35,13 @@ def check_root(path: bytes, *, home: bytes, user_home: bytes | None, force: bool
             hint="go to a project's directory, or repeat with --force if you do mean it",
         )
     return real
+
+
+def refuse_own(real: bytes, home: bytes) -> None:
+    """Raise `RefusedError` if the real path is the Holdfast home or lies in it (I14)."""
+    holdfast = os.path.realpath(home)
+    if real == holdfast or real.startswith(holdfast + b"/"):
+        raise RefusedError(f"{display(real)} is Holdfast's own home; it never captures itself")
 
 
 def _unlikely(real: bytes, user_home: bytes | None) -> str | None:
