@@ -20,6 +20,7 @@ from holdfast.model.clock import SystemClock
 from holdfast.model.errors import NotFoundError, RefusedError, StorageError
 from holdfast.model.ids import new_workspace_id
 from holdfast.model.paths import display
+from holdfast.store.open_objects import local_directory
 from holdfast.store.records import Workspace
 from holdfast.store.store import Store
 
@@ -182,6 +183,11 @@ class Opener:
             identity.remember(self._folder(found), root)
         return found
 
+    def _ours(self, settings: Settings) -> list[bytes]:
+        """The real paths of the directories that no checkpoint holds, wherever they lie (I14)."""
+        objects = local_directory(settings.store.url) if settings.store.url else None
+        return [os.path.realpath(path) for path in (self.home, objects) if path]
+
     def _folder(self, workspace: Workspace) -> bytes:
         return os.path.join(self.home, b"workspaces", workspace.id.encode())
 
@@ -193,7 +199,7 @@ class Opener:
         tree = LocalTree(
             workspace.path,
             index=os.path.join(folder, INDEX),
-            never=(self.home,),
+            never=self._ours(settings),
             max_file_bytes=settings.capture.max_file_bytes,
             exclude=settings.capture.exclude,
             user=User(_bytes(self._environ.get("HOME")), _bytes(self._environ.get("XDG_CONFIG_HOME"))),

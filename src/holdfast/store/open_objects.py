@@ -28,20 +28,28 @@ def open_objects(
     neither writes nor connects. Raises `ConfigError` for anything else.
     """
     raw = os.fsencode(location)
-    scheme, separator, rest = raw.partition(b"://")
-    if not separator:
-        path = raw
-    elif scheme == b"file":
-        from urllib.parse import unquote_to_bytes
+    path = local_directory(raw)
+    if path is None:
+        scheme = raw.partition(b"://")[0].decode("ascii", "replace")
+        if scheme in REMOTE_SCHEMES:
+            from holdfast.store.remote import open_bucket
 
-        path = unquote_to_bytes(rest)
-    elif scheme.decode("ascii", "replace") in REMOTE_SCHEMES:
-        from holdfast.store.remote import open_bucket
-
-        return open_bucket(os.fsdecode(raw), options)
-    else:
+            return open_bucket(os.fsdecode(raw), options)
         known = ", ".join(sorted({"file"} | REMOTE_SCHEMES))
         raise ConfigError(f"unknown object store {os.fsdecode(raw)!r}: its scheme is none of {known}")
     if not path.startswith(b"/") or b"\0" in path:
         raise ConfigError(f"the object store {os.fsdecode(raw)!r} is not an absolute path")
     return LocalObjects(path, random=random)
+
+
+def local_directory(location: str | bytes) -> bytes | None:
+    """The directory of this machine that ``location`` means; None for a URL of anything else."""
+    raw = os.fsencode(location)
+    scheme, separator, rest = raw.partition(b"://")
+    if not separator:
+        return raw
+    if scheme != b"file":
+        return None
+    from urllib.parse import unquote_to_bytes
+
+    return unquote_to_bytes(rest)
