@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 WORDS = [
     "index",
@@ -160,6 +161,12 @@ class Holdfast(Tool):
     def stored(self) -> int:
         return sum(path.lstat().st_size for path in (self.work / "home" / "objects").rglob("*") if path.is_file())
 
+    def asked(self, *command: str) -> dict[str, Any]:
+        done = subprocess.run(
+            [self.program, *command, "--json"], cwd=self.tree, env=self.env, capture_output=True, text=True, check=True
+        )
+        return json.loads(done.stdout)
+
 
 class Git(Tool):
     """A shadow repository as agent tools keep it: ``git add -A && git commit``."""
@@ -245,14 +252,13 @@ def timed(action: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def measure(files: int, runs: int, where: Path) -> dict[str, dict[str, list[float]]]:
+def measure(tree: Tree, runs: int, where: Path) -> dict[str, dict[str, list[float]]]:
     """Every row at one size: tool -> seconds (or bytes) of each run."""
     rows: dict[str, dict[str, list[float]]] = {}
 
     def note(row: str, tool: str, value: float) -> None:
         rows.setdefault(row, {}).setdefault(tool, []).append(value)
 
-    tree = Tree(where / "tree", files)
     kinds: list[type[Tool]] = [Holdfast, Git]
     kinds += [Restic] if shutil.which("restic") else []
     kinds += [Borg] if shutil.which("borg") else []
@@ -296,6 +302,52 @@ def measure(files: int, runs: int, where: Path) -> dict[str, dict[str, list[floa
                 timed(lambda tool=tool, run=run: tool.write_out(where / f"out-{tool.name}-{run}")),
             )
     return rows
+
+
+NAMES = """
+import sys, time, holdfast
+with holdfast.open(".") as workspace:
+    workspace.diff("@-", "@", renames=False)
+with holdfast.open(".") as workspace:
+    ids = [workspace.resolve(name) for name in ("@-", "@")]
+    start = time.perf_counter()
+    found = workspace.diff(*ids, renames=False)
+    print(time.perf_counter() - start, len(found.changes))
+"""
+"""Times the diff alone, with cold caches of its own, in a process that has loaded what it needs."""
+
+
+def engine(where: Path, tree: Tree, runs: int) -> dict[str, list[float]]:
+    """The engine's own part, in seconds: with a watcher beside it, and the names of a diff."""
+    tool = Holdfast(where / "engine", tree.root)
+    tool.env |= {"HOLDFAST_WATCH_DEBOUNCE": "1h", "HOLDFAST_WATCH_MAX_INTERVAL": "1d"}
+    tool.prepare()
+    tool.save()
+    out: dict[str, list[float]] = {
+        "nothing changed, watch": [],
+        f"{EDITS} files changed, watch": [],
+        f"names of a diff of {EDITS}": [],
+    }
+    tool.run(tool.program, "watch", "--detach", "--yes")
+    try:
+        tool.save()
+        for _ in range(runs):
+            out["nothing changed, watch"].append(tool.asked("checkpoint")["elapsed_ms"] / 1000)
+        for _ in range(runs):
+            tree.edit()
+            result = tool.asked("checkpoint")
+            assert result["changes"]["modified"] == EDITS, result
+            out[f"{EDITS} files changed, watch"].append(result["elapsed_ms"] / 1000)
+    finally:
+        tool.run(tool.program, "watch", "--stop")
+    for _ in range(runs):
+        done = subprocess.run(
+            [sys.executable, "-c", NAMES], cwd=tool.tree, env=tool.env, capture_output=True, text=True, check=True
+        )
+        seconds, changes = done.stdout.split()
+        assert int(changes) == EDITS, done.stdout
+        out[f"names of a diff of {EDITS}"].append(float(seconds))
+    return out
 
 
 def start_up(runs: int) -> dict[str, list[float]]:
@@ -352,11 +404,15 @@ def main() -> None:
     for files in options.files:
         with tempfile.TemporaryDirectory(dir=options.dir, prefix="holdfast-bench-") as name:
             where = Path(name)
-            rows = measure(files, options.runs, where)
+            tree = Tree(where / "tree", files)
+            rows = measure(tree, options.runs, where)
             show(files, rows)
+            own = engine(where, tree, options.runs)
+            for row, values in own.items():
+                print(f"  {row + ' (engine)':38s} {statistics.median(values) * 1000:.2f} ms")
             peak = memory(where, files)
             print(f"  {'peak memory of a first checkpoint':38s} {peak:.0f} MB")
-            results[str(files)] = {"rows": rows, "peak_memory_mb": peak}
+            results[str(files)] = {"rows": rows, "engine": own, "peak_memory_mb": peak}
     starts = start_up(options.runs)
     results["start"] = starts
     print(
