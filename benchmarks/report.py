@@ -1,0 +1,90 @@
+"""Turn what ``compare.py --json`` wrote into the tables and the plot of docs/performance.md.
+
+    python benchmarks/report.py RESULTS.json docs/performance.md docs/performance.svg
+
+Everything between the two markers in the page is replaced; the rest of it stays.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+COLOURS = {"holdfast": "#2563eb", "git": "#9ca3af", "restic": "#d97706", "borg": "#059669"}
+
+
+def shown(row: str, value: float) -> str:
+    return f"{value / 1000:,.1f} KB" if row.startswith("bytes") else f"{value * 1000:,.1f} ms"
+
+
+def table(size: str, result: dict[str, Any]) -> list[str]:
+    rows = result["rows"]
+    tools = [tool for tool in COLOURS if any(tool in values for values in rows.values())]
+    out = [
+        f"### {int(size):,} files",
+        "",
+        "| work | " + " | ".join(tools) + " | ratio to git |",
+        "| --- |" + " ---: |" * (len(tools) + 1),
+    ]
+    for row, values in rows.items():
+        middle = {tool: statistics.median(values[tool]) for tool in tools if tool in values}
+        cells = [shown(row, middle[tool]) if tool in middle else "" for tool in tools]
+        out.append(f"| {row} | " + " | ".join(cells) + f" | **{middle['holdfast'] / middle['git']:.2f}** |")
+    out += ["", "| the engine's own part | holdfast |", "| --- | ---: |"]
+    out += [f"| {row} | {statistics.median(values) * 1000:.2f} ms |" for row, values in result["engine"].items()]
+    return [*out, f"| peak memory of a first checkpoint | {result['peak_memory_mb']:.0f} MB |", ""]
+
+
+def plot(results: dict[str, Any], sizes: list[str]) -> str:
+    """Ratios to Git as bars, one group a row, one bar a size; the line is Git itself."""
+    rows = list(results[sizes[-1]]["rows"])
+    left, bar, gap, width = 250, 13, 14, 560
+    height = 56 + len(rows) * (len(sizes) * bar + gap)
+    shades = ["#93c5fd", "#3b82f6", "#1e40af"][-len(sizes) :]
+    scale = (width - 60) / 2.0
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + width}" height="{height}" font-family="sans-serif" font-size="12">',
+        '<rect width="100%" height="100%" fill="white"/>',
+    ]
+    out += [
+        f'<rect x="{left + 150 * n}" y="8" width="12" height="12" fill="{shades[n]}"/><text x="{left + 150 * n + 18}" y="18">{int(size):,} files</text>'
+        for n, size in enumerate(sizes)
+    ]
+    y = 36
+    for row in rows:
+        out.append(f'<text x="{left - 8}" y="{y + len(sizes) * bar / 2 + 4}" text-anchor="end">{row}</text>')
+        for shade, size in zip(shades, sizes, strict=True):
+            values = results[size]["rows"][row]
+            ratio = statistics.median(values["holdfast"]) / statistics.median(values["git"])
+            long = min(ratio, 2.0) * scale
+            out.append(
+                f'<rect x="{left}" y="{y}" width="{long:.1f}" height="{bar - 2}" fill="{shade}"/><text x="{left + long + 5:.1f}" y="{y + bar - 3}" font-size="10">{ratio:.2f}</text>'
+            )
+            y += bar
+        y += gap
+    out.append(
+        f'<line x1="{left + scale}" y1="28" x2="{left + scale}" y2="{height - 18}" stroke="#dc2626" stroke-dasharray="4 3"/><text x="{left + scale}" y="{height - 5}" text-anchor="middle" fill="#dc2626">git = 1</text></svg>'
+    )
+    return "\n".join(out) + "\n"
+
+
+def main() -> None:
+    source, page, picture = (Path(name) for name in sys.argv[1:4])
+    results = json.loads(source.read_text())
+    sizes = [key for key in results if key.isdigit()]
+    lines = [f"Measured on {results['date']}: {results['machine']}. Medians.", ""]
+    for size in sizes:
+        lines += table(size, results[size])
+    start = {name: statistics.median(values) * 1000 for name, values in results["start"].items()}
+    lines += ["### Start-up", "", *(f"- `{name}`: {value:.1f} ms" for name, value in start.items()), ""]
+    before, rest = page.read_text().split(BEGIN)
+    page.write_text(before + BEGIN + "\n" + "\n".join(lines) + END + rest.split(END)[1])
+    picture.write_text(plot(results, sizes))
+
+
+if __name__ == "__main__":
+    main()
