@@ -1,7 +1,7 @@
 """I4: what was promised survives every power loss, and what comes before the promise loses nothing that was there.
 
-Whole processes are recorded by strace, SQLite's calls among them, and what a disk may hold after a power loss is rebuilt
-from the record: see `holdfast.testing.tracing`. A second, cheaper record proves the order of the syncs everywhere.
+Whole processes are recorded by strace, SQLite's calls among them, and what a disk may hold after a power loss is
+rebuilt from the record: see `holdfast.testing.tracing`. A second, cheaper record proves the order of the syncs everywhere.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def test_i4_a_checkpoint_that_has_returned_survives_every_power_loss(place: Plac
     record = recorded(place, SAVING)
     states: dict[CheckpointId, State] = {}
     names = [mark.split()[-1] for _, mark in record.marks if mark.startswith("saved")]
-    first = {path: item for path, item in place.saved(place.state("unsaved")).items()}
+    first = place.saved(place.state("unsaved"))
     second = dict(first)
     second[b"a"] = place.item(0o644, first[b"a"].content + b"more")
     second[b"big"] = place.item(0o644, b"another beginning" + first[b"big"].content[17:])
@@ -252,7 +252,8 @@ def test_i4_the_catalog_syncs_every_commit(place: Place) -> None:
     with place.init() as workspace:
         connection = workspace._context.catalog.database._connection  # type: ignore[attr-defined]
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-    asked = "import holdfast,sys; w = holdfast.open(sys.argv[2], home=sys.argv[1]);" + (
+    asked = (
+        "import holdfast,sys; w = holdfast.open(sys.argv[2], home=sys.argv[1]);"
         "print(w._context.catalog.database._connection.execute('PRAGMA synchronous').fetchone()[0]); w.close()"
     )
     command = [sys.executable, "-c", asked, str(place.home), str(place.tree)]
