@@ -1,7 +1,7 @@
 """I4: what was promised survives every power loss, and what comes before the promise loses nothing that was there.
 
 Whole processes are recorded by strace, SQLite's calls among them, and what a disk may hold after a power loss is
-rebuilt from the record: see `holdfast.testing.tracing`. A second, cheaper record proves the order of the syncs everywhere.
+rebuilt from the record: see `holdfast.testing.tracing`. A second, cheaper record proves the order of the syncs.
 """
 
 from __future__ import annotations
