@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 UNDO_COMMAND = "holdfast undo"
 REDO_COMMAND = "holdfast redo"
 
+_PIN_MICROSECONDS = 7 * 24 * 3600 * 1_000_000
+
 _HELD_BYTES = 64 << 20
 """Up to this much content is read and verified before the tree is touched, and kept; more is verified in a pass of
 its own."""
@@ -153,8 +155,16 @@ def carry_out(
     if rules_change and journal.operation != "restore":
         ignored = left_out(context, target.root, [change.path for change in plan.deletes])
         plan = plan._replace(deletes=[change for change in plan.deletes if change.path not in ignored])
-    contents = _verified_contents(context, plan.writes)
-    journals.write(context.folder, journal)
+    # Nothing of the target may be forgotten or collected meanwhile. Cut short, the pin stays until it expires.
+    where = display(context.workspace.path)
+    expires = context.clock.now() + _PIN_MICROSECONDS
+    pin = context.catalog.pin(target.root, f"a restore in {where}", checkpoint=target.id, expires_at=expires)
+    try:
+        contents = _verified_contents(context, plan.writes)
+        journals.write(context.folder, journal)
+    except BaseException:
+        context.catalog.unpin(pin)
+        raise
     applied = context.tree.apply(plan.deletes, contents, nonce=journal.nonce, progress=progress)
     reached = not journal.paths and not applied.skipped
     if reached and (rules_change or evidence is not None):
@@ -162,6 +172,7 @@ def carry_out(
         reached = present(context).root == target.root
     _record(context, journal, reached)
     journals.remove(context.folder)
+    context.catalog.unpin(pin)
     if reached:
         context.tree.settle(target.root)
     return result(journal, applied)
