@@ -9,7 +9,7 @@ import os
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 from holdfast.engine.folder import RESTORE_JOURNAL
-from holdfast.model.errors import FormatError, StorageError
+from holdfast.model.errors import FormatError, StorageError, room_hint
 from holdfast.model.ids import CheckpointId, hash_bytes
 from holdfast.model.paths import display, parse_display
 
@@ -61,7 +61,8 @@ def write(folder: bytes, journal: Journal) -> None:
         os.rename(temporary, path)
         _sync_directory(folder)
     except OSError as error:
-        raise StorageError(f"cannot write {display(path)}: {error.strerror}; nothing was changed") from error
+        message = f"cannot write {display(path)}: {error.strerror}; nothing was changed"
+        raise StorageError(message, hint=room_hint(error)) from error
 
 
 def read(folder: bytes) -> Journal | None:

@@ -8,7 +8,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from holdfast.model.errors import LockedError, StorageError
+from holdfast.model.errors import LockedError, StorageError, room_hint
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ def exclusive(path: bytes, *, timeout: float, clock: Clock, what: str) -> Genera
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
-        raise StorageError(f"cannot open the lock {display(path)}: {error.strerror}") from error
+        message = f"cannot open the lock {display(path)}: {error.strerror}"
+        raise StorageError(message, hint=room_hint(error)) from error
     try:
         _wait(fd, timeout, clock, what)
         yield

@@ -14,7 +14,7 @@ from holdfast.files.rooted import Place, Root, open_regular
 from holdfast.files.trash import Trash, remove_hollow, remove_left_over
 from holdfast.files.tree import Applied
 from holdfast.model.entries import Entry, NotCaptured, file_entry, symlink_entry
-from holdfast.model.errors import EscapeError, HoldfastError, NotFoundError, RefusedError, StorageError
+from holdfast.model.errors import EscapeError, HoldfastError, NotFoundError, RefusedError, StorageError, room_hint
 from holdfast.model.ids import Hasher, hash_bytes
 from holdfast.model.paths import check_path
 from holdfast.model.sinks import CHUNK_BYTES
@@ -89,7 +89,8 @@ class Applier:
             if isinstance(error, ContentError):
                 raise error.cause from None
             if isinstance(error, OSError):
-                raise StorageError(f"the tree could not be changed: {error.strerror}") from error
+                message = f"the tree could not be changed: {error.strerror}"
+                raise StorageError(message, hint=room_hint(error)) from error
             raise
         finally:
             self._root.forget()

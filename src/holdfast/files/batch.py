@@ -17,7 +17,7 @@ from holdfast.files.reflink import SharedFile
 from holdfast.files.replace import GONE, Durability, Identity, TemporaryNames, identity
 from holdfast.files.rooted import NOT_A_DIRECTORY, Root
 from holdfast.files.trash import Trash, remove_tree
-from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, StorageError
+from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, StorageError, room_hint
 from holdfast.model.paths import MAX_PATH_BYTES, display
 
 if TYPE_CHECKING:
@@ -69,7 +69,8 @@ def reason_for(error: HoldfastError | OSError, path: bytes) -> str:
     """Why ``path`` is left alone after ``error``; raises `StorageError` instead if going on makes no sense."""
     cause = error if isinstance(error, OSError) else error.__cause__
     if isinstance(cause, OSError) and cause.errno in _FATAL:
-        raise StorageError(f"{display(path)!r} could not be written: {cause.strerror}") from error
+        message = f"{display(path)!r} could not be written: {cause.strerror}"
+        raise StorageError(message, hint=room_hint(cause)) from error
     if isinstance(error, OSError):
         return error.strerror or str(error)
     return error.message

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.files.index import FAILED, KNOWN, NOT_CAPTURED, RACY, Signature
 from holdfast.files.lease import has_writer
-from holdfast.model.errors import StorageError
+from holdfast.model.errors import StorageError, room_hint
 from holdfast.model.sinks import CHUNK_BYTES, SMALL_BLOB_BYTES
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ def _add(sink: BlobSink, data: bytes, previous: Hash | None) -> Hash:
 
 
 def _not_stored(error: OSError) -> StorageError:
-    return StorageError(f"content could not be stored: {error.strerror}")
+    return StorageError(f"content could not be stored: {error.strerror}", hint=room_hint(error))
 
 
 def _pieces(fd: int, seen: Signature) -> Iterator[bytes]:

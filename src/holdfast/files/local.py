@@ -14,7 +14,7 @@ from holdfast.files.knowledge import Findings, Trust
 from holdfast.files.scan import DIRECTORY, HashSink, Scanner, open_directory
 from holdfast.files.tree import Scan
 from holdfast.model.entries import Entry, NotCaptured
-from holdfast.model.errors import HoldfastError, NotFoundError, StorageError
+from holdfast.model.errors import HoldfastError, NotFoundError, StorageError, room_hint
 from holdfast.model.log import Log
 from holdfast.model.paths import display, under
 from holdfast.model.sinks import CHUNK_BYTES, SMALL_BLOB_BYTES
@@ -224,7 +224,7 @@ class LocalTree:
         try:
             make_directories(self.root, uid=uid, gid=gid)
         except OSError as error:
-            raise StorageError(f"cannot make {display(self.root)}: {error.strerror}") from error
+            raise StorageError(f"cannot make {display(self.root)}: {error.strerror}", hint=room_hint(error)) from error
 
     def settle(self, root: Hash) -> None:
         """See `Tree.settle`. Writes the index to its file, unless a `dirty` source is set."""

@@ -6,6 +6,8 @@ and never changes its meaning; ``exit_code`` is what the command line ends with.
 
 from __future__ import annotations
 
+import errno
+
 
 class HoldfastError(Exception):
     """Something failed (exit 1). Raised directly only where no subclass says it better."""
@@ -91,6 +93,12 @@ class StorageError(HoldfastError):
     """
 
     code = "storage"
+
+
+def room_hint(error: OSError) -> str | None:
+    """What to do about a disk that is full or a quota that is reached; None if ``error`` is neither."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return "free some space and try again; nothing that was saved is affected" if full else None
 
 
 class UnsupportedError(HoldfastError):

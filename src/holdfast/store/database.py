@@ -264,13 +264,17 @@ def _translated(path: bytes) -> Generator[None]:
 
 
 def _translate(error: sqlite3.Error, path: str) -> HoldfastError:
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    extended = getattr(error, "sqlite_errorcode", 0)
+    code = extended & 0xFF
     if code in _BUSY:
         return LockedError(
             f"another process is holding the catalog {path}", hint="try again when the other command has finished"
         )
     if code in _DAMAGED:
         return IntegrityError(f"the catalog {path} is damaged: {error}")
-    if code == sqlite3.SQLITE_FULL:
+    if code == sqlite3.SQLITE_FULL or extended == sqlite3.SQLITE_IOERR_SHMSIZE:
         return StorageError(f"no space left to write the catalog {path}", hint="free some space, then try again")
-    return StorageError(f"the catalog {path} cannot be used: {error}")
+    return StorageError(
+        f"the catalog {path} cannot be used: {error}",
+        hint="see that its disk is sound and has space, and that its directory may be written; nothing was changed",
+    )
