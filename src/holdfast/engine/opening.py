@@ -17,7 +17,7 @@ from holdfast.engine.settings import load_settings
 from holdfast.files.gitconfig import User
 from holdfast.files.local import LocalTree
 from holdfast.model.clock import SystemClock
-from holdfast.model.errors import NotFoundError, RefusedError, StorageError
+from holdfast.model.errors import NotFoundError, RefusedError, StorageError, room_hint
 from holdfast.model.ids import new_workspace_id
 from holdfast.model.paths import display
 from holdfast.store.open_objects import local_directory
@@ -130,6 +130,9 @@ class Opener:
         refuse_own(root, self.home)
         known = self._known(root)
         if known is not None and known.source == source and self._is_half_done(known):
+            if not os.path.lexists(root):
+                self._make_root(root, beside)
+                known = self._known(root) or known
             return self._context(known)
         try:
             with os.scandir(root) as inside:
@@ -159,7 +162,7 @@ class Opener:
                 about = os.stat(beside.path)
                 os.chown(root, about.st_uid, about.st_gid)
         except OSError as error:
-            raise StorageError(f"cannot make {display(root)}: {error.strerror}") from error
+            raise StorageError(f"cannot make {display(root)}: {error.strerror}", hint=room_hint(error)) from error
 
     def _known(self, root: bytes) -> Workspace | None:
         """The workspace at exactly ``root``, its record brought up to date if the directory was moved or made again."""
@@ -239,7 +242,8 @@ def make_private(path: bytes) -> None:
         about = os.stat(path)
     except OSError as error:
         raise StorageError(
-            f"cannot make {display(path)}: {error.strerror}", hint="set HOLDFAST_HOME to a directory you may write"
+            f"cannot make {display(path)}: {error.strerror}",
+            hint=room_hint(error) or "set HOLDFAST_HOME to a directory you may write",
         ) from error
     if about.st_uid != os.geteuid():
         raise RefusedError(
