@@ -1,0 +1,254 @@
+"""A disk that is full or broken: the operation fails with a clear error, nothing is lost, and with room it works.
+
+Real small file systems where that is allowed (root), injected errors everywhere.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.model.errors import HoldfastError, StorageError
+from holdfast.store.local import LocalObjects
+from holdfast.testing.faults import FaultyDisk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from crash.conftest import Place, State
+    from holdfast.engine.workspace import Workspace
+
+KIB = 1024
+
+
+class SmallDisk:
+    """A file system of a few MiB with a file that fills it up."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._filler = path / "filler"
+
+    def leave(self, free: int) -> None:
+        """Fill it up, but for about ``free`` bytes."""
+        self.empty()
+        about = os.statvfs(self.path)
+        size = about.f_bavail * about.f_frsize - free
+        with self._filler.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, max(size, 1))
+
+    def empty(self) -> None:
+        """Free it again."""
+        self._filler.unlink(missing_ok=True)
+
+
+@pytest.fixture(params=["tmpfs", "ext4"])
+def small(request: pytest.FixtureRequest, place: Place) -> Iterator[SmallDisk]:
+    """A small disk, not mounted yet anywhere: `mount_at` does that."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to mount a small file system")
+    target = place.base / "small"
+    target.mkdir()
+    if request.param == "tmpfs":
+        command = ["mount", "-t", "tmpfs", "-o", "size=12m", "none", str(target)]
+    else:
+        image = place.base / "image"
+        with image.open("wb") as file:
+            file.truncate(16 << 20)
+        # Blocks as large as pages: else the shared memory of SQLite is a file with holes, and that is a SIGBUS.
+        command = ["mkfs.ext4", "-q", "-b", "4096", "-m", "0", "-O", "^has_journal", str(image)]
+        made = subprocess.run(command, capture_output=True, check=False)
+        if made.returncode:
+            pytest.skip("needs mkfs.ext4")
+        command = ["mount", "-o", "loop", str(image), str(target)]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip(f"may not mount {request.param}")
+    try:
+        yield SmallDisk(target)
+    finally:
+        subprocess.run(["umount", "-l", target], check=True)
+
+
+ROOMS = (0, 4 * KIB, 12 * KIB, 40 * KIB, 100 * KIB, 300 * KIB, 900 * KIB, 1500 * KIB)
+"""How much is left for an operation that needs about two MiB in the store or in the tree."""
+
+OPERATIONS: dict[str, Callable[[Workspace], object]] = {
+    "checkpoint": lambda workspace: workspace.checkpoint("it"),
+    "restore": lambda workspace: workspace.restore("first"),
+    "undo": lambda workspace: workspace.undo(),
+    "fork": lambda workspace: workspace.fork("first", workspace.path + b"/../fork"),
+    "gc": lambda workspace: workspace.gc(grace=0),
+    "forget": lambda workspace: workspace.forget(["first"]),
+}
+
+
+def fails_clearly(work: Callable[[], object], errors: list[HoldfastError]) -> None:
+    try:
+        work()
+    except StorageError as error:
+        assert "Traceback" not in error.message
+        assert error.exit_code == 1
+        errors.append(error)
+
+
+def mended(place: Place, before: State) -> None:
+    """With room again: what was cut short is taken back, and all is as it was."""
+    with place.open() as workspace:
+        if workspace.unfinished() is not None:
+            workspace.restore_abort()
+    assert place.saved(place.look()) == place.saved(before)
+    assert place.ignored(place.look()) == place.ignored(before)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_i4_a_full_store_loses_nothing(lived: Place, small: SmallDisk, operation: str) -> None:
+    home = small.path / "home"
+    lived.home.rename(lived.base / "moved")
+    subprocess.run(["cp", "-a", lived.base / "moved", home], check=True)
+    lived.home = home
+    known = dict(lived.known)
+    before = lived.look()
+    errors: list[HoldfastError] = []
+
+    def work() -> None:
+        with lived.open() as workspace:
+            OPERATIONS[operation](workspace)
+
+    done = 0
+    for room in ROOMS:
+        small.leave(room)
+        count = len(errors)
+        fails_clearly(work, errors)
+        small.empty()
+        if len(errors) == count:
+            done += 1
+            break
+        fork = lived.root / "fork"
+        if operation == "fork" and fork.exists():
+            fork.rename(lived.base / f"fork-{room}")
+        mended(lived, before)
+        lived.known = dict(known)
+        lived.sound()
+    if not done:
+        work()
+    if operation == "forget":
+        lived.known = {one: state for one, state in known.items() if one != next(iter(known))}
+    assert errors or operation in ("gc", "forget")
+    assert all(error.hint for error in errors), [(error.message, error.hint) for error in errors]
+    lived.sound()
+
+
+@pytest.mark.parametrize("operation", ["restore", "undo", "fork"])
+def test_i3_a_full_tree_is_mended_when_there_is_room(lived: Place, small: SmallDisk, operation: str) -> None:
+    tree = small.path / "tree"
+    lived.tree.rename(lived.base / "moved")
+    subprocess.run(["cp", "-a", lived.base / "moved", tree], check=True)
+    with lived.init(lived.base / "moved") as workspace:
+        workspace.let_go()
+    lived.known.clear()
+    lived.tree = tree
+    with lived.init() as workspace:
+        state = lived.saved(lived.look())
+        lived.known[workspace.checkpoint("one").checkpoint.id] = state
+        lived.path(b"big").unlink()
+        lived.path(b"a").unlink()
+        for number in range(40):
+            lived.path(b"d/%d" % number).write_bytes(b"%d" % number * 3000)
+        lived.known[workspace.checkpoint("two").checkpoint.id] = lived.saved(lived.look())
+    before = lived.look()
+    errors: list[HoldfastError] = []
+    for room in ROOMS[:6]:
+        small.leave(room)
+
+        def work() -> None:
+            with lived.open() as workspace:
+                if operation == "fork":
+                    workspace.fork("one", small.path / "fork")
+                elif operation == "undo":
+                    workspace.undo()
+                else:
+                    workspace.restore("one")
+
+        fails_clearly(work, errors)
+        small.empty()
+        if operation == "fork":
+            if (small.path / "fork").exists():
+                work()
+                assert lived.saved(lived.look(small.path / "fork")) == state
+                break
+            continue
+        with lived.open() as workspace:
+            if workspace.unfinished() is None:
+                continue
+            found = lived.look()
+            assert not any(b".holdfast.tmp-" in path for path in found)
+            lived.nothing_torn(found, before, {**before, **state}, room)
+            if room == 4 * KIB:
+                workspace.restore_continue()
+                assert lived.saved(lived.look()) == state
+                if operation == "undo":
+                    workspace.redo()
+                else:
+                    workspace.undo()
+                assert lived.saved(lived.look()) == lived.saved(before)
+        mended(lived, before)
+        lived.sound()
+    assert errors
+    assert all(error.hint for error in errors), [(error.message, error.hint) for error in errors]
+    lived.sound()
+
+
+def test_the_command_line_says_what_to_do_about_a_full_disk(lived: Place, small: SmallDisk) -> None:
+    home = small.path / "home"
+    subprocess.run(["cp", "-a", lived.home, home], check=True)
+    small.leave(8 * KIB)
+    command = [sys.executable, "-m", "holdfast", "--home", str(home), "-w", str(lived.tree)]
+    for words in (["checkpoint"], ["restore", "first"], ["fork", "first", str(lived.root / "fork")], ["undo"]):
+        done = subprocess.run([*command, *words], capture_output=True, text=True, check=False)
+        assert done.returncode == 1, done
+        assert "hint:" in done.stderr, done
+        assert "Traceback" not in done.stderr, done
+    small.empty()
+    assert subprocess.run([*command, "checkpoint", "-q"], capture_output=True, check=False).returncode == 0
+    assert subprocess.run([*command, "verify", "--read-data", "-q"], capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EDQUOT], ids=["ENOSPC", "EIO", "EDQUOT"])
+def test_i4_an_error_at_any_step_of_the_object_store(lived: Place, number: int) -> None:
+    lived.keep("start")
+    known = dict(lived.known)
+    before = lived.look()
+    for fatal in range(0, 200, 1 if number == errno.ENOSPC else 3):
+        lived.put_back("start")
+        lived.known = dict(known)
+        with lived.open() as workspace:
+            objects = workspace._context.store.objects
+            assert isinstance(objects, LocalObjects)
+
+            def fault(name: str, at: int, fatal: int = fatal) -> OSError | None:
+                return OSError(number, os.strerror(number)) if at == fatal else None
+
+            objects.disk = faulty = FaultyDisk(fault)
+            try:
+                made = workspace.checkpoint("it")
+            except StorageError as error:
+                assert error.exit_code == 1
+                assert error.hint or number == errno.EIO, error.message
+                assert [one.label for one in workspace.log().checkpoints] == ["second", "first"]
+            else:
+                lived.known[made.checkpoint.id] = lived.saved(before)
+                if len(faulty.steps) <= fatal:
+                    break
+            # The same process goes on, with a disk that works again.
+            lived.known[workspace.checkpoint("it").checkpoint.id] = lived.saved(before)
+            assert workspace.verify(read_data=True).ok
+        lived.sound(collect=fatal % 4 == 0)
+    else:
+        pytest.fail("it never comes to its end")
+    assert fatal > 8
+    lived.sound()
