@@ -260,7 +260,7 @@ class Catalog:
             return commits.known(session, self.tenant, hashes, pages=pages)
 
     def locate(self, hashes: Iterable[Hash]) -> dict[Hash, Location]:
-        """Where each of ``hashes`` is stored; one that is not is not in the answer."""
+        """Where each of ``hashes`` is stored; one that is not, or whose pack's row is lost, is not in the answer."""
         rows: list[Row] = []
         keys: dict[int, str] = {}
         with self.database.reading() as session:
@@ -287,6 +287,7 @@ class Catalog:
                 base,
             )
             for name, pack, at, length, codec, size, base, generation in rows
+            if pack is None or pack in keys
         }
 
     def generation_of(self, hash: Hash) -> int:  # noqa: A002 - the field's own name
