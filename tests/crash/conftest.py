@@ -169,6 +169,8 @@ class Place:
         """What of a tree no checkpoint holds."""
         return {path: item for path, item in state.items() if path in IGNORED}
 
+    large = LARGE
+
     def item(self, mode: int, content: bytes) -> Item:
         return Item(mode, content)
 

@@ -1,0 +1,263 @@
+"""Case 5: whatever of the store is flipped, cut or removed, `verify` names it, and what needs it is refused untouched.
+
+What does not need the damaged part goes on working.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.model.errors import IntegrityError, NotFoundError
+from holdfast.testing.killing import run_killed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from crash.conftest import Place, State
+    from holdfast.engine.workspace import Workspace
+
+
+def flip(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 0x10
+    file.write_bytes(content)
+
+
+def cut(file: Path) -> None:
+    with file.open("r+b") as it:
+        it.truncate(file.stat().st_size // 2)
+
+
+def remove(file: Path) -> None:
+    file.unlink()
+
+
+HURTS: dict[str, Callable[[Path], None]] = {"flipped": flip, "cut": cut, "removed": remove}
+
+
+def verify(place: Place) -> tuple[int, list[dict[str, str]]]:
+    """What the command says: its exit code and the problems."""
+    where = ["--home", place.home, "-w", place.tree]
+    command = [sys.executable, "-m", "holdfast", *where, "verify", "--read-data", "--json"]
+    done = subprocess.run(command, capture_output=True, check=False, text=True)
+    assert "Traceback" not in done.stderr
+    return done.returncode, json.loads(done.stdout)["problems"] if done.stdout else []
+
+
+def objects(place: Place, kind: str) -> list[Path]:
+    return sorted(one for one in (place.home / "objects" / kind).rglob("*") if one.is_file())
+
+
+@pytest.fixture
+def own(place: Place) -> Place:
+    """Three checkpoints; only the first needs its own pack and its own large blob."""
+    with place.init() as workspace:
+        place.path(b"only-first").write_bytes(b"needed by the first alone\n" * 40)
+        place.path(b"large").write_bytes(place.large)
+        _save(place, workspace, "first")
+        place.path(b"only-first").unlink()
+        place.path(b"large").unlink()
+        place.path(b"other").write_bytes(b"needed by the others")
+        _save(place, workspace, "second")
+        place.path(b"third").write_bytes(b"and this by the third")
+        _save(place, workspace, "third")
+    return place
+
+
+def _save(place: Place, workspace: Workspace, label: str) -> None:
+    place.known[workspace.checkpoint(label).checkpoint.id] = place.look()
+
+
+def refused(place: Place, label: str) -> str:
+    """A restore of ``label`` is refused, and touches nothing."""
+    before = place.look()
+    with place.open() as workspace:
+        with pytest.raises(IntegrityError) as caught:
+            workspace.restore(label)
+        assert caught.value.exit_code == 5
+        assert workspace.unfinished() is None
+    assert place.look() == before
+    return caught.value.message
+
+
+def restored(place: Place, label: str) -> State:
+    with place.open() as workspace:
+        workspace.restore(label)
+    return place.look()
+
+
+@pytest.mark.parametrize("hurt", HURTS)
+@pytest.mark.parametrize("kind", ["packs", "blobs"])
+def test_damaged_content(own: Place, kind: str, hurt: str) -> None:
+    first, second, third = own.known.values()
+    pack = next(one for one in objects(own, kind) if kind == "blobs" or b"by the first" in one.read_bytes())
+    files = objects(own, kind)
+    HURTS[hurt](pack)
+    code, problems = verify(own)
+    assert code == 5
+    assert any(pack.name in problem["object"] for problem in problems), problems
+    assert len(files) == (1 if kind == "blobs" else 3)
+    hit = [problem["object"] for problem in problems if problem["object"] in own.known]
+    assert hit == [next(iter(own.known))], "the checkpoint that needs it is named, and no other"
+    for checkpoint, label, state in zip(own.known, ("first", "second", "third"), (first, second, third), strict=True):
+        if checkpoint in hit:
+            refused(own, label)
+        else:
+            assert restored(own, label) == state
+
+
+@pytest.mark.parametrize("hurt", HURTS)
+def test_damaged_pages(own: Place, hurt: str) -> None:
+    name = next(iter(own.known))
+    (page,) = [one for one in objects(own, "checkpoints") if one.name.startswith(name)]
+    HURTS[hurt](page)
+    code, problems = verify(own)
+    assert code == 5
+    assert any(page.name in problem["object"] for problem in problems), problems
+    hit = {problem["object"] for problem in problems}
+    refused(own, "first")
+    for checkpoint, label in list(zip(own.known, ("first", "second", "third"), strict=True))[1:]:
+        if checkpoint in hit:
+            refused(own, label)  # a page of it is a difference against the damaged one
+        else:
+            assert restored(own, label) == own.known[checkpoint]
+
+
+ROWS = {
+    "a blob is gone": "DELETE FROM blobs WHERE hash = (SELECT hash FROM blobs WHERE kind = 0 AND pack IS NULL)",
+    "a blob is elsewhere": "UPDATE blobs SET place = place + 7 WHERE kind = 0 AND pack IS NOT NULL",
+    "a pack is gone": "DELETE FROM packs WHERE number = (SELECT pack FROM blobs WHERE kind = 0 AND pack IS NOT NULL)",
+    "a count is wrong": "UPDATE blobs SET refs = refs + 1 WHERE kind = 0 AND pack IS NULL",
+    "a root is gone": "UPDATE checkpoints SET root = zeroblob(16) WHERE label = 'first'",
+    "a changeset is cut": "UPDATE changesets SET data = substr(data, 1, length(data) - 3)",
+    "a changeset is flipped": "UPDATE changesets SET data = zeroblob(length(data))",
+}
+
+
+@pytest.mark.parametrize("what", ROWS)
+def test_damaged_rows_of_the_catalog(own: Place, what: str) -> None:
+    connection = sqlite3.connect(own.home / "catalog.db")
+    try:
+        assert connection.execute(ROWS[what]).rowcount >= 1
+        connection.commit()
+    finally:
+        connection.close()
+    before = own.look()
+    code, problems = verify(own)
+    assert code == 5, problems
+    assert problems
+    with own.open() as workspace:
+        if what.startswith(("a blob", "a pack", "a root")):
+            with pytest.raises(IntegrityError):
+                workspace.restore("first")
+            assert own.look() == before
+            assert workspace.unfinished() is None
+        else:
+            workspace.restore("first")
+            assert own.look() == next(iter(own.known.values()))
+
+
+@pytest.mark.parametrize("hurt", ["flipped", "cut", "zeros", "another file"])
+def test_a_damaged_catalog_file_is_named(own: Place, hurt: str) -> None:
+    catalog = own.home / "catalog.db"
+    content = catalog.read_bytes()
+    damaged = {
+        "flipped": content[:100] + bytes(300) + content[400:],
+        "cut": content[: len(content) // 3],
+        "zeros": bytes(len(content)),
+        "another file": b"something else altogether" * 500,
+    }[hurt]
+    catalog.write_bytes(damaged)
+    before = own.look()
+    for words in (["verify"], ["status"], ["checkpoint"], ["restore", "first"]):
+        command = [sys.executable, "-m", "holdfast", "--home", own.home, "-w", own.tree, *words]
+        done = subprocess.run(command, capture_output=True, check=False, text=True)
+        assert done.returncode == 5, (words, done)
+        assert "catalog" in done.stderr
+        assert "Traceback" not in done.stderr
+        assert "bug" not in done.stderr
+    assert own.look() == before
+
+
+@pytest.mark.parametrize("hurt", HURTS)
+def test_a_damaged_index_is_rebuilt(own: Place, hurt: str) -> None:
+    (index,) = (own.home / "workspaces").rglob("index")
+    HURTS[hurt](index)
+    with own.open() as workspace:
+        assert workspace.status().clean
+        assert not workspace.checkpoint().created
+        own.path(b"other").write_bytes(b"an edit")
+        assert [change.path for change in workspace.status().changes] == [b"other"]
+        assert workspace.checkpoint().created
+    own.sound()
+
+
+@pytest.mark.parametrize("hurt", ["flipped", "cut"])
+def test_i3_a_damaged_journal_is_named_and_nothing_is_touched(own: Place, hurt: str) -> None:
+    with own.open() as workspace:
+        folder = Path(workspace.folder.decode())
+
+    def work() -> None:
+        with own.open() as workspace:
+            workspace.restore("first")
+
+    for step in range(60, 1, -1):
+        own.keep("start")
+        run_killed(work, step)
+        if (folder / "restore").exists():
+            break
+        own.put_back("start")
+    HURTS[hurt](folder / "restore")
+    at = own.look()
+    with own.open() as workspace:
+        for refused_call in (
+            workspace.undo,
+            workspace.restore_continue,
+            workspace.restore_abort,
+            lambda: workspace.restore("second"),
+        ):
+            with pytest.raises(IntegrityError, match="restore") as caught:
+                refused_call()
+            assert caught.value.hint
+            assert str(folder / "restore") in caught.value.message + caught.value.hint
+    assert own.look() == at
+    (folder / "restore").unlink()
+    with own.open() as workspace:
+        workspace.restore("third")
+    assert {path for path in own.look() if b".holdfast.tmp-" not in path} == set(list(own.known.values())[2])
+    own.sound()
+
+
+@pytest.mark.parametrize("hurt", HURTS)
+@pytest.mark.parametrize("kind", ["packs", "blobs"])
+def test_what_a_checkpoint_does_about_damage_to_what_is_still_in_the_tree(own: Place, kind: str, hurt: str) -> None:
+    """It heals nothing: what the catalog knows is not stored again. It lies about nothing either: `verify` says so."""
+    assert restored(own, "first") == next(iter(own.known.values()))
+    if kind == "packs":
+        targets = objects(own, "packs")
+    else:
+        targets = objects(own, "blobs")
+    for target in targets:
+        HURTS[hurt](target)
+    with own.open() as workspace:
+        for full in (False, True):
+            assert not workspace.checkpoint(full_hash=full).created
+    code, _ = verify(own)
+    assert code == 5
+    own.path(b"new").write_bytes(b"new content is saved all the same")
+    with own.open() as workspace:
+        made = workspace.checkpoint()
+        assert made.created
+        assert b"".join(workspace.cat("@", b"new")) == b"new content is saved all the same"
+        own.path(b"new").unlink()
+        workspace.restore("@", [b"new"])
+        assert own.path(b"new").read_bytes() == b"new content is saved all the same"
+        with pytest.raises((IntegrityError, NotFoundError)):
+            b"".join(workspace.cat("@", b"large" if kind == "blobs" else b"only-first"))
