@@ -105,11 +105,14 @@ class Console:
 
     # -- the workspace ------------------------------------------------------------------------------------------
 
-    def open(self, *, offer: bool = True) -> Workspace:
-        """Open the workspace at or above the directory; warn of a restore that was cut short (if ``offer``)."""
+    def open(self, *, offer: bool = True, lenient: bool = False) -> Workspace:
+        """Open the workspace at or above the directory; warn of a restore that was cut short (if ``offer``).
+
+        ``lenient``: a wrong ``holdfast.toml`` in the workspace is a warning.
+        """
         import holdfast
 
-        workspace = holdfast.open(self.directory or here(), home=self.home)
+        workspace = holdfast.open(self.directory or here(), home=self.home, lenient=lenient)
         self.prepare_log()
         if offer and (unfinished := workspace.unfinished()) is not None:
             self.warn(

@@ -30,7 +30,7 @@ def _status(console: Console, arguments: argparse.Namespace) -> int:
     from holdfast.engine import encoding
 
     del arguments
-    with console.open() as workspace:
+    with console.open(lenient=True) as workspace:
         result = workspace.status()
     if console.json:
         console.give(encoding.status(result))
@@ -64,7 +64,7 @@ def _configure_log(parser: argparse.ArgumentParser) -> None:
 def _log(console: Console, arguments: argparse.Namespace) -> int:
     from holdfast.engine import encoding
 
-    with console.open() as workspace:
+    with console.open(lenient=True) as workspace:
         result = workspace.log(arguments.limit, everything=arguments.all)
     if console.json:
         console.give(encoding.log(result))
@@ -111,7 +111,7 @@ def _configure_show(parser: argparse.ArgumentParser) -> None:
 def _show(console: Console, arguments: argparse.Namespace) -> int:
     from holdfast.engine import encoding
 
-    with console.open() as workspace:
+    with console.open(lenient=True) as workspace:
         result = workspace.show(arguments.name)
     if console.json:
         console.give(encoding.details(result))
@@ -150,7 +150,7 @@ def _configure_cat(parser: argparse.ArgumentParser) -> None:
 
 
 def _cat(console: Console, arguments: argparse.Namespace) -> int:
-    with console.open() as workspace:
+    with console.open(lenient=True) as workspace:
         name, path = _name_and_path(workspace, arguments.what)
         content = workspace.cat(name, console.paths(workspace, [path])[0])
         if console.json:

@@ -23,6 +23,7 @@ from holdfast.engine.messages import (
 )
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import HoldfastError, LockedError
+from holdfast.model.log import Log
 
 if TYPE_CHECKING:
     import socket
@@ -37,9 +38,12 @@ if TYPE_CHECKING:
 GONE = "watcher_gone"
 """The code of the error when the watcher stopped before it answered: the work can be done without it."""
 
+_LOG = Log(__name__)
+
 WAIT = 120.0
 """Seconds that an answer may take: the watcher does one thing at a time, and a first checkpoint can be long."""
 _CONNECT_WAIT = 1.0
+_PING_WAIT = 3.0
 _MAX_ADDRESS = 107
 _PIECE = 1 << 16
 
@@ -60,6 +64,22 @@ def connect(folder: bytes, *, wait: float = WAIT, clock: Clock | None = None) ->
         connection.close()
         return None
     return Beside(connection, wait, SystemClock() if clock is None else clock)
+
+
+def answering(folder: bytes) -> Beside | None:
+    """As `connect`, but None as well if the watcher does not answer at once: stopped, hung, or busy for long.
+
+    Then the work is done without it, under the workspace's lock.
+    """
+    beside = connect(folder)
+    if beside is None:
+        return None
+    try:
+        beside.ping(_PING_WAIT)
+    except HoldfastError as error:
+        _LOG.warning("the watcher is not asked: %s", error.message)
+        return None
+    return beside
 
 
 class Beside:
@@ -83,9 +103,14 @@ class Beside:
         """Hang up; a pause that this connection holds ends. Harmless a second time."""
         self._socket.close()
 
-    def ping(self) -> Watching:
-        """How the watcher does."""
-        return unpack_watching(self._ask(Call("ping")))
+    def ping(self, wait: float | None = None) -> Watching:
+        """How the watcher does; waits ``wait`` seconds, or as long as for everything else."""
+        usual = self._wait
+        self._wait = usual if wait is None else wait
+        try:
+            return unpack_watching(self._ask(Call("ping")))
+        finally:
+            self._wait = usual
 
     def checkpoint(self, request: Request) -> CheckpointResult:
         """Have the watcher take a checkpoint. Raises `LockedError` while somebody else holds a pause."""

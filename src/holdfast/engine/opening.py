@@ -17,8 +17,9 @@ from holdfast.engine.settings import load_settings
 from holdfast.files.gitconfig import User
 from holdfast.files.local import LocalTree
 from holdfast.model.clock import SystemClock
-from holdfast.model.errors import NotFoundError, RefusedError, StorageError, room_hint
+from holdfast.model.errors import ConfigError, NotFoundError, RefusedError, StorageError, room_hint
 from holdfast.model.ids import new_workspace_id
+from holdfast.model.log import Log
 from holdfast.model.paths import display
 from holdfast.store.open_objects import local_directory
 from holdfast.store.records import Workspace
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from holdfast.model.ids import CheckpointId
 
 
+_LOG = Log(__name__)
+
+
 class Opener:
     """Knows the home, the environment and the flags; opens the store once and workspaces in it."""
 
@@ -43,17 +47,26 @@ class Opener:
         flags: Mapping[str, object] | None = None,
         clock: Clock | None = None,
         random: Callable[[int], bytes] = os.urandom,
+        lenient: bool = False,
     ) -> None:
         self._environ = os.environ if environ is None else environ
         self.home = os.path.abspath(home) if home is not None else default_home(self._environ)
         self._flags = dict(flags or {})
         self._clock: Clock = SystemClock() if clock is None else clock
         self._random = random
+        self._lenient = lenient
         self._store: Store | None = None
 
     def settings(self, root: bytes | None) -> Settings:
         """The settings in force for a workspace at ``root``, or (None) for the home alone."""
-        return load_settings(flags=self._flags, environ=self._environ, root=root, home=self.home)
+        try:
+            return load_settings(flags=self._flags, environ=self._environ, root=root, home=self.home)
+        except ConfigError as error:
+            if root is None or not self._lenient:
+                raise
+            settings = load_settings(flags=self._flags, environ=self._environ, root=None, home=self.home)
+            _LOG.warning("the workspace's configuration is not obeyed: %s", error.message)
+            return settings
 
     def store(self) -> Store:
         """The store of the home, opened on first use (and made, mode 0700, if there is none)."""

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 UNDO_COMMAND = "holdfast undo"
 REDO_COMMAND = "holdfast redo"
 
-_PIN_MICROSECONDS = 7 * 24 * 3600 * 1_000_000
-
 _HELD_BYTES = 64 << 20
 """Up to this much content is read and verified before the tree is touched, and kept; more is verified in a pass of
 its own."""
@@ -155,15 +153,18 @@ def carry_out(
     if rules_change and journal.operation != "restore":
         ignored = left_out(context, target.root, [change.path for change in plan.deletes])
         plan = plan._replace(deletes=[change for change in plan.deletes if change.path not in ignored])
-    # Nothing of the target may be forgotten or collected meanwhile. Cut short, the pin stays until it expires.
-    where = display(context.workspace.path)
-    expires = context.clock.now() + _PIN_MICROSECONDS
-    pin = context.catalog.pin(target.root, f"a restore in {where}", checkpoint=target.id, expires_at=expires)
+    # Neither where it leads nor what leads back may be forgotten or collected; cut short, until that is settled.
+    pins = f"an unfinished restore in the workspace {context.workspace.id}"
+    context.catalog.pin(target.root, pins, checkpoint=target.id)
+    if journal.rescue is not None and journal.rescue != target.id:
+        rescue = context.catalog.checkpoint(journal.rescue)
+        context.catalog.pin(rescue.root, pins, checkpoint=rescue.id)
     try:
         contents = _verified_contents(context, plan.writes)
         journals.write(context.folder, journal)
     except BaseException:
-        context.catalog.unpin(pin)
+        if journals.read(context.folder) is None:
+            context.catalog.unpin_all(pins)
         raise
     applied = context.tree.apply(plan.deletes, contents, nonce=journal.nonce, progress=progress)
     reached = not journal.paths and not applied.skipped
@@ -172,7 +173,7 @@ def carry_out(
         reached = present(context).root == target.root
     _record(context, journal, reached)
     journals.remove(context.folder)
-    context.catalog.unpin(pin)
+    context.catalog.unpin_all(pins)
     if reached:
         context.tree.settle(target.root)
     return result(journal, applied)

@@ -73,9 +73,14 @@ def open(  # noqa: A001 - `holdfast.open` reads as what it does
     *,
     home: str | bytes | os.PathLike[str] | None = None,
     flags: Mapping[str, object] | None = None,
+    lenient: bool = False,
 ) -> Workspace:
-    """Open the workspace at ``path`` or the nearest one above it; raises `NotFoundError` if there is none."""
-    opener = Opener(home=None if home is None else os.fsencode(home), flags=flags)
+    """Open the workspace at ``path`` or the nearest one above it; raises `NotFoundError` if there is none.
+
+    ``lenient`` warns of a workspace's ``holdfast.toml`` that is wrong, and does without it, where otherwise
+    `ConfigError` is raised: whoever broke it must not stop anybody from going back.
+    """
+    opener = Opener(home=None if home is None else os.fsencode(home), flags=flags, lenient=lenient)
     try:
         return Workspace(opener, opener.open(os.fsencode(path)))
     except BaseException:
@@ -360,9 +365,9 @@ class Workspace:
         """The watcher of this workspace, if one is running."""
         if not os.path.lexists(os.path.join(self.folder, WATCH_SOCKET)):
             return None
-        from holdfast.engine.beside import connect
+        from holdfast.engine.beside import answering
 
-        return connect(self.folder)
+        return answering(self.folder)
 
     @contextmanager
     def _paused(self) -> Generator[None]:

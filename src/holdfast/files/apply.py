@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from holdfast.model.entries import Change
     from holdfast.model.sinks import Content, Progress
 
+OTHER_NAMES = "it has other names (hard links), whose permissions would change with it"
 DIRECTORY_IN_THE_WAY = "a directory that is not empty is in the way"
 
 _BATCH_FILES = 8192
@@ -234,6 +235,8 @@ class _Work:
             return None
         if info is None or before is None or after.is_symlink or before.hash != after.hash:
             return CHANGED
+        if info.st_nlink > 1:
+            return OTHER_NAMES
         return self._change_permissions(path, place, info, after)
 
     def _change_permissions(self, path: bytes, place: Place, seen: os.stat_result, after: Entry) -> str | None:

@@ -241,7 +241,17 @@ class Batch:
             reason = _MOVED
         except (HoldfastError, OSError) as error:
             reason = reason_for(error, change.path)
+            self._drop(item)
         return Placed(change, reason, info)
+
+    def _drop(self, item: _Pending) -> None:
+        """Remove a temporary that could not be put in place, if it still is what was written."""
+        try:
+            dir_fd, _ = self._root.place(item.change.path)
+            if _unchanged(dir_fd, item.temporary, item.info):
+                os.unlink(item.temporary, dir_fd=dir_fd)
+        except (HoldfastError, OSError):
+            return
 
     def _place_stages(self) -> Iterator[Placed]:
         failed: dict[bytes, str] = {}

@@ -138,8 +138,10 @@ def _capture_file(
     if fd is None:
         return None
     try:
-        writer = has_writer(fd) is True
-        if writer:
+        written = has_writer(fd)
+        # What may have a writer that we are not told of is read again every time: slower, never wrong.
+        writer = written is not False
+        if written:
             # What a mapping has written gets its time when it is written back.
             try:
                 os.fsync(fd)

@@ -310,18 +310,28 @@ class StatIndex:
         if record is None:
             if not make:
                 return None
-            self.directories[path] = Columns().record()
-            if path:
-                above, _, name = path.rpartition(b"/")
-                parent = self._columns(above, make=True)
-                if parent is not None and name not in parent[0].directories:
-                    parent[0].directories.append(name)
+            self._make(path)
         columns = Columns(record)
         found = (columns, {name: at for at, name in enumerate(columns.names)})
         if not make and len(self._open) >= 64:
             self.close()
         self._open[path] = found
         return found
+
+    def _make(self, path: bytes) -> None:
+        """Note a directory that is not known, and those above it that are not."""
+        while path not in self.directories:
+            self.directories[path] = Columns().record()
+            if not path:
+                return
+            above, _, name = path.rpartition(b"/")
+            parent = self._open.get(above)
+            if parent is None:
+                columns = Columns(self.directories.get(above))
+                parent = self._open[above] = (columns, {known: at for at, known in enumerate(columns.names)})
+            if name not in parent[0].directories:
+                parent[0].directories.append(name)
+            path = above
 
     def save(self, path: bytes) -> None:
         """Write the index to ``path``, mode 0600: atomic, not synced. Raises `StorageError` if that is not possible."""

@@ -17,7 +17,10 @@ _IGNORED_BY_DEFAULT = int(signal.SIGURG)
 
 
 def has_writer(fd: int) -> bool | None:
-    """True if somebody has the file open or mapped for writing, False if nobody has, None if the kernel does not say.
+    """True if somebody has the file open or mapped for writing, False if nobody has, None if we may not know.
+
+    That is so for the files of others, without the privilege. Where the file system has no leases nobody can be told
+    apart, and the answer is False.
 
     ``fd`` is a regular file opened for reading only. The lease is given back before this returns.
     """
@@ -26,6 +29,8 @@ def has_writer(fd: int) -> bool | None:
         fcntl.fcntl(fd, _SET_SIGNAL, _IGNORED_BY_DEFAULT)
         fcntl.fcntl(fd, _SET, _READ)
     except OSError as error:
-        return True if error.errno == errno.EAGAIN else None
+        if error.errno == errno.EAGAIN:
+            return True
+        return None if error.errno in (errno.EACCES, errno.EPERM) else False
     fcntl.fcntl(fd, _SET, _RELEASE)
     return False

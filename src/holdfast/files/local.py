@@ -11,7 +11,8 @@ from holdfast.files.capture import is_racy
 from holdfast.files.ignore import CHECKPOINTIGNORE, GITIGNORE, IgnoreSources
 from holdfast.files.index import StatIndex, load
 from holdfast.files.knowledge import Findings, Trust
-from holdfast.files.scan import DIRECTORY, HashSink, Scanner, open_directory
+from holdfast.files.rooted import Root, open_root
+from holdfast.files.scan import HashSink, Scanner, open_directory
 from holdfast.files.tree import Scan
 from holdfast.model.entries import Entry, NotCaptured
 from holdfast.model.errors import HoldfastError, NotFoundError, StorageError, room_hint
@@ -113,7 +114,7 @@ class LocalTree:
             self._everything |= drained.everything
             self._pending |= drained.paths
         try:
-            fd = os.open(self.root, DIRECTORY & ~os.O_NOFOLLOW)
+            fd = open_root(self.root)
         except OSError as error:
             raise _no_root(self.root, error) from error
         try:
@@ -241,11 +242,16 @@ class LocalTree:
         except StorageError as error:
             _log.warning("%s", error.message)
 
+    def _rooted(self) -> Root:
+        """Access to the root as it is now."""
+        try:
+            return Root(open_root(self.root))
+        except OSError as error:
+            raise _no_root(self.root, error) from error
+
     def read(self, path: bytes) -> Content:
         """See `Tree.read`."""
-        from holdfast.files.rooted import Root
-
-        with Root(self.root) as root:
+        with self._rooted() as root:
             if stat.S_ISLNK(root.lstat(path).st_mode):
                 return root.readlink(path)
             fd = root.open_file(path)
@@ -255,13 +261,11 @@ class LocalTree:
 
     def share(self, path: bytes, entry: Entry) -> int | None:
         """See `Tree.share`."""
-        from holdfast.files.rooted import Root
-
         known = self.index.get(path)
         if known is None or known.entry != entry:
             return None
         try:
-            with Root(self.root) as root:
+            with self._rooted() as root:
                 return root.open_file(path)
         except HoldfastError:
             return None
@@ -277,10 +281,9 @@ class LocalTree:
         """See `Tree.apply`."""
         from holdfast.files.apply import Applier
         from holdfast.files.owner import owner_for
-        from holdfast.files.rooted import Root
 
         uid, gid = self._owner
-        with Root(self.root) as root:
+        with self._rooted() as root:
             observed = _Observed(self.index, self._findings, self._pending)
             return Applier(root, observed, owner=owner_for(root.fd, uid=uid, gid=gid)).apply(
                 deletes, writes, nonce=nonce, progress=progress
@@ -289,9 +292,8 @@ class LocalTree:
     def clean(self, nonce: str) -> int:
         """See `Tree.clean`."""
         from holdfast.files.apply import Applier
-        from holdfast.files.rooted import Root
 
-        with Root(self.root) as root:
+        with self._rooted() as root:
             return Applier(root, self.index).clean(nonce)
 
     def estimate(self, *, max_files: int, max_bytes: int) -> Estimate:

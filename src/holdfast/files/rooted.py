@@ -254,6 +254,32 @@ class Root:
         return at
 
 
+def open_root(path: bytes) -> int:
+    """Open the directory at ``path``, absolute and without links, following no link anywhere on the way.
+
+    Whoever may rename a directory above a workspace must not lead what is done there somewhere else. Raises
+    `EscapeError` if a part of the path is a link by now, and otherwise `OSError`.
+    """
+    at = os.open(b"/", _DIRECTORY)
+    try:
+        for part in filter(None, path.split(b"/")):
+            try:
+                inner = os.open(part, _DIRECTORY, dir_fd=at)
+            except NotADirectoryError:
+                if stat.S_ISLNK(os.stat(part, dir_fd=at, follow_symlinks=False).st_mode):
+                    raise EscapeError(
+                        f"{display(path)} leads through a symbolic link at {display(part)}, which was not there before",
+                        hint="nothing was touched; name the workspace by its real path",
+                    ) from None
+                raise
+            os.close(at)
+            at = inner
+    except BaseException:
+        os.close(at)
+        raise
+    return at
+
+
 def open_regular(dir_fd: int, name: bytes) -> int | None:
     """Open the regular file ``name`` in the directory for reading; None if it is anything else. Raises `OSError`."""
     # Opening a device or a tape has effects even without reading, so the type is asked first, and then proved.

@@ -323,6 +323,11 @@ class Catalog:
         with self.database.writing() as session:
             self._unpin(session, "number = ?", number)
 
+    def unpin_all(self, reason: str) -> int:
+        """Take away every pin with exactly this reason; how many."""
+        with self.database.writing() as session:
+            return self._unpin(session, "reason = ?", reason)
+
     def unpin_expired(self) -> int:
         """Take away every pin whose time has passed; how many."""
         with self.database.writing() as session:
@@ -448,7 +453,7 @@ class Catalog:
             raise NotFoundError(f"no workspace {workspace}")
         return Cursor(*row)
 
-    def _unpin(self, session: Session, where: str, value: int) -> int:
+    def _unpin(self, session: Session, where: str, value: int | str) -> int:
         rows = session.all(f"SELECT number, root FROM pins WHERE tenant = ? AND {where}", (self.tenant, value))
         if rows:
             now = moment(session, self.tenant, self.clock.now())

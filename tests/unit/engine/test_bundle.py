@@ -334,13 +334,16 @@ def test_an_export_that_fails_leaves_the_target_as_it_was(
     point = history(source)[0]
     out = tmp_path / "out"
     out.mkdir()
-    (out / "b").write_bytes(b"precious")
+    (out / "precious").write_bytes(b"precious")
     with monkeypatch.context() as patched:
         patched.setattr(BundleWriter, "end", _fail)
         with pytest.raises(StorageError, match="No space left"):
             export_bundle(source.context, [point.id], os.fsencode(out / "b"))
-    assert [path.name for path in out.iterdir()] == ["b"]
-    assert (out / "b").read_bytes() == b"precious"
+    for name in ("precious", "."):
+        with pytest.raises(RefusedError, match="is there already"):
+            export_bundle(source.context, [point.id], os.fsencode(out / name))
+    assert [path.name for path in out.iterdir()] == ["precious"]
+    assert (out / "precious").read_bytes() == b"precious"
     with pytest.raises(StorageError):
         export_bundle(source.context, [point.id], os.fsencode(tmp_path / "none" / "b"))
     with pytest.raises(UsageError):

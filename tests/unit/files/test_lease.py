@@ -64,9 +64,9 @@ def test_the_lease_is_given_back(file: Path) -> None:
         os.close(fd)
 
 
-def test_what_is_no_file_has_no_answer(tmp_path: Path) -> None:
+def test_where_there_are_no_leases_nobody_is_told_apart(tmp_path: Path) -> None:
     fd = os.open(tmp_path, os.O_RDONLY)
     try:
-        assert has_writer(fd) is None
+        assert has_writer(fd) is False
     finally:
         os.close(fd)

@@ -81,6 +81,8 @@ class WatchedRoot:
         try:
             self.fd = os.open(self.path, _DIRECTORY)
             self.real = os.readlink(b"/proc/self/fd/%d" % self.fd)
+            if self.real != self.path:
+                raise NotADirectoryError  # a link has taken its place: what that leads to is not the workspace
         except OSError:
             if self.fd >= 0:
                 os.close(self.fd)
