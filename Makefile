@@ -14,7 +14,7 @@ lint: $(VENV)/ready  ## what CI checks besides the tests
 	command -v node >/dev/null || $(BIN)/pip install --quiet --disable-pip-version-check 'pyright[nodejs]'
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 
 format: $(VENV)/ready  ## put the source into its standard form

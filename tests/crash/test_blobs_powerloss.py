@@ -49,7 +49,7 @@ def test_what_a_writer_finished_survives_every_power_loss(tmp_path: Path) -> Non
         promises.append((keys_of(writer.finish()), len(disk)))
         key = pages_key("t", CheckpointId(f"{number:024x}"))
         page = generator.randbytes(300)
-        written = write_pages(objects, key, PackId(f"{number:032x}"), [(hash_bytes(page), page, None)], lambda _: None)
+        written = write_pages(objects, key, PackId(f"{number:032x}"), [(hash_bytes(page), page, None)], lambda _: {})
         promises.append((keys_of(written), len(disk)))
     kept = {steps for _, steps in promises}
     checked = 0

@@ -58,7 +58,7 @@ class Saver:
         ``parent`` is the source of a fork's first checkpoint. ``before_commit`` is called between storing and
         committing, where others may do what they like.
         """
-        for _ in range(50):
+        for _ in range(1000):
             commit = self.prepare(files, kind=kind, label=label, parent=parent)
             before_commit()
             try:
@@ -66,7 +66,7 @@ class Saver:
             except VanishedError:
                 continue
             return commit.checkpoint.id
-        raise AssertionError("blobs vanished fifty times")
+        raise AssertionError("blobs vanished a thousand times")
 
     def prepare(
         self,
