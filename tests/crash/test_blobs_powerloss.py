@@ -37,7 +37,7 @@ def test_what_a_writer_finished_survives_every_power_loss(tmp_path: Path) -> Non
             objects,
             "t",
             lambda _: set(),
-            lambda _: None,
+            lambda _: {},
             generator.randbytes,
             generation_of=lambda _: 0,
             pack_bytes=20_000,
