@@ -52,6 +52,22 @@ def test_status_names_what_changed(cli: Cli) -> None:
     assert lines[2:] == ["  M edited", "  D gone", "  A sub/new"]
 
 
+def test_at_is_the_state_that_the_tree_stands_on(cli: Cli) -> None:
+    ids: list[str] = []
+    for content in ("1", "2"):
+        cli.write("f", content)
+        ids.append(cli.json("checkpoint", "-m", f"v{content}")["id"])
+    cli("restore", "v1")
+    assert cli.json("show", "@")["id"] == ids[0]
+    assert next(line for line in cli("log").out.splitlines() if line.startswith("@")).endswith("v1")
+    cli("restore", ids[1])
+    assert cli.json("show")["id"] == ids[1]
+    cli("undo")
+    assert cli.json("show")["id"] == ids[0]
+    cli("redo")
+    assert cli.json("show")["id"] == ids[1]
+
+
 def test_undo_and_redo_walk_through_the_states(cli: Cli) -> None:
     for content in ("1", "2", "3"):
         cli.write("f", content)

@@ -46,7 +46,10 @@ def _restore(console: Console, arguments: argparse.Namespace) -> int:
         with console.open(offer=False, lenient=True) as workspace:
             return _carry_out(console, workspace, step, "Restored")
     if arguments.name is None:
-        raise UsageError("restore needs the name of a checkpoint", hint="`holdfast log` lists them; `@` is the newest")
+        raise UsageError(
+            "restore needs the name of a checkpoint",
+            hint="`holdfast log` lists them, and marks with @ where the tree stands",
+        )
 
     def work(workspace: Workspace, progress: Progress | None) -> RestoreResult:
         paths = console.paths(workspace, arguments.paths)
@@ -147,7 +150,7 @@ COMMANDS = {
         examples=(
             ("holdfast restore before-upgrade --dry-run", "see what it would do"),
             ("holdfast restore before-upgrade", "go back to it"),
-            ("holdfast restore @ src/main.py", "one file, as it was in the newest checkpoint"),
+            ("holdfast restore @ src/main.py", "one file, as it was last saved"),
             ("holdfast restore --continue", "finish a restore that was cut short"),
         ),
         exits=_EXITS,

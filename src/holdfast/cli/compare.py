@@ -113,13 +113,13 @@ def _stat_name(item: FileStat) -> str:
 COMMANDS = {
     "diff": Command(
         description="What differs between two states: from A to B, or from A to the tree as it is now, or (with "
-        "none named) from the newest checkpoint to the tree. In a pipe it is a patch that `git "
+        "none named) from the last checkpoint, @, to the tree. In a pipe it is a patch that `git "
         "apply` accepts. Letters of --name-status: A added, M modified, D deleted, R renamed, T the "
         "type changed.",
         configure=_configure,
         run=_diff,
         examples=(
-            ("holdfast diff", "what has changed since the newest checkpoint"),
+            ("holdfast diff", "what has changed since the last checkpoint"),
             ("holdfast diff @-3 --stat", "since the third before it, in numbers"),
             ("holdfast diff first..@ -- src", "between two checkpoints, below src"),
             ("holdfast diff @ @- --binary | git apply", "take a checkpoint's change back, with Git"),

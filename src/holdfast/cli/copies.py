@@ -83,7 +83,7 @@ COMMANDS = {
         configure=_configure_fork,
         run=_fork,
         examples=(
-            ("holdfast fork ../attempt-2", "the newest checkpoint"),
+            ("holdfast fork ../attempt-2", "the state that the tree stands on"),
             ("holdfast fork before-upgrade ../other", "another one"),
         ),
         exits=((4, "refused: the directory is not empty"), (5, "stored content is damaged")),
@@ -93,7 +93,7 @@ COMMANDS = {
         "not at all.",
         configure=_configure_export,
         run=_export,
-        examples=(("holdfast export @ backup.tar.zst", "the newest and all before it"),),
+        examples=(("holdfast export @ backup.tar.zst", "the state that the tree stands on, and all before it"),),
         exits=((5, "stored content is damaged"),),
     ),
     "import": Command(

@@ -187,7 +187,8 @@ COMMANDS = {
     ),
     "log": Command(
         description="The checkpoints, newest first, and the restores between them. @ marks the state that the "
-        "tree stands on; + counts added, ~ modified and - deleted files.",
+        "tree stands on; what is above it, after an undo, `holdfast redo` or its id leads to. + counts added, "
+        "~ modified and - deleted files.",
         configure=_configure_log,
         run=_log,
         examples=(
@@ -201,7 +202,7 @@ COMMANDS = {
         configure=_configure_show,
         run=_show,
         examples=(
-            ("holdfast show", "the newest"),
+            ("holdfast show", "the one that the tree stands on"),
             ("holdfast show @-2", "the second before it"),
             ("holdfast show before-upgrade", "by label"),
         ),
@@ -212,7 +213,7 @@ COMMANDS = {
         configure=_configure_cat,
         run=_cat,
         examples=(
-            ("holdfast cat @:README.md", "from the newest checkpoint"),
+            ("holdfast cat @:README.md", "from the state that the tree stands on"),
             ("holdfast cat 3f2a9c:src/a.py > old.py", "from another one, into a file"),
         ),
         exits=((5, "what is stored of the file is damaged"),),

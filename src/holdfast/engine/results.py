@@ -26,7 +26,7 @@ class CheckpointResult(NamedTuple):
 
 
 class Status(NamedTuple):
-    """How the tree differs from the newest state that was saved."""
+    """How the tree differs from the checkpoint that it stands on."""
 
     workspace: bytes
     last_checkpoint: Checkpoint | None
@@ -145,7 +145,8 @@ class Stats(NamedTuple):
     """Stored bytes that nothing uses and collection will free."""
     catalog_bytes: int
     largest: Sequence[tuple[bytes, int]]
-    """The paths of this workspace's newest checkpoint with the most content below them, and how much that is."""
+    """The paths with the most content below them in the checkpoint that this workspace's tree stands on, and how much
+    that is."""
 
 
 class Log(NamedTuple):

@@ -29,7 +29,7 @@ class Names(Protocol):
     """What `resolve` asks about one workspace's checkpoints."""
 
     def head(self) -> CheckpointId | None:
-        """The newest state of the workspace, None if there is no checkpoint yet."""
+        """The checkpoint that the tree stands on, None if there is none yet. After an undo it is not the newest."""
         ...
 
     def by_prefix(self, prefix: str) -> Sequence[CheckpointId]:
@@ -52,9 +52,9 @@ class Names(Protocol):
 def resolve(text: str, names: Names) -> CheckpointId:
     """The checkpoint that ``text`` names.
 
-    In this order: ``@`` is the newest, a label is the newest checkpoint that bears it, 4 or more hex digits are the
-    one id that begins with them. Any of these followed by ``-`` or ``-N`` is the parent or the Nth ancestor
-    (``@-3``).
+    In this order: ``@`` is the one that the tree stands on (after a restore of v1 it is v1; what lies ahead of it has
+    its id), a label is the newest checkpoint that bears it, 4 or more hex digits are the one id that begins with them.
+    Any of these followed by ``-`` or ``-N`` is the parent or the Nth ancestor (``@-3``).
 
     Raises `UsageError` for a prefix that several ids share, naming them, and `NotFoundError` for what is not there,
     naming what comes near.

@@ -62,7 +62,7 @@ class Saver:
         return take(self._context, request)
 
     def status(self) -> Status:
-        """How the tree differs from the newest state that was saved."""
+        """How the tree differs from the checkpoint that it stands on."""
         return status(self._context, watching=True)
 
     def retention(self) -> None:

@@ -52,7 +52,7 @@ def present(context: Context) -> Present:
 
 
 def status(context: Context, *, watching: bool) -> Status:
-    """How the tree differs from the newest state that was saved. Changes nothing."""
+    """How the tree differs from the checkpoint that it stands on. Changes nothing."""
     with context.lock():
         now = present(context)
         unfinished = journals.read(context.folder)

@@ -38,7 +38,7 @@ def verify(context: Context, *, read_data: bool = False, progress: Progress | No
 
 
 def stats(context: Context) -> Stats:
-    """What takes the space: in the whole home, and by directory in this workspace's newest checkpoint."""
+    """What takes the space: in the whole home, and by directory in the checkpoint that the tree stands on."""
     from holdfast.store import manifest
 
     context.store.collector().settle()

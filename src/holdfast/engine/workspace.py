@@ -91,7 +91,8 @@ def open(  # noqa: A001 - `holdfast.open` reads as what it does
 class Workspace:
     """A directory with a memory. Use it as a context manager, or `close` it.
 
-    Checkpoints are named as on the command line: full ids, unique prefixes, labels, ``@`` (newest), ``@-``, ``@-3``.
+    Checkpoints are named as on the command line: full ids, unique prefixes, labels, ``@`` (the one that the tree stands
+    on: after a restore or an undo not the newest), ``@-``, ``@-3``.
     One thread at a time; any number of processes may use the same workspace, one change at a time.
     """
 
@@ -164,7 +165,7 @@ class Workspace:
         return take(self._context, request, progress)
 
     def status(self) -> Status:
-        """How the tree differs from the newest state that was saved. Changes nothing."""
+        """How the tree differs from the checkpoint that it stands on (``@``). Changes nothing."""
         beside = self._beside()
         if beside is not None:
             try:
@@ -288,8 +289,8 @@ class Workspace:
         cut short, `restore_continue` finishes it and `restore_abort` takes it back. Files that changed meanwhile are
         left alone and listed in ``skipped``.
 
-        ``@`` is here the newest checkpoint that no restore took first: restoring one path of it after another gives
-        what was saved, and not what the first of them had to rescue.
+        ``@`` is here the nearest checkpoint, from the one that the tree stands on back, that no restore took first:
+        restoring one path of it after another gives what was saved, and not what the first of them had to rescue.
         """
         from holdfast.engine.restore import restore
         from holdfast.engine.revisions import resolve
