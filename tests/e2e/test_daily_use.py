@@ -52,6 +52,23 @@ def test_status_names_what_changed(cli: Cli) -> None:
     assert lines[2:] == ["  M edited", "  D gone", "  A sub/new"]
 
 
+def test_a_label_for_a_state_that_is_saved_already(cli: Cli) -> None:
+    cli.write("f", "1")
+    made = cli.json("checkpoint")
+    assert not made["labelled"]
+    assert 'which now has the label "one"' in cli("checkpoint", "-m", "one").out
+    again = cli.json("checkpoint", "-m", "one")
+    assert (again["id"], again["created"], again["labelled"], again["label"]) == (made["id"], False, True, "one")
+    said = cli("checkpoint", "-m", "two").out
+    assert f'since {made["id"][:12]} "one".' in said
+    assert 'The label "two" was NOT given' in said
+    refused = cli.json("checkpoint", "-m", "two")
+    assert (refused["id"], refused["created"], refused["labelled"]) == (made["id"], False, False)
+    assert refused["label"] == "one"
+    cli.write("f", "2")
+    assert cli.json("checkpoint", "-m", "two")["labelled"]
+
+
 def test_at_is_the_state_that_the_tree_stands_on(cli: Cli) -> None:
     ids: list[str] = []
     for content in ("1", "2"):

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from holdfast.cli.command import Command, text
-from holdfast.cli.terminal import ask, plural, show_path, size
+from holdfast.cli.terminal import ask, plural, show_path, size, visible
 from holdfast.cli.wording import counted, files, named, short
 from holdfast.model.errors import RefusedError
 
@@ -87,8 +87,16 @@ def _checkpoint(console: Console, arguments: argparse.Namespace) -> int:
             f"Saved {console.paint(named(made), 'bold')}: {counted(made.changes)}.",
             f"  {files(made.total_files)}, {size(made.stored_bytes)} stored, {result.elapsed_ms:.0f} ms",
         )
-    else:
+    elif not arguments.label:
         console.say(f"Nothing has changed since {named(made)}.")
+    elif result.labelled:
+        console.say(f'Nothing has changed since {short(made.id)}, which now has the label "{visible(made.label)}".')
+    else:
+        console.say(
+            f"Nothing has changed since {named(made)}.",
+            f'  The label "{visible(arguments.label)}" was NOT given: this state belongs to that checkpoint, '
+            "which keeps the label it has.",
+        )
     if result.not_captured:
         number = plural(len(result.not_captured), "path is", "paths are")
         console.say(f"  {number} not captured; `holdfast show {short(made.id)}` lists them with the reasons")

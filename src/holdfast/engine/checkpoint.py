@@ -44,8 +44,8 @@ def take(context: Context, request: Request, progress: Progress | None = None) -
 
     Waits for the workspace's lock (`LockedError` when that takes too long). Durable when it returns; atomic: it exists
     whole or not at all. If nothing changed, no checkpoint is made (``created`` is False); a label that was asked for is
-    then given to the existing one, which becomes a manual one, unless it has a user's label already. Raises
-    `StorageError`, `QuotaError`: nothing is lost then.
+    then given to the existing one, which becomes a manual one, unless it has a user's label already (``labelled``
+    tells). Raises `StorageError`, `QuotaError`: nothing is lost then.
     """
     if request.label and request.kind == "manual":
         from holdfast.engine.revisions import check_label
@@ -69,7 +69,8 @@ def take_locked(context: Context, request: Request, progress: Progress | None = 
                 raise
             continue
         elapsed = (context.clock.monotonic() - started) * 1000
-        return CheckpointResult(checkpoint, created, scan.not_captured, elapsed)
+        labelled = bool(request.label) and checkpoint.label == request.label
+        return CheckpointResult(checkpoint, created, scan.not_captured, elapsed, labelled)
     raise AssertionError("unreachable")
 
 

@@ -76,6 +76,7 @@ def checkpoint(result: CheckpointResult) -> Json:
         "label": made.label,
         "kind": made.kind,
         "created": result.created,
+        "labelled": result.labelled,
         "created_at": isoformat(made.created_at),
         "changes": counts(made.changes),
         "total_files": made.total_files,

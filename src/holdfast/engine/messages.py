@@ -158,6 +158,7 @@ def pack_result(result: CheckpointResult) -> Json:
         "created": result.created,
         "not_captured": _pack_not_captured(result.not_captured),
         "elapsed_ms": result.elapsed_ms,
+        "labelled": result.labelled,
     }
 
 
@@ -171,6 +172,7 @@ def unpack_result(value: Json) -> CheckpointResult:
             bool(value["created"]),
             _unpack_not_captured(value["not_captured"]),
             float(value["elapsed_ms"]),
+            bool(value["labelled"]),
         )
     )
 

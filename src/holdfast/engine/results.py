@@ -23,6 +23,8 @@ class CheckpointResult(NamedTuple):
     """False if nothing had changed."""
     not_captured: Sequence[NotCaptured]
     elapsed_ms: float
+    labelled: bool = False
+    """True if the checkpoint bears the label that was asked for; False if it has another one, or none was asked for."""
 
 
 class Status(NamedTuple):

@@ -98,7 +98,7 @@ class FakeSaver:
         if self.fail:
             raise self.fail.pop(0)
         made = RECORD._replace(kind=request.kind, label=request.label, provenance=request.provenance)
-        return CheckpointResult(made, self.created, STATUS.not_captured, 1.5)
+        return CheckpointResult(made, self.created, STATUS.not_captured, 1.5, labelled=bool(request.label))
 
     def status(self) -> Status:
         self.taken.append(self.source.drain())
@@ -198,7 +198,11 @@ def test_results_travel_whole(setup: Setup) -> None:
         result = beside.checkpoint(request)
         assert run.saver.requests == [request]
         assert result == CheckpointResult(
-            RECORD._replace(kind="run", label="a label", provenance=request.provenance), True, STATUS.not_captured, 1.5
+            RECORD._replace(kind="run", label="a label", provenance=request.provenance),
+            created=True,
+            not_captured=STATUS.not_captured,
+            elapsed_ms=1.5,
+            labelled=True,
         )
         assert beside.status() == STATUS
         run.saver.status_answer = STATUS._replace(last_checkpoint=None, changes=[], unfinished_restore=None)
