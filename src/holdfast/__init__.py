@@ -7,7 +7,8 @@
         ...
         workspace.restore(saved.checkpoint.id)
 
-`init` and `open` give a `Workspace`; everything is a method of it. Names are loaded when they are first used.
+`init` and `open` give a `Workspace`; everything is a method of it. The rest of ``__all__`` is what those methods take,
+return and raise. Names are loaded when they are first used.
 """
 
 from __future__ import annotations
@@ -15,21 +16,112 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from holdfast.engine.results import (
+        CheckpointResult,
+        Collected,
+        Details,
+        Diff,
+        Forgotten,
+        ForkResult,
+        Log,
+        Renamed,
+        RestoreResult,
+        Stats,
+        Status,
+        Verified,
+    )
+    from holdfast.engine.retention import Policy
+    from holdfast.engine.textdiff import FileStat
     from holdfast.engine.workspace import Workspace, init, open  # noqa: A004 - `holdfast.open` reads as what it does
-    from holdfast.model.errors import HoldfastError
+    from holdfast.model.checkpoint import Checkpoint, Provenance
+    from holdfast.model.entries import Change, Counts, Entry, NotCaptured
+    from holdfast.model.errors import (
+        ConfigError,
+        EscapeError,
+        FormatError,
+        HoldfastError,
+        IntegrityError,
+        LockedError,
+        NotFoundError,
+        QuotaError,
+        RefusedError,
+        StorageError,
+        UnsupportedError,
+        UsageError,
+    )
+    from holdfast.store.records import HistoryEvent
+    from holdfast.store.verify import Problem
 
 __version__ = "0.1.0"
 
-__all__ = ["HoldfastError", "Workspace", "__version__", "init", "open"]
+__all__ = [
+    "Change",
+    "Checkpoint",
+    "CheckpointResult",
+    "Collected",
+    "ConfigError",
+    "Counts",
+    "Details",
+    "Diff",
+    "Entry",
+    "EscapeError",
+    "FileStat",
+    "Forgotten",
+    "ForkResult",
+    "FormatError",
+    "HistoryEvent",
+    "HoldfastError",
+    "IntegrityError",
+    "LockedError",
+    "Log",
+    "NotCaptured",
+    "NotFoundError",
+    "Policy",
+    "Problem",
+    "Provenance",
+    "QuotaError",
+    "RefusedError",
+    "Renamed",
+    "RestoreResult",
+    "Stats",
+    "Status",
+    "StorageError",
+    "UnsupportedError",
+    "UsageError",
+    "Verified",
+    "Workspace",
+    "__version__",
+    "init",
+    "open",
+]
+
+_ELSEWHERE = {
+    "Change": "model.entries",
+    "Checkpoint": "model.checkpoint",
+    "Counts": "model.entries",
+    "Entry": "model.entries",
+    "FileStat": "engine.textdiff",
+    "HistoryEvent": "store.records",
+    "NotCaptured": "model.entries",
+    "Policy": "engine.retention",
+    "Problem": "store.verify",
+    "Provenance": "model.checkpoint",
+    "Workspace": "engine.workspace",
+    "init": "engine.workspace",
+    "open": "engine.workspace",
+}
+"""Where a name is that is neither an error nor a result."""
 
 
 def __getattr__(name: str) -> object:
-    if name in ("Workspace", "init", "open"):
-        from holdfast.engine import workspace
+    if name not in __all__:
+        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+    from importlib import import_module
 
-        return getattr(workspace, name)
-    if name == "HoldfastError":
-        from holdfast.model.errors import HoldfastError
+    room = _ELSEWHERE.get(name) or ("model.errors" if name.endswith("Error") else "engine.results")
+    value = globals()[name] = getattr(import_module(f"holdfast.{room}"), name)
+    return value
 
-        return HoldfastError
-    raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

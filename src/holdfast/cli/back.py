@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast import RefusedError, UsageError
 from holdfast.cli.command import Command, text, whole_number
 from holdfast.cli.terminal import ask, plural, show_path
 from holdfast.cli.wording import files, reasons, short
-from holdfast.model.errors import RefusedError, UsageError
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator
 
+    from holdfast import RestoreResult, Workspace
     from holdfast.cli.console import Console
-    from holdfast.engine.results import RestoreResult
-    from holdfast.engine.workspace import Workspace
     from holdfast.model.sinks import Progress
 
     Work = Callable[[Workspace, Progress | None], RestoreResult]

@@ -6,7 +6,7 @@ import argparse
 import os
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from holdfast.model.errors import UsageError
+from holdfast import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

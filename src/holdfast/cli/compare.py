@@ -5,18 +5,17 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from holdfast import NotFoundError, UsageError
 from holdfast.cli.command import Command, text
 from holdfast.cli.terminal import STATUS_COLOURS, is_terminal, plural, show_path
 from holdfast.cli.wording import files
-from holdfast.model.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Sequence
 
+    from holdfast import Diff, FileStat
     from holdfast.cli.console import Console
-    from holdfast.engine.results import Diff
-    from holdfast.engine.textdiff import FileStat
 
 _BAR = 40
 """The longest row of + and - signs in ``--stat``."""

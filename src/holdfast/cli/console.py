@@ -7,14 +7,14 @@ import sys
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
+from holdfast import UsageError
 from holdfast.cli.terminal import Palette, is_terminal, show_path, visible, wants_colour
-from holdfast.model.errors import UsageError
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable
 
-    from holdfast.engine.workspace import Workspace
+    from holdfast import Workspace
     from holdfast.model.sinks import Progress
 
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from holdfast import HoldfastError, IntegrityError, UsageError
 from holdfast.cli.command import Command, text, whole_number
 from holdfast.cli.terminal import plural, show_path, size, visible, when
 from holdfast.cli.wording import named
-from holdfast.model.errors import HoldfastError, IntegrityError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from holdfast import Forgotten, Policy, Stats
     from holdfast.cli.console import Console
-    from holdfast.engine.results import Forgotten, Stats
-    from holdfast.engine.retention import Policy
 
 
 def duration(argument: str) -> float:
@@ -71,7 +70,7 @@ def _forget(console: Console, arguments: argparse.Namespace) -> int:
 
 def _policy(arguments: argparse.Namespace) -> Policy | None:
     """What the ``--keep-…`` flags ask for; None if there are none."""
-    from holdfast.engine.retention import Policy
+    from holdfast import Policy
 
     policy = Policy(
         keep_last=arguments.keep_last,

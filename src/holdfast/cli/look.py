@@ -6,20 +6,17 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from holdfast import NotFoundError, UsageError
 from holdfast.cli.command import Command, text, whole_number
 from holdfast.cli.terminal import plural, show_path, size, visible, when
 from holdfast.cli.wording import changed, compact, counted, files, named, reasons, short
-from holdfast.model.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
+    from holdfast import Checkpoint, Details, HistoryEvent, Log, Status, Workspace
     from holdfast.cli.console import Console
-    from holdfast.engine.results import Details, Log, Status
-    from holdfast.engine.workspace import Workspace
-    from holdfast.model.checkpoint import Checkpoint
-    from holdfast.store.records import HistoryEvent
 
 
 def _no_arguments(parser: argparse.ArgumentParser) -> None:

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import NamedTuple, NoReturn
 
-from holdfast.model.errors import HoldfastError, StorageError, UsageError
+from holdfast import HoldfastError, StorageError, UsageError
 
 _FLAGS = ("--json", "--quiet", "--verbose")
 _WITH_VALUE = ("--home", "--workspace", "-w")

@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from holdfast import RefusedError
 from holdfast.cli.command import Command, text
 from holdfast.cli.terminal import ask, plural, show_path, size, visible
 from holdfast.cli.wording import counted, files, named, short
-from holdfast.model.errors import RefusedError
 
 if TYPE_CHECKING:
     import argparse
 
+    from holdfast import Workspace
     from holdfast.cli.console import Console
-    from holdfast.engine.workspace import Workspace
 
 
 def _configure_init(parser: argparse.ArgumentParser) -> None:

@@ -12,8 +12,8 @@ from holdfast.cli.terminal import show_path, visible
 if TYPE_CHECKING:
     import argparse
 
+    from holdfast import Workspace
     from holdfast.cli.console import Console
-    from holdfast.engine.workspace import Workspace
     from holdfast.files.watch import Watcher
 
 

@@ -9,8 +9,7 @@ from holdfast.cli.terminal import STATUS_COLOURS, Palette, plural, show_path, vi
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from holdfast.model.checkpoint import Checkpoint
-    from holdfast.model.entries import Change, Counts, NotCaptured
+    from holdfast import Change, Checkpoint, Counts, NotCaptured
 
 SHORT = 12
 """How many digits of an id people are shown; any unique prefix is enough to name it."""

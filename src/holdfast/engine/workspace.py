@@ -13,7 +13,7 @@ from holdfast.engine.opening import Opener
 from holdfast.engine.results import Details, Log
 from holdfast.files.local import LocalTree
 from holdfast.model.checkpoint import Kind, Provenance
-from holdfast.model.errors import HoldfastError, NotFoundError
+from holdfast.model.errors import HoldfastError, NotFoundError, UsageError
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
@@ -205,8 +205,10 @@ class Workspace:
 
     def log(self, limit: int | None = None, *, everything: bool = False) -> Log:
         """The checkpoints, newest first, and what happened to the tree. ``everything``: of all workspaces in the
-        home.
+        home. ``limit`` is a number from 0; None means all.
         """
+        if limit is not None and limit < 0:
+            raise UsageError(f"cannot list {limit} checkpoints; give a number from 0")
         catalog = self._context.catalog
         return Log(
             catalog.checkpoints(None if everything else self.id, limit=limit),
@@ -229,10 +231,11 @@ class Workspace:
 
         return resolve(name, _Names(self._context))
 
-    def cat(self, name: str, path: bytes) -> Iterator[bytes]:
+    def cat(self, name: str, path: str | bytes) -> Iterator[bytes]:
         """The content of ``path`` in a checkpoint, in pieces (of a symbolic link: its target), verified."""
         from holdfast.store import manifest
 
+        path = os.fsencode(path)
         checkpoint = self._context.catalog.checkpoint(self.resolve(name))
         entry = manifest.get(self._context.store.pages, checkpoint.root, path)
         if entry is None:
@@ -248,13 +251,14 @@ class Workspace:
             yield from content
 
     def diff(
-        self, a: str | None = None, b: str | None = None, *, paths: Sequence[bytes] = (), renames: bool = True
+        self, a: str | None = None, b: str | None = None, *, paths: Sequence[str | bytes] = (), renames: bool = True
     ) -> Diff:
         """How ``b`` (None: the tree as it is) differs from ``a`` (None: ``@``), limited to ``paths``."""
         from holdfast.engine.diff import diff
 
         target = None if b is None else self.resolve(b)
-        return diff(self._context, self.resolve("@" if a is None else a), target, paths=paths, renames=renames)
+        base = self.resolve("@" if a is None else a)
+        return diff(self._context, base, target, paths=_encoded(paths), renames=renames)
 
     def patch(self, diff: Diff, *, context: int = 3, binary: bool = False) -> Iterator[bytes]:
         """The unified text of a diff, as ``git apply`` takes it; ``binary`` includes the content of binary files."""
@@ -282,7 +286,7 @@ class Workspace:
     # -- going back and forth -----------------------------------------------------------------------------------
 
     def restore(
-        self, name: str, paths: Sequence[bytes] = (), *, dry_run: bool = False, progress: Progress | None = None
+        self, name: str, paths: Sequence[str | bytes] = (), *, dry_run: bool = False, progress: Progress | None = None
     ) -> RestoreResult:
         """Bring the tree, or only ``paths`` of it, to a checkpoint; what it held before is saved first (I6).
 
@@ -298,7 +302,7 @@ class Workspace:
 
         with self._paused():
             target = resolve(name, _NamesForRestore(self._context))
-            return restore(self._context, target, paths, dry_run=dry_run, progress=progress)
+            return restore(self._context, target, _encoded(paths), dry_run=dry_run, progress=progress)
 
     def restore_continue(self, *, progress: Progress | None = None) -> RestoreResult:
         """Finish a restore or fork that was cut short. Raises `NotFoundError` if there is none."""
@@ -426,6 +430,13 @@ class Workspace:
         from holdfast.engine.bundle import import_bundle
 
         return import_bundle(self._context, os.fsencode(file))
+
+
+def _encoded(paths: Sequence[str | bytes]) -> list[bytes]:
+    """Paths as the engine has them. One path where a list is meant would be taken for its letters."""
+    if isinstance(paths, (str, bytes)):
+        raise UsageError(f"{paths!r} is not a list of paths")
+    return [os.fsencode(path) for path in paths]
 
 
 class _Names:

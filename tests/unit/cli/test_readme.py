@@ -32,7 +32,9 @@ def test_the_readme_shows_commands() -> None:
     assert ONE_LINERS[0] == "pip install ."
 
 
-@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/commands.md", "docs/json.md", "docs/watch.md"])
+@pytest.mark.parametrize(
+    "page", ["CONTRIBUTING.md", "docs/api.md", "docs/commands.md", "docs/json.md", "docs/watch.md"]
+)
 def test_links_to_pages_and_files_lead_somewhere(page: str) -> None:
     file = Path(__file__).parents[3] / page
     links = re.findall(r"\]\((?!https?:)([^)#]+)\)", file.read_text())
