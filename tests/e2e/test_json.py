@@ -72,7 +72,29 @@ def test_log_and_show(cli: Cli) -> None:
     shown = cli.json("show")
     assert {**item, "not_captured": []} == {key: shown[key] for key in item}
     assert shown["paths"] == {"added": ["f"], "modified": [], "deleted": []}
-    assert cli.json("log", "-n", "1")["checkpoints"] == log["checkpoints"]
+    assert cli.json("log", "-n", "1") == log
+    cli.write("f", "2")
+    second = cli.json("checkpoint")["id"]
+    cli("undo")
+    newest = cli.json("log", "-n", "1")
+    assert [item["id"] for item in newest["checkpoints"]] == [second]
+    assert [event["operation"] for event in newest["events"]] == ["undo", "checkpoint"]
+
+
+def test_the_log_of_all_workspaces_says_which_each_checkpoint_belongs_to(cli: Cli) -> None:
+    cli.write("f", "1")
+    first = cli.json("checkpoint", "-m", "one")["id"]
+    fork = cli.json("fork", str(cli.root.parent / "fork"))
+    found = {item["id"]: item["workspace"] for item in cli.json("log", "--all")["checkpoints"]}
+    here = cli.json("init")["workspace"]
+    assert found == {first: here, fork["checkpoint"]: fork["workspace"]}
+    assert cli.json("show")["workspace"] == cli.json("log")["checkpoints"][0]["workspace"] == here
+    for options in ((), ("--graph",)):
+        lines = cli("log", "--all", *options).out.splitlines()
+        assert sorted(line[line.index("[") :] for line in lines if "[" in line) == sorted(
+            (f"[{cli.root}]", f"[{cli.root.parent / 'fork'}]")
+        )
+    assert "[" not in cli("log").out
 
 
 def test_diff(cli: Cli) -> None:

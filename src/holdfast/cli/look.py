@@ -55,7 +55,9 @@ def _status_lines(console: Console, result: Status) -> Iterator[str]:
 def _configure_log(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-n", "--limit", metavar="N", type=whole_number, help="only the newest N checkpoints")
     parser.add_argument("--graph", action="store_true", help="draw which checkpoint came from which")
-    parser.add_argument("--all", action="store_true", help="of all workspaces in the home, forks included")
+    parser.add_argument(
+        "--all", action="store_true", help="of all workspaces in the home, forks included; each with its path"
+    )
 
 
 def _log(console: Console, arguments: argparse.Namespace) -> int:
@@ -70,31 +72,35 @@ def _log(console: Console, arguments: argparse.Namespace) -> int:
     elif arguments.graph:
         from holdfast.cli.graph import draw
 
-        rows: dict[str, str] = {item.id: _log_line(console, result, item) for item in result.checkpoints}
+        rows: dict[str, str] = {
+            item.id: _log_line(console, result, item, placed=arguments.all) for item in result.checkpoints
+        }
         console.answer(draw([(item.id, item.parent) for item in result.checkpoints], rows))
     else:
-        console.answer(_log_lines(console, result))
+        console.answer(_log_lines(console, result, placed=arguments.all))
     return 0
 
 
-def _log_lines(console: Console, result: Log) -> Iterator[str]:
+def _log_lines(console: Console, result: Log, *, placed: bool) -> Iterator[str]:
     """Checkpoints, newest first, with the restores, undos and redos that lie between them."""
     moves = [event for event in result.events if event.operation in ("restore", "undo", "redo")]
     moves.sort(key=lambda event: event.seq)
     for item in result.checkpoints:
         while moves and moves[-1].at >= item.created_at:
             yield console.paint(_move_line(moves.pop()), "dim")
-        yield _log_line(console, result, item)
+        yield _log_line(console, result, item, placed=placed)
 
 
-def _log_line(console: Console, result: Log, item: Checkpoint) -> str:
+def _log_line(console: Console, result: Log, item: Checkpoint, *, placed: bool) -> str:
+    """One row of the log; ``placed``: with the path of the workspace that the checkpoint belongs to."""
     paint = console.paint
     mark = "@" if item.id == result.head else " "
     said = "  ".join(filter(None, (visible(item.label), visible(item.provenance.message))))
     who = f" ({visible(item.provenance.author)})" if item.provenance.author else ""
     identity = paint(short(item.id), "yellow", "bold") if mark == "@" else paint(short(item.id), "yellow")
     line = f"{mark} {identity}  {when(item.created_at)}  {item.kind:<6}  {compact(item.changes):<14}  {said}{who}"
-    return line.rstrip()
+    where = f"  [{show_path(result.workspaces[item.workspace])}]" if placed else ""
+    return f"{line.rstrip()}{where}"
 
 
 def _move_line(event: HistoryEvent) -> str:

@@ -53,6 +53,7 @@ def record(value: Checkpoint) -> Json:
     """A checkpoint as `log`, `show` and `forget` list it."""
     return {
         "id": value.id,
+        "workspace": value.workspace,
         "parent": value.parent,
         "label": value.label,
         "kind": value.kind,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from holdfast.model.checkpoint import Checkpoint
     from holdfast.model.entries import Change, Entry, NotCaptured
@@ -157,3 +157,6 @@ class Log(NamedTuple):
     checkpoints: Sequence[Checkpoint]
     head: CheckpointId | None
     events: Sequence[HistoryEvent]
+    """What happened to this workspace's tree, the last first; with a limit, since the oldest of the checkpoints."""
+    workspaces: Mapping[WorkspaceId, bytes]
+    """The path of every workspace that one of the checkpoints belongs to."""

@@ -210,10 +210,18 @@ class Workspace:
         if limit is not None and limit < 0:
             raise UsageError(f"cannot list {limit} checkpoints; give a number from 0")
         catalog = self._context.catalog
+        checkpoints = catalog.checkpoints(None if everything else self.id, limit=limit)
+        events = catalog.events(self.id)
+        if limit is not None:
+            since = min((item.created_at for item in checkpoints), default=None)
+            events = [event for event in events if since is not None and event.at >= since]
+        paths = {known.id: known.path for known in catalog.workspaces()} if everything else {self.id: self.path}
+        belong = {item.workspace for item in checkpoints}
         return Log(
-            catalog.checkpoints(None if everything else self.id, limit=limit),
+            checkpoints,
             catalog.cursor(self.id).head,
-            catalog.events(self.id),
+            events,
+            {workspace: path for workspace, path in paths.items() if workspace in belong},
         )
 
     def show(self, name: str = "@") -> Details:
