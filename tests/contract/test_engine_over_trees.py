@@ -513,6 +513,7 @@ def test_after_an_undo_that_left_something_alone_the_command_it_gives_takes_it_b
     result = space.undo()
     space.tree.before_apply = lambda: None
     assert [path for path, _ in result.skipped] == [b"keep"]
+    assert result.undo_command is not None
     verb, command, name = result.undo_command.split()
     assert (verb, command) == ("holdfast", "restore")
     (rescue,) = space.context.catalog.by_prefix(name)

@@ -69,6 +69,48 @@ def test_a_label_for_a_state_that_is_saved_already(cli: Cli) -> None:
     assert cli.json("checkpoint", "-m", "two")["labelled"]
 
 
+def test_paths_that_are_not_there_and_directories_are_named(cli: Cli) -> None:
+    cli.write("src/a", "1")
+    cli("checkpoint", "-m", "one")
+    assert "nosuch is in neither state" in cli("diff", "--", "nosuch", code=3).err
+    assert cli("diff", "--", "src").out == ""
+    told = cli("cat", "@:src", code=3).err
+    assert "src is a directory in" in told
+    assert "such as src/a" in told
+    (cli.root / "src/a").unlink()
+    assert "D\tsrc/a" in cli("diff", "--name-status", "--", "src").out
+
+
+def test_a_path_is_understood_as_it_was_printed(cli: Cli) -> None:
+    odd = os.fsdecode(b"caf\xe9")
+    cli.write(b"caf\xe9", "1")
+    cli.write("lit\\x41", "literal")
+    cli.write("litA", "other")
+    cli("checkpoint", "-m", "one")
+    assert cli("cat", r"one:caf\xe9").out == "1"
+    assert cli("cat", r"one:lit\x41").out == "literal"
+    assert cli("cat", r"one:lit\\x41").out == "literal"
+    for name in (odd, "litA", r"lit\x41"):
+        (cli.root / name).unlink()
+    assert r"D	caf\xe9" in cli("diff", "--name-status", "--", r"caf\xe9").out
+    cli("restore", "one", r"caf\xe9")
+    cli("restore", "one", r"lit\x41")
+    assert cli.tree() == {odd: b"1", r"lit\x41": b"literal"}
+    assert "nosuch" in cli("restore", "one", r"nosuch\xe9", code=3).err
+
+
+def test_small_answers(bare: Cli) -> None:
+    failure = bare("--json", code=2).error
+    assert (failure["code"], failure["message"]) == ("usage", "no command was given")
+    assert ".checkpointignore now" in bare("init", "--write-ignore").out
+    assert "is there already" in bare("init", "--write-ignore").out
+    assert bare.json("init", "--write-ignore")["ignore_written"] is False
+    for content in ("1", "2"):
+        bare.write("f", content)
+        bare("checkpoint", "-m", f"v{content}")
+    assert bare("forget", "v1").out.startswith("Forgot 1 checkpoint.\n")
+
+
 def test_at_is_the_state_that_the_tree_stands_on(cli: Cli) -> None:
     ids: list[str] = []
     for content in ("1", "2"):

@@ -133,10 +133,16 @@ def test_restore_undo_redo(cli: Cli) -> None:
         "deleted": ["g"],
         "skipped": [],
         "dry_run": True,
-        "undo_command": "holdfast undo",
+        "undo_command": None,
     }
     done = cli.json("restore", first)
-    assert {**done, "rescue": None, "dry_run": True} == dry
+    assert {**done, "rescue": None, "dry_run": True, "undo_command": None} == dry
+    assert done["undo_command"] == "holdfast undo"
+    events = cli.json("log")["events"]
+    again = cli.json("restore", first)
+    assert (again["written"], again["deleted"], again["undo_command"]) == ([], [], None)
+    assert cli("restore", first).out == f"Restored to {first[:12]}: nothing differed, nothing was touched.\n"
+    assert cli.json("log")["events"] == events
     assert ID.match(done["rescue"])
     undone = cli.json("undo")
     assert undone["checkpoint"] == done["rescue"]

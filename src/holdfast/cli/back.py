@@ -51,8 +51,10 @@ def _restore(console: Console, arguments: argparse.Namespace) -> int:
         )
 
     def work(workspace: Workspace, progress: Progress | None) -> RestoreResult:
-        paths = console.paths(workspace, arguments.paths)
-        return workspace.restore(arguments.name, paths, dry_run=arguments.dry_run, progress=progress)
+        def restore(paths: list[bytes]) -> RestoreResult:
+            return workspace.restore(arguments.name, paths, dry_run=arguments.dry_run, progress=progress)
+
+        return console.with_paths(workspace, arguments.paths, restore)
 
     return _go(console, work, "Restored", asks=not arguments.dry_run)
 
@@ -125,10 +127,12 @@ def _lines(result: RestoreResult, verb: str) -> Iterator[str]:
     if result.written or result.deleted or result.skipped:
         yield f"{verb} to {short(result.checkpoint)}: {done}."
     else:
-        yield f"{verb} to {short(result.checkpoint)}: nothing differed."
+        yield f"{verb} to {short(result.checkpoint)}: nothing differed, nothing was touched."
     if result.skipped:
         yield "Left alone:"
         yield from reasons(result.skipped)
+    if result.undo_command is None:
+        return
     saved = f"What was there before is checkpoint {short(result.rescue)}; " if result.rescue else ""
     yield f"{saved}`{result.undo_command}` brings it back."
 

@@ -36,9 +36,12 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 def _diff(console: Console, arguments: argparse.Namespace) -> int:
     base, target = _states(arguments.names)
     with console.open() as workspace:
-        paths = console.paths(workspace, arguments.paths)
+
+        def compare(paths: list[bytes]) -> Diff:
+            return workspace.diff(base, target, paths=paths, renames=not arguments.no_renames)
+
         try:
-            diff = workspace.diff(base, target, paths=paths, renames=not arguments.no_renames)
+            diff = console.with_paths(workspace, arguments.paths, compare)
         except NotFoundError as error:
             raise _explained(error, arguments.names) from None
         if console.json:

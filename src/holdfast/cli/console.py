@@ -5,17 +5,21 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast import UsageError
+from holdfast import NotFoundError, UsageError
 from holdfast.cli.terminal import Palette, is_terminal, show_path, visible, wants_colour
+from holdfast.model.paths import parse_display
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from holdfast import Workspace
     from holdfast.model.sinks import Progress
+
+
+T = TypeVar("T")
 
 
 class Console:
@@ -129,7 +133,7 @@ class Console:
             level = "DEBUG" if self.verbose else "ERROR" if self.quiet else "INFO" if news else "WARNING"
             to_stderr(level, as_json=self.json)
 
-    def paths(self, workspace: Workspace, given: Iterable[str]) -> list[bytes]:
+    def paths(self, workspace: Workspace, given: Iterable[str | bytes]) -> list[bytes]:
         """The paths in the workspace that PATH arguments mean: relative to the current directory, if that is inside it.
 
         From elsewhere they are relative to the workspace's root. The root itself is the empty path. Raises
@@ -140,6 +144,21 @@ class Console:
             return []
         current = os.path.realpath(os.fsencode(here()))
         return [inside(workspace.path, path, current) for path in wanted]
+
+    def with_paths(self, workspace: Workspace, given: Sequence[str], work: Callable[[list[bytes]], T]) -> T:
+        r"""Do ``work`` with the `paths` that are given; if there are no such paths, with those that are printed so.
+
+        ``caf\xe9`` is then the file whose name has that byte.
+        """
+        try:
+            return work(self.paths(workspace, given))
+        except NotFoundError as error:
+            if error.code != "no_such_path" or not any("\\" in path for path in given):
+                raise
+            try:
+                return work(self.paths(workspace, [parse_display(path) for path in given]))
+            except (NotFoundError, UsageError):
+                raise error from None
 
 
 def here() -> str:

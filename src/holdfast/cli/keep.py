@@ -86,7 +86,8 @@ def _policy(arguments: argparse.Namespace) -> Policy | None:
 
 def _forgotten_lines(result: Forgotten, *, verbose: bool) -> Iterator[str]:
     verb = "Would forget" if result.dry_run else "Forgot"
-    yield f"{verb} {plural(len(result.removed), 'checkpoint')}, kept {len(result.kept):,}."
+    kept = f", kept {len(result.kept):,}" if result.kept else ""
+    yield f"{verb} {plural(len(result.removed), 'checkpoint')}{kept}."
     for item in result.removed:
         yield f"  - {named(item)}  {when(item.created_at)}  {item.kind}"
     if result.dry_run or verbose:

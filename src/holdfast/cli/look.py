@@ -155,7 +155,7 @@ def _configure_cat(parser: argparse.ArgumentParser) -> None:
 def _cat(console: Console, arguments: argparse.Namespace) -> int:
     with console.open(lenient=True) as workspace:
         name, path = _name_and_path(workspace, arguments.what)
-        content = workspace.cat(name, console.paths(workspace, [path])[0])
+        content = console.with_paths(workspace, [path], lambda paths: workspace.cat(name, paths[0]))
         if console.json:
             from base64 import b64encode
 

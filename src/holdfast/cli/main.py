@@ -98,6 +98,8 @@ def _run(line: Line) -> int:
     from holdfast.cli import catalogue
 
     if line.command is None:
+        if "--json" in line.arguments:
+            raise UsageError("no command was given", hint="`holdfast --help` lists the commands")
         sys.stderr.write(catalogue.overview())
         return UsageError.exit_code
     if line.command == "--help":

@@ -31,16 +31,27 @@ def _init(console: Console, arguments: argparse.Namespace) -> int:
     import holdfast
 
     where = arguments.directory or console.directory or "."
-    with holdfast.init(
-        where, home=console.home, force=arguments.force, write_ignore=arguments.write_ignore
-    ) as workspace:
+    with holdfast.init(where, home=console.home, force=arguments.force) as workspace:
         console.prepare_log()
+        wrote = arguments.write_ignore and workspace.write_ignore()
         if console.json:
-            console.give({"workspace": workspace.id, "path": os_text(workspace.path), "created": workspace.new})
+            console.give(
+                {
+                    "workspace": workspace.id,
+                    "path": os_text(workspace.path),
+                    "created": workspace.new,
+                    "ignore_written": wrote,
+                }
+            )
         elif workspace.new:
             console.say(f"Remembering {show_path(workspace.path)}. `holdfast checkpoint` saves its state.")
         else:
             console.say(f"{show_path(workspace.path)} is remembered already.")
+    if arguments.write_ignore:
+        told = (
+            "The default exclusions are in .checkpointignore now." if wrote else ".checkpointignore is there already."
+        )
+        console.say(told)
     return 0
 
 

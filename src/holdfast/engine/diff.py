@@ -45,6 +45,16 @@ def diff(
     unchanged = files - sum(1 for change in changes if change.after is not None)
     if paths:
         changes = [change for change in changes if any(under(change.path, path) for path in paths)]
+        for path in paths:
+            # What is the same on both sides is in the target.
+            if not path or any(under(change.path, path) for change in changes):
+                continue
+            if not any(manifest.iterate(pages, root, path)):
+                raise NotFoundError(
+                    f"{display(path)} is in neither state",
+                    hint="paths are relative to the current directory; what is ignored is in no state",
+                    code="no_such_path",
+                )
     renamed = []
     if renames and any(change.before is None for change in changes) and any(change.after is None for change in changes):
         from holdfast.engine.renames import detect

@@ -69,7 +69,8 @@ def write_out(context: Context, journal: Journal, progress: Progress | None, *, 
     writes = zip(changes, contents, strict=True)
     if beside is not None:
         writes = _sharing(writes, beside)
-    applied = context.tree.apply([], writes, nonce=journal.nonce, progress=progress)
+    heard = None if progress is None else _with_total(progress, source.total_files)
+    applied = context.tree.apply([], writes, nonce=journal.nonce, progress=heard)
     if applied.skipped:
         path, reason = applied.skipped[0]
         raise RefusedError(
@@ -108,6 +109,11 @@ def write_out(context: Context, journal: Journal, progress: Progress | None, *, 
     context.tree.settle(source.root)
     journals.remove(context.folder)
     return applied
+
+
+def _with_total(progress: Progress, files: int) -> Progress:
+    """``progress``, told how many files there are where the tree, which is given them one by one, does not know."""
+    return lambda phase, done, total: progress(phase, done, total or files)
 
 
 def _sharing(writes: Iterable[tuple[Change, Content]], beside: Tree) -> Iterator[tuple[Change, Content]]:

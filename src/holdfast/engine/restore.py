@@ -69,6 +69,8 @@ def restore(
         refuse_unfinished(context)
         _check_named(context, checkpoint, paths)
         rescue = save_first(context, progress)
+        if rescue.id == target:
+            return RestoreResult(target, rescue.id, [], [], [], dry_run=False, undo_command=None)
         cursor = context.catalog.cursor(context.workspace.id)
         journal = Journal(
             operation="restore",
@@ -121,7 +123,7 @@ def preview(context: Context, target: Checkpoint, paths: Sequence[bytes] = ()) -
         deleted=[change.path for change in plan.deletes],
         skipped=[],
         dry_run=True,
-        undo_command=UNDO_COMMAND,
+        undo_command=None,
     )
 
 
@@ -182,6 +184,8 @@ def carry_out(
 def result(journal: Journal, applied: Applied) -> RestoreResult:
     """What the caller is told of ``applied``."""
     undo_command = REDO_COMMAND if journal.operation == "undo" else UNDO_COMMAND
+    if journal.operation == "restore" and not (applied.written or applied.deleted or applied.skipped):
+        undo_command = None
     if applied.skipped and journal.operation in ("undo", "redo") and journal.rescue is not None:
         # What was left alone stands in the way of walking on.
         undo_command = f"holdfast restore {journal.rescue[:12]}"

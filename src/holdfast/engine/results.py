@@ -87,7 +87,8 @@ class RestoreResult(NamedTuple):
     deleted: Sequence[bytes]
     skipped: Sequence[NotCaptured]
     dry_run: bool
-    undo_command: str
+    undo_command: str | None
+    """What takes it back; None if there is nothing to take back: a dry run, or a restore that found nothing to do."""
 
 
 class ForkResult(NamedTuple):

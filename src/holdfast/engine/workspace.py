@@ -247,16 +247,20 @@ class Workspace:
         checkpoint = self._context.catalog.checkpoint(self.resolve(name))
         entry = manifest.get(self._context.store.pages, checkpoint.root, path)
         if entry is None:
+            below = next(manifest.iterate(self._context.store.pages, checkpoint.root, path), None)
+            if below is not None:
+                raise NotFoundError(
+                    f"{display(path) or '.'} is a directory in {checkpoint.id[:12]}",
+                    hint=f"name a file in it, such as {display(below[0])}",
+                    code="no_such_path",
+                )
             raise NotFoundError(
                 f"{display(path)} is not in {checkpoint.id[:12]}",
                 hint=f"`holdfast diff {checkpoint.id[:12]}` shows how the tree differs from it",
                 code="no_such_path",
             )
         content = next(self._context.store.reader.fetch((entry,)))
-        if isinstance(content, bytes):
-            yield content
-        else:
-            yield from content
+        return iter((content,)) if isinstance(content, bytes) else content
 
     def diff(
         self, a: str | None = None, b: str | None = None, *, paths: Sequence[str | bytes] = (), renames: bool = True

@@ -67,11 +67,6 @@ _Layer = tuple[Rules, int, bytes]
 """Rules, how much of a path lies above their directory, and what stands before it if that is outside the workspace."""
 
 
-def always_excluded(name: bytes) -> bool:
-    """True for names that no checkpoint holds, whatever the rules say (I14)."""
-    return name in _ALWAYS_NAMES or name.endswith(_ALWAYS_SUFFIXES) or name.startswith(TEMPORARY_PREFIX)
-
-
 class DirectoryRules:
     """The rules in force for the entries of one directory, and below it up to where other rule files are."""
 

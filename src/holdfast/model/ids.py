@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, NewType
 
 from blake3 import blake3
-
-from holdfast.model.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +23,6 @@ PackId = NewType("PackId", str)
 
 HASH_BYTES = 16
 _PREFIX = "blake3:"
-_TEXT = re.compile(r"blake3:[0-9a-f]{32}\Z")
 
 Randomness = "Callable[[int], bytes]"
 """A generator of random bytes (``os.urandom`` outside of tests)."""
@@ -57,13 +53,6 @@ class Hasher:
 def format_hash(value: Hash) -> str:
     """``blake3:`` and 32 hex digits."""
     return _PREFIX + value.hex()
-
-
-def parse_hash(text: str) -> Hash:
-    """The inverse of `format_hash`; raises `UsageError` on anything else."""
-    if not _TEXT.match(text):
-        raise UsageError(f"not a hash: {text!r} (expected 'blake3:' and 32 hex digits)")
-    return Hash(bytes.fromhex(text[len(_PREFIX) :]))
 
 
 def new_checkpoint_id(random: Callable[[int], bytes]) -> CheckpointId:
