@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.model.config import KEYS, Layer, Settings, default, parse_duration, parse_size, parse_value, resolve
+from holdfast.model.config import KEYS, Key, Layer, Settings, default, parse_duration, parse_size, parse_value, resolve
 from holdfast.model.errors import ConfigError
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "configuration.md"
@@ -41,11 +41,17 @@ def test_every_default_is_a_value_that_may_be_set() -> None:
 
 def test_the_documentation_lists_every_key_with_its_type_default_and_meaning() -> None:
     rows = re.findall(
-        r"^\| `([a-z]+\.[a-z_]+)` \| (\w+) \| `(.*?)` \| (\w+) \| (.*) \|$", DOCUMENT.read_text(), re.MULTILINE
+        r"^\| `([a-z]+\.[a-z_]+)` \| (\w+) \| `(.*?)` \|(?: (.+?))? \| (\w+) \| (.*) \|$",
+        DOCUMENT.read_text(),
+        re.MULTILINE,
     )
     assert [row[0] for row in rows] == list(KEYS)
-    for name, kind, shown, workspace, meaning in rows:
+    for name, kind, shown, limits, workspace, meaning in rows:
         key = KEYS[name]
+        least, _, most = limits.removeprefix("from ").partition(" to ")
+        parse = {"size": parse_size, "duration": parse_duration}.get(kind, float)
+        assert parse(least or "0") == key.least, name
+        assert (parse(most) if most else Key(key.kind, "").most) == key.most, name
         assert (kind, workspace) == (key.kind, key.workspace)
         assert meaning == key.meaning + (f" ({', '.join(key.choices)})" if key.choices else "")
         raw: object = {'""': "", "[]": []}.get(shown, shown)
