@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from holdfast.engine.context import Context
-    from holdfast.model.entries import Entry
+    from holdfast.model.entries import Change, Entry
     from holdfast.model.ids import CheckpointId, Hash
 
 
@@ -41,7 +41,9 @@ def diff(
     else:
         after = context.catalog.checkpoint(target)
         pages, root, files = context.store.pages, after.root, after.total_files
-    changes = manifest.diff(pages, None if before is None else before.root, root)
+    changes = None if target is None or base is None else _recorded(context, base, target)
+    if changes is None:
+        changes = manifest.diff(pages, None if before is None else before.root, root)
     unchanged = files - sum(1 for change in changes if change.after is not None)
     if paths:
         changes = [change for change in changes if any(under(change.path, path) for path in paths)]
@@ -62,6 +64,16 @@ def diff(
         found = Diff(base, target, changes, [], unchanged)
         changes, renamed = detect(changes, Contents(context, found).read_small)
     return Diff(base, target, changes, renamed, unchanged)
+
+
+def _recorded(context: Context, base: CheckpointId, target: CheckpointId) -> list[Change] | None:
+    """The changes that are recorded with ``target``, if they are against ``base``: then no page is read at all."""
+    from holdfast.store.changeset import decode_changeset
+
+    if context.catalog.checkpoint(target).parent != base:
+        return None
+    stored = context.catalog.changeset(target)
+    return None if stored is None else decode_changeset(stored)
 
 
 class Contents:

@@ -56,6 +56,7 @@ class Saver:
     def __init__(self, context: Context, tree: LocalTree) -> None:
         self._context = context
         self._tree = tree
+        self._frozen = False
 
     def checkpoint(self, request: Request) -> CheckpointResult:
         """Save the tree's present state."""
