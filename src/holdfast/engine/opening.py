@@ -22,7 +22,7 @@ from holdfast.model.ids import new_workspace_id
 from holdfast.model.log import Log
 from holdfast.model.paths import display
 from holdfast.store.open_objects import local_directory
-from holdfast.store.records import Workspace
+from holdfast.store.records import Workspace, seen_at
 from holdfast.store.store import Store
 
 if TYPE_CHECKING:
@@ -185,16 +185,25 @@ class Opener:
         except OSError:
             return catalog.find_workspace(root)
         by_identity = catalog.find_workspace_by_identity(about.st_dev, about.st_ino)
-        if by_identity is not None and (
-            by_identity.path == root or (not _is(by_identity) and identity.may_be(self._folder(by_identity), root))
+        found = catalog.find_workspace(root)
+        if (
+            by_identity is not None
+            and by_identity.path != root
+            and not (found is not None and _is(found) and identity.may_be(self._folder(found), root))
+            and not _is(by_identity)
+            and identity.may_be(self._folder(by_identity), root)
         ):
             found = by_identity
-        else:
-            found = catalog.find_workspace(root)
         if found is None:
             return None
         if (found.path, found.device, found.inode) != (root, about.st_dev, about.st_ino):
-            catalog.move_workspace(found.id, root, about.st_dev, about.st_ino)
+            other = catalog.move_workspace(found.id, root, about.st_dev, about.st_ino)
+            if other is not None:
+                _LOG.warning(
+                    "%s is another workspace than it was; the checkpoints of the one before (%s) are kept",
+                    display(root),
+                    other,
+                )
             found = found._replace(path=root, device=about.st_dev, inode=about.st_ino)
             identity.remember(self._folder(found), root)
         return found
@@ -285,6 +294,8 @@ def _make_durably(path: bytes) -> None:
 
 def _is(workspace: Workspace) -> bool:
     """True if the directory that the record names is still the one that it means."""
+    if workspace.path != seen_at(workspace.path):
+        return False
     try:
         about = os.stat(workspace.path)
     except OSError:

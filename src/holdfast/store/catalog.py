@@ -17,6 +17,7 @@ from holdfast.store.records import (
     HistoryEvent,
     Location,
     Workspace,
+    aside,
     large_blob_key,
 )
 from holdfast.store.schema import PAGE
@@ -100,16 +101,29 @@ class Catalog:
         found = self._workspaces("device = ? AND inode = ? AND live = 1", device, inode)
         return found[-1] if found else None
 
-    def move_workspace(self, workspace: WorkspaceId, path: bytes, device: int, inode: int) -> None:
-        """Note where a workspace is now. Refused (code ``exists``) if another live one has this path."""
+    def move_workspace(self, workspace: WorkspaceId, path: bytes, device: int, inode: int) -> WorkspaceId | None:
+        """Note where a workspace is now; the other live one that was said to be there, if there was one.
+
+        That one is set aside (see `records.aside`): it keeps its identity and its checkpoints, and a later move gives
+        it a path again.
+        """
         with self.database.writing() as session:
-            self._check_path_free(session, path, but=workspace)
+            other = session.one(
+                "SELECT id FROM workspaces WHERE tenant = ? AND path = ? AND live = 1 AND id <> ?",
+                (self.tenant, path, workspace),
+            )
+            if other is not None:
+                session.run(
+                    "UPDATE workspaces SET path = ? WHERE tenant = ? AND id = ?",
+                    (aside(path, other[0]), self.tenant, other[0]),
+                )
             changed = session.run(
                 "UPDATE workspaces SET path = ?, device = ?, inode = ? WHERE tenant = ? AND id = ?",
                 (path, device, inode, self.tenant, workspace),
             )
             if not changed:
                 raise NotFoundError(f"no workspace {workspace}")
+            return other[0] if other is not None else None
 
     def let_go(self, workspace: WorkspaceId) -> None:
         """Let a workspace hold nothing back from retention any more. Its checkpoints stay until they are forgotten."""

@@ -8,6 +8,7 @@ from holdfast.model.entries import Counts, compose, count_changes
 from holdfast.model.errors import RefusedError
 from holdfast.model.paths import display
 from holdfast.store.liveness import moment, uncount_root
+from holdfast.store.records import seen_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,7 +76,7 @@ def protections(session: Session, tenant: int, now: int) -> dict[CheckpointId, l
     for path, head, source in session.all(
         "SELECT path, head, source FROM workspaces WHERE tenant = ? AND live = 1 ORDER BY created_at, id", (tenant,)
     ):
-        name = display(path)
+        name = display(seen_at(path))
         if head is not None:
             protect(head, "head", name)
         if source is not None:

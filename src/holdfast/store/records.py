@@ -96,12 +96,22 @@ class Cursor(NamedTuple):
     """The event that repeated `redo` leads to; equal to ``position`` when there is nothing to redo."""
 
 
+def aside(path: bytes, workspace: WorkspaceId) -> bytes:
+    """What the catalog says for the path of a workspace at whose path another is now: no directory can have it."""
+    return seen_at(path) + b"\0" + workspace.encode()
+
+
+def seen_at(path: bytes) -> bytes:
+    """The real path where a workspace was last seen, whether or not another is there now."""
+    return path.partition(b"\0")[0]
+
+
 class Workspace(NamedTuple):
     """A directory tree that Holdfast remembers."""
 
     id: WorkspaceId
     path: bytes
-    """Its real path when last seen."""
+    """Its real path when last seen; if another live workspace is there now, as `aside` makes it."""
     device: int
     inode: int
     """Of the root directory when last seen; with them a moved workspace is recognised."""

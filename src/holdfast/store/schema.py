@@ -39,7 +39,8 @@ CREATE TABLE tenants (
 CREATE TABLE workspaces (
   tenant INTEGER NOT NULL REFERENCES tenants (number),
   id TEXT NOT NULL,                 -- 16 hex digits
-  path BLOB NOT NULL,               -- the real path when last seen, in the file system's encoding
+  path BLOB NOT NULL,               -- the real path when last seen, in the file system's encoding; then, if another
+                                    -- live workspace is there now, a zero byte and the id
   device INTEGER NOT NULL,          -- of the root directory when last seen
   inode INTEGER NOT NULL,           -- likewise
   created_at INTEGER NOT NULL,

@@ -25,6 +25,7 @@ from holdfast.store.records import (
     Workspace,
     large_blob_key,
     pack_key,
+    seen_at,
 )
 from holdfast.testing.clocks import ManualClock
 from holdfast.testing.saving import Saver, load
@@ -81,9 +82,7 @@ class CatalogContract:
         with pytest.raises(RefusedError) as refused:
             self.workspace(b"/a")
         assert refused.value.code == "exists"
-        with pytest.raises(RefusedError):
-            self.catalog.move_workspace(second.workspace, b"/a", 1, 2)
-        self.catalog.move_workspace(first.workspace, b"/a", 3, 4)  # where it is already
+        assert self.catalog.move_workspace(first.workspace, b"/a", 3, 4) is None  # where it is already
         self.catalog.let_go(first.workspace)
         assert self.catalog.find_workspace(b"/a") is None
         self.catalog.move_workspace(second.workspace, b"/a", 1, 2)
@@ -94,6 +93,21 @@ class CatalogContract:
         found = self.catalog.find_workspace(b"/a")
         assert found is not None
         assert found.id == first.workspace
+
+    def test_a_workspace_that_comes_to_the_path_of_another_sets_it_aside(self) -> None:
+        first, second = self.workspace(b"/a"), self.workspace(b"/b")
+        base = first.save(_FILES)
+        self.catalog.move_workspace(first.workspace, b"/a", 3, 4)
+        assert self.catalog.move_workspace(second.workspace, b"/a", 1, 2) == first.workspace
+        found, other = self.catalog.find_workspace(b"/a"), self.catalog.find_workspace_by_identity(3, 4)
+        assert found is not None
+        assert other is not None
+        assert (found.id, other.id, seen_at(other.path)) == (second.workspace, first.workspace, b"/a")
+        assert other.path != b"/a"
+        assert [str(reason) for reason in self.catalog.protected_by(base)] == ["the newest state of /a"]
+        assert self.catalog.move_workspace(first.workspace, b"/a", 3, 4) == second.workspace
+        assert self.catalog.workspace(first.workspace).path == b"/a"
+        assert self.catalog.move_workspace(second.workspace, b"/c", 1, 2) is None
 
     @pytest.mark.parametrize("method", ["workspace", "cursor", "let_go", "adopt"])
     def test_an_unknown_workspace_is_not_found(self, method: str) -> None:

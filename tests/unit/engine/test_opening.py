@@ -147,6 +147,60 @@ def test_a_root_replaced_by_another_directory_loses_nothing(workspace: Workspace
     assert [path.name for path in (tree.parent / "aside").iterdir()] == ["f"]
 
 
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_fork_takes_the_place_of_its_origin(tree: Path, home: Path, kept: bool) -> None:
+    fork, old = tree.parent / "try", tree.parent / "old"
+    (tree / "f").write_text("1")
+    with holdfast.init(tree, home=home) as workspace:
+        origin = workspace.id
+        first = workspace.checkpoint("base").checkpoint.id
+        forked = workspace.fork("@", fork).workspace
+    if kept:
+        tree.rename(old)
+    else:
+        shutil.rmtree(tree)
+    fork.rename(tree)
+    for _ in range(2):
+        with holdfast.open(tree, home=home) as adopted:
+            assert (adopted.id, adopted.path) == (forked, bytes(tree))
+            assert adopted.status().clean
+            assert adopted.show(first).checkpoint.label == "base"
+    if kept:
+        with holdfast.open(old, home=home) as found:
+            assert (found.id, found.path) == (origin, bytes(old))
+            assert found.status().clean
+            assert found.verify(read_data=True).ok
+        tree.rename(fork)
+        old.rename(tree)
+        assert labels(tree, home) == ["base"]
+        with holdfast.open(fork, home=home) as adopted:
+            assert adopted.id == forked
+    else:
+        with holdfast.open(tree, home=home) as adopted, pytest.raises(RefusedError, match="the newest state of") as no:
+            adopted.forget([first])
+        assert "\0" not in no.value.message
+        assert "\\0" not in no.value.message
+
+
+def test_the_origin_comes_back_to_the_path_that_its_fork_took(tree: Path, home: Path) -> None:
+    fork, old = tree.parent / "try", tree.parent / "old"
+    (tree / "f").write_text("1")
+    with holdfast.init(tree, home=home) as workspace:
+        workspace.checkpoint("base")
+        forked = workspace.fork("@", fork).workspace
+        origin = workspace.id
+    tree.rename(old)
+    fork.rename(tree)
+    with holdfast.open(tree, home=home) as adopted:
+        assert adopted.id == forked
+    tree.rename(fork)
+    old.rename(tree)
+    for path, id_ in ((tree, origin), (fork, forked)):
+        with holdfast.open(path, home=home) as found:
+            assert found.id == id_
+            assert found.verify().ok
+
+
 def test_two_homes_know_nothing_of_each_other(tree: Path, tmp_path: Path) -> None:
     (tree / "f").write_text("1")
     homes = [tmp_path / "one", tmp_path / "two"]
