@@ -50,6 +50,9 @@ def _configure_forget(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="those with this label (or pattern)",
     )
+    parser.add_argument(
+        "--gone", action="store_true", help="drop the workspaces whose directories were deleted, with all they hold"
+    )
     parser.add_argument("--dry-run", action="store_true", help="only say what would go, and why the rest stays")
 
 
@@ -59,8 +62,13 @@ def _forget(console: Console, arguments: argparse.Namespace) -> int:
     policy = _policy(arguments)
     if policy is not None and arguments.names:
         raise UsageError("either name checkpoints, or say what to keep", hint="`holdfast forget --help` shows both")
+    if arguments.gone and (policy is not None or arguments.names):
+        raise UsageError("--gone stands alone", hint="`holdfast forget --help` shows what goes together")
     with console.open() as workspace:
-        result = workspace.forget(arguments.names, policy=policy, dry_run=arguments.dry_run)
+        if arguments.gone:
+            result = workspace.forget_gone(dry_run=arguments.dry_run)
+        else:
+            result = workspace.forget(arguments.names, policy=policy, dry_run=arguments.dry_run)
     if console.json:
         console.give(encoding.forgotten(result))
     else:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.engine.results import CheckpointResult
 from holdfast.engine.upkeep import make_room
-from holdfast.model.checkpoint import Checkpoint, Kind, Provenance
+from holdfast.model.checkpoint import KINDS, Checkpoint, Kind, Provenance
 from holdfast.model.entries import Change, Counts, count_changes
-from holdfast.model.errors import QuotaError
+from holdfast.model.errors import QuotaError, UsageError
 from holdfast.model.ids import new_checkpoint_id, new_pack_id
 from holdfast.store.records import CheckpointCommit, Cursor, HistoryEvent, VanishedError, pages_key
 
@@ -47,6 +47,8 @@ def take(context: Context, request: Request, progress: Progress | None = None) -
     then given to the existing one, which becomes a manual one, unless it has a user's label already (``labelled``
     tells). Raises `StorageError`, `QuotaError`: nothing is lost then.
     """
+    if request.kind not in KINDS:
+        raise UsageError(f"there is no kind of checkpoint {request.kind!r}", hint=f"one of {', '.join(KINDS)}")
     if request.label and request.kind == "manual":
         from holdfast.engine.revisions import check_label
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from holdfast.engine.results import Forgotten
 from holdfast.engine.retention import Policy, Thinning, decide
 from holdfast.model.errors import RefusedError
+from holdfast.model.paths import display
+from holdfast.store.records import seen_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
     from holdfast.model.checkpoint import Checkpoint
     from holdfast.model.config import Settings
     from holdfast.model.ids import CheckpointId
+    from holdfast.store.records import Workspace
 
 
 def forget(
@@ -41,7 +45,7 @@ def forget(
                     f"{checkpoint.id[:12]} cannot be forgotten: it is {hard[0]}",
                     hint="take a newer checkpoint first"
                     if hard[0].kind == "head"
-                    else "forget what stands on it first",
+                    else "forget what stands on it first; `holdfast forget --gone` lets deleted workspaces go",
                     code="protected",
                 )
         kept: list[tuple[Checkpoint, Sequence[str]]] = []
@@ -50,6 +54,43 @@ def forget(
     if not dry_run:
         removed = context.catalog.forget([checkpoint.id for checkpoint in removed])
     return Forgotten(removed, kept, dry_run)
+
+
+def forget_gone(context: Context, *, dry_run: bool = False) -> Forgotten:
+    """Let every workspace of the home go whose directory was deleted, and forget its checkpoints.
+
+    Those that something else stands on stay, as does the workspace that is open. A directory that may lie on a file
+    system that is not mounted now is not taken for deleted.
+    """
+    catalog = context.catalog
+    removed: list[Checkpoint] = []
+    kept: list[tuple[Checkpoint, Sequence[str]]] = []
+    for workspace in catalog.workspaces():
+        if not workspace.live or workspace.id == context.workspace.id or not _deleted(workspace):
+            continue
+        if not dry_run:
+            catalog.let_go(workspace.id)
+        mine = display(seen_at(workspace.path))
+        protections = catalog.protections()
+        going: list[Checkpoint] = []
+        for checkpoint in catalog.checkpoints(workspace.id):
+            reasons = [one for one in protections.get(checkpoint.id, ()) if one.hard and one.by != mine]
+            if reasons:
+                kept.append((checkpoint, [str(one) for one in reasons]))
+            else:
+                going.append(checkpoint)
+        removed += going if dry_run else catalog.forget([checkpoint.id for checkpoint in going])
+    return Forgotten(removed, kept, dry_run)
+
+
+def _deleted(workspace: Workspace) -> bool:
+    """True if the directory is gone from a file system that is there."""
+    if workspace.path != seen_at(workspace.path) or os.path.lexists(workspace.path):
+        return False
+    above = os.path.dirname(workspace.path)
+    while not os.path.isdir(above):
+        above = os.path.dirname(above)
+    return os.stat(above).st_dev == workspace.device
 
 
 def thinning(settings: Settings) -> Thinning:

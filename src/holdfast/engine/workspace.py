@@ -409,6 +409,16 @@ class Workspace:
 
         return forget(self._context, [self.resolve(name) for name in names], policy=policy, dry_run=dry_run)
 
+    def forget_gone(self, *, dry_run: bool = False) -> Forgotten:
+        """Let the workspaces of the home go whose directories were deleted, and forget their checkpoints.
+
+        What something else stands on stays. Until then a deleted workspace can be brought back by `restore` at its
+        path.
+        """
+        from holdfast.engine.forget import forget_gone
+
+        return forget_gone(self._context, dry_run=dry_run)
+
     def gc(self, *, grace: float | None = None, progress: Progress | None = None) -> Collected:
         """Delete what nothing has needed for ``grace`` seconds (None: ``gc.grace``). Interruptible at any point
         (I11).

@@ -371,6 +371,8 @@ class Catalog:
                     code="moved",
                     hint="run the command again",
                 )
+            if not session.one("SELECT 1 FROM checkpoints WHERE tenant = ? AND id = ?", (self.tenant, head)):
+                raise NotFoundError(f"the checkpoint {head} was forgotten meanwhile")
             seq = commits.append_event(session, self.tenant, workspace, event)
             at = seq if position is None else position
             cursor = Cursor(head, at, at if redo_tip is None else redo_tip)

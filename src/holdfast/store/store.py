@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from holdfast.model.errors import StorageError
+from holdfast.model.errors import IntegrityError, StorageError
+from holdfast.model.paths import display
 from holdfast.store.catalog import Catalog
 from holdfast.store.database import SqliteDatabase
 from holdfast.store.open_objects import open_objects
@@ -69,6 +70,7 @@ class Store:
             os.makedirs(folder, mode=0o700, exist_ok=True)
         except OSError as error:
             raise StorageError(f"cannot make the directory {os.fsdecode(home)}: {error.strerror}") from error
+        _refuse_lost_catalog(folder)
         objects = open_objects(settings.store.url or folder + b"/" + OBJECTS, random=random)
         database = SqliteDatabase(
             folder + b"/" + CATALOG, MIGRATIONS, application_id=APPLICATION_ID, timeout=settings.lock.timeout
@@ -160,6 +162,22 @@ class Store:
     def __exit__(self, *_: object) -> None:
         """Close it."""
         self.close()
+
+
+def _refuse_lost_catalog(folder: bytes) -> None:
+    """Raise `IntegrityError` if there are objects and no catalog: a new one would call all of them dead."""
+    if os.path.lexists(folder + b"/" + CATALOG):
+        return
+    try:
+        with os.scandir(folder + b"/" + OBJECTS + b"/packs") as tenants:
+            lost = next(tenants, None) is not None
+    except OSError:
+        return
+    if lost:
+        raise IntegrityError(
+            f"{display(folder)} holds packs, but its catalog ({CATALOG.decode()}) is missing; nothing was touched",
+            hint=f"put {CATALOG.decode()} back from a copy, or move {OBJECTS.decode()}/ away to begin anew",
+        )
 
 
 class _StoredPages:
