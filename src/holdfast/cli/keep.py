@@ -51,7 +51,7 @@ def _configure_forget(parser: argparse.ArgumentParser) -> None:
         help="those with this label (or pattern)",
     )
     parser.add_argument(
-        "--gone", action="store_true", help="drop the workspaces whose directories were deleted, with all they hold"
+        "--gone", action="store_true", help="drop all workspaces of the home whose directories are gone"
     )
     parser.add_argument("--dry-run", action="store_true", help="only say what would go, and why the rest stays")
 

@@ -63,18 +63,20 @@ def forget_gone(context: Context, *, dry_run: bool = False) -> Forgotten:
     system that is not mounted now is not taken for deleted.
     """
     catalog = context.catalog
+    gone = [one for one in catalog.workspaces() if one.id != context.workspace.id and _deleted(one)]
+    if not dry_run:
+        for workspace in gone:
+            if workspace.live:
+                catalog.let_go(workspace.id)
+    # None of them protects anything any more, least of all one another.
+    silent = {display(seen_at(workspace.path)) for workspace in gone}
+    protections = catalog.protections()
     removed: list[Checkpoint] = []
     kept: list[tuple[Checkpoint, Sequence[str]]] = []
-    for workspace in catalog.workspaces():
-        if not workspace.live or workspace.id == context.workspace.id or not _deleted(workspace):
-            continue
-        if not dry_run:
-            catalog.let_go(workspace.id)
-        mine = display(seen_at(workspace.path))
-        protections = catalog.protections()
+    for workspace in gone:
         going: list[Checkpoint] = []
         for checkpoint in catalog.checkpoints(workspace.id):
-            reasons = [one for one in protections.get(checkpoint.id, ()) if one.hard and one.by != mine]
+            reasons = [one for one in protections.get(checkpoint.id, ()) if one.hard and one.by not in silent]
             if reasons:
                 kept.append((checkpoint, [str(one) for one in reasons]))
             else:

@@ -9,7 +9,7 @@ from holdfast.model.errors import IntegrityError, StorageError
 from holdfast.model.paths import display
 from holdfast.store.catalog import Catalog
 from holdfast.store.database import SqliteDatabase
-from holdfast.store.open_objects import open_objects
+from holdfast.store.open_objects import local_directory, open_objects
 from holdfast.store.schema import APPLICATION_ID, MIGRATIONS
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Store:
             os.makedirs(folder, mode=0o700, exist_ok=True)
         except OSError as error:
             raise StorageError(f"cannot make the directory {os.fsdecode(home)}: {error.strerror}") from error
-        _refuse_lost_catalog(folder)
+        _refuse_lost_catalog(folder, local_directory(settings.store.url or folder + b"/" + OBJECTS))
         objects = open_objects(settings.store.url or folder + b"/" + OBJECTS, random=random)
         database = SqliteDatabase(
             folder + b"/" + CATALOG, MIGRATIONS, application_id=APPLICATION_ID, timeout=settings.lock.timeout
@@ -164,20 +164,25 @@ class Store:
         self.close()
 
 
-def _refuse_lost_catalog(folder: bytes) -> None:
-    """Raise `IntegrityError` if there are objects and no catalog: a new one would call all of them dead."""
-    if os.path.lexists(folder + b"/" + CATALOG):
+def _refuse_lost_catalog(folder: bytes, objects: bytes | None) -> None:
+    """Raise `IntegrityError` if there are objects and no catalog: a new one would call all of them dead.
+
+    Told of a directory of this machine only (None: they are elsewhere).
+    """
+    if objects is None or os.path.lexists(folder + b"/" + CATALOG):
         return
-    try:
-        with os.scandir(folder + b"/" + OBJECTS + b"/packs") as tenants:
-            lost = next(tenants, None) is not None
-    except OSError:
-        return
-    if lost:
-        raise IntegrityError(
-            f"{display(folder)} holds packs, but its catalog ({CATALOG.decode()}) is missing; nothing was touched",
-            hint=f"put {CATALOG.decode()} back from a copy, or move {OBJECTS.decode()}/ away to begin anew",
-        )
+    for kind in (b"packs", b"blobs", b"checkpoints"):
+        try:
+            with os.scandir(objects + b"/" + kind) as tenants:
+                lost = next(tenants, None) is not None
+        except OSError:
+            continue
+        if lost:
+            raise IntegrityError(
+                f"{display(objects)} holds objects, but their catalog {display(folder)}/{CATALOG.decode()} is missing; "
+                "nothing was touched",
+                hint=f"put {CATALOG.decode()} back from a copy, or name another store.url to begin anew",
+            )
 
 
 class _StoredPages:

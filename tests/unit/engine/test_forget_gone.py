@@ -68,17 +68,22 @@ def test_the_workspace_that_is_open_is_not_among_them(
     assert (tree / "file").read_text() == "first\n"
 
 
-def test_objects_without_a_catalog_are_not_taken_for_a_new_home(tree: Path, home: Path) -> None:
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_objects_without_a_catalog_are_not_taken_for_a_new_home(
+    tree: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: bool
+) -> None:
+    place = tmp_path / "elsewhere" if elsewhere else home / "objects"
+    monkeypatch.setenv("HOLDFAST_STORE_URL", str(place))
     (tree / "file").write_text("kept\n")
     with holdfast.init(tree, home=home) as workspace:
         workspace.checkpoint()
-    objects = sorted(path for path in (home / "objects").rglob("*") if path.is_file())
+    objects = sorted(path for path in place.rglob("*") if path.is_file())
     for path in home.glob("catalog.db*"):
         path.rename(path.with_name("aside-" + path.name))
     for attempt in (holdfast.open, holdfast.init):
         with pytest.raises(IntegrityError, match="is missing"):
             attempt(tree, home=home)
-    assert sorted(path for path in (home / "objects").rglob("*") if path.is_file()) == objects
+    assert sorted(path for path in place.rglob("*") if path.is_file()) == objects
     for path in home.glob("aside-*"):
         path.rename(path.with_name(path.name.removeprefix("aside-")))
     with holdfast.open(tree, home=home) as workspace:
@@ -88,3 +93,21 @@ def test_objects_without_a_catalog_are_not_taken_for_a_new_home(tree: Path, home
 def test_an_unknown_kind_is_refused(workspace: Workspace) -> None:
     with pytest.raises(UsageError, match="kind"):
         workspace.checkpoint(kind="zzz")  # type: ignore[arg-type]
+
+
+def test_an_origin_and_its_fork_go_together(workspace: Workspace, tree: Path, tmp_path: Path, home: Path) -> None:
+    (tree / "file").write_text("kept\n")
+    workspace.checkpoint()
+    for name in ("origin", "fork"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "fork").rmdir()
+    with holdfast.init(tmp_path / "origin", home=home) as origin:
+        (tmp_path / "origin/file").write_text("gone\n")
+        origin.checkpoint()
+        origin.fork("@", tmp_path / "fork")
+    for name in ("origin", "fork"):
+        shutil.rmtree(tmp_path / name)
+    planned = {checkpoint.id for checkpoint in workspace.forget_gone(dry_run=True).removed}
+    assert {checkpoint.id for checkpoint in workspace.forget_gone().removed} == planned
+    assert [checkpoint.workspace for checkpoint in workspace.log(everything=True).checkpoints] == [workspace.id]
+    assert not workspace.forget_gone().removed
