@@ -185,9 +185,7 @@ class Noting(FaultyDisk):
         self._note("sync directory", path)
 
 
-def test_i4_packs_are_durable_before_pages_and_pages_before_the_commit(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_i4_packs_are_durable_before_pages_and_pages_before_the_commit(place: Place) -> None:
     place.history_tree()
     events: list[tuple[str, str]] = []
 
@@ -201,8 +199,8 @@ def test_i4_packs_are_durable_before_pages_and_pages_before_the_commit(
             return cursor
 
     connect = sqlite3.connect
-    monkeypatch.setattr(sqlite3, "connect", lambda *a, **k: connect(*a, **{**k, "factory": Recorded}))
-    with place.init() as workspace:
+    recording = mock.patch.object(sqlite3, "connect", lambda *a, **k: connect(*a, **{**k, "factory": Recorded}))
+    with recording, place.init() as workspace:
         objects = workspace._context.store.objects
         assert isinstance(objects, LocalObjects)
         objects.disk = Noting(events)

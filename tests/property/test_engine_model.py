@@ -174,7 +174,8 @@ class Model(RuleBasedStateMachine):
         assert not result.skipped
         rescue = self._saved_first()
         assert self.kept[result.rescue or ""] == self._before
-        self._push(checkpoint)
+        if checkpoint != self.head:  # to stand where it stands already is no event
+            self._push(checkpoint)
         assert self._now() == self.kept[checkpoint]
         return multiple() if rescue is None else rescue
 
