@@ -12,6 +12,7 @@ import sqlite3
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 
