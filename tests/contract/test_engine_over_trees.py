@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from holdfast.engine.results import RestoreResult
-    from holdfast.files.tree import Applied, Lookup, Scan, Tree
+    from holdfast.files.tree import Applied, Lookup, Saved, Scan, Tree
     from holdfast.model.entries import Change, Entry
     from holdfast.model.ids import Hash
     from holdfast.model.sinks import BlobSink, Content, Progress
@@ -69,11 +69,12 @@ class Meddled:
         *,
         base: Hash | None = None,
         lookup: Lookup | None = None,
+        saved: Saved | None = None,
         full_hash: bool = False,
         progress: Progress | None = None,
     ) -> Scan:
         self.calls.append("scan")
-        return self._tree.scan(sink, base=base, lookup=lookup, full_hash=full_hash, progress=progress)
+        return self._tree.scan(sink, base=base, lookup=lookup, saved=saved, full_hash=full_hash, progress=progress)
 
     def make_root(self) -> None:
         self._tree.make_root()

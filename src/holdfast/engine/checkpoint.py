@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from holdfast.engine.changes import saved_in
 from holdfast.engine.results import CheckpointResult
 from holdfast.engine.upkeep import make_room
 from holdfast.model.checkpoint import KINDS, Checkpoint, Kind, Provenance
@@ -86,7 +87,11 @@ def _attempt(
     writer = context.store.writer()
     try:
         scan = context.tree.scan(
-            writer, base=None if parent is None else parent.root, full_hash=full_hash, progress=progress
+            writer,
+            base=None if parent is None else parent.root,
+            saved=saved_in(context, parent),
+            full_hash=full_hash,
+            progress=progress,
         )
         unchanged = parent is not None and scan.base is not None and not scan.changes
         built, changes = (None, None) if unchanged else _manifest(context, parent, scan)

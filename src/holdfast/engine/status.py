@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.engine import journal as journals
+from holdfast.engine.changes import saved_in
 from holdfast.engine.results import Status
 from holdfast.files.scan import HashSink
 from holdfast.store import manifest
@@ -39,7 +40,7 @@ def present(context: Context) -> Present:
     catalog = context.catalog
     head_id = catalog.cursor(context.workspace.id).head
     head = None if head_id is None else catalog.checkpoint(head_id)
-    scan = context.tree.scan(HashSink(), base=None if head is None else head.root)
+    scan = context.tree.scan(HashSink(), base=None if head is None else head.root, saved=saved_in(context, head))
     if head is not None and scan.base is not None:
         if not scan.changes:
             context.tree.settle(head.root)

@@ -12,7 +12,7 @@ from holdfast.files.ignore import CHECKPOINTIGNORE, GITIGNORE, IgnoreSources
 from holdfast.files.index import StatIndex, load
 from holdfast.files.knowledge import Findings, Trust
 from holdfast.files.rooted import Root, open_root
-from holdfast.files.scan import HashSink, Scanner, open_directory
+from holdfast.files.scan import REPLACED, HashSink, Scanner, open_directory
 from holdfast.files.tree import Scan
 from holdfast.model.entries import Entry, NotCaptured
 from holdfast.model.errors import HoldfastError, NotFoundError, StorageError, room_hint
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from holdfast.files.gitconfig import User
     from holdfast.files.ignore import DirectoryRules
     from holdfast.files.index import Known, Signature
-    from holdfast.files.tree import Applied, Lookup
+    from holdfast.files.tree import Applied, Lookup, Saved
     from holdfast.model.entries import Change
     from holdfast.model.ids import Hash
     from holdfast.model.sinks import BlobSink, Content, Progress
@@ -100,6 +100,7 @@ class LocalTree:
         *,
         base: Hash | None = None,
         lookup: Lookup | None = None,
+        saved: Saved | None = None,
         full_hash: bool = False,
         progress: Progress | None = None,
     ) -> Scan:
@@ -135,7 +136,7 @@ class LocalTree:
                 self._findings = Findings()
                 if self._excluded is not None:
                     self._excluded.refresh()
-            scanner = self._scanner(sink, trust, lookup, progress)
+            scanner = self._scanner(sink, trust, lookup, saved, progress)
             if whole:
                 self._scan_all(scanner, fd, outer)
             else:
@@ -154,7 +155,14 @@ class LocalTree:
             return Scan(base, changes, not_captured, scanner.files_read)
         return Scan(None, dict(index.entries()), not_captured, scanner.files_read)
 
-    def _scanner(self, sink: BlobSink, trust: Trust, lookup: Lookup | None, progress: Progress | None) -> Scanner:
+    def _scanner(
+        self,
+        sink: BlobSink,
+        trust: Trust,
+        lookup: Lookup | None,
+        saved: Saved | None,
+        progress: Progress | None,
+    ) -> Scanner:
         inside = self.root.rstrip(b"/") + b"/"
         paths = frozenset(path[len(inside) :].rstrip(b"/") for path in self._never if path.startswith(inside))
         places: set[tuple[int, int]] = set()
@@ -175,6 +183,7 @@ class LocalTree:
             never_paths=paths,
             never=frozenset(places),
             lookup=lookup,
+            saved=saved,
             progress=progress,
         )
 
@@ -207,10 +216,14 @@ class LocalTree:
             recursive = path in whole
             try:
                 directory = open_directory(fd, path)
-            except OSError:
+            except OSError as error:
                 # Its parent knows what became of it.
                 todo.append(path.rpartition(b"/")[0])
-                scanner.forget(path)
+                if error.errno in REPLACED:
+                    scanner.forget(path)
+                else:
+                    scanner.lose(path, error)
+                    done.append(path)
                 continue
             if recursive:
                 done.append(path)

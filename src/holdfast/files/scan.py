@@ -33,12 +33,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from holdfast.files.knowledge import Findings, Trust
-    from holdfast.files.tree import Lookup
+    from holdfast.files.tree import Lookup, Saved
     from holdfast.model.entries import Entry
     from holdfast.model.sinks import BlobSink, Progress
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 SWAPPED = "unstable: it was replaced while it was looked at"
+KEPT = "; what was saved of it before stays"
+"""Goes on from the reason why something could not be looked at."""
+
+REPLACED = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ELOOP))
+"""Errors that say that there is no such directory."""
 
 _NO_HASH = bytes(HASH_BYTES)
 _MAX_DESCRIPTORS = 64
@@ -78,6 +83,7 @@ class Scanner:
         never_paths: frozenset[bytes] = frozenset(),
         never: frozenset[tuple[int, int]] = frozenset(),
         lookup: Lookup | None = None,
+        saved: Saved | None = None,
         progress: Progress | None = None,
     ) -> None:
         self.files_read = 0
@@ -90,6 +96,7 @@ class Scanner:
         self._never_paths = never_paths
         self._never = never
         self._lookup = lookup
+        self._saved = saved
         self._progress = progress
         self._seen = 0
         self._reported = 0
@@ -133,7 +140,7 @@ class Scanner:
         if inner in self._never_paths:
             return -1
         if len(inner) > MAX_PATH_BYTES:
-            self._lose(inner, f"path too long: {len(inner)} bytes")
+            self._list(inner, f"path too long: {len(inner)} bytes")
             return -1
         try:
             if at not in descriptors:
@@ -143,8 +150,7 @@ class Scanner:
             self.forget(inner)
             return -1
         except OSError as error:
-            swapped = error.errno in (errno.ENOTDIR, errno.ELOOP)
-            self._lose(inner, SWAPPED if swapped else reading.failure(error))
+            self.lose(inner, error)
             return -1
         if self._never:
             about = os.fstat(fd)
@@ -154,7 +160,25 @@ class Scanner:
                 return -1
         return fd
 
-    def _lose(self, path: bytes, reason: str) -> None:
+    def lose(self, path: bytes, error: OSError) -> None:
+        """Write down that the directory ``path`` could not be opened or listed, and keep what was saved below it."""
+        if error.errno in REPLACED:
+            self._list(path, SWAPPED)
+            return
+        self._list(path, reading.failure(error))
+        below = path + b"/"
+        kept = [item for item in self._saved(path) if item[0].startswith(below)] if self._saved is not None else []
+        for inner, entry in kept:
+            self._index.put(inner, entry, _unseen(entry), racy=True)
+            parent = inner
+            while parent != path and (parent := parent.rpartition(b"/")[0]) not in self.visited:
+                self.visited.add(parent)
+        self._index.close()
+        if kept:
+            self._findings.not_captured[path] += KEPT
+
+    def _list(self, path: bytes, reason: str) -> None:
+        """Write down that nothing of the directory ``path`` is captured."""
         if not path:
             raise StorageError(f"the workspace's root is {reason}")
         self.forget(path)
@@ -179,7 +203,7 @@ class Scanner:
             try:
                 listing.fill(fd)
             except OSError as error:
-                self._lose(path, reading.failure(error))
+                self.lose(path, error)
                 return above, []
             rules = self._rules(fd, path, above, listing.has(_GITIGNORE), listing.has(_CHECKPOINTIGNORE))
             key = listing.key(rules.fingerprint)
@@ -203,8 +227,10 @@ class Scanner:
             elif old is not None:
                 listing.decide_new(path, rules, old)
         except OSError as error:
-            self._lose(path, reading.failure(error))
+            self.lose(path, error)
             return rules, []
+        if self._findings.not_captured.pop(path, None) is not None:
+            self._findings.again.discard(path)
         self._compare(fd, path, rules, listing, old, record, moment)
         self._count(len(listing.names))
         return rules, self._onward(path, listing, recursive)
@@ -276,6 +302,8 @@ class Scanner:
                 found = reading.capture(
                     fd, name, raw, moment, self._sink, self._previous(inner, before), self._max_file_bytes
                 )
+            if found is not None and found.flag == FAILED:
+                found = self._as_saved(inner, found)
             if found is None:
                 if before is not None:
                     notes.append((inner, before, None))
@@ -304,6 +332,13 @@ class Scanner:
             self._index.directories[path] = new
             self._index.changed = True
 
+    def _as_saved(self, path: bytes, failed: reading.Captured) -> reading.Captured:
+        """What stands for the file ``path``, which could not be read: what was saved of it before, if anything was."""
+        entry = None if self._saved is None else dict(self._saved(path)).get(path)
+        if entry is None:
+            return failed
+        return reading.Captured(_unseen(entry), RACY, entry.hash, f"{failed.reason}{KEPT}")
+
     def _previous(self, path: bytes, before: Entry | None) -> Hash | None:
         """The hash of the version before, for the sink to encode against: one that is stored already."""
         earlier = self._index.delta.get(path)
@@ -318,6 +353,11 @@ class Scanner:
         if self._progress is not None and self._seen - self._reported >= _PROGRESS_EVERY:
             self._reported = self._seen
             self._progress("scan", self._seen, 0)
+
+
+def _unseen(entry: Entry) -> Signature:
+    """A signature for an ``entry`` of something that was not looked at: that of no file."""
+    return Signature(0, 0, entry.size, 0, entry.mode)
 
 
 def open_directory(root_fd: int, path: bytes) -> int:

@@ -50,6 +50,7 @@ class Tree(Protocol):
         *,
         base: Hash | None = None,
         lookup: Lookup | None = None,
+        saved: Saved | None = None,
         full_hash: bool = False,
         progress: Progress | None = None,
     ) -> Scan:
@@ -59,7 +60,9 @@ class Tree(Protocol):
         instead; it answers relative to ``base`` only if it is sure. ``lookup`` gives the base manifest's entry of a
         path, for the tree to name the earlier version to the sink. ``full_hash`` distrusts every remembered hash.
 
-        A file that vanishes, cannot be read or does not hold still is in ``not_captured``; the scan goes on.
+        A file that vanishes, cannot be read or does not hold still is in ``not_captured``; the scan goes on. What could
+        not be looked at, a directory with all below it included, is held to be what ``saved`` gives for it: that it
+        cannot be read does not mean that it was deleted.
         Raises `NotFoundError` if the root itself is gone. Nothing in the tree is changed.
         """
         ...
@@ -122,4 +125,12 @@ class Lookup(Protocol):
 
     def __call__(self, path: bytes) -> Entry | None:
         """The entry at ``path``."""
+        ...
+
+
+class Saved(Protocol):
+    """Gives what the manifest that was saved last holds."""
+
+    def __call__(self, path: bytes, /) -> Iterable[tuple[bytes, Entry]]:
+        """Every entry that is at ``path`` or below it, with its own path."""
         ...

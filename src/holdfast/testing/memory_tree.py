@@ -16,7 +16,7 @@ from holdfast.model.sinks import CHUNK_BYTES, SMALL_BLOB_BYTES
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from holdfast.files.tree import Lookup
+    from holdfast.files.tree import Lookup, Saved
     from holdfast.model.sinks import BlobSink, Content, Progress
 
 IGNORED_SUFFIX = b".pid"
@@ -95,6 +95,7 @@ class MemoryTree:
         *,
         base: Hash | None = None,
         lookup: Lookup | None = None,
+        saved: Saved | None = None,  # noqa: ARG002 - everything can be read
         full_hash: bool = False,
         progress: Progress | None = None,
     ) -> Scan:

@@ -1,0 +1,190 @@
+"""What cannot be read was not deleted: what was saved of it stays, is said, and is neither overwritten nor removed."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+import holdfast
+from holdfast.files.dirty import Dirty
+from holdfast.files.local import LocalTree
+from holdfast.files.scan import HashSink
+from holdfast.model.ids import Hash
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast.engine.workspace import Workspace
+    from holdfast.model.entries import Entry
+
+KEPT = "unreadable: Permission denied; what was saved of it before stays"
+
+
+class Ground(NamedTuple):
+    """A workspace of somebody who may not read everything."""
+
+    workspace: Workspace
+    tree: Path
+
+    def missed(self) -> dict[bytes, str]:
+        return dict(self.workspace.status().not_captured)
+
+
+def obey_permissions(yes: bool) -> None:
+    """Let permissions hold for root as for everybody (this thread), or take that back: capset(2)."""
+    header = (ctypes.c_uint32 * 2)(0x20080522, 0)
+    sets = (ctypes.c_uint32 * 6)()
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert not libc.capget(header, sets)
+    overriding = 1 << 1 | 1 << 2  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+    sets[0] = sets[0] & ~overriding if yes else sets[0] | sets[1] & overriding
+    assert not libc.capset(header, sets)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Path]:
+    """A directory of somebody who may not read everything."""
+    obey_permissions(True)
+    yield tmp_path
+    obey_permissions(False)
+    for at, names, _ in os.walk(tmp_path):
+        for name in names:
+            os.chmod(os.path.join(at, name), 0o700)
+
+
+@pytest.fixture
+def ground(place: Path) -> Iterator[Ground]:
+    tree = place / "tree"
+    (tree / "locked/deep").mkdir(parents=True)
+    (tree / "locked/deep/inside").write_bytes(b"inside")
+    (tree / "locked/file").write_bytes(b"file")
+    (tree / "secret").write_bytes(b"secret")
+    (tree / "open").write_bytes(b"open")
+    with holdfast.init(tree, home=place / "home") as workspace:
+        workspace.checkpoint("first")
+        yield Ground(workspace, tree)
+    with holdfast.open(tree, home=place / "home") as workspace:
+        assert workspace.verify(read_data=True).ok
+
+
+@pytest.mark.parametrize("mode", [0, 0o100, 0o400], ids=["closed", "no-list", "no-search"])
+@pytest.mark.parametrize("lost", [False, True], ids=["index", "no-index"])
+def test_i5_a_directory_that_cannot_be_read_is_as_it_was_saved(ground: Ground, mode: int, lost: bool) -> None:
+    (ground.tree / "locked").chmod(mode)
+    (ground.tree / "secret").chmod(0)
+    if lost:
+        (Path(os.fsdecode(ground.workspace.folder)) / "index").unlink()
+        reopened = holdfast.open(ground.tree, home=os.fsdecode(ground.workspace.home))
+        ground = Ground(reopened, ground.tree)
+    with ground.workspace:
+        assert ground.missed() == {b"locked": KEPT, b"secret": KEPT}
+        assert not ground.workspace.status().changes
+        assert not ground.workspace.checkpoint().created
+        (ground.tree / "open").write_bytes(b"edited")
+        made = ground.workspace.checkpoint()
+        assert tuple(made.checkpoint.changes) == (0, 1, 0)
+        assert dict(made.not_captured) == {b"locked": KEPT, b"secret": KEPT}
+        assert b"".join(ground.workspace.cat("@", "locked/deep/inside")) == b"inside"
+        (ground.tree / "locked").chmod(0o700)
+        (ground.tree / "secret").chmod(0o644)
+        (ground.tree / "locked/deep/inside").unlink()
+        (ground.tree / "locked/file").write_bytes(b"more")
+        found = ground.workspace.checkpoint()
+        assert [change.path for change in ground.workspace.show().changes] == [b"locked/deep/inside", b"locked/file"]
+        assert not found.not_captured
+
+
+def test_what_was_never_saved_is_only_said(ground: Ground) -> None:
+    (ground.tree / "new").mkdir()
+    (ground.tree / "new").chmod(0)
+    (ground.tree / "fresh").touch(0)
+    assert ground.missed() == dict.fromkeys((b"fresh", b"new"), "unreadable: Permission denied")
+    assert not ground.workspace.checkpoint().created
+
+
+def test_changes_that_were_seen_and_not_saved_are_not_claimed(ground: Ground) -> None:
+    (ground.tree / "locked/file").write_bytes(b"seen by status, stored by nobody")
+    (ground.tree / "locked/another").write_bytes(b"as well")
+    assert len(ground.workspace.status().changes) == 2
+    (ground.tree / "locked").chmod(0)
+    (ground.tree / "open").write_bytes(b"edited")
+    assert tuple(ground.workspace.checkpoint().checkpoint.changes) == (0, 1, 0)
+    (ground.tree / "locked").chmod(0o700)
+    assert tuple(ground.workspace.checkpoint().checkpoint.changes) == (1, 1, 0)
+
+
+def test_a_directory_in_place_of_a_file_and_the_other_way_round(ground: Ground) -> None:
+    (ground.tree / "secret").unlink()
+    (ground.tree / "secret").mkdir(0)
+    (ground.tree / "locked").rename(ground.tree / "away")
+    (ground.tree / "locked").touch(0)
+    changes = {(change.path, change.after is None) for change in ground.workspace.status().changes}
+    assert {(b"secret", True), (b"locked/file", True), (b"locked/deep/inside", True)} <= changes
+
+
+@pytest.mark.parametrize("mode", [0, 0o100, 0o400], ids=["closed", "no-list", "no-search"])
+def test_i5_a_restore_leaves_alone_what_nobody_has_seen(ground: Ground, mode: int) -> None:
+    workspace, tree = ground
+    shutil.rmtree(tree / "locked")
+    (tree / "secret").unlink()
+    workspace.checkpoint("without")
+    workspace.restore("first")
+    (tree / "locked/file").write_bytes(b"nobody has seen this")
+    (tree / "secret").write_bytes(b"nor this")
+    (tree / "locked").chmod(mode)
+    (tree / "secret").chmod(0)
+    result = workspace.restore("without")
+    (tree / "locked").chmod(0o700)
+    (tree / "secret").chmod(0o600)
+    assert (tree / "locked/file").read_bytes() == b"nobody has seen this"
+    assert (tree / "secret").read_bytes() == b"nor this"
+    assert {b"locked/file", b"secret"} <= {item.path for item in result.skipped}
+
+
+class Named:
+    """A source of dirty paths that says what it was told."""
+
+    def __init__(self) -> None:
+        self.paths: set[bytes] = set()
+
+    def drain(self) -> Dirty:
+        paths, self.paths = self.paths, set()
+        return Dirty(False, frozenset(paths))
+
+
+def test_a_scan_of_what_is_dirty_keeps_it_too(place: Path) -> None:
+    root = place / "tree"
+    (root / "a/b").mkdir(parents=True)
+    for path in ("a/b/f", "a/g", "h"):
+        (root / path).write_bytes(b"x")
+    dirty = Named()
+    tree = LocalTree(bytes(root), dirty=dirty)
+    base = Hash(b"0123456789abcdef")
+    first = {path: entry for path, entry in tree.scan(HashSink()).changes.items() if entry is not None}
+    tree.settle(base)
+
+    def saved(path: bytes) -> list[tuple[bytes, Entry]]:
+        return [item for item in first.items() if item[0] == path or item[0].startswith(path + b"/")]
+
+    def look(*paths: bytes) -> tuple[dict[bytes, Entry | None], dict[bytes, str]]:
+        dirty.paths.update(paths)
+        scan = tree.scan(HashSink(), base=base, saved=saved)
+        return scan.changes, dict(scan.not_captured)
+
+    (root / "a/b").chmod(0)
+    (root / "h").chmod(0)
+    assert look(b"a/b", b"h") == ({}, {b"a/b": KEPT, b"h": KEPT})
+    assert look() == ({}, {b"a/b": KEPT, b"h": KEPT})
+    (root / "a").chmod(0)
+    assert look(b"a", b"a/b/f") == ({}, {b"a": KEPT, b"h": KEPT})
+    (root / "a").chmod(0o700)
+    assert look(b"a") == ({}, {b"a/b": KEPT, b"h": KEPT})
+    (root / "a/b").chmod(0o700)
+    (root / "a/b/f").unlink()
+    (root / "h").chmod(0o644)
+    assert look() == ({b"a/b/f": None}, {})
