@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from holdfast.model.checkpoint import Checkpoint, Provenance
 from holdfast.model.entries import Counts, NotCaptured
-from holdfast.model.errors import NotFoundError, RefusedError
+from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError
 from holdfast.store import commits, forgetting
+from holdfast.store.checksums import CHECKPOINTS, TENANTS, WORKSPACES, changing, damaged, set_checksum
 from holdfast.store.liveness import chunks, count_root, moment, slots, uncount_root
 from holdfast.store.records import (
     DELTA_OVERHEAD,
@@ -80,6 +81,7 @@ class Catalog:
                 f"INSERT INTO workspaces (tenant, {_WORKSPACE}) VALUES {slots(8)}",
                 (self.tenant, *workspace[:6], int(workspace.live)),
             )
+            set_checksum(session, WORKSPACES, self.tenant, workspace.id)
 
     def workspace(self, workspace: WorkspaceId) -> Workspace:
         """One workspace; raises `NotFoundError` if there is none of this id."""
@@ -113,14 +115,16 @@ class Catalog:
                 (self.tenant, path, workspace),
             )
             if other is not None:
-                session.run(
-                    "UPDATE workspaces SET path = ? WHERE tenant = ? AND id = ?",
-                    (aside(path, other[0]), self.tenant, other[0]),
+                with changing(session, WORKSPACES, self.tenant, other):
+                    session.run(
+                        "UPDATE workspaces SET path = ? WHERE tenant = ? AND id = ?",
+                        (aside(path, other[0]), self.tenant, other[0]),
+                    )
+            with changing(session, WORKSPACES, self.tenant, [workspace]):
+                changed = session.run(
+                    "UPDATE workspaces SET path = ?, device = ?, inode = ? WHERE tenant = ? AND id = ?",
+                    (path, device, inode, self.tenant, workspace),
                 )
-            changed = session.run(
-                "UPDATE workspaces SET path = ?, device = ?, inode = ? WHERE tenant = ? AND id = ?",
-                (path, device, inode, self.tenant, workspace),
-            )
             if not changed:
                 raise NotFoundError(f"no workspace {workspace}")
             return other[0] if other is not None else None
@@ -128,7 +132,7 @@ class Catalog:
     def let_go(self, workspace: WorkspaceId) -> None:
         """Let a workspace hold nothing back from retention any more. Its checkpoints stay until they are forgotten."""
         with self.database.writing() as session:
-            if not session.run("UPDATE workspaces SET live = 0 WHERE tenant = ? AND id = ?", (self.tenant, workspace)):
+            if not self._set_live(session, workspace, live=False):
                 raise NotFoundError(f"no workspace {workspace}")
 
     def adopt(self, workspace: WorkspaceId) -> None:
@@ -138,7 +142,7 @@ class Catalog:
             if row is None:
                 raise NotFoundError(f"no workspace {workspace}")
             self._check_path_free(session, row[0], but=workspace)
-            session.run("UPDATE workspaces SET live = 1 WHERE tenant = ? AND id = ?", (self.tenant, workspace))
+            self._set_live(session, workspace, live=True)
 
     def cursor(self, workspace: WorkspaceId) -> Cursor:
         """Where a workspace stands in its history; raises `NotFoundError` if there is no such workspace."""
@@ -216,7 +220,7 @@ class Catalog:
 
     def relabel(self, checkpoint: CheckpointId, label: str) -> Checkpoint:
         """Give a checkpoint a user's label, which makes it a manual one; the new record."""
-        with self.database.writing() as session:
+        with self.database.writing() as session, changing(session, CHECKPOINTS, self.tenant, [checkpoint]):
             session.run(
                 "UPDATE checkpoints SET label = ?, kind = 'manual' WHERE tenant = ? AND id = ?",
                 (label, self.tenant, checkpoint),
@@ -463,6 +467,12 @@ class Catalog:
         if row is not None and row[0] != but:
             raise RefusedError("another workspace has this path", code="exists")
 
+    def _set_live(self, session: Session, workspace: WorkspaceId, *, live: bool) -> int:
+        with changing(session, WORKSPACES, self.tenant, [workspace]):
+            return session.run(
+                "UPDATE workspaces SET live = ? WHERE tenant = ? AND id = ?", (int(live), self.tenant, workspace)
+            )
+
     def _cursor(self, session: Session, workspace: WorkspaceId) -> Cursor:
         row = session.one(
             "SELECT head, position, redo_tip FROM workspaces WHERE tenant = ? AND id = ?", (self.tenant, workspace)
@@ -487,10 +497,25 @@ def _tenant_number(database: Database, name: str) -> int:
         row = session.one(find, (name,))
     if row is None:
         with database.writing() as session:
-            session.run("INSERT INTO tenants (name, swept, latest) VALUES (?, 0, 0) ON CONFLICT DO NOTHING", (name,))
-            row = session.one(find, (name,))
-    assert row is not None
+            row = session.one(find, (name,))  # another process may have been first
+            if row is None:
+                _refuse_damaged_tenants(session)
+                row = session.one(
+                    "INSERT INTO tenants (name, swept, latest) VALUES (?, 0, 0) RETURNING number", (name,)
+                )
+                assert row is not None
+                set_checksum(session, TENANTS, row[0], row[0])
     return row[0]
+
+
+def _refuse_damaged_tenants(session: Session) -> None:
+    """A tenant whose name was damaged must not begin anew: all of its objects would be taken for nobody's."""
+    for (number,) in session.all("SELECT number FROM tenants"):
+        if any(damaged(session, TENANTS, number)):
+            raise IntegrityError(
+                "the catalog is damaged: the name of a tenant is not what it was",
+                hint="put the catalog back from a copy; its objects are untouched",
+            )
 
 
 def _number(session: Session, sql: str, values: Sequence[object]) -> int:

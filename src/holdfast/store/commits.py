@@ -7,6 +7,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from holdfast.model.errors import NotFoundError, RefusedError
+from holdfast.store.checksums import CHECKPOINTS, HISTORY, WORKSPACES, changing, set_checksum
 from holdfast.store.liveness import RAISE, chunks, count_root, moment, slots
 from holdfast.store.records import Cursor, VanishedError, large_blob_key
 from holdfast.store.schema import BASE, BLOB, PAGE, UNCOUNTED, UNMARKED
@@ -203,6 +204,7 @@ class Committer:
             "INSERT INTO not_captured VALUES (?, ?, ?, ?, ?)",
             ((tenant, point.id, place, *missed) for place, missed in enumerate(commit.not_captured)),
         )
+        set_checksum(session, CHECKPOINTS, tenant, point.id)
 
     def _advance(self, session: Session, commit: CheckpointCommit) -> Cursor:
         point = commit.checkpoint
@@ -250,12 +252,14 @@ def append_event(session: Session, tenant: int, workspace: str, event: HistoryEv
         (tenant, workspace, event.at, event.operation, event.checkpoint, event.previous),
     )
     assert row is not None
+    set_checksum(session, HISTORY, tenant, row[0])
     return row[0]
 
 
 def set_cursor(session: Session, tenant: int, workspace: str, cursor: Cursor) -> None:
     """Put a workspace somewhere else in its history."""
-    session.run(
-        "UPDATE workspaces SET head = ?, position = ?, redo_tip = ? WHERE tenant = ? AND id = ?",
-        (*cursor, tenant, workspace),
-    )
+    with changing(session, WORKSPACES, tenant, [workspace]):
+        session.run(
+            "UPDATE workspaces SET head = ?, position = ?, redo_tip = ? WHERE tenant = ? AND id = ?",
+            (*cursor, tenant, workspace),
+        )

@@ -135,6 +135,8 @@ class SqliteDatabase:
         self._timeout = timeout
         self._lock = threading.RLock()
         self._session: _SqliteSession | None = None
+        self._version: int | None = None
+        """The schema's, once it is known to be ours."""
         try:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         except OSError as error:
@@ -148,6 +150,7 @@ class SqliteDatabase:
         except BaseException:
             self._connection.close()
             raise
+        self._version = len(migrations)
 
     def _prepare(self, migrations: Sequence[Migration], application_id: int) -> None:
         with _translated(self._path):
@@ -178,7 +181,7 @@ class SqliteDatabase:
         if version > known:
             raise FormatError(
                 f"the catalog {os.fsdecode(self._path)} has schema version {version}; this program knows up to {known}",
-                hint="use the newer version of Holdfast that wrote it",
+                hint="use the newer version of Holdfast that wrote it, and end what older ones are still running",
             )
 
     def _pragma(self, name: str) -> int:
@@ -213,6 +216,9 @@ class SqliteDatabase:
             if self._session is not None:
                 raise RuntimeError("a writing transaction inside another transaction")
             with self._transaction("BEGIN IMMEDIATE") as session:
+                if self._version is not None:
+                    # A newer program may have brought the file forward while this process had it open.
+                    self._refuse_newer(self._pragma("user_version"), self._version)
                 yield session
 
     @contextlib.contextmanager
@@ -271,7 +277,8 @@ def _translate(error: sqlite3.Error, path: str) -> HoldfastError:
         return LockedError(
             f"another process is holding the catalog {path}", hint="try again when the other command has finished"
         )
-    if code in _DAMAGED:
+    # Text that is no UTF-8 was not written by us; Python tells of it without a code.
+    if code in _DAMAGED or "Could not decode to UTF-8" in str(error):
         return IntegrityError(f"the catalog {path} is damaged: {error}")
     if code == sqlite3.SQLITE_FULL or extended == sqlite3.SQLITE_IOERR_SHMSIZE:
         return StorageError(f"no space left to write the catalog {path}", hint="free some space, then try again")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from holdfast.model.entries import Counts, compose, count_changes
 from holdfast.model.errors import RefusedError
 from holdfast.model.paths import display
+from holdfast.store.checksums import CHECKPOINTS, WORKSPACES, changing
 from holdfast.store.liveness import moment, uncount_root
 from holdfast.store.records import seen_at
 
@@ -115,7 +116,8 @@ def forget(database: Database, tenant: int, checkpoint: Checkpoint, now: Callabl
             if parent != checkpoint.parent or children(session, tenant, checkpoint.id) != [heir.id for heir in heirs]:
                 checkpoint = checkpoint._replace(parent=parent)
                 continue
-            _bequeath(session, tenant, checkpoint, heirs)
+            with changing(session, CHECKPOINTS, tenant, [heir.id for heir in heirs]):
+                _bequeath(session, tenant, checkpoint, heirs)
             _remove(session, tenant, checkpoint, moment(session, tenant, now()))
             return True
 
@@ -172,9 +174,11 @@ def _bequeath(session: Session, tenant: int, checkpoint: Checkpoint, heirs: list
 
 def _remove(session: Session, tenant: int, checkpoint: Checkpoint, now: int) -> None:
     # A workspace that was let go may still stand here; should it be taken up again, it stands at what is left.
-    session.run(
-        "UPDATE workspaces SET head = ? WHERE tenant = ? AND head = ?", (checkpoint.parent, tenant, checkpoint.id)
-    )
+    standing = session.all("SELECT id FROM workspaces WHERE tenant = ? AND head = ?", (tenant, checkpoint.id))
+    with changing(session, WORKSPACES, tenant, [row[0] for row in standing]):
+        session.run(
+            "UPDATE workspaces SET head = ? WHERE tenant = ? AND head = ?", (checkpoint.parent, tenant, checkpoint.id)
+        )
     session.run("DELETE FROM not_captured WHERE tenant = ? AND checkpoint = ?", (tenant, checkpoint.id))
     session.run("DELETE FROM checkpoints WHERE tenant = ? AND id = ?", (tenant, checkpoint.id))
     uncount_root(session, tenant, checkpoint.root, now)

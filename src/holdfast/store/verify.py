@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from holdfast.model.errors import HoldfastError, IntegrityError, NotFoundError
 from holdfast.model.ids import format_hash
 from holdfast.store.blob_check import check_large, check_pack
+from holdfast.store.codec import LARGE
 from holdfast.store.collect import LEASE
 from holdfast.store.lease import Lease
 from holdfast.store.pack import read_index
 from holdfast.store.records import large_blob_key
-from holdfast.store.schema import COUNTED, PAGE, UNCOUNTED
+from holdfast.store.schema import BASE, BLOB, COUNTED, PAGE, UNCOUNTED
 from holdfast.store.verify_history import check_history
 
 if TYPE_CHECKING:
@@ -155,6 +156,12 @@ class Verifier:
                     self._bad.add(name)
                 elif base.base is not None:
                     self._add("catalog", format_hash(name), "is a delta against a delta")
+            alone = row.pack is None
+            if row.kind not in (BLOB, PAGE, BASE) or alone != (row.codec == LARGE):
+                self._add("catalog", format_hash(name), "is said to be stored as no blob is")
+                self._bad.add(name)
+            elif row.place if alone else row.generation:
+                self._add("catalog", format_hash(name), "has a number that a blob of its kind does not have")
 
     def _check_counts(self) -> None:
         """Compare every count with what a full mark finds (I11)."""

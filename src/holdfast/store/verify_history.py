@@ -8,13 +8,14 @@ from holdfast.model.checkpoint import KINDS
 from holdfast.model.entries import count_changes
 from holdfast.model.errors import IntegrityError
 from holdfast.store.changeset import decode_changeset
+from holdfast.store.checksums import CHECKPOINTS, HISTORY, TENANTS, WORKSPACES, damaged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from holdfast.store.database import Session
 
-    _Found = tuple[Literal["catalog", "reference", "format"], str, str]
+    _Found = tuple[Literal["catalog", "reference", "format", "damaged"], str, str]
 
 
 def check_history(session: Session, tenant: int) -> Iterator[_Found]:
@@ -22,6 +23,7 @@ def check_history(session: Session, tenant: int) -> Iterator[_Found]:
     yield from _check_checkpoints(session, tenant)
     yield from _check_changesets(session, tenant)
     yield from _check_cursors(session, tenant)
+    yield from _check_checksums(session, tenant)
 
 
 def _check_checkpoints(session: Session, tenant: int) -> Iterator[_Found]:
@@ -90,3 +92,14 @@ def _check_cursors(session: Session, tenant: int) -> Iterator[_Found]:
         (tenant,),
     ):
         yield "reference", f"event {seq}", "the event whose state it replaced is not in the history before it"
+
+
+def _check_checksums(session: Session, tenant: int) -> Iterator[_Found]:
+    for _ in damaged(session, TENANTS, tenant):
+        yield "damaged", "catalog", "the record of the tenant itself is damaged"
+    for name in damaged(session, CHECKPOINTS, tenant):
+        yield "damaged", str(name), "the catalog's record of this checkpoint, or what belongs to it, is damaged"
+    for name in damaged(session, WORKSPACES, tenant):
+        yield "damaged", str(name), "the catalog's record of this workspace is damaged"
+    for seq in damaged(session, HISTORY, tenant):
+        yield "damaged", f"event {seq}", "the catalog's record of this event is damaged"

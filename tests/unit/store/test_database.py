@@ -150,6 +150,14 @@ def test_a_newer_schema_is_refused_and_named(path):
     opened(path, (make, grow)).close()
 
 
+def test_a_process_that_was_overtaken_by_a_newer_one_writes_no_more(database, path):
+    opened(path, (make, grow)).close()
+    with pytest.raises(FormatError, match=r"version 2; this program knows up to 1"), database.writing() as session:
+        session.run("INSERT INTO t VALUES (1, 'x')")
+    with database.reading() as session:
+        assert session.all("SELECT a FROM t") == []
+
+
 def test_the_database_of_another_program_is_left_alone(path):
     connection = sqlite3.connect(path)
     connection.execute("CREATE TABLE theirs (x)")

@@ -17,7 +17,7 @@ from holdfast.testing.clocks import ManualClock
 def database(tmp_path):
     found = SqliteDatabase(os.fsencode(tmp_path / "db"), MIGRATIONS, application_id=APPLICATION_ID)
     with found.writing() as session:
-        session.run("INSERT INTO tenants VALUES (1, 'local', 0, 0)")
+        session.run("INSERT INTO tenants (number, name, swept, latest) VALUES (1, 'local', 0, 0)")
     yield found
     found.close()
 

@@ -172,6 +172,7 @@ def test_a_dead_page_that_cannot_be_read_holds_nothing_up(store, names, tmp_path
         ("UPDATE history SET previous = seq", "reference"),
         ("UPDATE changesets SET data = x'00'", "format"),
         ("UPDATE checkpoints SET tenant = 7 WHERE parent IS NULL", "catalog"),
+        ("UPDATE checkpoints SET label = 'another'", "damaged"),
     ],
 )
 def test_a_catalog_that_lies_is_found_out(store, names, tmp_path, statement, kind):

@@ -1,0 +1,112 @@
+"""Checksums of the catalog's rows that nothing else would contradict; docs/formats/catalog.md specifies them.
+
+Where a blob lies is said again by the index of its pack, and every count is counted anew by verification. But a label,
+a time, a parent or an event of the history stands in one place alone: there a checksum tells a damaged value.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.model.ids import hash_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator, Sequence
+
+    from holdfast.model.ids import Hash
+    from holdfast.store.database import Session
+
+
+class Covered(NamedTuple):
+    """A table whose rows have checksums, and what of a row is covered, in this order."""
+
+    table: str
+    key: str
+    """The column that, with the tenant, names a row."""
+    columns: str
+    tenant: str = "tenant"
+    """The column of the tenant."""
+
+    @property
+    def row(self) -> str:
+        """The condition of one row; takes the tenant and the key."""
+        return f"{self.tenant} = ? AND {self.key} = ?"
+
+
+CHECKPOINTS = Covered(
+    "checkpoints",
+    "id",
+    """number, tenant, id, workspace, parent, root, kind, label, created_at, added, modified, deleted, total_files,
+    total_bytes, new_blobs, stored_bytes, not_captured, author, message, command""",
+)
+"""With its changeset and what it did not capture."""
+
+WORKSPACES = Covered(
+    "workspaces", "id", "tenant, id, path, device, inode, created_at, source, live, head, position, redo_tip"
+)
+
+HISTORY = Covered("history", "seq", "seq, tenant, workspace, at, operation, checkpoint, previous")
+
+TENANTS = Covered("tenants", "number", "number, name", tenant="number")
+"""Without the two numbers that change all the time: a wrong one costs a second try, or some time."""
+
+COVERED = (TENANTS, CHECKPOINTS, WORKSPACES, HISTORY)
+
+
+def set_checksum(session: Session, covered: Covered, tenant: int, key: str | int) -> None:
+    """Give a row that was just written its checksum, and with a checkpoint all that belongs to it."""
+    session.run(
+        f"UPDATE {covered.table} SET checksum = ? WHERE {covered.row}",
+        (_computed(session, covered, tenant, key), tenant, key),
+    )
+
+
+@contextmanager
+def changing(session: Session, covered: Covered, tenant: int, keys: Sequence[str | int]) -> Generator[None]:
+    """Rows that are there may be changed inside the block; their checksums follow.
+
+    Not that of a row that was damaged before: it stays wrong, so that `verify` goes on naming the row.
+    """
+    sound = [key for key in keys if _is_sound(session, covered, tenant, key)]
+    yield
+    for key in sound:
+        set_checksum(session, covered, tenant, key)
+
+
+def damaged(session: Session, covered: Covered, tenant: int) -> Iterator[str | int]:
+    """The keys of all rows of a table whose checksum does not match. Use it up inside the transaction."""
+    for (key,) in session.all(f"SELECT {covered.key} FROM {covered.table} WHERE {covered.tenant} = ?", (tenant,)):
+        if not _is_sound(session, covered, tenant, key):
+            yield key
+
+
+def _is_sound(session: Session, covered: Covered, tenant: int, key: str | int) -> bool:
+    row = session.one(f"SELECT checksum FROM {covered.table} WHERE {covered.row}", (tenant, key))
+    return row is not None and row[0] == _computed(session, covered, tenant, key)
+
+
+def _computed(session: Session, covered: Covered, tenant: int, key: str | int) -> Hash:
+    row = session.one(f"SELECT {covered.columns} FROM {covered.table} WHERE {covered.row}", (tenant, key))
+    values: list[object] = [covered.table, *(row or ())]
+    if covered is CHECKPOINTS:
+        changeset = session.one("SELECT data FROM changesets WHERE tenant = ? AND checkpoint = ?", (tenant, key))
+        values.append(changeset[0] if changeset else None)
+        for missed in session.all(
+            "SELECT place, path, reason FROM not_captured WHERE tenant = ? AND checkpoint = ? ORDER BY place",
+            (tenant, key),
+        ):
+            values += missed
+    return hash_bytes(b"".join(map(_encoded, values)))
+
+
+def _encoded(value: object) -> bytes:
+    if value is None:
+        return b"n"
+    if isinstance(value, bytes):
+        return b"b%d:%b" % (len(value), value)
+    if isinstance(value, str):
+        text = value.encode()
+        return b"t%d:%b" % (len(text), text)
+    # A whole number; a damaged row may hold another kind, which then is written as no sound row's is.
+    return b"i%b;" % str(value).encode()

@@ -1,0 +1,192 @@
+"""A value of the catalog that nobody changed for a reason is found: by a row's checksum, or by what contradicts it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import sqlite3
+
+import pytest
+
+from holdfast.model.entries import NotCaptured
+from holdfast.model.errors import IntegrityError
+from holdfast.model.ids import WorkspaceId
+from holdfast.store.catalog import Catalog
+from holdfast.store.database import SqliteDatabase
+from holdfast.store.local import LocalObjects
+from holdfast.store.schema import APPLICATION_ID, MIGRATIONS
+from holdfast.store.store import Store
+from holdfast.testing.clocks import ManualClock
+from holdfast.testing.saving import Saver, load
+
+LARGE = b"x" * ((1 << 20) + 1)
+LINES = b"".join(b"line %d of a text\n" % number for number in range(300))
+
+UNSEEN = {
+    "tenants": {"swept", "latest"},
+    "blobs": {"dead_since"},
+    "packs": {"id", "created_at", "spared_until"},
+    "tombstones": {"key", "size", "deleted_at"},
+    "pins": {"number", "checkpoint", "reason", "expires_at"},
+}
+"""What docs/formats/catalog.md says is not found: it costs at worst some space, a second try, or the grace time."""
+
+TABLES = (
+    "tenants",
+    "workspaces",
+    "checkpoints",
+    "changesets",
+    "not_captured",
+    "packs",
+    "blobs",
+    "tombstones",
+    "history",
+    "pins",
+)
+
+
+def opened(tmp_path):
+    database = SqliteDatabase(os.fsencode(tmp_path / "catalog.db"), MIGRATIONS, application_id=APPLICATION_ID)
+    try:
+        return Store(LocalObjects(str(tmp_path / "objects")), Catalog(database, "local", ManualClock()))
+    except BaseException:
+        database.close()
+        raise
+
+
+def fill(store):
+    """Something in every table, and every kind of blob; the names of the checkpoints."""
+    saver = Saver(store, WorkspaceId("1" * 16), ManualClock(), random.Random(1).randbytes)
+    saver.create(b"/first")
+    names = [saver.save({b"a": LINES, b"large": LARGE}, label="first")]
+    commit = saver.prepare({b"a": LINES + b"more", b"b": b"new"}, label="second")
+    missed = [NotCaptured(b"fifo", "a fifo"), NotCaptured(b"secret", "unreadable")]
+    commit = commit._replace(checkpoint=commit.checkpoint._replace(not_captured=2), not_captured=missed)
+    store.catalog.commit(commit)
+    names += [commit.checkpoint.id, saver.save({b"a": LINES, b"c": b"3"}), saver.save({b"gone": b"x" * (2 << 20)})]
+    last = saver.save({b"a": LINES})
+    store.catalog.forget([names.pop()])
+    store.collector().collect(0)
+    fork = Saver(store, WorkspaceId("2" * 16), ManualClock(), random.Random(2).randbytes)
+    fork.create(b"/second", names[0])
+    store.catalog.pin(store.catalog.checkpoint(last).root, "a mount", checkpoint=last, expires_at=1 << 60)
+    return [*names, last]
+
+
+def another(value, declared):
+    """``value`` with one bit changed; something for nothing."""
+    if value is None:
+        return {"TEXT": "x", "BLOB": bytes(16), "INTEGER": 1}[declared]
+    if isinstance(value, int):
+        return value ^ 1 << 8
+    return another(value.encode(), "BLOB").decode() if isinstance(value, str) else value[:-1] + flipped(value[-1:])
+
+
+def flipped(byte):
+    return bytes((byte[0] ^ 1,)) if byte else b"x"
+
+
+def test_every_table_but_the_leases_is_tried(tmp_path):
+    with opened(tmp_path) as store, store.catalog.database.reading() as session:
+        tables = session.all("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%'")
+    assert {table for (table,) in tables} == {*TABLES, "leases"}
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_a_changed_value_is_found(tmp_path, table):
+    """Case 5 for rows: each value of each column, changed by one bit."""
+    with opened(tmp_path) as store:
+        fill(store)
+    assert is_sound(tmp_path)
+    sound = (tmp_path / "catalog.db").read_bytes()
+    with contextlib.closing(sqlite3.connect(tmp_path / "catalog.db")) as connection:
+        declared = {row[1]: row[2] for row in connection.execute(f"PRAGMA table_info({table})")}
+        rows = connection.execute(f"SELECT * FROM {table}").fetchall()
+    assert rows, "every table has a row"
+    unseen = set()
+    for row in rows:
+        where = " AND ".join(f"{column} IS ?" for column in declared)
+        for column, value in zip(declared, row, strict=True):
+            with contextlib.closing(sqlite3.connect(tmp_path / "catalog.db")) as connection:
+                changed = another(value, declared[column])
+                done = connection.execute(f"UPDATE {table} SET {column} = ? WHERE {where}", (changed, *row))
+                assert done.rowcount == 1
+                connection.commit()
+            if is_sound(tmp_path):
+                unseen.add(column)
+            (tmp_path / "catalog.db").write_bytes(sound)
+    assert unseen == UNSEEN.get(table, set())
+
+
+def is_sound(tmp_path):
+    try:
+        with opened(tmp_path) as store:
+            return not store.verifier().verify(read_data=True).problems
+    except IntegrityError:
+        return False
+
+
+def test_damage_is_still_named_after_the_row_was_changed_for_good_reason(tmp_path):
+    with opened(tmp_path) as store:
+        names = fill(store)
+        with store.catalog.database.writing() as session:
+            session.run("UPDATE checkpoints SET message = 'x' WHERE id = ?", (names[2],))
+            session.run("UPDATE workspaces SET device = 7 WHERE id = ?", ("1" * 16,))
+        store.catalog.relabel(names[2], "named")
+        store.catalog.forget([names[1]])
+        Saver(store, WorkspaceId("1" * 16), ManualClock(), random.Random(3).randbytes).save({})
+        found = {(problem.kind, problem.object) for problem in store.verifier().verify().problems}
+        assert found == {("damaged", names[2]), ("damaged", "1" * 16)}
+
+
+def test_text_that_is_no_utf_8_is_damage(tmp_path):
+    with opened(tmp_path) as store:
+        names = fill(store)
+        with store.catalog.database.writing() as session:
+            session.run("UPDATE checkpoints SET label = CAST(x'ff' AS TEXT) WHERE id = ?", (names[0],))
+        with pytest.raises(IntegrityError, match="UTF-8"):
+            store.catalog.checkpoint(names[0])
+        with pytest.raises(IntegrityError, match="UTF-8"):
+            store.verifier().verify()
+
+
+def test_a_tenant_whose_name_was_damaged_does_not_begin_anew(tmp_path):
+    """All of its objects would be nobody's, and collected."""
+    with opened(tmp_path) as store:
+        names = fill(store)
+    with contextlib.closing(sqlite3.connect(tmp_path / "catalog.db", isolation_level=None)) as connection:
+        connection.execute("UPDATE tenants SET name = 'locam'")
+        with pytest.raises(IntegrityError, match="tenant"):
+            opened(tmp_path)
+        connection.execute("UPDATE tenants SET name = 'local'")
+    with opened(tmp_path) as store:
+        assert load(store, names[0]) == {b"a": LINES, b"large": LARGE}
+
+
+def test_a_catalog_of_version_1_is_brought_forward(tmp_path):
+    with opened(tmp_path) as store:
+        names = fill(store)
+        before = store.catalog.checkpoints()
+    path = tmp_path / "catalog.db"
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        for table in ("tenants", "checkpoints", "workspaces", "history"):
+            connection.execute(f"ALTER TABLE {table} DROP COLUMN checksum")
+        connection.execute("PRAGMA user_version = 1")
+        first = SqliteDatabase(os.fsencode(tmp_path / "1.db"), MIGRATIONS[:1], application_id=APPLICATION_ID)
+        with first.reading() as session:
+            schema = "SELECT name, sql FROM sqlite_master ORDER BY name"
+            assert without_space(connection.execute(schema)) == without_space(session.all(schema)), "it is version 1"
+        first.close()
+    with opened(tmp_path) as store:
+        assert store.catalog.checkpoints() == before
+        assert load(store, names[0]) == {b"a": LINES, b"large": LARGE}
+        assert store.verifier().verify(read_data=True).problems == []
+        store.catalog.relabel(names[0], "still")
+        assert store.verifier().verify(read_data=True).problems == []
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+
+
+def without_space(rows):
+    return [(name, sql and "".join(sql.split())) for name, sql in rows]
