@@ -119,7 +119,7 @@ def _build(entries: Iterable[tuple[bytes, Entry]], keep: Callable[[Hash, bytes],
             part = paths[begin:end]
             guard.feed(part)
             keys.append(part[0])
-            nodes.append(make_leaf(part, values[begin:end], keep))
+            nodes.append(_give_leaf(part, values[begin:end], keep))
         del paths[: starts[-1]], values[: starts[-1]]
     if not nodes:
         keep(EMPTY_ROOT, EMPTY_PAGE)
@@ -131,13 +131,13 @@ def grow(keys: Sequence[bytes], nodes: Sequence[Child], level: int, keep: Callab
     """Build levels above ``nodes``, the first of them ``level``, until a single page is left."""
     while len(nodes) > 1:
         starts = [*cut(keys, level), len(keys)]
-        nodes = [make_inner(level, keys[begin:end], nodes[begin:end], keep) for begin, end in pairwise(starts)]
+        nodes = [_give_inner(level, keys[begin:end], nodes[begin:end], keep) for begin, end in pairwise(starts)]
         keys = [keys[at] for at in starts[:-1]]
         level += 1
     return nodes[0]
 
 
-def make_leaf(paths: Sequence[bytes], entries: Sequence[Entry], keep: Callable[[Hash, bytes], object]) -> Child:
+def _give_leaf(paths: Sequence[bytes], entries: Sequence[Entry], keep: Callable[[Hash, bytes], object]) -> Child:
     """Encode a leaf, give it to ``keep``, and return what the page above says of it."""
     data = encode_leaf(paths, entries)
     name = hash_bytes(data)
@@ -145,7 +145,7 @@ def make_leaf(paths: Sequence[bytes], entries: Sequence[Entry], keep: Callable[[
     return Child(name, len(paths), sum([entry[1] for entry in entries]))
 
 
-def make_inner(
+def _give_inner(
     level: int, keys: Sequence[bytes], nodes: Sequence[Child], keep: Callable[[Hash, bytes], object]
 ) -> Child:
     """Encode an inner page, give it to ``keep``, and return what the page above says of it."""

@@ -11,7 +11,7 @@ from holdfast.store.columns import check_foreign_paths
 from holdfast.store.pages import Inner, Leaf, children, decode_known_page
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from holdfast.model.entries import Entry
     from holdfast.model.ids import Hash
@@ -59,14 +59,21 @@ class CachedPages:
             if page is None:
                 missing.append(name)
             else:
-                kept.move_to_end(name)
                 found[name] = page
         if missing:
             for name, data in zip(missing, self._pages.read(missing), strict=True):
-                kept[name] = found[name] = decode_known_page(data)
-            while len(kept) > self._limit:
-                kept.popitem(last=False)
+                found[name] = decode_known_page(data)
+        self.keep(found)
         return [found[name] for name in hashes]
+
+    def keep(self, pages: Mapping[Hash, Page]) -> None:
+        """Take in pages that somebody has decoded, or made: they are what is asked for next."""
+        kept = self._kept
+        for name, page in pages.items():
+            kept[name] = page
+            kept.move_to_end(name)
+        while len(kept) > self._limit:
+            kept.popitem(last=False)
 
 
 class Reached(NamedTuple):

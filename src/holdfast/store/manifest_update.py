@@ -12,6 +12,7 @@ from holdfast.model.ids import hash_bytes
 from holdfast.model.paths import display
 from holdfast.store.columns import check_nothing_below
 from holdfast.store.manifest_build import Built, cut, grow
+from holdfast.store.manifest_read import CachedPages
 from holdfast.store.manifest_tree import Node, Tree
 from holdfast.store.pages import (
     EMPTY_PAGE,
@@ -20,9 +21,9 @@ from holdfast.store.pages import (
     Inner,
     Leaf,
     decode_known_page,
-    encode_inner,
-    encode_leaf,
     encode_page,
+    make_inner,
+    make_leaf,
 )
 
 if TYPE_CHECKING:
@@ -62,6 +63,9 @@ def update(pages: Pages, root: Hash, changes: Mapping[bytes, Entry | None]) -> B
     name = _shrink(tree, top.hash, rewrite.made)
     # Some pages were made and came out as they had been.
     made = {page: data for page, data in rewrite.made.items() if not tree.has_read(page)}
+    if isinstance(pages, CachedPages):
+        # The next update begins where this one has ended.
+        pages.keep({page: rewrite.pages[page] for page in made if page in rewrite.pages})
     return Built(name, made, top.files, top.size, {page: old for page, old in rewrite.previous.items() if page in made})
 
 
@@ -80,7 +84,7 @@ class _Kind(NamedTuple, Generic[T]):
 
     items: Callable[[Page], list[T]]
     replace: Callable[[Page, Mapping[int, T]], Page]
-    encode: Callable[[Sequence[bytes], Sequence[T]], bytes]
+    make: Callable[[Sequence[bytes], Sequence[T]], Page]
 
 
 def _entries(page: Page) -> list[Entry]:
@@ -99,11 +103,11 @@ def _replace_children(page: Page, children: Mapping[int, Child]) -> Inner:
     return cast("Inner", page).replaced(children)
 
 
-_LEAVES = _Kind(_entries, _replace_entries, encode_leaf)
+_LEAVES = _Kind(_entries, _replace_entries, make_leaf)
 
 
 def _inners(level: int) -> _Kind[Child]:
-    return _Kind(_children, _replace_children, partial(encode_inner, level))
+    return _Kind(_children, _replace_children, partial(make_inner, level))
 
 
 class _Rewrite:
@@ -112,6 +116,8 @@ class _Rewrite:
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
         self.made: dict[Hash, bytes] = {}
+        self.pages: dict[Hash, Page] = {}
+        """Those that were made, not yet encoded."""
         self.previous: dict[Hash, Hash] = {}
 
     def level(self, level: int, kind: _Kind[T], changes: Mapping[bytes, T | None]) -> dict[bytes, Child | None]:
@@ -130,7 +136,7 @@ class _Rewrite:
                 continue
             # The paths stay as they are, and with them every boundary.
             done = end
-            self._put(node.key, encode_page(kind.replace(page, replaced)), node, result)
+            self._put(node.key, kind.replace(page, replaced), node, result)
         return result
 
     def _cut_again(
@@ -180,9 +186,9 @@ class _Rewrite:
         result.update(dict.fromkeys([old.key for old in olds]))
         old_keys = [old.key for old in olds]
         for begin, end in pairwise([*starts, len(keys)]):
-            data = kind.encode(keys[begin:end], items[begin:end])
+            page = kind.make(keys[begin:end], items[begin:end])
             old = olds[max(bisect_right(old_keys, keys[begin]) - 1, 0)]
-            self._put(keys[begin], data, old, result)
+            self._put(keys[begin], page, old, result)
         return done
 
     def _present(self, node: Node, level: int, result: dict[bytes, Child | None]) -> Page:
@@ -191,16 +197,18 @@ class _Rewrite:
         if child is None:
             return self._tree.page(node.hash, level)
         self.previous.pop(child.hash, None)
-        return decode_known_page(self.made.pop(child.hash))
+        del self.made[child.hash]
+        return self.pages.pop(child.hash)
 
-    def _put(self, key: bytes, data: bytes, old: Node, result: dict[bytes, Child | None]) -> None:
-        """Note that a page stands under ``key``, where the page ``old`` has been."""
+    def _put(self, key: bytes, page: Page, old: Node, result: dict[bytes, Child | None]) -> None:
+        """Note that ``page`` stands under ``key``, where the page ``old`` has been."""
+        data = encode_page(page)
         name = hash_bytes(data)
         if name == old.hash:
             result.pop(old.key, None)
             return
-        page = decode_known_page(data)
         self.made[name] = data
+        self.pages[name] = page
         self.previous[name] = old.hash
         result[key] = Child(name, *page.totals)
 

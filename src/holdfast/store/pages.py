@@ -179,25 +179,35 @@ def encode_page(page: Page) -> bytes:
 
 
 def encode_leaf(paths: Sequence[bytes], entries: Sequence[Entry]) -> bytes:
+    """The encoded `make_leaf`. One set of entries has one encoding."""
+    return encode_page(make_leaf(paths, entries))
+
+
+def encode_inner(level: int, keys: Sequence[bytes], children: Sequence[Child]) -> bytes:
+    """The encoded `make_inner`."""
+    return encode_page(make_inner(level, keys, children))
+
+
+def make_leaf(paths: Sequence[bytes], entries: Sequence[Entry]) -> Leaf:
     """The page that holds ``entries`` under ``paths``.
 
-    One set of entries has one encoding. Raises what `decode_page` would find wrong: `EscapeError` for a path that
-    `check_path` refuses, `FormatError` for anything else, among it paths out of order and more than a page may hold.
+    This and `encode_page` raise what `decode_page` would find wrong: `EscapeError` for a path that `check_path`
+    refuses, `FormatError` for anything else, among it paths out of order and more than a page may hold.
     """
     _check_limits(paths)
     check_paths(paths)
     check_no_file_is_directory(paths)
     hashes = b"".join([entry[0] for entry in entries])
     runs = pack_modes([entry[2] for entry in entries])
-    return encode_page(Leaf(*join_paths(paths), hashes, [entry[1] for entry in entries], runs))
+    return Leaf(*join_paths(paths), hashes, [entry[1] for entry in entries], runs)
 
 
-def encode_inner(level: int, keys: Sequence[bytes], children: Sequence[Child]) -> bytes:
-    """The page of ``level`` that holds ``children`` under ``keys``, their first paths. Raises as `encode_leaf`."""
+def make_inner(level: int, keys: Sequence[bytes], children: Sequence[Child]) -> Inner:
+    """The page of ``level`` that holds ``children`` under ``keys``, their first paths. Raises as `make_leaf`."""
     _check_limits(keys)
     check_paths(keys)
     hashes, files, sizes = zip(*children, strict=True) if children else ((), (), ())
-    return encode_page(Inner(level, *join_paths(keys), hashes, list(files), list(sizes)))
+    return Inner(level, *join_paths(keys), hashes, list(files), list(sizes))
 
 
 def decode_page(data: bytes) -> Page:

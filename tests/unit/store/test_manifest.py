@@ -208,6 +208,31 @@ def test_reachable_asks_once_and_skips_what_is_below(sequential: manifest.Built)
     assert {one.page for one in manifest.reachable(pages, updated.root, skip)} == set(updated.new_pages)
 
 
+def test_an_update_goes_on_from_the_pages_that_the_one_before_has_made(sequential: manifest.Built) -> None:
+    pages = MemoryPages(sequential)
+    cached = manifest.CachedPages(pages)
+    paths = sorted(SEQUENTIAL)
+    expected, root = dict(SEQUENTIAL), sequential.root
+    for turn in range(12):
+        # Changed in one place, by turns with one removed and one added, which cuts the pages anew.
+        changes: dict[bytes, Entry | None] = {paths[700]: entry(turn)}
+        if turn % 3 == 1:
+            changes |= {paths[710 + turn]: None, paths[720 + turn] + b"+": entry(turn)}
+        built = manifest.update(cached, root, changes)
+        for path, after in changes.items():
+            if after is None:
+                del expected[path]
+            else:
+                expected[path] = after
+        root = built.root
+        pages.update(built.new_pages)
+        pages.log.clear()
+        made = cached.load(list(built.new_pages))
+        assert not pages.log
+        assert [page.keys for page in made] == [decode_page(data).keys for data in built.new_pages.values()]
+    assert root == build(expected).root
+
+
 def test_cached_pages_are_read_once_and_only_so_many_are_kept(sequential: manifest.Built) -> None:
     pages = MemoryPages(sequential)
     cached = manifest.CachedPages(pages, limit=3)
