@@ -42,7 +42,7 @@ def _restore(console: Console, arguments: argparse.Namespace) -> int:
                 "--continue and --abort stand alone", hint="`holdfast restore --help` shows how they are used"
             )
         step = _finish if arguments.finish else _abort
-        with console.open(offer=False, lenient=True) as workspace:
+        with console.open(offer=False) as workspace:
             return _carry_out(console, workspace, step, "Restored")
     if arguments.name is None:
         raise UsageError(
@@ -88,7 +88,7 @@ def _abort(workspace: Workspace, progress: Progress | None) -> RestoreResult:
 
 def _go(console: Console, work: Work, verb: str, *, asks: bool) -> int:
     """Do ``work``; at a terminal, ask first what shall become of a restore that was cut short."""
-    with console.open(lenient=True) as workspace:
+    with console.open() as workspace:
         if asks and console.interactive and workspace.unfinished() is not None:
             choice = ask("[f]inish it, go [b]ack to what was before it, or [q]uit? ", "fbq")
             if choice == "q":

@@ -109,15 +109,18 @@ class Console:
 
     # -- the workspace ------------------------------------------------------------------------------------------
 
-    def open(self, *, offer: bool = True, lenient: bool = False) -> Workspace:
+    def open(self, *, offer: bool = True, strict: bool = False) -> Workspace:
         """Open the workspace at or above the directory; warn of a restore that was cut short (if ``offer``).
 
-        ``lenient``: a wrong ``holdfast.toml`` in the workspace is a warning.
+        A wrong ``holdfast.toml`` in the workspace is a warning, unless the command is ``strict``: one that begins to
+        save by its rules.
         """
         import holdfast
 
-        workspace = holdfast.open(self.directory or here(), home=self.home, lenient=lenient)
+        workspace = holdfast.open(self.directory or here(), home=self.home, lenient=not strict)
         self.prepare_log()
+        if workspace.misconfigured is not None:
+            self.warn(workspace.misconfigured.message)
         if offer and (unfinished := workspace.unfinished()) is not None:
             self.warn(
                 f"a {unfinished.operation} to {unfinished.target[:12]} was cut short, and files may be half way; "

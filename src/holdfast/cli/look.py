@@ -27,7 +27,7 @@ def _status(console: Console, arguments: argparse.Namespace) -> int:
     from holdfast.engine import encoding
 
     del arguments
-    with console.open(lenient=True) as workspace:
+    with console.open() as workspace:
         result = workspace.status()
     if console.json:
         console.give(encoding.status(result))
@@ -63,7 +63,7 @@ def _configure_log(parser: argparse.ArgumentParser) -> None:
 def _log(console: Console, arguments: argparse.Namespace) -> int:
     from holdfast.engine import encoding
 
-    with console.open(lenient=True) as workspace:
+    with console.open() as workspace:
         result = workspace.log(arguments.limit, everything=arguments.all)
     if console.json:
         console.give(encoding.log(result))
@@ -114,7 +114,7 @@ def _configure_show(parser: argparse.ArgumentParser) -> None:
 def _show(console: Console, arguments: argparse.Namespace) -> int:
     from holdfast.engine import encoding
 
-    with console.open(lenient=True) as workspace:
+    with console.open() as workspace:
         result = workspace.show(arguments.name)
     if console.json:
         console.give(encoding.details(result))
@@ -153,7 +153,7 @@ def _configure_cat(parser: argparse.ArgumentParser) -> None:
 
 
 def _cat(console: Console, arguments: argparse.Namespace) -> int:
-    with console.open(lenient=True) as workspace:
+    with console.open() as workspace:
         name, path = _name_and_path(workspace, arguments.what)
         content = console.with_paths(workspace, [path], lambda paths: workspace.cat(name, paths[0]))
         if console.json:

@@ -78,7 +78,7 @@ def _configure_checkpoint(parser: argparse.ArgumentParser) -> None:
 def _checkpoint(console: Console, arguments: argparse.Namespace) -> int:
     from holdfast.engine import encoding
 
-    with console.open() as workspace:
+    with console.open(strict=True) as workspace:
         warn_if_huge(console, workspace, ask_first=not arguments.yes)
         with console.progress() as progress:
             result = workspace.checkpoint(

@@ -25,7 +25,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _watch(console: Console, arguments: argparse.Namespace) -> int:
-    with console.open(lenient=arguments.stop) as workspace:
+    with console.open(strict=not arguments.stop) as workspace:
         if arguments.stop:
             return _stop(console, workspace)
         warn_if_huge(console, workspace, ask_first=not arguments.yes)

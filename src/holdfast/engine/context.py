@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from holdfast.files.tree import Tree
     from holdfast.model.clock import Clock
     from holdfast.model.config import Settings
+    from holdfast.model.errors import ConfigError
     from holdfast.store.catalog import Catalog
     from holdfast.store.records import Workspace
     from holdfast.store.store import Store
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 class Context:
     """One workspace, opened. Use-cases are functions over it; it holds no logic of its own."""
 
-    __slots__ = ("clock", "folder", "random", "settings", "store", "tree", "workspace")
+    __slots__ = ("clock", "folder", "misconfigured", "random", "settings", "store", "tree", "workspace")
 
     def __init__(
         self,
@@ -36,6 +37,7 @@ class Context:
         folder: bytes,
         clock: Clock,
         random: Callable[[int], bytes],
+        misconfigured: ConfigError | None = None,
     ) -> None:
         self.workspace = workspace
         self.tree = tree
@@ -45,6 +47,8 @@ class Context:
         """The workspace's own folder in the home: index, lock, journal, socket."""
         self.clock = clock
         self.random = random
+        self.misconfigured = misconfigured
+        """What is wrong with the workspace's own file, if it is not obeyed: then nothing is to be deleted by rules."""
 
     @property
     def catalog(self) -> Catalog:

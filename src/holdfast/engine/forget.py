@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine.results import Forgotten
 from holdfast.engine.retention import Policy, Thinning, decide
-from holdfast.model.errors import RefusedError
+from holdfast.model.errors import ConfigError, RefusedError
 from holdfast.model.paths import display
 from holdfast.store.records import seen_at
 
@@ -30,10 +30,10 @@ def forget(
 ) -> Forgotten:
     """Remove the ``named`` checkpoints, or (none named) those of this workspace that the policy does not keep.
 
-    ``policy`` None is the retention of the settings. A named checkpoint that is the newest state of a live workspace
-    or that a live fork stands on is refused, and nothing is removed then; a policy keeps those. Each removal is one
-    transaction that passes the changes on to the children; content that nothing else needs is freed by collection
-    after the grace time.
+    ``policy`` None is the retention of the settings; `ConfigError` while the workspace's file is not obeyed. A named
+    checkpoint that is the newest state of a live workspace or that a live fork stands on is refused, and nothing is
+    removed then; a policy keeps those. Each removal is one transaction that passes the changes on to the children;
+    content that nothing else needs is freed by collection after the grace time.
     """
     if named:
         removed = [context.catalog.checkpoint(checkpoint) for checkpoint in dict.fromkeys(named)]
@@ -50,6 +50,11 @@ def forget(
                 )
         kept: list[tuple[Checkpoint, Sequence[str]]] = []
     else:
+        if policy is None and context.misconfigured is not None:
+            raise ConfigError(
+                f"nothing is forgotten by rules that may not be the ones meant: {context.misconfigured.message}",
+                hint="mend the file, say what to keep (--keep-last N, …), or name checkpoints",
+            )
         removed, kept = _decided(context, policy or thinning(context.settings))
     if not dry_run:
         removed = context.catalog.forget([checkpoint.id for checkpoint in removed])

@@ -6,6 +6,7 @@ This is the one place of the library that looks at the environment, and only at 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from holdfast.engine import identity
@@ -13,11 +14,18 @@ from holdfast.engine import journal as journals
 from holdfast.engine.context import Context
 from holdfast.engine.folder import INDEX
 from holdfast.engine.roots import check_root, refuse_own
-from holdfast.engine.settings import load_settings
+from holdfast.engine.settings import MAX_WORKSPACE_FILE_BYTES, WORKSPACE_FILE, load_settings
 from holdfast.files.gitconfig import User
 from holdfast.files.local import LocalTree
 from holdfast.model.clock import SystemClock
-from holdfast.model.errors import ConfigError, NotFoundError, RefusedError, StorageError, room_hint
+from holdfast.model.errors import (
+    ConfigError,
+    IntegrityError,
+    NotFoundError,
+    RefusedError,
+    StorageError,
+    room_hint,
+)
 from holdfast.model.ids import new_workspace_id
 from holdfast.model.log import Log
 from holdfast.model.paths import display
@@ -30,10 +38,12 @@ if TYPE_CHECKING:
 
     from holdfast.model.clock import Clock
     from holdfast.model.config import Settings
-    from holdfast.model.ids import CheckpointId
+    from holdfast.model.ids import CheckpointId, Hash
 
 
 _LOG = Log(__name__)
+_LOOKED_BACK = 50
+"""Checkpoints in which a workspace's file is looked for when the present one cannot be obeyed."""
 
 
 class Opener:
@@ -59,14 +69,52 @@ class Opener:
 
     def settings(self, root: bytes | None) -> Settings:
         """The settings in force for a workspace at ``root``, or (None) for the home alone."""
+        return load_settings(flags=self._flags, environ=self._environ, root=root, home=self.home)
+
+    def _settings_of(self, workspace: Workspace) -> tuple[Settings, ConfigError | None]:
+        """The settings in force for a workspace; with what is wrong with its own file, if that is not obeyed."""
         try:
-            return load_settings(flags=self._flags, environ=self._environ, root=root, home=self.home)
+            return self.settings(workspace.path), None
         except ConfigError as error:
-            if root is None or not self._lenient:
-                raise
-            settings = load_settings(flags=self._flags, environ=self._environ, root=None, home=self.home)
-            _LOG.warning("the workspace's configuration is not obeyed: %s", error.message)
-            return settings
+            self.settings(None)  # where that is wrong, nothing goes on
+            if not self._lenient:
+                hint = "mend it; what looks at saved states, or brings one back, goes on without it"
+                raise ConfigError(error.message, hint=error.hint or hint) from None
+            settings, saved = self._as_saved(workspace)
+            stead = "it is obeyed as it was saved last" if saved else "nothing is obeyed in its place"
+            return settings, ConfigError(f"{error.message}; {stead}", hint=error.hint)
+
+    def _as_saved(self, workspace: Workspace) -> tuple[Settings, bool]:
+        """The settings with the workspace's file as it was saved, and True; without it, if none was that is right.
+
+        What the file excludes must not be captured, and then deleted by a restore, for a mistake elsewhere in it.
+        """
+        from holdfast.store import manifest
+
+        store = self.store()
+        at = store.catalog.cursor(workspace.id).head
+        looked_at: set[Hash] = set()
+        with suppress(IntegrityError, StorageError, NotFoundError):
+            for _ in range(_LOOKED_BACK):
+                if at is None:
+                    break
+                checkpoint = store.catalog.checkpoint(at)
+                at = checkpoint.parent
+                entry = manifest.get(store.pages, checkpoint.root, WORKSPACE_FILE)
+                if entry is None:
+                    break
+                if entry.hash in looked_at or entry.is_symlink or entry.size > MAX_WORKSPACE_FILE_BYTES:
+                    continue
+                looked_at.add(entry.hash)
+                with suppress(ConfigError):
+                    return load_settings(
+                        flags=self._flags,
+                        environ=self._environ,
+                        root=workspace.path,
+                        home=self.home,
+                        instead=store.reader.read(entry.hash),
+                    ), True
+        return self.settings(None), False
 
     def store(self) -> Store:
         """The store of the home, opened on first use (and made, mode 0700, if there is none)."""
@@ -220,7 +268,7 @@ class Opener:
         folder = self._folder(workspace)
         make_private(os.path.dirname(folder))
         make_private(folder)
-        settings = self.settings(workspace.path)
+        settings, misconfigured = self._settings_of(workspace)
         tree = LocalTree(
             workspace.path,
             index=os.path.join(folder, INDEX),
@@ -239,6 +287,7 @@ class Opener:
             folder=folder,
             clock=self._clock,
             random=self._random,
+            misconfigured=misconfigured,
         )
 
 

@@ -27,18 +27,26 @@ _VARIABLE = "HOLDFAST_"
 
 
 def load_settings(
-    *, flags: Mapping[str, object], environ: Mapping[str, str], root: bytes | None, home: bytes
+    *,
+    flags: Mapping[str, object],
+    environ: Mapping[str, str],
+    root: bytes | None,
+    home: bytes,
+    instead: bytes | None = None,
 ) -> Settings:
     """The settings in force for the workspace at ``root``, or (None) for the home alone.
 
-    ``flags`` are values by ``section.key``. The environment says ``HOLDFAST_SECTION_KEY``. A file or a directory that
+    ``instead`` is what the workspace's file is taken to hold, whatever it does. ``flags`` are values by
+    ``section.key``. The environment says ``HOLDFAST_SECTION_KEY``. A file or a directory that
     is not there says nothing. The workspace's file is not trusted: no link is followed to it, and there are keys that
     it may not set. Raises `ConfigError` that names the place, the key and the reason.
     """
     layers = [Layer("the command line", _from_flags(flags)), Layer("the environment", _from_environment(environ))]
     if root is not None:
-        layers += _from_file(root + b"/" + WORKSPACE_FILE, foreign=True)
-    layers += _from_file(home + b"/" + HOME_FILE, foreign=False)
+        path = root + b"/" + WORKSPACE_FILE
+        layers += _parsed(path, _read(path, foreign=True) if instead is None else instead, foreign=True)
+    path = home + b"/" + HOME_FILE
+    layers += _parsed(path, _read(path, foreign=False), foreign=False)
     return resolve(layers)
 
 
@@ -74,8 +82,7 @@ def _from_text(name: str, text: str) -> object:
     return text
 
 
-def _from_file(path: bytes, *, foreign: bool) -> list[Layer]:
-    data = _read(path, foreign=foreign)
+def _parsed(path: bytes, data: bytes | None, *, foreign: bool) -> list[Layer]:
     if data is None:
         return []
     import tomllib

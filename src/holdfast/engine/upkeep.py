@@ -74,7 +74,8 @@ def make_room(context: Context, incoming: int) -> None:
     from holdfast.engine.forget import forget
 
     _LOG.warning("the store is at its quota of %d bytes; thinning out and collecting", quota)
-    forget(context, ())
+    if context.misconfigured is None:
+        forget(context, ())
     try:
         # The grace time protects against races that the catalog also excludes by itself; short of space it can be
         # short.

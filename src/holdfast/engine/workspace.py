@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from holdfast.engine.textdiff import FileStat
     from holdfast.files.estimate import Estimate
     from holdfast.files.watch import Watcher
+    from holdfast.model.errors import ConfigError
     from holdfast.model.ids import CheckpointId, WorkspaceId
     from holdfast.model.sinks import Progress
 
@@ -77,8 +78,8 @@ def open(  # noqa: A001 - `holdfast.open` reads as what it does
 ) -> Workspace:
     """Open the workspace at ``path`` or the nearest one above it; raises `NotFoundError` if there is none.
 
-    ``lenient`` warns of a workspace's ``holdfast.toml`` that is wrong, and does without it, where otherwise
-    `ConfigError` is raised: whoever broke it must not stop anybody from going back.
+    With ``lenient`` a workspace's ``holdfast.toml`` that is wrong is obeyed as it was saved last, where otherwise
+    `ConfigError` is raised: whoever broke it must not stop anybody from going back. `Workspace.misconfigured` tells.
     """
     opener = Opener(home=None if home is None else os.fsencode(home), flags=flags, lenient=lenient)
     try:
@@ -121,6 +122,11 @@ class Workspace:
     def path(self) -> bytes:
         """The real path of its root."""
         return self._context.workspace.path
+
+    @property
+    def misconfigured(self) -> ConfigError | None:
+        """What is wrong with its ``holdfast.toml``, if it was opened in spite of that."""
+        return self._context.misconfigured
 
     @property
     def home(self) -> bytes:
