@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING
 
 from holdfast.model.checkpoint import Checkpoint, Provenance
 from holdfast.model.entries import Counts, NotCaptured
-from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError
-from holdfast.store import commits, forgetting
-from holdfast.store.checksums import CHECKPOINTS, TENANTS, WORKSPACES, changing, damaged, set_checksum
-from holdfast.store.liveness import chunks, count_root, moment, slots, uncount_root
-from holdfast.store.records import (
-    DELTA_OVERHEAD,
-    PACK_OVERHEAD,
-    RECORD_OVERHEAD,
-    Cursor,
-    HistoryEvent,
-    Location,
-    Workspace,
-    aside,
-    large_blob_key,
-)
-from holdfast.store.schema import PAGE
+from holdfast.model.errors import NotFoundError
+from holdfast.store import commits, history, locations, workspaces
+from holdfast.store.checksums import CHECKPOINTS, changing
+from holdfast.store.liveness import count_root, moment, uncount_root
+from holdfast.store.records import Cursor
+from holdfast.store.tenants import number_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -30,31 +20,11 @@ if TYPE_CHECKING:
     from holdfast.model.ids import CheckpointId, Hash, WorkspaceId
     from holdfast.store.database import Database, Row, Session
     from holdfast.store.forgetting import Protection
-    from holdfast.store.records import CheckpointCommit
+    from holdfast.store.records import CheckpointCommit, HistoryEvent, Location, Workspace
+    from holdfast.store.usage import Stats
 
 _CHECKPOINT = """id, workspace, parent, root, kind, label, created_at, added, modified, deleted, total_files,
     total_bytes, new_blobs, stored_bytes, not_captured, author, message, command"""
-_WORKSPACE = "id, path, device, inode, created_at, source, live"
-_EVENT = "seq, at, operation, checkpoint, previous"
-
-
-class Stats(NamedTuple):
-    """What the catalog counts; bytes unless it says otherwise. Exact while nothing waits to be settled."""
-
-    workspaces: int
-    """How many are live."""
-    checkpoints: int
-    blobs: int
-    """How many distinct contents are stored."""
-    pages: int
-    packs: int
-    content_bytes: int
-    """The sum of the sizes of all distinct content, pages not counted."""
-    stored_bytes: int
-    """What blobs, pages and packs take in the object store."""
-    dead_bytes: int
-    """Of ``stored_bytes``: what nothing uses."""
-    catalog_bytes: int
 
 
 class Catalog:
@@ -68,7 +38,7 @@ class Catalog:
         self.database = database
         self.name = tenant
         self.clock = clock
-        self.tenant = _tenant_number(database, tenant)
+        self.tenant = number_of(database, tenant)
         self._committer = commits.Committer(database, self.tenant, tenant, clock.now)
 
     # --- workspaces ---
@@ -76,31 +46,26 @@ class Catalog:
     def add_workspace(self, workspace: Workspace) -> None:
         """Begin to remember a directory. Refused (code ``exists``) if a live workspace has this path."""
         with self.database.writing() as session:
-            self._check_path_free(session, workspace.path)
-            session.run(
-                f"INSERT INTO workspaces (tenant, {_WORKSPACE}) VALUES {slots(8)}",
-                (self.tenant, *workspace[:6], int(workspace.live)),
-            )
-            set_checksum(session, WORKSPACES, self.tenant, workspace.id)
+            workspaces.add(session, self.tenant, workspace)
 
     def workspace(self, workspace: WorkspaceId) -> Workspace:
         """One workspace; raises `NotFoundError` if there is none of this id."""
-        found = self._workspaces("id = ?", workspace)
+        found = self._workspaces("AND id = ?", workspace)
         if not found:
             raise NotFoundError(f"no workspace {workspace}")
         return found[0]
 
     def workspaces(self) -> list[Workspace]:
         """All of them, oldest first, with those that were let go."""
-        return self._workspaces("1 = ?", 1)
+        return self._workspaces()
 
     def find_workspace(self, path: bytes) -> Workspace | None:
         """The live workspace at exactly this path."""
-        return next(iter(self._workspaces("path = ? AND live = 1", path)), None)
+        return next(iter(self._workspaces("AND path = ? AND live = 1", path)), None)
 
     def find_workspace_by_identity(self, device: int, inode: int) -> Workspace | None:
         """The live workspace whose root was last seen as this directory; of several, the one made last."""
-        found = self._workspaces("device = ? AND inode = ? AND live = 1", device, inode)
+        found = self._workspaces("AND device = ? AND inode = ? AND live = 1", device, inode)
         return found[-1] if found else None
 
     def move_workspace(self, workspace: WorkspaceId, path: bytes, device: int, inode: int) -> WorkspaceId | None:
@@ -110,44 +75,22 @@ class Catalog:
         it a path again.
         """
         with self.database.writing() as session:
-            other = session.one(
-                "SELECT id FROM workspaces WHERE tenant = ? AND path = ? AND live = 1 AND id <> ?",
-                (self.tenant, path, workspace),
-            )
-            if other is not None:
-                with changing(session, WORKSPACES, self.tenant, other):
-                    session.run(
-                        "UPDATE workspaces SET path = ? WHERE tenant = ? AND id = ?",
-                        (aside(path, other[0]), self.tenant, other[0]),
-                    )
-            with changing(session, WORKSPACES, self.tenant, [workspace]):
-                changed = session.run(
-                    "UPDATE workspaces SET path = ?, device = ?, inode = ? WHERE tenant = ? AND id = ?",
-                    (path, device, inode, self.tenant, workspace),
-                )
-            if not changed:
-                raise NotFoundError(f"no workspace {workspace}")
-            return other[0] if other is not None else None
+            return workspaces.move(session, self.tenant, workspace, path, device, inode)
 
     def let_go(self, workspace: WorkspaceId) -> None:
         """Let a workspace hold nothing back from retention any more. Its checkpoints stay until they are forgotten."""
         with self.database.writing() as session:
-            if not self._set_live(session, workspace, live=False):
-                raise NotFoundError(f"no workspace {workspace}")
+            workspaces.set_live(session, self.tenant, workspace, live=False)
 
     def adopt(self, workspace: WorkspaceId) -> None:
         """Undo `let_go`. Refused (code ``exists``) if another live workspace has its path by now."""
         with self.database.writing() as session:
-            row = session.one("SELECT path FROM workspaces WHERE tenant = ? AND id = ?", (self.tenant, workspace))
-            if row is None:
-                raise NotFoundError(f"no workspace {workspace}")
-            self._check_path_free(session, row[0], but=workspace)
-            self._set_live(session, workspace, live=True)
+            workspaces.set_live(session, self.tenant, workspace, live=True)
 
     def cursor(self, workspace: WorkspaceId) -> Cursor:
         """Where a workspace stands in its history; raises `NotFoundError` if there is no such workspace."""
         with self.database.reading() as session:
-            return self._cursor(session, workspace)
+            return history.cursor(session, self.tenant, workspace)
 
     # --- checkpoints ---
 
@@ -210,11 +153,15 @@ class Catalog:
 
     def children(self, checkpoint: CheckpointId) -> list[CheckpointId]:
         """The checkpoints whose parent this is, in any workspace, in the order of recording."""
+        from holdfast.store import forgetting
+
         with self.database.reading() as session:
             return forgetting.children(session, self.tenant, checkpoint)
 
     def ancestors(self, checkpoint: CheckpointId) -> list[CheckpointId]:
         """The parent, its parent, and so on; empty for one without a parent."""
+        from holdfast.store import forgetting
+
         with self.database.reading() as session:
             return forgetting.line(session, self.tenant, checkpoint)[1:]
 
@@ -250,6 +197,8 @@ class Catalog:
         The changeset of each is composed into its children's. Raises `RefusedError` (and leaves that one and those
         after it) where a `Protection` that is not a mere chain holds one. What only they needed is dead from now on.
         """
+        from holdfast.store import forgetting
+
         removed: list[Checkpoint] = []
         for checkpoint in checkpoints:
             found = self._checkpoints("AND id = ?", checkpoint)
@@ -259,6 +208,8 @@ class Catalog:
 
     def protections(self) -> dict[CheckpointId, list[Protection]]:
         """Every checkpoint that something stands on, and what."""
+        from holdfast.store import forgetting
+
         with self.database.reading() as session:
             return forgetting.protections(session, self.tenant, self.clock.now())
 
@@ -279,44 +230,13 @@ class Catalog:
 
     def locate(self, hashes: Iterable[Hash]) -> dict[Hash, Location]:
         """Where each of ``hashes`` is stored; one that is not, or whose pack's row is lost, is not in the answer."""
-        rows: list[Row] = []
-        keys: dict[int, str] = {}
         with self.database.reading() as session:
-            for part in chunks(hashes):
-                rows += session.all(
-                    f"""SELECT hash, pack, place, length, codec, size, base, generation FROM blobs
-                    WHERE tenant = ? AND hash IN {slots(len(part))}""",
-                    (self.tenant, *part),
-                )
-            # Rather than a join: ten thousand blobs lie in a few packs.
-            for part in chunks({row[1] for row in rows if row[1] is not None}):
-                packs = session.all(
-                    f"SELECT number, key FROM packs WHERE tenant = ? AND number IN {slots(len(part))}",
-                    (self.tenant, *part),
-                )
-                keys.update(cast("list[tuple[int, str]]", packs))
-        return {
-            name: Location(
-                large_blob_key(self.name, name, generation) if pack is None else keys[pack],
-                at,
-                length,
-                codec,
-                size,
-                base,
-            )
-            for name, pack, at, length, codec, size, base, generation in rows
-            if pack is None or pack in keys
-        }
+            return locations.locate(session, self.tenant, self.name, hashes)
 
     def generation_of(self, hash: Hash) -> int:  # noqa: A002 - the field's own name
         """The generation to store a blob of its own under now: one whose key nobody is deleting or has just deleted."""
-        first = large_blob_key(self.name, hash, 0)
         with self.database.reading() as session:
-            rows = session.all(
-                "SELECT key FROM tombstones WHERE tenant = ? AND (key = ? OR (key > ? AND key < ?))",
-                (self.tenant, first, first + ".", first + "/"),
-            )
-        return max((int(row[0][len(first) + 1 :] or 0) + 1 for row in rows), default=0)
+            return locations.generation_of(session, self.tenant, self.name, hash)
 
     def pin(
         self, root: Hash, reason: str, *, checkpoint: CheckpointId | None = None, expires_at: int | None = None
@@ -369,117 +289,57 @@ class Catalog:
         ``moved`` if the cursor is not ``expected`` any more.
         """
         with self.database.writing() as session:
-            if self._cursor(session, workspace) != expected:
-                raise RefusedError(
-                    "the workspace's history has moved on: another command was there first",
-                    code="moved",
-                    hint="run the command again",
-                )
+            history.check_cursor(session, self.tenant, workspace, expected)
             if not session.one("SELECT 1 FROM checkpoints WHERE tenant = ? AND id = ?", (self.tenant, head)):
                 raise NotFoundError(f"the checkpoint {head} was forgotten meanwhile")
-            seq = commits.append_event(session, self.tenant, workspace, event)
+            seq = history.append_event(session, self.tenant, workspace, event)
             at = seq if position is None else position
             cursor = Cursor(head, at, at if redo_tip is None else redo_tip)
-            commits.set_cursor(session, self.tenant, workspace, cursor)
+            history.set_cursor(session, self.tenant, workspace, cursor)
             return cursor
 
     def events(self, workspace: WorkspaceId, *, limit: int | None = None) -> list[HistoryEvent]:
         """What happened to a workspace, the last first, at most ``limit``."""
+        most = 1 << 62 if limit is None else limit
         with self.database.reading() as session:
-            rows = session.all(
-                f"SELECT {_EVENT} FROM history WHERE tenant = ? AND workspace = ? ORDER BY seq DESC LIMIT ?",
-                (self.tenant, workspace, 1 << 62 if limit is None else limit),
-            )
-        return [HistoryEvent(*row) for row in rows]
+            return history.events(session, self.tenant, "AND workspace = ? ORDER BY seq DESC LIMIT ?", workspace, most)
 
     def event(self, seq: int) -> HistoryEvent:
         """One event; raises `NotFoundError` if there is none of this number."""
         with self.database.reading() as session:
-            row = session.one(f"SELECT {_EVENT} FROM history WHERE tenant = ? AND seq = ?", (self.tenant, seq))
-        if row is None:
+            found = history.events(session, self.tenant, "AND seq = ?", seq)
+        if not found:
             raise NotFoundError(f"no event {seq} in the history")
-        return HistoryEvent(*row)
+        return found[0]
 
     # --- all of it ---
 
     def stats(self) -> Stats:
         """Count everything. Settle first for exact numbers; a page that waits for it may count as dead here."""
-        tenant = (self.tenant,)
+        from holdfast.store import usage
+
         with self.database.reading() as session:
-            counted = [
-                _number(session, "SELECT count(*) FROM workspaces WHERE tenant = ? AND live = 1", tenant),
-                _number(session, "SELECT count(*) FROM checkpoints WHERE tenant = ?", tenant),
-            ]
-            packs = _number(session, "SELECT count(*) FROM packs WHERE tenant = ?", tenant)
-            packed = _number(session, "SELECT coalesce(sum(size), 0) FROM packs WHERE tenant = ?", tenant)
-            rows = session.all(
-                f"""SELECT kind, pack IS NULL, refs > 0 OR deltas > 0, count(*), sum(size), sum(length), sum(
-                    CASE WHEN pack IS NULL THEN 0 WHEN base IS NULL THEN {RECORD_OVERHEAD} ELSE {DELTA_OVERHEAD} END)
-                FROM blobs WHERE tenant = ? GROUP BY 1, 2, 3""",
-                tenant,
-            )
-        pages = sum(row[3] for row in rows if row[0] == PAGE)
-        alone = sum(row[5] for row in rows if row[1])
-        return Stats(
-            workspaces=counted[0],
-            checkpoints=counted[1],
-            blobs=sum(row[3] for row in rows) - pages,
-            pages=pages,
-            packs=packs,
-            content_bytes=sum(row[4] for row in rows if row[0] != PAGE),
-            stored_bytes=packed + alone,
-            dead_bytes=max(0, packed + alone - packs * PACK_OVERHEAD - sum(row[5] + row[6] for row in rows if row[2])),
-            catalog_bytes=self.database.size(),
-        )
+            return usage.stats(session, self.tenant, self.database.size())
 
     def used_bytes(self) -> int:
         """What blobs, pages and packs take in the object store. Cheap: it looks at packs and large blobs alone."""
+        from holdfast.store import usage
+
         with self.database.reading() as session:
-            # Every object has a length. Said here, it lets SQLite see that the index of large blobs serves, which it
-            # else leaves for the primary key, and every row of the table.
-            return _number(
-                session, "SELECT coalesce(sum(size), 0) FROM packs WHERE tenant = ?", (self.tenant,)
-            ) + _number(
-                session,
-                "SELECT coalesce(sum(length), 0) FROM blobs WHERE tenant = ? AND pack IS NULL AND length > 0",
-                (self.tenant,),
-            )
+            return usage.used_bytes(session, self.tenant)
 
     def close(self) -> None:
         """Close the database."""
         self.database.close()
 
-    def _workspaces(self, where: str, *values: object) -> list[Workspace]:
+    def _workspaces(self, where: str = "", *values: object) -> list[Workspace]:
         with self.database.reading() as session:
-            rows = session.all(
-                f"SELECT {_WORKSPACE} FROM workspaces WHERE tenant = ? AND {where} ORDER BY created_at, id",
-                (self.tenant, *values),
-            )
-        return [Workspace(*row[:6], live=bool(row[6])) for row in rows]
+            return workspaces.find(session, self.tenant, where, *values)
 
     def _checkpoints(self, rest: str, *values: object) -> list[Checkpoint]:
         with self.database.reading() as session:
             rows = session.all(f"SELECT {_CHECKPOINT} FROM checkpoints WHERE tenant = ? {rest}", (self.tenant, *values))
         return [_checkpoint(row) for row in rows]
-
-    def _check_path_free(self, session: Session, path: bytes, but: WorkspaceId | None = None) -> None:
-        row = session.one("SELECT id FROM workspaces WHERE tenant = ? AND path = ? AND live = 1", (self.tenant, path))
-        if row is not None and row[0] != but:
-            raise RefusedError("another workspace has this path", code="exists")
-
-    def _set_live(self, session: Session, workspace: WorkspaceId, *, live: bool) -> int:
-        with changing(session, WORKSPACES, self.tenant, [workspace]):
-            return session.run(
-                "UPDATE workspaces SET live = ? WHERE tenant = ? AND id = ?", (int(live), self.tenant, workspace)
-            )
-
-    def _cursor(self, session: Session, workspace: WorkspaceId) -> Cursor:
-        row = session.one(
-            "SELECT head, position, redo_tip FROM workspaces WHERE tenant = ? AND id = ?", (self.tenant, workspace)
-        )
-        if row is None:
-            raise NotFoundError(f"no workspace {workspace}")
-        return Cursor(*row)
 
     def _unpin(self, session: Session, where: str, value: int | str) -> int:
         rows = session.all(f"SELECT number, root FROM pins WHERE tenant = ? AND {where}", (self.tenant, value))
@@ -489,38 +349,6 @@ class Catalog:
                 session.run("DELETE FROM pins WHERE number = ?", (number,))
                 uncount_root(session, self.tenant, root, now)
         return len(rows)
-
-
-def _tenant_number(database: Database, name: str) -> int:
-    find = "SELECT number FROM tenants WHERE name = ?"
-    with database.reading() as session:
-        row = session.one(find, (name,))
-    if row is None:
-        with database.writing() as session:
-            row = session.one(find, (name,))  # another process may have been first
-            if row is None:
-                _refuse_damaged_tenants(session)
-                row = session.one(
-                    "INSERT INTO tenants (name, swept, latest) VALUES (?, 0, 0) RETURNING number", (name,)
-                )
-                assert row is not None
-                set_checksum(session, TENANTS, row[0], row[0])
-    return row[0]
-
-
-def _refuse_damaged_tenants(session: Session) -> None:
-    """A tenant whose name was damaged must not begin anew: all of its objects would be taken for nobody's."""
-    for (number,) in session.all("SELECT number FROM tenants"):
-        if any(damaged(session, TENANTS, number)):
-            raise IntegrityError(
-                "the catalog is damaged: the name of a tenant is not what it was",
-                hint="put the catalog back from a copy; its objects are untouched",
-            )
-
-
-def _number(session: Session, sql: str, values: Sequence[object]) -> int:
-    row = session.one(sql, values)
-    return cast("int", row[0]) if row else 0
 
 
 def _checkpoint(row: Row) -> Checkpoint:

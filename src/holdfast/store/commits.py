@@ -6,8 +6,9 @@ from collections import Counter
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from holdfast.model.errors import NotFoundError, RefusedError
-from holdfast.store.checksums import CHECKPOINTS, HISTORY, WORKSPACES, changing, set_checksum
+from holdfast.model.errors import NotFoundError
+from holdfast.store.checksums import CHECKPOINTS, set_checksum
+from holdfast.store.history import append_event, check_cursor, set_cursor
 from holdfast.store.liveness import RAISE, chunks, count_root, moment, slots
 from holdfast.store.records import Cursor, VanishedError, large_blob_key
 from holdfast.store.schema import BASE, BLOB, PAGE, UNCOUNTED, UNMARKED
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from holdfast.model.ids import Hash, PackId
     from holdfast.store.database import Database, Session
-    from holdfast.store.records import CheckpointCommit, HistoryEvent, NewBlob, NewPack
+    from holdfast.store.records import CheckpointCommit, NewBlob, NewPack
 
 AHEAD = 4000
 """A commit with more new blobs lays them in ahead, this many in a transaction, so that it blocks nobody for long."""
@@ -69,7 +70,7 @@ class Committer:
 
     def _finish(self, session: Session, commit: CheckpointCommit, blobs: Sequence[NewBlob]) -> Cursor:
         tenant, checkpoint = self._tenant, commit.checkpoint
-        self._check_cursor(session, commit)
+        check_cursor(session, tenant, checkpoint.workspace, commit.expected)
         if checkpoint.parent is not None and not session.one(
             "SELECT 1 FROM checkpoints WHERE tenant = ? AND id = ?", (tenant, checkpoint.parent)
         ):
@@ -84,20 +85,6 @@ class Committer:
             raise VanishedError([checkpoint.root])
         self._add_checkpoint(session, commit)
         return self._advance(session, commit)
-
-    def _check_cursor(self, session: Session, commit: CheckpointCommit) -> None:
-        row = session.one(
-            "SELECT head, position, redo_tip FROM workspaces WHERE tenant = ? AND id = ?",
-            (self._tenant, commit.checkpoint.workspace),
-        )
-        if row is None:
-            raise NotFoundError(f"no workspace {commit.checkpoint.workspace}")
-        if Cursor(*row) != commit.expected:
-            raise RefusedError(
-                "the workspace's history has moved on: another command was there first",
-                code="moved",
-                hint="run the command again",
-            )
 
     def _swept(self, session: Session) -> int:
         row = session.one("SELECT swept FROM tenants WHERE number = ?", (self._tenant,))
@@ -242,24 +229,3 @@ def whole(session: Session, tenant: int, hashes: Iterable[Hash]) -> set[Hash]:
         )
         found.update(row[0] for row in rows)
     return found
-
-
-def append_event(session: Session, tenant: int, workspace: str, event: HistoryEvent) -> int:
-    """Append to a workspace's history; the number that the event got."""
-    row = session.one(
-        """INSERT INTO history (tenant, workspace, at, operation, checkpoint, previous)
-        VALUES (?, ?, ?, ?, ?, ?) RETURNING seq""",
-        (tenant, workspace, event.at, event.operation, event.checkpoint, event.previous),
-    )
-    assert row is not None
-    set_checksum(session, HISTORY, tenant, row[0])
-    return row[0]
-
-
-def set_cursor(session: Session, tenant: int, workspace: str, cursor: Cursor) -> None:
-    """Put a workspace somewhere else in its history."""
-    with changing(session, WORKSPACES, tenant, [workspace]):
-        session.run(
-            "UPDATE workspaces SET head = ?, position = ?, redo_tip = ? WHERE tenant = ? AND id = ?",
-            (*cursor, tenant, workspace),
-        )
