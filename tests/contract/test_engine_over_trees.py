@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from holdfast.engine.results import RestoreResult
-    from holdfast.files.tree import Applied, Lookup, Saved, Scan, Tree
+    from holdfast.files.tree import Applied, Cleaned, Lookup, Saved, Scan, Tree
     from holdfast.model.entries import Change, Entry
     from holdfast.model.ids import Hash
     from holdfast.model.sinks import BlobSink, Content, Progress
@@ -100,7 +100,7 @@ class Meddled:
         self.before_apply()
         return self._tree.apply(deletes, self._cut(writes), nonce=nonce, progress=progress)
 
-    def clean(self, nonce: str) -> int:
+    def clean(self, nonce: str) -> Cleaned:
         return self._tree.clean(nonce)
 
     def _cut(self, writes: Iterable[tuple[Change, Content | None]]) -> Iterator[tuple[Change, Content | None]]:

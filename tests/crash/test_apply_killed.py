@@ -243,3 +243,45 @@ def test_i3_killed_again_and_again_it_converges(tmp_path: Path, flags: bool):
         check_nothing_torn(base)
     assert run(base, flags=flags).skipped == []
     assert found(base) == {**AFTER, UNCAPTURED: file(b"theirs")}
+
+
+@pytest.mark.parametrize("moment", ["exchanged", "given back"])
+def test_i8_an_edit_just_before_the_exchange_survives_a_kill_just_after_it(tmp_path: Path, moment: str):
+    base = tmp_path / "w"
+    base.mkdir()
+    lay_out(base, BEFORE)
+    known = look_at(base)
+
+    def intrude(real: Callable[..., object]) -> Callable[..., object]:
+        calls: list[bytes] = []
+
+        def call(src_fd: int, src: bytes, dst_fd: int, dst: bytes, rules: int) -> None:
+            if rules == kernel.RENAME_EXCHANGE and dst == b"edit":
+                if not calls:
+                    (tmp_path / "editor").write_bytes(b"somebody's last edit")
+                    (tmp_path / "editor").rename(base / "edit")
+                calls.append(dst)
+                real(src_fd, src, dst_fd, dst, rules)
+                if len(calls) == (1 if moment == "exchanged" else 2):
+                    os._exit(KILLED)
+            else:
+                real(src_fd, src, dst_fd, dst, rules)
+
+        return call
+
+    child = os.fork()
+    if not child:
+        kernel.renameat2 = intrude(kernel.renameat2)
+        run(base, flags=True, known=known)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == KILLED
+    with Root(bytes(base)) as root:
+        cleaned = Applier(root, Index()).clean(NONCE)
+        assert Applier(root, Index()).clean(NONCE) == (0, [])
+    assert not list(base.rglob(os.fsdecode(TEMPORARY_PREFIX) + "*"))
+    if moment == "exchanged":
+        assert [path for path, _ in cleaned.kept] == [b"edit.kept-1"]
+        assert (base / "edit.kept-1").read_bytes() == b"somebody's last edit"
+    else:
+        assert cleaned.kept == []
+        assert (base / "edit").read_bytes() == b"somebody's last edit"

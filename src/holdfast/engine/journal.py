@@ -41,6 +41,8 @@ class Journal(NamedTuple):
     """Microseconds since 1970-01-01 UTC."""
     redo_tip: int | None = None
     """The event that `redo` led to: what is saved when the restore is finished or taken back must not hide it."""
+    taken_back: CheckpointId | None = None
+    """The target of the restore that this takes back: only what that may have made is deleted."""
 
 
 def write(folder: bytes, journal: Journal) -> None:
@@ -102,6 +104,7 @@ def _decode(path: bytes, body: bytes) -> Journal:
         fields = cast("Mapping[str, object]", json.loads(body))
         paths = cast("list[str]", fields["paths"])
         rescue = fields["rescue"]
+        taken_back = fields.get("taken_back")
         return Journal(
             operation=cast("Operation", str(fields["operation"])),
             target=CheckpointId(str(fields["target"])),
@@ -112,6 +115,7 @@ def _decode(path: bytes, body: bytes) -> Journal:
             nonce=str(fields["nonce"]),
             at=cast("int", fields["at"]),
             redo_tip=cast("int | None", fields.get("redo_tip")),
+            taken_back=None if taken_back is None else CheckpointId(str(taken_back)),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise FormatError(

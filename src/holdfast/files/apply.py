@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Protocol
 from holdfast.files import kernel
 from holdfast.files.batch import IN_THE_WAY, Batch, ContentError, reason_for
 from holdfast.files.index import Signature
-from holdfast.files.replace import CHANGED, GONE, Durability, TemporaryNames, identity
+from holdfast.files.replace import GONE, Durability, TemporaryNames
 from holdfast.files.rooted import Place, Root, open_regular
-from holdfast.files.trash import Trash, remove_hollow, remove_left_over
-from holdfast.files.tree import Applied
+from holdfast.files.taken import CHANGED, Taken, hash_of, identity
+from holdfast.files.trash import LeftOvers, Trash, remove_hollow
+from holdfast.files.tree import Applied, Cleaned
 from holdfast.model.entries import Entry, NotCaptured, file_entry, symlink_entry
 from holdfast.model.errors import EscapeError, HoldfastError, NotFoundError, RefusedError, StorageError, room_hint
-from holdfast.model.ids import Hasher, hash_bytes
-from holdfast.model.paths import check_path
-from holdfast.model.sinks import CHUNK_BYTES
+from holdfast.model.ids import hash_bytes
+from holdfast.model.log import Log
+from holdfast.model.paths import check_path, display
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 OTHER_NAMES = "it has other names (hard links), whose permissions would change with it"
 DIRECTORY_IN_THE_WAY = "a directory that is not empty is in the way"
+
+_log = Log(__name__)
 
 _BATCH_FILES = 8192
 _BATCH_BYTES = 256 << 20
@@ -97,12 +100,10 @@ class Applier:
             self._root.forget()
         return Applied(work.written, work.deleted, work.skipped)
 
-    def clean(self, nonce: str) -> int:
-        """See `Tree.clean`. Follows no link; what someone else wrote under a temporary's name is renamed, not
-        removed.
-        """
+    def clean(self, nonce: str) -> Cleaned:
+        """See `Tree.clean`. Follows no link."""
         names = TemporaryNames(nonce)
-        removed = 0
+        left = LeftOvers(self._root, names)
         todo = [b""]
         while todo:
             path = todo.pop()
@@ -119,13 +120,13 @@ class Applier:
                             todo.append(inner)
                         continue
                     ours = True
-                    removed += remove_left_over(self._root, names, inner, info)
+                    left.remove(inner, info)
                 if ours:
                     os.fsync(self._root.directory(path))
             except _TREE_ERRORS as error:
                 reason_for(error, path)  # gone, swapped or unreadable: nothing of ours can be reached there
         self._root.forget()
-        return removed
+        return Cleaned(left.removed, left.kept)
 
 
 class _Work:
@@ -174,10 +175,11 @@ class _Work:
         self._emptied.add(parent)
         if place is None or info is None or stat.S_ISDIR(info.st_mode):
             return None  # a directory is no file: a call that was cut short may have made it
-        if change.before is None or self._entry_at(change.path, place, info, change.before) != change.before:
+        before = change.before
+        if before is None or self._entry_at(change.path, place, info, before) != before:
             return CHANGED
         self._batch.touched.add(parent)
-        return self._trash.take(change.path, identity(info))
+        return self._trash.take(change.path, self._taken(change.path, info, before))
 
     def write_all(self, writes: Iterable[tuple[Change, Content | None]]) -> None:
         """Write every path that still is what its change expects."""
@@ -215,7 +217,7 @@ class _Work:
             if not remove_hollow(self._root, path):
                 return DIRECTORY_IN_THE_WAY
             info = None
-        expected = None
+        taken = None
         if info is not None:
             found = self._entry_at(path, place, info, before, after)
             if found == after:
@@ -227,11 +229,11 @@ class _Work:
                 return IN_THE_WAY
             if found != before:
                 return CHANGED
-            expected = identity(info)
+            taken = self._taken(path, info, before)
         elif before is not None:
             return GONE
         if content is not None:
-            self._batch.prepare(change, self._root.directory(directory), content, expected)
+            self._batch.prepare(change, self._root.directory(directory), content, taken)
             return None
         if info is None or before is None or after.is_symlink or before.hash != after.hash:
             return CHANGED
@@ -274,6 +276,12 @@ class _Work:
         self._observed.put(path, after, _signature(info))
         self.written.append(path)
         return None
+
+    def _taken(self, path: bytes, info: os.stat_result, before: Entry) -> Taken:
+        """What is found to be ``before`` by `_entry_at`, to be taken away."""
+        known = self._observed.get(path)
+        seen = known is not None and known.signature == _signature(info)
+        return Taken(identity(info), before.hash, doubtful=not seen)
 
     def _entry_at(self, path: bytes, place: Place, info: os.stat_result, *wanted: Entry | None) -> Entry | None:
         """The entry of what is there; None if it is surely none of ``wanted``. Its content is read only in doubt."""
@@ -320,7 +328,7 @@ class _Work:
 
     def finish(self) -> None:
         """Remove what was taken away and the directories that are empty now, and make all of it durable."""
-        self._batch.touched |= self._trash.empty()
+        self._empty_trash()
         self._remove_emptied()
         self._batch.sync(self._in_place)
 
@@ -328,10 +336,22 @@ class _Work:
         """After an error: remove the temporaries, and make durable what was done, as far as the system lets us."""
         self._batch.abandon()
         try:
-            self._batch.touched |= self._trash.empty()
+            for path, reason in self._empty_trash():
+                _log.warning("%s: %s", display(path), reason)
             self._batch.sync(self._in_place)
         except (HoldfastError, OSError):
             self._in_place.close()
+
+    def _empty_trash(self) -> list[NotCaptured]:
+        """Remove what was taken away; returns, and lists as skipped, what had to be kept beside its place."""
+        touched, kept = self._trash.empty()
+        self._batch.touched |= touched
+        lost = {path for path, _ in kept}
+        if lost:
+            self.written = [path for path in self.written if path not in lost]
+            self.deleted = [path for path in self.deleted if path not in lost]
+            self.skipped += kept
+        return kept
 
 
 def _path_of(change: Change) -> bytes:
@@ -364,12 +384,9 @@ def _read_entry(place: Place, info: os.stat_result) -> Entry | None:
     if fd is None:
         return None
     try:
-        hasher, size = Hasher(), 0
-        while piece := os.read(fd, CHUNK_BYTES):
-            hasher.update(piece)
-            size += len(piece)
-        if _signature(os.fstat(fd)) != _signature(info) or size != info.st_size:
+        content = hash_of(fd)
+        if _signature(os.fstat(fd)) != _signature(info):
             return None
-        return file_entry(hasher.hash(), size, info.st_mode)
+        return file_entry(content, info.st_size, info.st_mode)
     finally:
         os.close(fd)

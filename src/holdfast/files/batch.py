@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.files import replace
 from holdfast.files.reflink import SharedFile
-from holdfast.files.replace import GONE, Durability, Identity, TemporaryNames, identity
+from holdfast.files.replace import GONE, Durability, TemporaryNames
 from holdfast.files.rooted import NOT_A_DIRECTORY, Root
+from holdfast.files.taken import Taken, identity
 from holdfast.files.trash import Trash, remove_tree
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, StorageError, room_hint
 from holdfast.model.paths import MAX_PATH_BYTES, display
@@ -53,7 +54,7 @@ class Placed(NamedTuple):
 class _Pending(NamedTuple):
     change: Change
     temporary: bytes
-    expected: Identity | None
+    taken: Taken | None
     info: os.stat_result
 
 
@@ -146,15 +147,20 @@ class Batch:
         self._staged.append((change, info))
         return None
 
-    def prepare(self, change: Change, dir_fd: int, content: Content, expected: Identity | None) -> None:
-        """Write a temporary beside the path, in its directory ``dir_fd``, to take the place of ``expected`` (or of
+    def prepare(self, change: Change, dir_fd: int, content: Content, taken: Taken | None) -> None:
+        """Write a temporary beside the path, in its directory ``dir_fd``, to take the place of ``taken`` (or of
         nothing).
         """
         temporary = self._names.new()
         while replace.exists(dir_fd, temporary):
             temporary = self._names.new()
         info = self._create(dir_fd, temporary, content, _after(change))
-        self._pending.append(_Pending(change, temporary, expected, info))
+        self._pending.append(_Pending(change, temporary, taken, info))
+        if taken is not None:
+            # From here on, something of the tree may get into it.
+            marked = self._names.exchanged(temporary, identity(info), taken)
+            os.rename(temporary, marked, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+            self._pending[-1] = _Pending(change, marked, taken, info)
 
     def commit(self) -> Iterator[Placed]:
         """Make all of it durable, then put each path in its place; use the iterator up.
@@ -224,8 +230,8 @@ class Batch:
         info = None
         try:
             dir_fd, name = self._root.place(change.path)
-            if item.expected is not None:
-                reason = replace.exchange(dir_fd, item.temporary, name, item.expected, flags=self._flags)
+            if item.taken is not None:
+                reason = replace.exchange(dir_fd, item.temporary, name, item.taken, flags=self._flags)
             elif replace.move_if_absent(dir_fd, item.temporary, dir_fd, name, flags=self._flags):
                 reason = None
             else:
@@ -234,8 +240,8 @@ class Batch:
             parent = change.path.rpartition(b"/")[0]
             self.touched.add(parent)
             if reason is None:
-                if item.expected is not None:
-                    self._trash.add(parent, item.temporary)
+                if item.taken is not None:
+                    self._trash.add(parent, item.temporary, change.path, item.taken)
                 info = _unchanged(dir_fd, name, item.info)
         except (FileNotFoundError, NotFoundError):
             reason = _MOVED

@@ -1,5 +1,5 @@
 """The few Linux system calls that Python does not offer: ``openat2``, ``renameat2``, ``statx``, ``syncfs``,
-``sync_file_range``.
+``sync_file_range``, and ``fchownat`` on a descriptor of a link.
 
 Each raises `OSError` as the functions of `os` do; a kernel or C library without the call raises it with ENOSYS.
 Sources: the Linux manual pages of the same names, section 2.
@@ -33,6 +33,7 @@ _SYS_RENAMEAT2 = {
 _SYNC_FILE_RANGE_WRITE = 2
 
 _AT_FDCWD = -100
+_AT_EMPTY_PATH = 0x1000
 _STATX_BTIME = 0x800
 _STATX_BYTES = 256
 _STATX_BTIME_AT = 80
@@ -80,6 +81,11 @@ def birth_time(path: bytes) -> int | None:
         return None
     seconds, nanoseconds = struct.unpack_from("=qI", found.raw, _STATX_BTIME_AT)
     return seconds * 1_000_000_000 + nanoseconds
+
+
+def chown_opened(fd: int, uid: int, gid: int) -> None:
+    """Give what the ``O_PATH`` descriptor is, a link itself too, to another owner: no name is looked up."""
+    _check(_libc.fchownat(fd, b"", uid, gid, _AT_EMPTY_PATH))
 
 
 def syncfs(fd: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import signal
+from enum import Enum
 
 _READ = fcntl.F_RDLCK
 _RELEASE = fcntl.F_UNLCK
@@ -16,11 +17,17 @@ _SET_SIGNAL = fcntl.F_SETSIG
 _IGNORED_BY_DEFAULT = int(signal.SIGURG)
 
 
-def has_writer(fd: int) -> bool | None:
-    """True if somebody has the file open or mapped for writing, False if nobody has, None if we may not know.
+class Writer(Enum):
+    """What the kernel says of a file's writers."""
 
-    That is so for the files of others, without the privilege. Where the file system has no leases nobody can be told
-    apart, and the answer is False.
+    NONE = "nobody has it open or mapped for writing"
+    SOME = "somebody has"
+    UNSAID = "we may not know: it belongs to others, and we lack the privilege"
+    UNTOLD = "the file system has no leases, so nobody can be told apart"
+
+
+def writer_of(fd: int) -> Writer:
+    """Whether somebody has the file open or mapped for writing.
 
     ``fd`` is a regular file opened for reading only. The lease is given back before this returns.
     """
@@ -30,7 +37,13 @@ def has_writer(fd: int) -> bool | None:
         fcntl.fcntl(fd, _SET, _READ)
     except OSError as error:
         if error.errno == errno.EAGAIN:
-            return True
-        return None if error.errno in (errno.EACCES, errno.EPERM) else False
+            return Writer.SOME
+        return Writer.UNSAID if error.errno in (errno.EACCES, errno.EPERM) else Writer.UNTOLD
     fcntl.fcntl(fd, _SET, _RELEASE)
-    return False
+    return Writer.NONE
+
+
+def has_writer(fd: int) -> bool | None:
+    """As `writer_of`: True if somebody has, None if we may not know, and otherwise False."""
+    found = writer_of(fd)
+    return None if found is Writer.UNSAID else found is Writer.SOME

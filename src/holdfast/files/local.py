@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from holdfast.files.gitconfig import User
     from holdfast.files.ignore import DirectoryRules
     from holdfast.files.index import Known, Signature
-    from holdfast.files.tree import Applied, Lookup, Saved
+    from holdfast.files.tree import Applied, Cleaned, Lookup, Saved
     from holdfast.model.entries import Change
     from holdfast.model.ids import Hash
     from holdfast.model.sinks import BlobSink, Content, Progress
@@ -198,16 +198,20 @@ class LocalTree:
         index = self.index
         index.close()
         known = index.directories
-        levels: set[bytes] = set(trust.suspects)
+        levels: set[bytes] = {_nearest(path, known) for path in trust.suspects}
         whole: set[bytes] = set()
+        touched: dict[bytes, list[bytes]] = {}
         for path in self._pending | self._findings.again:
             parent, _, name = path.rpartition(b"/")
             if name in _RULE_FILES and parent in known:
                 whole.add(parent)
             if path in known:
                 whole.add(path)
-            levels.add(parent)
-        todo = sorted({_nearest(path, known) for path in levels} | whole, reverse=True)
+            if parent in known:
+                touched.setdefault(parent, []).append(name)
+            else:
+                levels.add(_nearest(parent, known))
+        todo = sorted(levels | whole | touched.keys(), reverse=True)
         done: list[bytes] = []
         while todo:
             path = todo.pop()
@@ -224,6 +228,9 @@ class LocalTree:
                 else:
                     scanner.lose(path, error)
                     done.append(path)
+                continue
+            if path not in levels and not recursive and scanner.touch(directory, path, touched.get(path, ())):
+                os.close(directory)
                 continue
             if recursive:
                 done.append(path)
@@ -302,7 +309,7 @@ class LocalTree:
                 deletes, writes, nonce=nonce, progress=progress
             )
 
-    def clean(self, nonce: str) -> int:
+    def clean(self, nonce: str) -> Cleaned:
         """See `Tree.clean`."""
         from holdfast.files.apply import Applier
 

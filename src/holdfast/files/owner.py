@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from typing import NamedTuple
+
+from holdfast.files import kernel
 
 
 class Owner(NamedTuple):
@@ -22,9 +26,35 @@ class Owner(NamedTuple):
         os.fchown(fd, self.uid, self.gid)
         return True
 
-    def take_name(self, dir_fd: int, name: bytes) -> None:
-        """Give the directory entry ``name`` itself (a link is not followed) to this owner."""
-        os.chown(name, self.uid, self.gid, dir_fd=dir_fd, follow_symlinks=False)
+    def take_link(self, dir_fd: int, name: bytes, target: bytes) -> None:
+        """Give the symbolic link ``name`` itself, which this process has just made, to this owner.
+
+        Whoever owns the directory may have put something else under that name meanwhile: what is not our own link to
+        ``target`` is refused with `PermissionError`, and what is asked is what is given away.
+        """
+        fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dir_fd)
+        try:
+            info = os.fstat(fd)
+            if (info.st_uid, info.st_gid) == self:
+                return
+            ours = stat.S_ISLNK(info.st_mode) and info.st_nlink == 1 and info.st_uid == os.geteuid()
+            if not ours or os.readlink(b"", dir_fd=fd) != target:
+                raise PermissionError(errno.EPERM, "somebody else has put another file in its place")
+            kernel.chown_opened(fd, self.uid, self.gid)
+        finally:
+            os.close(fd)
+
+    def take_directory(self, fd: int) -> None:
+        """Give the open directory ``fd``, which this process has just made, to this owner.
+
+        Raises `PermissionError` if it is another one: it is not empty, or not our own.
+        """
+        info = os.fstat(fd)
+        if (info.st_uid, info.st_gid) == self:
+            return
+        if info.st_uid != os.geteuid() or os.listdir(fd):
+            raise PermissionError(errno.EPERM, "somebody else has put another directory in its place")
+        os.fchown(fd, self.uid, self.gid)
 
 
 def owner_for(
@@ -61,6 +91,6 @@ def make_directories(path: bytes, *, uid: int | None = None, gid: int | None = N
         finally:
             os.close(above_fd)
         if owner is not None:
-            owner.take_fd(fd, os.fstat(fd))
+            owner.take_directory(fd)
     finally:
         os.close(fd)

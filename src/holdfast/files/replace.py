@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.files import kernel
 from holdfast.files.reflink import SharedFile
+from holdfast.files.taken import CHANGED, identity
 from holdfast.model.errors import IntegrityError, RefusedError, UsageError
 from holdfast.model.ids import Hasher, format_hash, hash_bytes
 from holdfast.model.paths import MAX_NAME_BYTES, TEMPORARY_PREFIX, display
@@ -26,36 +27,37 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from holdfast.files.owner import Owner
+    from holdfast.files.taken import Identity, Taken
     from holdfast.model.entries import Entry
     from holdfast.model.ids import Hash
     from holdfast.model.sinks import Content
 
-CHANGED = "changed since it was looked at"
 GONE = "changed since it was looked at: it is gone"
 
 _NONCE = re.compile(r"[0-9A-Za-z]{1,64}\Z")
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _LACKS_FLAG = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM})
 _MAX_TARGET_BYTES = 4095
+_BLOCK_BYTES = 4096
+_ZEROS = bytes(_BLOCK_BYTES)
 _MAX_SINGLE_SYNCS = 8
 
 
-class Identity(NamedTuple):
-    """What tells that a name still holds the same, unchanged file, link or directory. A rename leaves it as it is."""
+class Marks(NamedTuple):
+    """What the name of a temporary says that may be in it; see `TemporaryNames`."""
 
-    inode: int
-    mode: int
-    size: int
-    mtime_ns: int
-
-
-def identity(info: os.stat_result) -> Identity:
-    """The identity of what ``info`` describes."""
-    return Identity(info.st_ino, info.st_mode, info.st_size, info.st_mtime_ns)
+    made: bytes
+    """The digest of what the call wrote; empty if it wrote nothing."""
+    taken: bytes
+    """The digest of what it was to take away."""
 
 
 class TemporaryNames:
-    """The names of the temporaries of one nonce. A removal's carry a digest of what is expected to be in them."""
+    """The names of the temporaries of one nonce.
+
+    A temporary that something of the tree may get into carries two digests in its name: of what the call wrote itself
+    and of what it was to take away. What is neither was put there by someone else in the last moment.
+    """
 
     def __init__(self, nonce: str) -> None:
         """``nonce`` is 1 to 64 letters and digits; raises `UsageError` on any other."""
@@ -69,22 +71,37 @@ class TemporaryNames:
         self._used += 1
         return b"%s%d" % (self._prefix, self._used)
 
-    def aside(self, expected: Identity) -> bytes:
+    def exchanged(self, temporary: bytes, made: Identity, taken: Taken) -> bytes:
+        """The name of ``temporary``, which holds ``made``, while it changes places with ``taken``."""
+        return b"%s-%s-%s" % (temporary, made_digest(made), taken_digest(taken.expected, taken.hash))
+
+    def aside(self, taken: Taken) -> bytes:
         """A name for something that is about to be removed."""
-        return b"%s-%s" % (self.new(), _digest(expected))
+        return b"%s--%s" % (self.new(), taken_digest(taken.expected, taken.hash))
 
     def owns(self, name: bytes) -> bool:
         """True if ``name`` is a temporary of this nonce."""
         return name.startswith(self._prefix)
 
-    def is_strange(self, name: bytes, info: os.stat_result) -> bool:
-        """True if ``name`` was moved aside to be removed and is not what was expected: it belongs to someone else."""
-        _, found, digest = name.removeprefix(self._prefix).partition(b"-")
-        return bool(found) and digest != _digest(identity(info))
+    def marks(self, name: bytes) -> Marks | None:
+        """The digests in ``name``, a temporary of this nonce; None if nothing of the tree can have got into it."""
+        _, found, digests = name.removeprefix(self._prefix).partition(b"-")
+        made, _, taken = digests.partition(b"-")
+        return Marks(made, taken) if found else None
 
 
-def _digest(expected: Identity) -> bytes:
-    return hash_bytes(repr(tuple(expected)).encode()).hex()[:16].encode()
+def made_digest(made: Identity) -> bytes:
+    """The digest of what a call has written."""
+    return _digest(b"%d %d %d %d" % made)
+
+
+def taken_digest(expected: Identity, content: Hash) -> bytes:
+    """The digest of what a call is to take away."""
+    return _digest(b"%d %d %d %d %s" % (*expected, content.hex().encode()))
+
+
+def _digest(text: bytes) -> bytes:
+    return hash_bytes(text).hex()[:16].encode()
 
 
 def write_file(
@@ -106,10 +123,8 @@ def write_file(
     fd = os.open(name, _NEW, permissions, dir_fd=dir_fd)
     try:
         shared = isinstance(content, SharedFile) and content.share_with(fd, entry)
-        for piece in () if shared else pieces:
-            done = os.write(fd, piece)
-            while done < len(piece):
-                done += os.write(fd, memoryview(piece)[done:])
+        if not shared:
+            _write_pieces(fd, pieces)
         info = os.fstat(fd)
         given = owner is not None and owner.take_fd(fd, info)
         if stat.S_IMODE(info.st_mode) != permissions:
@@ -120,6 +135,41 @@ def write_file(
         os.close(fd)
         os.unlink(name, dir_fd=dir_fd)
         raise
+
+
+def _write_pieces(fd: int, pieces: Iterable[bytes]) -> None:
+    """Write the pieces one after the other. Blocks of nothing but zeros become holes: they take no room, and read the
+    same.
+    """
+    at, sparse = 0, False
+    for piece in pieces:
+        if _ZEROS in piece:
+            _write_sparse(fd, piece, at)
+            sparse = True
+        else:
+            _write_all(fd, piece)
+        at += len(piece)
+    if sparse:
+        os.ftruncate(fd, at)  # it may end with a hole
+
+
+def _write_sparse(fd: int, piece: bytes, at: int) -> None:
+    """Write ``piece``, which begins at ``at`` in the file, but for its blocks of zeros; the offset is after it then."""
+    view, begin = memoryview(piece), 0
+    for position in range(-at % _BLOCK_BYTES, len(piece) - _BLOCK_BYTES + 1, _BLOCK_BYTES):
+        if piece.startswith(_ZEROS, position):
+            if begin < position:
+                os.lseek(fd, at + begin, os.SEEK_SET)
+                _write_all(fd, view[begin:position])
+            begin = position + _BLOCK_BYTES
+    os.lseek(fd, at + begin, os.SEEK_SET)
+    _write_all(fd, view[begin:])
+
+
+def _write_all(fd: int, data: bytes | memoryview) -> None:
+    done = 0
+    while done < len(data):
+        done += os.write(fd, memoryview(data)[done:] if done else data)
 
 
 def _verified(entry: Entry, pieces: Iterable[bytes]) -> Iterator[bytes]:
@@ -152,7 +202,7 @@ def write_link(dir_fd: int, name: bytes, content: Content, entry: Entry, owner: 
     os.symlink(target, name, dir_fd=dir_fd)
     try:
         if owner is not None:
-            owner.take_name(dir_fd, name)
+            owner.take_link(dir_fd, name, target)
         return os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
     except BaseException:
         os.unlink(name, dir_fd=dir_fd)
@@ -197,13 +247,14 @@ def exists(dir_fd: int, name: bytes) -> bool:
     return True
 
 
-def exchange(dir_fd: int, temporary: bytes, name: bytes, expected: Identity, *, flags: bool = True) -> str | None:
-    """Put ``temporary`` in the place of ``name`` if that still is ``expected``: atomically, there is always one of
-    the two.
+def exchange(dir_fd: int, temporary: bytes, name: bytes, taken: Taken, *, flags: bool = True) -> str | None:
+    """Put ``temporary`` in the place of ``name`` if that still is what is to be ``taken``: atomically, there is always
+    one of the two.
 
     None if it is done; ``temporary`` then holds what was replaced, if it is there at all, and the caller unlinks it.
     Else the reason why not, with ``name`` as its last writer left it and the temporary gone.
-    Without the flags of renameat2(2) (or with ``flags=False``) the check comes just before the rename instead of after.
+    Without the flags of renameat2(2) (or with ``flags=False``) the check comes just before the rename instead of after,
+    and what is written after it is lost.
     """
     ours = identity(os.stat(temporary, dir_fd=dir_fd, follow_symlinks=False))
     if flags:
@@ -216,39 +267,42 @@ def exchange(dir_fd: int, temporary: bytes, name: bytes, expected: Identity, *, 
             if error.errno not in _LACKS_FLAG:
                 raise
         else:
-            if identity(os.stat(temporary, dir_fd=dir_fd, follow_symlinks=False)) == expected:
-                return None
-            return _give_back(dir_fd, temporary, name, ours)
+            try:
+                reason = taken.problem(dir_fd, temporary)
+            except OSError:
+                _give_back(dir_fd, temporary, name, ours, CHANGED)
+                raise
+            return None if reason is None else _give_back(dir_fd, temporary, name, ours, reason)
     try:
-        found = identity(os.stat(name, dir_fd=dir_fd, follow_symlinks=False))
+        reason = taken.problem(dir_fd, name)
     except FileNotFoundError:
-        found = None
-    if found != expected:
+        reason = GONE
+    if reason is not None:
         os.unlink(temporary, dir_fd=dir_fd)
-        return GONE if found is None else CHANGED
+        return reason
     os.rename(temporary, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
     return None
 
 
-def _give_back(dir_fd: int, temporary: bytes, name: bytes, ours: Identity) -> str:
+def _give_back(dir_fd: int, temporary: bytes, name: bytes, ours: Identity, reason: str) -> str:
     """``temporary`` holds what someone else made of ``name``, and ``name`` what we put there: make it as it was."""
     try:
         kernel.renameat2(dir_fd, temporary, dir_fd, name, kernel.RENAME_EXCHANGE)
     except FileNotFoundError:
         if move_if_absent(dir_fd, temporary, dir_fd, name):
-            return CHANGED
+            return reason
     else:
         if identity(os.stat(temporary, dir_fd=dir_fd, follow_symlinks=False)) == ours:
             os.unlink(temporary, dir_fd=dir_fd)
-            return CHANGED
+            return reason
         # Written yet again in between: the newest stays, and what it followed is not ours to remove.
         kernel.renameat2(dir_fd, temporary, dir_fd, name, kernel.RENAME_EXCHANGE)
-    return f"{CHANGED}; an earlier version of it is kept as {display(keep(dir_fd, temporary, name))!r}"
+    return f"{reason}; an earlier version of it is kept as {display(keep(dir_fd, temporary, name))!r}"
 
 
-def take_away(dir_fd: int, name: bytes, aside_fd: int, aside: bytes, expected: Identity) -> str | None:
-    """Move the file or link ``name`` to ``aside`` in another directory if it still is ``expected``; the caller
-    unlinks it.
+def take_away(dir_fd: int, name: bytes, aside_fd: int, aside: bytes, taken: Taken) -> str | None:
+    """Move the file or link ``name`` to ``aside`` in another directory if it still is what is to be ``taken``; the
+    caller unlinks it.
 
     None if it is done or was gone already; else the reason why not, with what someone made of it back in its place.
     """
@@ -256,22 +310,27 @@ def take_away(dir_fd: int, name: bytes, aside_fd: int, aside: bytes, expected: I
         os.rename(name, aside, src_dir_fd=dir_fd, dst_dir_fd=aside_fd)
     except FileNotFoundError:
         return None
-    if identity(os.stat(aside, dir_fd=aside_fd, follow_symlinks=False)) == expected:
-        return None
-    if move_if_absent(aside_fd, aside, dir_fd, name):
-        return CHANGED
-    os.rename(aside, aside, src_dir_fd=aside_fd, dst_dir_fd=dir_fd)
-    return f"{CHANGED}; an earlier version of it is kept as {display(keep(dir_fd, aside, name))!r}"
+    try:
+        reason = taken.problem(aside_fd, aside)
+    except OSError:
+        move_if_absent(aside_fd, aside, dir_fd, name)
+        raise
+    if reason is None or move_if_absent(aside_fd, aside, dir_fd, name):
+        return reason
+    return f"{reason}; an earlier version of it is kept as {display(keep(dir_fd, aside, name, src_fd=aside_fd))!r}"
 
 
-def keep(dir_fd: int, temporary: bytes, name: bytes) -> bytes:
-    """Give what belongs to someone else a name that no cleaning removes, in the same directory; returns that name."""
+def keep(dir_fd: int, temporary: bytes, name: bytes, *, src_fd: int | None = None) -> bytes:
+    """Give what belongs to someone else a name that no cleaning removes, beside ``name``; returns that name.
+
+    ``temporary`` is in the same directory, or in ``src_fd``.
+    """
     tries = 0
     while True:
         tries += 1
         suffix = b".kept-%d" % tries
         kept = name[: MAX_NAME_BYTES - len(suffix)] + suffix
-        if move_if_absent(dir_fd, temporary, dir_fd, kept):
+        if move_if_absent(dir_fd if src_fd is None else src_fd, temporary, dir_fd, kept):
             return kept
 
 

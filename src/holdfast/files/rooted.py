@@ -123,7 +123,7 @@ class Root:
             if owner is not None:
                 fd = os.open(name, _DIRECTORY, dir_fd=parent_fd)
                 try:
-                    owner.take_fd(fd, os.fstat(fd))
+                    owner.take_directory(fd)
                 finally:
                     os.close(fd)
         except FileExistsError:

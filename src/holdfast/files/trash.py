@@ -5,14 +5,33 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.files import replace
+from holdfast.files.lease import Writer, writer_of
+from holdfast.files.rooted import open_regular
+from holdfast.files.taken import hash_of, identity
+from holdfast.files.writers import written_now
+from holdfast.model.entries import NotCaptured
 from holdfast.model.errors import EscapeError, HoldfastError, NotFoundError
+from holdfast.model.ids import hash_bytes
+from holdfast.model.paths import display
 
 if TYPE_CHECKING:
-    from holdfast.files.replace import Identity, TemporaryNames
+    from holdfast.files.replace import Marks, TemporaryNames
     from holdfast.files.rooted import Root
+    from holdfast.files.taken import Taken
+
+_WRITTEN = "was written to while it was taken away"
+_LEFT = "somebody wrote it while a restore was cut short; it is kept under this name"
+
+
+class _Waiting(NamedTuple):
+    parent: bytes
+    temporary: bytes
+    path: bytes
+    """Where it was."""
+    taken: Taken
 
 
 class Trash:
@@ -22,45 +41,59 @@ class Trash:
         """Nothing is created before something is taken away."""
         self._root = root
         self._names = names
-        self._waiting: list[tuple[bytes, bytes]] = []
+        self._waiting: list[_Waiting] = []
         self._directory: bytes | None = None
         """The temporary directory in the root that removed files are moved to; empty if the root takes none."""
 
-    def add(self, parent: bytes, temporary: bytes) -> None:
-        """Take charge of the file ``temporary`` in the directory ``parent``; it may be gone already."""
-        self._waiting.append((parent, temporary))
+    def add(self, parent: bytes, temporary: bytes, path: bytes, taken: Taken) -> None:
+        """Take charge of the file ``temporary`` in the directory ``parent``, which was ``path``; it may be gone
+        already.
+        """
+        self._waiting.append(_Waiting(parent, temporary, path, taken))
 
-    def take(self, path: bytes, expected: Identity) -> str | None:
-        """Take the file or link at ``path`` away if it still is ``expected``; else return the reason."""
+    def take(self, path: bytes, taken: Taken) -> str | None:
+        """Take the file or link at ``path`` away if it still is what is to be ``taken``; else return the reason."""
         dir_fd, name = self._root.place(path)
-        aside = self._names.aside(expected)
+        aside = self._names.aside(taken)
         directory = self._moved_to()
         if directory:
             try:
-                reason = replace.take_away(dir_fd, name, self._root.directory(directory), aside, expected)
+                reason = replace.take_away(dir_fd, name, self._root.directory(directory), aside, taken)
                 if reason is None:
-                    self._waiting.append((directory, aside))
+                    self.add(directory, aside, path, taken)
                 return reason
             except OSError as error:
                 if error.errno != errno.EXDEV:
                     raise
         # On another file system than the root: aside in its own directory, which may have to go, so it goes at once.
-        reason = replace.take_away(dir_fd, name, dir_fd, aside, expected)
+        reason = replace.take_away(dir_fd, name, dir_fd, aside, taken)
         if reason is None:
             _unlink(dir_fd, aside)
         return reason
 
-    def empty(self) -> set[bytes]:
-        """Remove all of it; returns the directories that changed by that. What is gone already is no error."""
+    def empty(self) -> tuple[set[bytes], list[NotCaptured]]:
+        """Remove all of it; returns the directories that changed by that, and what was written to since it was taken.
+
+        That is kept beside its place, under a name that says so. What is gone already is no error.
+        """
         touched: set[bytes] = set()
+        kept: list[NotCaptured] = []
+        written: set[tuple[int, int]] | None = None
         while self._waiting:
-            parent, name = self._waiting.pop()
+            item = self._waiting.pop()
             try:
-                _unlink(self._root.directory(parent), name)
+                dir_fd = self._root.directory(item.parent)
+                if not item.taken.certain:
+                    written = written_now() if written is None else written
+                    if (reason := self._lost(item, dir_fd, written)) is not None:
+                        kept.append(NotCaptured(item.path, reason))
+                        touched.add(item.path.rpartition(b"/")[0])
+                        continue
+                _unlink(dir_fd, item.temporary)
             except HoldfastError:
                 continue  # the directory was moved away or swapped: `clean` finds what is still in the tree
-            if parent != self._directory:
-                touched.add(parent)
+            if item.parent != self._directory:
+                touched.add(item.parent)
         if self._directory:
             try:
                 self._root.rmdir(self._directory)
@@ -68,7 +101,26 @@ class Trash:
                 pass
             touched.add(b"")
         self._directory = None
-        return touched
+        return touched, kept
+
+    def _lost(self, item: _Waiting, dir_fd: int, written: set[tuple[int, int]]) -> str | None:
+        """Keep what the file system cannot vouch for if it is not, or may soon not be, what was taken; the reason."""
+        try:
+            info = os.stat(item.temporary, dir_fd=dir_fd, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+        item.taken.doubtful = True
+        reason = item.taken.problem(dir_fd, item.temporary)
+        if reason is None and (info.st_nlink > 1 or (info.st_dev, info.st_ino) not in written):
+            return None
+        try:
+            target_fd, name = self._root.place(item.path)
+            shown = display(item.path)
+        except NotFoundError:
+            target_fd, name = self._root.fd, item.path.rpartition(b"/")[2]
+            shown = display(name)
+        kept = replace.keep(target_fd, item.temporary, name, src_fd=dir_fd)
+        return f"{_WRITTEN}: what was written is kept as {(shown.rpartition('/')[0] + '/').lstrip('/')}{display(kept)}"
 
     def _moved_to(self) -> bytes:
         if self._directory is None:
@@ -83,22 +135,75 @@ class Trash:
         return self._directory
 
 
-def remove_left_over(root: Root, names: TemporaryNames, path: bytes, info: os.stat_result) -> int:
-    """Remove the temporary ``path`` that a killed call left; returns how many files and links that were.
+class LeftOvers:
+    """Removes what a killed call left lying, and keeps what somebody else put there in the last moment."""
 
-    What was taken away but is not what the call meant to take belongs to someone else: it gets a name that stays.
-    """
-    dir_fd, name = root.place(path)
-    if not stat.S_ISDIR(info.st_mode):
-        if names.is_strange(name, info):
-            replace.keep(dir_fd, name, b"found")
-            return 0
-        return _unlink(dir_fd, name)
-    for inner in root.list(path):
-        if names.owns(inner) and names.is_strange(inner, root.lstat(path + b"/" + inner)):
-            os.rename(inner, inner, src_dir_fd=root.directory(path), dst_dir_fd=dir_fd)
-            replace.keep(dir_fd, inner, b"found")
-    return remove_tree(root, path)
+    def __init__(self, root: Root, names: TemporaryNames) -> None:
+        """Nothing is touched yet."""
+        self._root = root
+        self._names = names
+        self._written: set[tuple[int, int]] | None = None
+        self.removed = 0
+        """How many files and links were removed."""
+        self.kept: list[NotCaptured] = []
+        """What was given a name that no cleaning removes."""
+
+    def remove(self, path: bytes, info: os.stat_result) -> None:
+        """Remove the temporary ``path`` of the killed call, or keep it, beside what it was exchanged with if that is
+        there.
+        """
+        dir_fd, name = self._root.place(path)
+        beside = path.rpartition(b"/")[0]
+        if not stat.S_ISDIR(info.st_mode):
+            self._remove_file(dir_fd, name, dir_fd, beside, info)
+            return
+        for inner in self._root.list(path):
+            if self._names.owns(inner):
+                about = self._root.lstat(path + b"/" + inner)
+                self._remove_file(self._root.directory(path), inner, dir_fd, beside, about)
+        self.removed += remove_tree(self._root, path)
+
+    def _remove_file(self, dir_fd: int, name: bytes, beside_fd: int, beside: bytes, info: os.stat_result) -> None:
+        marks = self._names.marks(name)
+        if marks is None or self._is_ours(dir_fd, name, info, marks):
+            self.removed += _unlink(dir_fd, name)
+            return
+        kept = replace.keep(beside_fd, name, self._exchanged_with(beside, marks), src_fd=dir_fd)
+        self.kept.append(NotCaptured(beside + b"/" + kept if beside else kept, _LEFT))
+
+    def _is_ours(self, dir_fd: int, name: bytes, info: os.stat_result, marks: Marks) -> bool:
+        """True if the call made it, or was to take it away and nobody has written to it since."""
+        if marks.made == replace.made_digest(identity(info)):
+            return True
+        if stat.S_ISLNK(info.st_mode):
+            content = hash_bytes(os.readlink(name, dir_fd=dir_fd))
+            return marks.taken == replace.taken_digest(identity(info), content)
+        try:
+            fd = open_regular(dir_fd, name)
+        except PermissionError:
+            fd = None
+        if fd is None:
+            return False
+        try:
+            writer = writer_of(fd)
+            if writer in (Writer.UNSAID, Writer.UNTOLD):
+                self._written = written_now() if self._written is None else self._written
+                writer = Writer.SOME if (info.st_dev, info.st_ino) in self._written else Writer.NONE
+            return writer is Writer.NONE and marks.taken == replace.taken_digest(identity(info), hash_of(fd))
+        finally:
+            os.close(fd)
+
+    def _exchanged_with(self, directory: bytes, marks: Marks) -> bytes:
+        """The name that what the call wrote was put under in ``directory``."""
+        if marks.made:
+            for name in self._root.list(directory):
+                try:
+                    info = self._root.lstat(directory + b"/" + name if directory else name)
+                except (EscapeError, NotFoundError):
+                    continue
+                if replace.made_digest(identity(info)) == marks.made:
+                    return name
+        return b"found"
 
 
 def remove_tree(root: Root, path: bytes) -> int:

@@ -38,7 +38,16 @@ class Applied(NamedTuple):
     written: list[bytes]
     deleted: list[bytes]
     skipped: list[NotCaptured]
-    """Paths that were left alone, each with the reason."""
+    """Paths that were left alone, or whose last writes had to be kept under another name; each with the reason."""
+
+
+class Cleaned(NamedTuple):
+    """What `Tree.clean` did."""
+
+    removed: int
+    """How many files and links were removed."""
+    kept: list[NotCaptured]
+    """What was not ours to remove, under its new name, each with the reason."""
 
 
 class Tree(Protocol):
@@ -115,8 +124,12 @@ class Tree(Protocol):
         """
         ...
 
-    def clean(self, nonce: str) -> int:
-        """Remove what a killed `apply` with this nonce left lying; returns how many files that were. Idempotent."""
+    def clean(self, nonce: str) -> Cleaned:
+        """Remove what a killed `apply` with this nonce left lying. Idempotent.
+
+        What somebody else wrote where the call was at work is never removed: it gets a name ending in ``.kept-1`` or
+        so, and is reported.
+        """
         ...
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 CALLS = (
     *((os, name) for name in ("write", "fsync", "rename", "unlink", "mkdir", "rmdir", "symlink", "link")),
     *((os, name) for name in ("fchmod", "chmod", "fchown", "chown", "copy_file_range")),
-    *((kernel, name) for name in ("renameat2", "syncfs")),
+    *((kernel, name) for name in ("renameat2", "syncfs", "chown_opened")),
 )
 """The calls that change a disk, beside opening for creation and SQLite's commits."""
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.files.batch import IN_THE_WAY, NAMED_TWICE
-from holdfast.files.replace import CHANGED, GONE
-from holdfast.files.tree import Applied, Scan
+from holdfast.files.replace import GONE
+from holdfast.files.taken import CHANGED
+from holdfast.files.tree import Applied, Cleaned, Scan
 from holdfast.model.entries import SYMLINK_MODE, Change, Entry, NotCaptured, file_entry, symlink_entry
 from holdfast.model.errors import EscapeError, IntegrityError, NotFoundError
 from holdfast.model.ids import Hash, hash_bytes
@@ -183,9 +184,9 @@ class MemoryTree:
                 applied.skipped.append(NotCaptured(change.path, reason))
         return applied
 
-    def clean(self, nonce: str) -> int:  # noqa: ARG002 - there are no temporaries here
+    def clean(self, nonce: str) -> Cleaned:  # noqa: ARG002 - there are no temporaries here
         """See `Tree.clean`."""
-        return 0
+        return Cleaned(0, [])
 
     def _put(self, path: bytes, content: bytes, mode: int) -> None:
         self.delete(path)

@@ -352,7 +352,7 @@ class TreeContract:
         }
         first = go(space, before, target)
         after = space.contents()
-        assert space.tree.clean(NONCE) == 0
+        assert space.tree.clean(NONCE) == (0, [])
         again = go(space, before, target)
         assert (sorted(again.written), again.deleted, again.skipped) == (sorted(first.written), [b"gone/x"], [])
         assert space.contents() == after == contents_of(target)
@@ -366,7 +366,7 @@ class TreeContract:
             with pytest.raises(IntegrityError):
                 space.tree.apply([], [(Change(b"f", before[b"f"], file(b"new!")), content)], nonce=NONCE)
         assert space.contents() == {b"f": (file(b"").mode, b"old")}
-        assert space.tree.clean(NONCE) == 0, "nothing is left lying"
+        assert space.tree.clean(NONCE) == (0, []), "nothing is left lying"
 
     def test_content_flows_in_pieces(self, space: EditableTree) -> None:
         big = random.Random(1).randbytes(3 * CHUNK_BYTES + 5)

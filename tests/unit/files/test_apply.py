@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.files import kernel
+from holdfast.files import kernel, taken
 from holdfast.files.apply import DIRECTORY_IN_THE_WAY, Applier
 from holdfast.files.batch import IN_THE_WAY, NAMED_TWICE
 from holdfast.files.index import Known, Signature
+from holdfast.files.lease import Writer
 from holdfast.files.owner import Owner
-from holdfast.files.replace import CHANGED, GONE
+from holdfast.files.replace import GONE
 from holdfast.files.rooted import Root
+from holdfast.files.taken import CHANGED, IN_USE
 from holdfast.files.tree import Applied
 from holdfast.model.entries import Change, Entry, NotCaptured, file_entry, symlink_entry
 from holdfast.model.errors import IntegrityError, StorageError, UsageError
@@ -623,6 +626,46 @@ def test_i8_an_edit_between_the_look_and_the_rename_is_kept(space: Workspace, mo
     assert b"f" not in space.seen.known
 
 
+def test_i8_a_file_that_is_open_for_writing_is_left_alone(space: Workspace):
+    put(space, "f", b"old")
+    put(space, "gone/g", b"old")
+    space.scan()
+    with (space.path / "f").open("r+b") as one, (space.path / "gone/g").open("r+b") as other:
+        applied = space.go(wanted(f=b"ours"))
+        assert applied == Applied([], [], [NotCaptured(b"gone/g", IN_USE), NotCaptured(b"f", IN_USE)])
+        one.write(b"newer")
+        other.write(b"newer")
+    assert space.tree() == {b"f": file(b"newer"), b"gone/g": file(b"newer")}
+
+
+@pytest.mark.parametrize("how", ["descriptor", "mapping"])
+def test_i8_without_leases_what_is_written_to_is_kept(space: Workspace, monkeypatch: pytest.MonkeyPatch, how: str):
+    """As on a file system that cannot tell who writes to a file."""
+    monkeypatch.setattr(taken, "writer_of", lambda fd: Writer.UNTOLD)
+    for path in ("f", "gone/g", "calm", "quiet"):
+        put(space, path, b"old")
+    space.scan()
+    kept = {b"f", b"gone/g"} if space.flags else {b"gone/g"}  # what a plain rename has replaced is gone at once
+    files = [(space.path / os.fsdecode(path)).open("r+b") for path in sorted(kept)]
+    held = [mmap.mmap(one.fileno(), 3) for one in files] if how == "mapping" else files
+    if how == "mapping":
+        for one in files:
+            one.close()
+    applied = space.go(wanted(f=b"ours", calm=b"ours"))
+    for one in held:
+        one.write(b"new")
+        one.close()
+    assert set(applied.written) == {b"f", b"calm"} - kept
+    assert applied.deleted == [b"quiet"]
+    assert {path for path, _ in applied.skipped} == kept
+    assert all(reason.endswith(os.fsdecode(path) + ".kept-1") for path, reason in applied.skipped)
+    assert space.tree() == {
+        b"f": file(b"ours"),
+        b"calm": file(b"ours"),
+        **{path + b".kept-1": file(b"new") for path in kept},
+    }
+
+
 def test_i8_a_file_that_appears_meanwhile_is_kept(space: Workspace, monkeypatch: pytest.MonkeyPatch):
     during_sync(monkeypatch, lambda: put(space, "f", b"theirs"))
     assert space.go(wanted(f=b"ours")).skipped == [NotCaptured(b"f", IN_THE_WAY)]
@@ -664,7 +707,7 @@ def test_i7_a_directory_that_is_swapped_meanwhile_takes_nothing_outside(
     assert os.listdir(tmp_path / "outside") == ["f"]
     assert (tmp_path / "outside/f").read_bytes() == b"theirs"
     assert (space.path / "moved/f").read_bytes() == b"old"
-    assert space.applier.clean(NONCE) > 0, "what was left in the moved directory is found"
+    assert space.applier.clean(NONCE).removed > 0, "what was left in the moved directory is found"
 
 
 def test_cleaning_takes_only_what_is_ours(space: Workspace, tmp_path: Path):
@@ -678,8 +721,8 @@ def test_cleaning_takes_only_what_is_ours(space: Workspace, tmp_path: Path):
     put(space, "normal/f")
     kept = put(space, f"a/{other}")
     git = put(space, f".git/{mine}")
-    assert space.applier.clean(NONCE) == 2
-    assert space.applier.clean(NONCE) == 0
+    assert space.applier.clean(NONCE) == (2, [])
+    assert space.applier.clean(NONCE) == (0, [])
     assert kept.exists()
     assert git.exists(), "nothing of ours is ever in there"
     assert (tmp_path / "outside" / mine).exists()
@@ -691,17 +734,13 @@ def test_cleaning_takes_only_what_is_ours(space: Workspace, tmp_path: Path):
 
 
 def test_cleaning_keeps_what_is_not_what_was_to_be_removed(space: Workspace):
-    put(space, os.fsdecode(TEMPORARY_PREFIX) + NONCE + "-2-0123456789abcdef", b"theirs")
-    put(
-        space,
-        os.fsdecode(TEMPORARY_PREFIX + NONCE.encode()) + "-1/" + os.fsdecode(TEMPORARY_PREFIX) + NONCE + "-3-00",
-        b"2",
-    )
-    assert space.applier.clean(NONCE) == 0
-    assert sorted(entry.hash for entry in space.tree().values() if isinstance(entry, Entry)) == sorted(
-        [hash_bytes(b"theirs"), hash_bytes(b"2")]
-    )
-    assert all(path.startswith(b"found.kept-") for path in space.tree())
+    prefix = os.fsdecode(TEMPORARY_PREFIX) + NONCE
+    put(space, f"{prefix}-2-0123456789abcdef-0123456789abcdef", b"theirs")
+    put(space, f"{prefix}-1/{prefix}-3--00", b"2")
+    cleaned = space.applier.clean(NONCE)
+    assert cleaned.removed == 0
+    assert {path for path, _ in cleaned.kept} == set(space.tree()) == {b"found.kept-1", b"found.kept-2"}
+    assert set(space.tree().values()) == {file(b"theirs"), file(b"2")}
 
 
 def test_left_overs_of_a_killed_call_are_never_taken_for_ours(space: Workspace):
@@ -709,7 +748,7 @@ def test_left_overs_of_a_killed_call_are_never_taken_for_ours(space: Workspace):
     put(space, f"{prefix}-1/torn", b"torn")
     put(space, f"{prefix}-2", b"torn")
     assert space.go(wanted(d_f=b"f", top=b"top")).skipped == []
-    assert space.applier.clean(NONCE) == 2
+    assert space.applier.clean(NONCE) == (2, [])
     assert space.tree() == {b"d/f": file(b"f"), b"top": file(b"top")}
 
 

@@ -44,6 +44,24 @@ def test_what_is_owned_already_is_left_alone(root_fd: int, monkeypatch: pytest.M
 def test_a_link_itself_is_given_away(root_fd: int, tmp_path: Path):
     (tmp_path / "target").write_bytes(b"")
     (tmp_path / "link").symlink_to("target")
-    Owner(1234, 2345).take_name(root_fd, b"link")
+    Owner(1234, 2345).take_link(root_fd, b"link", b"target")
     assert (tmp_path / "link").lstat().st_uid == 1234
     assert (tmp_path / "target").stat().st_uid == os.geteuid()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs to be root to give files away")
+def test_i7_what_was_put_in_the_place_of_a_new_link_is_not_given_away(root_fd: int, tmp_path: Path):
+    (tmp_path / "root's").write_bytes(b"secret")
+    os.link(tmp_path / "root's", tmp_path / "hard")
+    (tmp_path / "other").symlink_to("elsewhere")
+    for name in (b"root's", b"hard", b"other"):
+        with pytest.raises(PermissionError):
+            Owner(1234, 2345).take_link(root_fd, name, b"target")
+        assert os.lstat(bytes(tmp_path) + b"/" + name).st_uid == 0
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/f").write_bytes(b"")
+    fd = os.open(tmp_path / "full", os.O_RDONLY)
+    with pytest.raises(PermissionError):
+        Owner(1234, 2345).take_directory(fd)
+    os.close(fd)
+    assert (tmp_path / "full").stat().st_uid == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,8 @@ import pytest
 
 from holdfast.files import kernel, replace
 from holdfast.files.owner import Owner
-from holdfast.files.replace import CHANGED, GONE, Durability, Identity, TemporaryNames, identity
+from holdfast.files.replace import GONE, Durability, TemporaryNames, made_digest, taken_digest
+from holdfast.files.taken import CHANGED, IN_USE, Identity, Taken, identity
 from holdfast.model.entries import Entry, file_entry, symlink_entry
 from holdfast.model.errors import IntegrityError, RefusedError, UsageError
 from holdfast.model.ids import hash_bytes
@@ -34,6 +36,11 @@ def entry_of(content: bytes, permissions: int = 0o644) -> Entry:
 
 def seen(path: Path) -> Identity:
     return identity(path.lstat())
+
+
+def taken(path: Path) -> Taken:
+    """What a look at the file found, to be taken away."""
+    return Taken(seen(path), hash_bytes(path.read_bytes()), doubtful=True)
 
 
 def lacking(*_: object) -> None:
@@ -138,7 +145,7 @@ def test_moving_takes_only_a_free_name(directory: int, tmp_path: Path, flags: bo
 def test_an_exchange_replaces_what_was_expected(directory: int, tmp_path: Path, flags: bool):
     (tmp_path / "f").write_bytes(b"old")
     (tmp_path / "tmp").write_bytes(b"new")
-    assert replace.exchange(directory, b"tmp", b"f", seen(tmp_path / "f"), flags=flags) is None
+    assert replace.exchange(directory, b"tmp", b"f", taken(tmp_path / "f"), flags=flags) is None
     assert (tmp_path / "f").read_bytes() == b"new"
     assert not (tmp_path / "tmp").exists() or (tmp_path / "tmp").read_bytes() == b"old"
 
@@ -147,7 +154,7 @@ def test_an_exchange_replaces_what_was_expected(directory: int, tmp_path: Path, 
 def test_i8_what_changed_before_the_exchange_stays(directory: int, tmp_path: Path, flags: bool, become: str):
     path = tmp_path / "f"
     path.write_bytes(b"old")
-    expected = seen(path)
+    expected = taken(path)
     (tmp_path / "tmp").write_bytes(b"new")
     if become == "edited":
         path.write_bytes(b"theirs")
@@ -184,7 +191,7 @@ class Intruder:
 def test_i8_two_edits_in_the_last_moment_are_both_kept(directory: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / "f"
     path.write_bytes(b"old")
-    expected = seen(path)
+    expected = taken(path)
     path.write_bytes(b"theirs 1")
     (tmp_path / "tmp").write_bytes(b"new")
 
@@ -205,7 +212,7 @@ def test_i8_two_edits_in_the_last_moment_are_both_kept(directory: int, tmp_path:
 def test_i8_an_edit_and_a_removal_in_the_last_moment(directory: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / "f"
     path.write_bytes(b"old")
-    expected = seen(path)
+    expected = taken(path)
     path.write_bytes(b"theirs")
     (tmp_path / "tmp").write_bytes(b"new")
     Intruder(monkeypatch, 1, path.unlink)
@@ -217,19 +224,19 @@ def test_i8_an_edit_and_a_removal_in_the_last_moment(directory: int, tmp_path: P
 def test_taking_away_takes_only_what_was_expected(directory: int, tmp_path: Path):
     path = tmp_path / "f"
     path.write_bytes(b"old")
-    expected = seen(path)
+    expected = taken(path)
     assert replace.take_away(directory, b"missing", directory, b"aside", expected) is None
     path.write_bytes(b"theirs")
     assert replace.take_away(directory, b"f", directory, b"aside", expected) == CHANGED
     assert path.read_bytes() == b"theirs"
-    assert replace.take_away(directory, b"f", directory, b"aside", seen(path)) is None
+    assert replace.take_away(directory, b"f", directory, b"aside", taken(path)) is None
     assert os.listdir(tmp_path) == ["aside"]
 
 
 def test_taking_away_keeps_what_cannot_go_back(directory: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / "f"
     path.write_bytes(b"old")
-    expected = seen(path)
+    expected = taken(path)
     path.write_bytes(b"theirs 1")
     (tmp_path / "trash").mkdir()
     trash = os.open(tmp_path / "trash", os.O_RDONLY)
@@ -269,15 +276,86 @@ def test_temporary_names_are_told_apart():
             TemporaryNames(bad)
 
 
-def test_a_strangers_file_under_a_name_for_removal_is_noticed(tmp_path: Path):
-    path = tmp_path / "f"
+def test_a_name_says_what_may_be_under_it(tmp_path: Path):
+    path, ours = tmp_path / "f", tmp_path / "g"
     path.write_bytes(b"x")
+    ours.write_bytes(b"y")
     names = TemporaryNames("n")
-    aside = names.aside(seen(path))
-    assert not names.is_strange(aside, path.lstat())
-    assert not names.is_strange(names.new(), path.lstat())
-    path.write_bytes(b"changed")
-    assert names.is_strange(aside, path.lstat())
+    old, content = seen(path), hash_bytes(b"x")
+    plain = names.new()
+    assert names.marks(plain) is None
+    assert names.marks(names.aside(taken(path))) == (b"", taken_digest(old, content))
+    marked = names.exchanged(plain, seen(ours), taken(path))
+    assert marked.startswith(plain)
+    assert names.owns(marked)
+    assert names.marks(marked) == (made_digest(seen(ours)), taken_digest(old, content))
+    assert (
+        len({made_digest(seen(ours)), made_digest(old), taken_digest(old, content), taken_digest(old, bytes(16))}) == 4
+    )
+
+
+@pytest.mark.parametrize("how", ["descriptor", "mapping"])
+def test_i8_what_somebody_may_still_write_to_keeps_its_name(directory: int, tmp_path: Path, how: str):
+    path = tmp_path / "f"
+    path.write_bytes(b"old")
+    expected = taken(path)
+    (tmp_path / "tmp").write_bytes(b"new")
+    with path.open("r+b") as file:
+        mapping = mmap.mmap(file.fileno(), 3) if how == "mapping" else None
+        if mapping is not None:
+            file.close()
+        assert replace.exchange(directory, b"tmp", b"f", expected) == IN_USE
+        assert replace.take_away(directory, b"f", directory, b"aside", expected) == IN_USE
+        if mapping is None:
+            file.write(b"new")
+        else:
+            mapping[:] = b"new"
+            mapping.close()
+    assert os.listdir(tmp_path) == ["f"]
+    assert path.read_bytes() == b"new"
+
+
+def test_i8_a_change_that_left_size_and_time_is_noticed_in_doubt(directory: int, tmp_path: Path, flags: bool):
+    path = tmp_path / "f"
+    path.write_bytes(b"old")
+    expected, info = taken(path), path.stat()
+    path.write_bytes(b"new")
+    os.utime(path, ns=(info.st_atime_ns, info.st_mtime_ns))
+    (tmp_path / "tmp").write_bytes(b"ours")
+    assert replace.exchange(directory, b"tmp", b"f", expected, flags=flags) == CHANGED
+    assert replace.take_away(directory, b"f", directory, b"aside", expected) == CHANGED
+    assert path.read_bytes() == b"new"
+
+
+def test_runs_of_zeros_take_no_room(directory: int, tmp_path: Path):
+    block = b"x" * 4096
+    pieces = [bytes(1 << 20), bytes(5000), block, bytes(100), bytes(1 << 20), b"", b"end", bytes(8192 - 3), b""]
+    whole = b"".join(pieces)
+    fd, info = replace.write_file(directory, b"f", iter(pieces), entry_of(whole), None)
+    os.close(fd)
+    assert (tmp_path / "f").read_bytes() == whole
+    assert info.st_size == len(whole)
+    probe = tmp_path / "probe"
+    with probe.open("wb") as file:
+        file.truncate(1 << 20)
+    if probe.stat().st_blocks:
+        pytest.skip("this file system has no holes")
+    assert (tmp_path / "f").stat().st_blocks * 512 <= 8 * 4096
+
+
+@pytest.mark.parametrize("at", [0, 1, 4095, 4096, 4097, 9000])
+@pytest.mark.parametrize("size", [4095, 4096, 8191, 8192, 20_000])
+def test_zeros_anywhere_come_back_as_they_were(directory: int, tmp_path: Path, at: int, size: int):
+    whole = b"a" * at + bytes(size) + b"b" * 100
+    for number, pieces in enumerate(
+        ([whole], [whole[:3], whole[3:5000], whole[5000:]], [whole[: at + size], b"b" * 100])
+    ):
+        fd, _ = replace.write_file(directory, b"f%d" % number, iter(pieces), entry_of(whole), None)
+        os.close(fd)
+        assert (tmp_path / f"f{number}").read_bytes() == whole
+    fd, _ = replace.write_file(directory, b"tail", whole[: at + size], entry_of(whole[: at + size]), None)
+    os.close(fd)
+    assert (tmp_path / "tail").read_bytes() == whole[: at + size]
 
 
 @pytest.mark.parametrize("count", [0, 1, 8, 9, 40])
