@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING
 
+from holdfast.engine.gone import find_moved, is_missing
 from holdfast.engine.results import Forgotten
 from holdfast.engine.retention import Policy, Thinning, decide
 from holdfast.model.errors import ConfigError, RefusedError
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from holdfast.model.checkpoint import Checkpoint
     from holdfast.model.config import Settings
     from holdfast.model.ids import CheckpointId
+    from holdfast.store.forgetting import Protection
     from holdfast.store.records import Workspace
 
 
@@ -43,9 +46,7 @@ def forget(
             if hard:
                 raise RefusedError(
                     f"{checkpoint.id[:12]} cannot be forgotten: it is {hard[0]}",
-                    hint="take a newer checkpoint first"
-                    if hard[0].kind == "head"
-                    else "forget what stands on it first; `holdfast forget --gone` lets deleted workspaces go",
+                    hint=_way_out(context, hard),
                     code="protected",
                 )
         kept: list[tuple[Checkpoint, Sequence[str]]] = []
@@ -65,23 +66,32 @@ def forget_gone(context: Context, *, dry_run: bool = False) -> Forgotten:
     """Let every workspace of the home go whose directory was deleted, and forget its checkpoints.
 
     Those that something else stands on stay, as does the workspace that is open. A directory that may lie on a file
-    system that is not mounted now is not taken for deleted.
+    system that is not mounted now is not taken for deleted, nor one that is found under another name on its own (see
+    `find_moved` for how far that goes).
     """
     catalog = context.catalog
-    gone = [one for one in catalog.workspaces() if one.id != context.workspace.id and _deleted(one)]
+    missing = [one for one in catalog.workspaces() if one.id != context.workspace.id and is_missing(one)]
+    moved = find_moved(missing, partial(_folder, context))
+    removed: list[Checkpoint] = []
+    kept: list[tuple[Checkpoint, Sequence[str]]] = []
+    for workspace in missing:
+        if workspace.id in moved:
+            reason = (
+                f"its workspace was moved to {display(moved[workspace.id])}; any command in there tells Holdfast so"
+            )
+            kept += ((checkpoint, (reason,)) for checkpoint in catalog.checkpoints(workspace.id))
+    gone = [workspace for workspace in missing if workspace.id not in moved]
     if not dry_run:
         for workspace in gone:
             if workspace.live:
                 catalog.let_go(workspace.id)
     # None of them protects anything any more, least of all one another.
-    silent = {display(seen_at(workspace.path)) for workspace in gone}
+    silent = {workspace.id for workspace in gone}
     protections = catalog.protections()
-    removed: list[Checkpoint] = []
-    kept: list[tuple[Checkpoint, Sequence[str]]] = []
     for workspace in gone:
         going: list[Checkpoint] = []
         for checkpoint in catalog.checkpoints(workspace.id):
-            reasons = [one for one in protections.get(checkpoint.id, ()) if one.hard and one.by not in silent]
+            reasons = [one for one in protections.get(checkpoint.id, ()) if one.hard and one.workspace not in silent]
             if reasons:
                 kept.append((checkpoint, [str(one) for one in reasons]))
             else:
@@ -90,14 +100,23 @@ def forget_gone(context: Context, *, dry_run: bool = False) -> Forgotten:
     return Forgotten(removed, kept, dry_run)
 
 
-def _deleted(workspace: Workspace) -> bool:
-    """True if the directory is gone from a file system that is there."""
-    if workspace.path != seen_at(workspace.path) or os.path.lexists(workspace.path):
-        return False
-    above = os.path.dirname(workspace.path)
-    while not os.path.isdir(above):
-        above = os.path.dirname(above)
-    return os.stat(above).st_dev == workspace.device
+def _way_out(context: Context, reasons: Sequence[Protection]) -> str:
+    """What to do so that a checkpoint, protected by ``reasons``, can be forgotten."""
+    if any(reason.kind == "pin" for reason in reasons):
+        return "it can be forgotten when that has come to its end"
+    holding = {reason.workspace for reason in reasons}
+    gone = [one for one in context.catalog.workspaces() if one.id in holding and is_missing(one)]
+    if gone:
+        names = ", ".join(display(seen_at(workspace.path)) for workspace in gone)
+        return f"if you have deleted {names}, `holdfast forget --gone` lets go of it"
+    if any(reason.kind == "fork" for reason in reasons):
+        return "delete the fork if you do not need it any more; then `holdfast forget --gone` lets go of it"
+    return "take a newer checkpoint in that workspace first"
+
+
+def _folder(context: Context, workspace: Workspace) -> bytes:
+    """The folder in the home that belongs to another workspace."""
+    return os.path.join(os.path.dirname(context.folder), workspace.id.encode())
 
 
 def thinning(settings: Settings) -> Thinning:

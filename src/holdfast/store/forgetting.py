@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.model.checkpoint import Checkpoint
-    from holdfast.model.ids import CheckpointId
+    from holdfast.model.ids import CheckpointId, WorkspaceId
     from holdfast.store.database import Database, Session
 
 
@@ -26,6 +26,8 @@ class Protection(NamedTuple):
     """The newest state of a live workspace; the source of a live fork; between that and the fork's head; pinned."""
     by: str
     """The workspace's path for people to read, or the pin's reason."""
+    workspace: WorkspaceId | None = None
+    """The workspace; None for a pin."""
 
     @property
     def hard(self) -> bool:
@@ -71,27 +73,27 @@ def protections(session: Session, tenant: int, now: int) -> dict[CheckpointId, l
     """Every checkpoint that something stands on, and what: heads, fork points and chains of live workspaces, pins."""
     found: dict[CheckpointId, list[Protection]] = {}
 
-    def protect(checkpoint: CheckpointId, kind: Literal["head", "fork", "chain", "pin"], by: str) -> None:
-        found.setdefault(checkpoint, []).append(Protection(kind, by))
+    def protect(checkpoint: CheckpointId, reason: Protection) -> None:
+        found.setdefault(checkpoint, []).append(reason)
 
-    for path, head, source in session.all(
-        "SELECT path, head, source FROM workspaces WHERE tenant = ? AND live = 1 ORDER BY created_at, id", (tenant,)
+    for workspace, path, head, source in session.all(
+        "SELECT id, path, head, source FROM workspaces WHERE tenant = ? AND live = 1 ORDER BY created_at, id", (tenant,)
     ):
         name = display(seen_at(path))
         if head is not None:
-            protect(head, "head", name)
+            protect(head, Protection("head", name, workspace))
         if source is not None:
-            protect(source, "fork", name)
+            protect(source, Protection("fork", name, workspace))
             if head is not None:
                 for member in line(session, tenant, head, source)[1:]:
                     if member != source:
-                        protect(member, "chain", name)
+                        protect(member, Protection("chain", name, workspace))
     for checkpoint, reason in session.all(
         """SELECT checkpoint, reason FROM pins WHERE tenant = ? AND checkpoint IS NOT NULL
         AND (expires_at IS NULL OR expires_at > ?) ORDER BY number""",
         (tenant, now),
     ):
-        protect(checkpoint, "pin", reason)
+        protect(checkpoint, Protection("pin", reason))
     return found
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast.engine.gone import find_moved
 from holdfast.engine.workspace import Workspace
 from holdfast.model.errors import IntegrityError, RefusedError, UsageError
 
@@ -27,7 +28,7 @@ def test_a_deleted_fork_lets_its_source_go(workspace: Workspace, tree: Path, tmp
     shutil.rmtree(fork)
     with pytest.raises(RefusedError) as caught:
         workspace.forget([first])
-    assert "--gone" in (caught.value.hint or "")
+    assert caught.value.hint == f"if you have deleted {fork}, `holdfast forget --gone` lets go of it"
     planned = workspace.forget_gone(dry_run=True)
     assert own in {checkpoint.id for checkpoint in planned.removed}
     assert workspace.log(everything=True).checkpoints[0].id == own, "a dry run changes nothing"
@@ -111,3 +112,60 @@ def test_an_origin_and_its_fork_go_together(workspace: Workspace, tree: Path, tm
     assert {checkpoint.id for checkpoint in workspace.forget_gone().removed} == planned
     assert [checkpoint.workspace for checkpoint in workspace.log(everything=True).checkpoints] == [workspace.id]
     assert not workspace.forget_gone().removed
+
+
+@pytest.mark.parametrize("to", ["renamed", "deep/down/here", "../beside"])
+def test_a_workspace_that_was_moved_and_not_used_since_is_not_gone(
+    workspace: Workspace, tree: Path, tmp_path: Path, home: Path, to: str
+) -> None:
+    (tree / "file").write_text("kept\n")
+    workspace.checkpoint()
+    old, new = tmp_path / "places/old", tmp_path / "places" / to
+    old.mkdir(parents=True)
+    with holdfast.init(old, home=home) as other:
+        (old / "own").write_text("its own\n")
+        own = other.checkpoint().checkpoint.id
+    new.parent.mkdir(parents=True, exist_ok=True)
+    old.rename(new)
+    for dry_run in (True, False):
+        result = workspace.forget_gone(dry_run=dry_run)
+        assert not result.removed
+        assert [(checkpoint.id, str(new.resolve()) in reasons[0]) for checkpoint, reasons in result.kept] == [
+            (own, True)
+        ]
+    with holdfast.open(new, home=home) as other:
+        assert other.status().clean
+    shutil.rmtree(new)
+    assert [checkpoint.id for checkpoint in workspace.forget_gone().removed] == [own]
+
+
+def test_the_search_for_moved_ones_has_an_end(workspace: Workspace, tmp_path: Path, home: Path) -> None:
+    (tmp_path / "old").mkdir()
+    with holdfast.init(tmp_path / "old", home=home) as other:
+        record, folder = other._context.workspace, other.folder
+    (tmp_path / "old").rename(tmp_path / "new")
+    assert find_moved([record], lambda _: folder) == {record.id: bytes(tmp_path / "new")}
+    assert find_moved([record], lambda _: folder, most=0) == {}
+
+
+def test_one_that_another_took_the_place_of_is_gone_and_does_not_speak_for_that(
+    workspace: Workspace, tree: Path, tmp_path: Path, home: Path
+) -> None:
+    (tree / "file").write_text("kept\n")
+    workspace.checkpoint()
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    with holdfast.init(first, home=home) as origin:
+        (first / "file").write_text("origin\n")
+        base = origin.checkpoint().checkpoint.id
+        (first / "file").write_text("more\n")
+        more = origin.checkpoint().checkpoint.id
+        origin.fork(base, second)
+    shutil.rmtree(first)
+    second.rename(first)
+    with holdfast.open(first, home=home) as fork:
+        assert fork.status().clean
+    planned = workspace.forget_gone(dry_run=True)
+    assert [checkpoint.id for checkpoint in planned.removed] == [more]
+    assert [checkpoint.id for checkpoint, _ in planned.kept] == [base]
+    assert [checkpoint.id for checkpoint in workspace.forget_gone().removed] == [more]

@@ -1,0 +1,84 @@
+"""Which workspaces are gone: their directory was deleted, and not just moved somewhere without being used since."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from holdfast.engine import identity
+from holdfast.store.records import seen_at
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from holdfast.store.records import Workspace
+
+MOST_LOOKED_AT = 500_000
+"""Directory entries that are looked at for moved workspaces, the nearest first: a second or two."""
+
+
+def is_missing(workspace: Workspace) -> bool:
+    """True if the directory is not where it was seen last, though the file system that it was on is there.
+
+    One that another workspace has taken the place of (see `records.aside`) is missing from there, too.
+    """
+    path = seen_at(workspace.path)
+    if path == workspace.path and os.path.lexists(path):
+        return False
+    return os.stat(_nearest(path)).st_dev == workspace.device
+
+
+def find_moved(
+    missing: Iterable[Workspace],
+    folder_of: Callable[[Workspace], bytes],
+    *,
+    most: int = MOST_LOOKED_AT,
+) -> Mapping[str, bytes]:
+    """Where those of the ``missing`` workspaces are that were moved within their file system, by id.
+
+    Looked for by inode number and time of birth, from where each was seen last outwards, through no link and into no
+    other file system, and given up after ``most`` entries: a directory that is hidden far away is not found.
+    """
+    wanted: dict[tuple[int, int], list[Workspace]] = {}
+    todo: deque[bytes] = deque()
+    queued: set[bytes] = set()
+    for workspace in missing:
+        wanted.setdefault((workspace.device, workspace.inode), []).append(workspace)
+        at = _nearest(seen_at(workspace.path))
+        while at not in queued:
+            queued.add(at)
+            todo.append(at)
+            at = os.path.dirname(at)
+    devices = {device for device, _ in wanted}
+    inodes = {inode for _, inode in wanted}
+    found: dict[str, bytes] = {}
+    while todo and most > 0 and wanted:
+        at = todo.popleft()
+        with suppress(OSError):
+            if os.lstat(at).st_dev not in devices:
+                continue
+            with os.scandir(at) as entries:
+                for entry in entries:
+                    most -= 1
+                    if not entry.is_dir(follow_symlinks=False):
+                        continue
+                    if entry.inode() in inodes:
+                        about = os.lstat(entry.path)
+                        for workspace in wanted.get((about.st_dev, about.st_ino), ()):
+                            if identity.may_be(folder_of(workspace), entry.path):
+                                found[workspace.id] = entry.path
+                        if all(one.id in found for one in wanted.get((about.st_dev, about.st_ino), ())):
+                            wanted.pop((about.st_dev, about.st_ino), None)
+                    if entry.path not in queued:
+                        todo.append(entry.path)
+    return found
+
+
+def _nearest(path: bytes) -> bytes:
+    """The nearest directory above ``path``."""
+    path = os.path.dirname(path)
+    while not os.path.isdir(path):
+        path = os.path.dirname(path)
+    return path
