@@ -21,6 +21,7 @@ from holdfast.store.columns import (
     check_modes,
     check_paths,
     check_sizes,
+    encoder,
     join_paths,
     make_entries,
     pack_modes,
@@ -60,7 +61,7 @@ def encode_changeset(changes: Sequence[Change]) -> bytes:
     prefix, rest = join_paths(paths)
     before = _side([change[1] for change in changes])
     after = _side([change[2] for change in changes])
-    columns = _encoder()((prefix, rest, kinds, before, after))
+    columns = encoder()((prefix, rest, kinds, before, after))
     if len(columns) > MAX_COLUMN_BYTES:
         raise FormatError(f"changeset: {len(changes)} changes are too many for one changeset")
     packed = zstandard.ZstdCompressor(level=3).compress(columns)
@@ -152,13 +153,6 @@ def _entries(side: _Side, there: Sequence[int]) -> list[Entry | None]:
     for at, entry in zip(places, make_entries(hashes, sizes, unpack_modes(modes)), strict=True):
         result[at] = entry
     return result
-
-
-@cache
-def _encoder() -> Callable[[_Fields], bytes]:
-    import msgspec
-
-    return msgspec.msgpack.Encoder().encode
 
 
 @cache

@@ -210,22 +210,19 @@ def known(
     session: Session, tenant: int, hashes: Iterable[Hash], *, pages: bool = False, every: bool = False
 ) -> set[Hash]:
     """Those of ``hashes`` that are stored: as content or page, only as ``pages``, or (``every``) in any way."""
-    kinds = "" if every else f"AND kind = {PAGE}" if pages else f"AND kind <> {BASE}"
-    found: set[Hash] = set()
-    for part in chunks(sorted(hashes)):
-        rows = session.all(
-            f"SELECT hash FROM blobs WHERE tenant = ? AND hash IN {slots(len(part))} {kinds}", (tenant, *part)
-        )
-        found.update(row[0] for row in rows)
-    return found
+    return _those(session, tenant, hashes, "" if every else f"AND kind = {PAGE}" if pages else f"AND kind <> {BASE}")
 
 
 def whole(session: Session, tenant: int, hashes: Iterable[Hash]) -> set[Hash]:
     """Those of ``hashes`` that a delta may stand on: stored, and not as a delta themselves."""
+    return _those(session, tenant, hashes, "AND base IS NULL")
+
+
+def _those(session: Session, tenant: int, hashes: Iterable[Hash], where: str) -> set[Hash]:
     found: set[Hash] = set()
     for part in chunks(sorted(hashes)):
         rows = session.all(
-            f"SELECT hash FROM blobs WHERE tenant = ? AND hash IN {slots(len(part))} AND base IS NULL", (tenant, *part)
+            f"SELECT hash FROM blobs WHERE tenant = ? AND hash IN {slots(len(part))} {where}", (tenant, *part)
         )
         found.update(row[0] for row in rows)
     return found

@@ -16,13 +16,18 @@ _KEY = re.compile(rf"(?!{TEMPORARY}(?:/|\Z)){_PART}(?:/{_PART})*\Z")
 _PREFIX = re.compile(rf"(?!{TEMPORARY}/)(?:{_PART}/)*(?:{_PART})?\Z")
 
 
+def is_key(key: str) -> bool:
+    """True if ``key`` may name an object; see `check_key`."""
+    return len(key) <= MAX_KEY_BYTES and _KEY.match(key) is not None
+
+
 def check_key(key: str) -> str:
     """Return ``key`` if it may name an object; raise `UsageError` otherwise (I7: no key leads out of the store).
 
     A key is at most 512 characters: parts of ``[A-Za-z0-9._-]`` (1 to 255, the first no dot) joined by ``/``; the first
     part is not ``tmp``.
     """
-    if len(key) > MAX_KEY_BYTES or not _KEY.match(key):
+    if not is_key(key):
         raise UsageError(f"refused object key {key[:80]!r}: it is not made of parts of [A-Za-z0-9._-] joined by '/'")
     return key
 

@@ -14,7 +14,7 @@ from holdfast.model.errors import IntegrityError, NotFoundError, StorageError, U
 from holdfast.model.sinks import CHUNK_BYTES
 from holdfast.store.disk import SYSTEM_DISK, Disk
 from holdfast.store.keys import TEMPORARY, check_key, check_prefix
-from holdfast.store.objects import ObjectInfo
+from holdfast.store.objects import ObjectInfo, put_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -64,14 +64,7 @@ class LocalObjects:
 
     def put(self, key: str, parts: Iterable[bytes]) -> None:
         """See `ObjectStore.put`."""
-        check_key(key)
-        upload = self.upload()
-        try:
-            for part in parts:
-                upload.write(part)
-            upload.commit(key)
-        finally:
-            upload.abort()
+        put_parts(self, check_key(key), parts)
 
     def get(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
         """See `ObjectStore.get`."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
+from holdfast.store.keys import is_key
 from holdfast.store.liveness import chunks, slots
 from holdfast.store.records import Location, large_blob_key
 
@@ -29,7 +30,8 @@ def locate(session: Session, tenant: int, name: str, hashes: Iterable[Hash]) -> 
         packs = session.all(
             f"SELECT number, key FROM packs WHERE tenant = ? AND number IN {slots(len(part))}", (tenant, *part)
         )
-        keys.update(cast("list[tuple[int, str]]", packs))
+        # A damaged key leads nowhere: what should be there is as good as lost.
+        keys.update((number, key) for number, key in packs if is_key(key))
     return {
         blob: Location(
             large_blob_key(name, blob, generation) if pack is None else keys[pack], at, length, codec, size, base

@@ -78,3 +78,14 @@ class ObjectStore(Protocol):
     def clean(self, older_than: int) -> int:
         """Remove unfinished uploads begun before this time (microseconds since 1970 UTC); returns how many."""
         ...
+
+
+def put_parts(objects: ObjectStore, key: str, parts: Iterable[bytes]) -> None:
+    """`ObjectStore.put` by an upload, for implementations that have nothing better."""
+    upload = objects.upload()
+    try:
+        for part in parts:
+            upload.write(part)
+        upload.commit(key)
+    finally:
+        upload.abort()

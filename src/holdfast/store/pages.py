@@ -22,6 +22,7 @@ from holdfast.store.columns import (
     check_paths,
     check_prefix,
     check_sizes,
+    encoder,
     join_paths,
     make_entries,
     pack_modes,
@@ -170,12 +171,12 @@ def encode_page(page: Page) -> bytes:
     if isinstance(page, Leaf):
         check_sizes(page.sizes, page.count, "sizes")
         _check_leaf(page.count, page.hashes, page.sizes, page.runs)
-        return _HEADER + _encoder()((0, page.prefix, page.rest, page.hashes, page.sizes, page.runs))
+        return _HEADER + encoder()((0, page.prefix, page.rest, page.hashes, page.sizes, page.runs))
     hashes = b"".join(page.hashes)
     check_sizes(page.files, len(page.hashes), "files")
     check_sizes(page.sizes, len(page.hashes), "sizes")
     _check_inner(page.level, len(page.hashes), hashes, page.files, page.sizes)
-    return _HEADER + _encoder()((page.level, page.prefix, page.rest, hashes, page.files, page.sizes))
+    return _HEADER + encoder()((page.level, page.prefix, page.rest, hashes, page.files, page.sizes))
 
 
 def encode_leaf(paths: Sequence[bytes], entries: Sequence[Entry]) -> bytes:
@@ -292,13 +293,6 @@ def _check_inner(level: int, count: int, hashes: bytes, files: list[int], sizes:
         raise FormatError(f"field 'files': {len(files)} and {len(sizes)} values for {len(hashes)} bytes of hashes")
     if min(files) < 1:
         raise FormatError("field 'files': a child without entries")
-
-
-@cache
-def _encoder() -> Callable[[_Fields], bytes]:
-    import msgspec
-
-    return msgspec.msgpack.Encoder().encode
 
 
 @cache

@@ -16,7 +16,7 @@ from obstore.store import MemoryStore, from_url
 from holdfast.model.errors import ConfigError, IntegrityError, NotFoundError, StorageError, UsageError
 from holdfast.model.sinks import CHUNK_BYTES
 from holdfast.store.keys import check_key, check_prefix
-from holdfast.store.objects import ObjectInfo
+from holdfast.store.objects import ObjectInfo, put_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -58,14 +58,7 @@ class RemoteObjects:
 
     def put(self, key: str, parts: Iterable[bytes]) -> None:
         """See `ObjectStore.put`."""
-        check_key(key)
-        upload = self.upload()
-        try:
-            for part in parts:
-                upload.write(part)
-            upload.commit(key)
-        finally:
-            upload.abort()
+        put_parts(self, check_key(key), parts)
 
     def get(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
         """See `ObjectStore.get`."""

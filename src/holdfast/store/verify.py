@@ -14,6 +14,7 @@ from holdfast.model.ids import format_hash
 from holdfast.store.blob_check import check_large, check_pack
 from holdfast.store.codec import LARGE
 from holdfast.store.collect import LEASE
+from holdfast.store.keys import is_key
 from holdfast.store.lease import Lease
 from holdfast.store.pack import read_index
 from holdfast.store.records import large_blob_key
@@ -103,6 +104,7 @@ class Verifier:
         """
         self._progress = progress
         self._problems.clear()
+        self._packs.clear()
         self._bad.clear()
         self._lease.acquire()
         try:
@@ -136,7 +138,11 @@ class Verifier:
             )
         }
         packs = session.all("SELECT number, key, size FROM packs WHERE tenant = ?", tenant)
-        self._packs = {number: _Pack(key, size) for number, key, size in packs}
+        for number, key, size in packs:
+            if is_key(key):
+                self._packs[number] = _Pack(key, size)
+            else:
+                self._add("damaged", f"pack {number}", f"no object can be called {key!r}")
         self._roots = [
             (row[0], row[1]) for row in session.all("SELECT id, root FROM checkpoints WHERE tenant = ?", tenant)
         ]

@@ -140,6 +140,17 @@ def test_damage_is_still_named_after_the_row_was_changed_for_good_reason(tmp_pat
         assert found == {("damaged", names[2]), ("damaged", "1" * 16)}
 
 
+def test_a_pack_that_no_object_can_be_called_is_as_good_as_lost(tmp_path):
+    with opened(tmp_path) as store:
+        names = fill(store)
+        with store.catalog.database.writing() as session:
+            session.run("UPDATE packs SET key = '../elsewhere' WHERE number = 1")
+        found = {(problem.kind, problem.object) for problem in store.verifier().verify(read_data=True).problems}
+        assert {("damaged", "pack 1"), ("damaged", names[0])} <= found
+        with pytest.raises(IntegrityError):
+            load(store, names[0])
+
+
 def test_text_that_is_no_utf_8_is_damage(tmp_path):
     with opened(tmp_path) as store:
         names = fill(store)
