@@ -136,6 +136,10 @@ class Columns:
         shown = SYMLINK_MODE if stat.S_ISLNK(mode) else stat.S_IFREG | mode & 0o777
         return Entry(self.hash_at(at), self.stats[at * COLUMNS + 2], shown)
 
+    def row(self, at: int) -> array[int]:
+        """The stat columns of this position."""
+        return self.stats[at * COLUMNS : (at + 1) * COLUMNS]
+
     def hash_at(self, at: int) -> Hash:
         """The hash in this position."""
         return Hash(bytes(self.hashes[at * HASH_BYTES : (at + 1) * HASH_BYTES]))

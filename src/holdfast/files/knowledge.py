@@ -29,6 +29,11 @@ class Findings:
                 return self.rules[path]
         return self.rules[b""]
 
+    def settle(self, path: bytes) -> None:
+        """Drop what is known of the file ``path``: it is being looked at anew."""
+        self.not_captured.pop(path, None)
+        self.again.discard(path)
+
     def forget(self, path: bytes) -> None:
         """Drop what is known of ``path`` and all below it."""
         below = path + b"/"

@@ -218,19 +218,21 @@ class LocalTree:
             if path in scanner.visited or path not in known or (done and under(path, done[-1])):
                 continue
             recursive = path in whole
+            if not recursive and path not in levels and scanner.touch(fd, path, touched[path]):
+                continue
             try:
                 directory = open_directory(fd, path)
             except OSError as error:
                 # Its parent knows what became of it.
-                todo.append(path.rpartition(b"/")[0])
+                parent = path.rpartition(b"/")[0]
+                levels.add(parent)
+                scanner.visited.discard(parent)
+                todo.append(parent)
                 if error.errno in REPLACED:
                     scanner.forget(path)
                 else:
                     scanner.lose(path, error)
                     done.append(path)
-                continue
-            if path not in levels and not recursive and scanner.touch(directory, path, touched.get(path, ())):
-                os.close(directory)
                 continue
             if recursive:
                 done.append(path)

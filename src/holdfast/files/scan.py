@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import time
 from typing import TYPE_CHECKING
 
 from holdfast.files import capture as reading
-from holdfast.files.ignore import CHECKPOINTIGNORE, GITIGNORE, DirectoryRules, read_rule_file
+from holdfast.files.ignore import CHECKPOINTIGNORE, GITIGNORE, UNKNOWN_FINGERPRINT, DirectoryRules, read_rule_file
 from holdfast.files.index import (
     COLUMNS,
     FAILED,
@@ -23,11 +24,12 @@ from holdfast.files.index import (
     Directory,
     Signature,
     StatIndex,
+    numbers,
 )
 from holdfast.files.listing import Listing, encode
 from holdfast.model.errors import StorageError
 from holdfast.model.ids import HASH_BYTES, Hash, Hasher, hash_bytes
-from holdfast.model.paths import MAX_NAME_BYTES, MAX_PATH_BYTES
+from holdfast.model.paths import MAX_PATH_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -185,6 +187,63 @@ class Scanner:
         self._findings.not_captured[path] = reason
         self._findings.again.add(path)
 
+    def touch(self, root_fd: int, path: bytes, names: Iterable[bytes]) -> bool:
+        """Bring the record of the directory ``path`` up to date as far as ``names`` go: nothing else changed in it.
+
+        False, and nothing is changed, unless each of them is known and still no directory: then `walk` is needed.
+        """
+        columns = Columns(self._index.directories[path])
+        if columns.fingerprint == UNKNOWN_FINGERPRINT:
+            return False
+        try:
+            fd = open_directory(root_fd, path)
+        except OSError:
+            return False
+        try:
+            return self._touch(fd, path, columns, names)
+        finally:
+            os.close(fd)
+
+    def _touch(self, fd: int, path: bytes, columns: Columns, names: Iterable[bytes]) -> bool:
+        moment = time.time_ns()
+        positions = dict(zip(columns.names, range(len(columns.names)), strict=True))
+        seen: list[tuple[int, bytes, Signature]] = []
+        for name in names:
+            at = positions.get(name)
+            try:
+                info = None if at is None else os.stat(name, dir_fd=fd, follow_symlinks=False)
+            except OSError:
+                return False
+            if at is None or info is None or stat.S_ISDIR(info.st_mode):
+                return False
+            seen.append((at, name, reading.signature_of(info)))
+        prefix = path + b"/" if path else b""
+        looks: list[tuple[int, bytes, Entry | None, reading.Captured]] = []
+        for at, name, signature in seen:
+            inner = prefix + name
+            known = columns.flags[at] == KNOWN and columns.row(at) == numbers(signature)
+            if known and self._trust.holds(inner, columns.hash_at(at)):
+                continue
+            before = columns.entry(at)
+            found = self._look(fd, name, inner, signature, before, moment)
+            if found is None:
+                return False
+            looks.append((at, inner, before, found))
+        for at, inner, before, found in looks:
+            if columns.flags[at] != KNOWN:
+                self._findings.settle(inner)
+            columns.replace(at, found.signature, found.flag, found.hash or _NO_HASH)
+            self._learn(inner, found)
+            after = columns.entry(at)
+            if after != before:
+                self._index.note(inner, before, after)
+        if looks:
+            self._index.directories[path] = columns.record()
+            self._index.changed = True
+        self.visited.add(path)
+        self._count(len(seen))
+        return True
+
     def forget(self, path: bytes) -> None:
         """The directory ``path`` is no more, or is not captured any more."""
         self._index.forget(path)
@@ -266,7 +325,6 @@ class Scanner:
         """Make the new record of a directory that is not as it was, reading every file whose content is not known."""
         findings = self._findings
         prefix = path + b"/" if path else b""
-        long = len(prefix) + MAX_NAME_BYTES > MAX_PATH_BYTES
         # Nothing is noted before the record is whole: a scan that fails must leave the two in agreement.
         notes: list[tuple[bytes, Entry | None, Entry | None]] = []
         columns = Columns()
@@ -286,35 +344,22 @@ class Scanner:
             before: Entry | None = None
             if old is not None and at is not None:
                 flag = old.flags[at]
-                if flag == KNOWN and old.stats[at * COLUMNS : (at + 1) * COLUMNS] == row:
+                if flag == KNOWN and old.row(at) == row:
                     value = old.hash_at(at)
                     if self._trust.holds(inner, value):
                         columns.keep(name, row, value)
                         continue
                 before = old.entry(at)
                 if flag != KNOWN:
-                    findings.not_captured.pop(inner, None)
-                    findings.again.discard(inner)
-            if long and len(inner) > MAX_PATH_BYTES:
-                found = reading.Captured(Signature(*row), NOT_CAPTURED, None, f"path too long: {len(inner)} bytes")
-            else:
-                raw = Signature(*listing.stats[number * COLUMNS : (number + 1) * COLUMNS])
-                found = reading.capture(
-                    fd, name, raw, moment, self._sink, self._previous(inner, before), self._max_file_bytes
-                )
-            if found is not None and found.flag == FAILED:
-                found = self._as_saved(inner, found)
+                    findings.settle(inner)
+            raw = Signature(*listing.stats[number * COLUMNS : (number + 1) * COLUMNS])
+            found = self._look(fd, name, inner, raw, before, moment)
             if found is None:
                 if before is not None:
                     notes.append((inner, before, None))
                 continue
             columns.append(name, found.signature, found.flag, found.hash or _NO_HASH)
-            if found.reason is not None:
-                findings.not_captured[inner] = found.reason
-            else:
-                self.files_read += 1
-            if found.flag in (RACY, FAILED):
-                findings.again.add(inner)
+            self._learn(inner, found)
             after = columns.entry(len(columns.names) - 1)
             if after != before:
                 notes.append((inner, before, after))
@@ -323,14 +368,32 @@ class Scanner:
                 inner = prefix + name
                 notes.append((inner, old.entry(at), None))
                 if old.flags[at] != KNOWN:
-                    findings.not_captured.pop(inner, None)
-                    findings.again.discard(inner)
+                    findings.settle(inner)
         for note in notes:
             self._index.note(*note)
         new = columns.record()
         if record is None or new.key != record.key or new.values != record.values:
             self._index.directories[path] = new
             self._index.changed = True
+
+    def _look(
+        self, fd: int, name: bytes, inner: bytes, seen: Signature, before: Entry | None, moment: int
+    ) -> reading.Captured | None:
+        """What the file ``name`` in the open directory, ``inner`` from the root, holds; None if it is gone."""
+        if len(inner) > MAX_PATH_BYTES:
+            return reading.Captured(seen, NOT_CAPTURED, None, f"path too long: {len(inner)} bytes")
+        previous = self._previous(inner, before)
+        found = reading.capture(fd, name, seen, moment, self._sink, previous, self._max_file_bytes)
+        return self._as_saved(inner, found) if found is not None and found.flag == FAILED else found
+
+    def _learn(self, path: bytes, found: reading.Captured) -> None:
+        """Count what was read, and remember why ``path`` is not captured, or is to be looked at again."""
+        if found.reason is not None:
+            self._findings.not_captured[path] = found.reason
+        else:
+            self.files_read += 1
+        if found.flag in (RACY, FAILED):
+            self._findings.again.add(path)
 
     def _as_saved(self, path: bytes, failed: reading.Captured) -> reading.Captured:
         """What stands for the file ``path``, which could not be read: what was saved of it before, if anything was."""

@@ -10,11 +10,13 @@ import stat
 import subprocess
 import tempfile
 import threading
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from holdfast.files import capture
+from holdfast.files.dirty import Dirty
 from holdfast.files.index import Signature
 from holdfast.files.local import LocalTree
 from holdfast.files.scan import HashSink
@@ -396,3 +398,35 @@ def test_an_estimate_names_the_biggest(root: Path) -> None:
     assert (found.files, found.bytes, found.complete) == (33, 10_009, True)
     assert found.biggest == [(b"big", 2, 10_000), (b"many", 30, 0)]
     assert not tree_of(root).estimate(max_files=1, max_bytes=100_000).complete
+
+
+def test_of_a_directory_in_which_known_files_changed_no_other_file_is_looked_at(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("changed", "removed", "left alone"):
+        (root / name).write_text("before")
+    told: list[Dirty] = [Dirty(everything=True, paths=frozenset())]
+
+    class Told:
+        def drain(self) -> Dirty:
+            return told.pop()
+
+    tree = tree_of(root, dirty=Told())
+    first = tree.scan(HashSink()).changes
+    # So long after the last change that nothing is looked at for being fresh.
+    now = time.time_ns() + 10**10
+    monkeypatch.setattr(time, "time_ns", lambda: now)
+    told.append(Dirty(everything=True, paths=frozenset()))
+    assert tree.scan(HashSink()).changes == first
+    for name in ("changed", "left alone"):
+        (root / name).write_text("after!")
+    told.append(Dirty(everything=False, paths=frozenset([b"changed"])))
+    second = tree.scan(HashSink()).changes
+    assert second[b"changed"] != first[b"changed"]
+    assert second[b"left alone"] == first[b"left alone"]
+    # A name that is gone, or new, is what a listing of the directory is for, and that finds everything in it.
+    (root / "removed").unlink()
+    told.append(Dirty(everything=False, paths=frozenset([b"removed"])))
+    third = tree.scan(HashSink()).changes
+    assert third.keys() == {b"changed", b"left alone"}
+    assert third[b"left alone"] == third[b"changed"]
