@@ -194,7 +194,7 @@ class LocalTree:
             scanner.forget(path)
 
     def _scan_some(self, scanner: Scanner, fd: int, trust: Trust) -> None:
-        """Look at what may have changed: the directories of dirty files, dirty directories with all below."""
+        """Look at what may have changed: known files, directories with others in them, dirty directories whole."""
         index = self.index
         index.close()
         known = index.directories
