@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from holdfast.engine.results import (
         CheckpointResult,
-        Collected,
         Details,
         Diff,
         Forgotten,
@@ -26,9 +25,7 @@ if TYPE_CHECKING:
         Log,
         Renamed,
         RestoreResult,
-        Stats,
         Status,
-        Verified,
     )
     from holdfast.engine.retention import Policy
     from holdfast.engine.textdiff import FileStat
@@ -49,8 +46,10 @@ if TYPE_CHECKING:
         UnsupportedError,
         UsageError,
     )
+    from holdfast.store.collect import Collected
     from holdfast.store.records import HistoryEvent
-    from holdfast.store.verify import Problem
+    from holdfast.store.usage import Stats
+    from holdfast.store.verify import Problem, Verified
 
 __version__ = "0.1.0"
 
@@ -98,6 +97,7 @@ __all__ = [
 _ELSEWHERE = {
     "Change": "model.entries",
     "Checkpoint": "model.checkpoint",
+    "Collected": "store.collect",
     "Counts": "model.entries",
     "Entry": "model.entries",
     "FileStat": "engine.textdiff",
@@ -106,6 +106,8 @@ _ELSEWHERE = {
     "Policy": "engine.retention",
     "Problem": "store.verify",
     "Provenance": "model.checkpoint",
+    "Stats": "store.usage",
+    "Verified": "store.verify",
     "Workspace": "engine.workspace",
     "init": "engine.workspace",
     "open": "engine.workspace",

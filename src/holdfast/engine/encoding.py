@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
     from holdfast.engine.results import (
         CheckpointResult,
-        Collected,
         Details,
         Forgotten,
         ForkResult,
         Log,
         RestoreResult,
-        Stats,
         Status,
-        Verified,
     )
     from holdfast.model.checkpoint import Checkpoint
     from holdfast.model.entries import Change, Counts, NotCaptured
     from holdfast.model.errors import HoldfastError
+    from holdfast.store.collect import Collected
+    from holdfast.store.usage import Stats
+    from holdfast.store.verify import Verified
 
 Json = dict[str, Any]
 """One JSON object."""

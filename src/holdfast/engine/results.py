@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from holdfast.model.entries import Change, Entry, NotCaptured
     from holdfast.model.ids import CheckpointId, WorkspaceId
     from holdfast.store.records import HistoryEvent
-    from holdfast.store.verify import Problem
 
 
 class CheckpointResult(NamedTuple):
@@ -109,47 +108,6 @@ class Forgotten(NamedTuple):
     kept: Sequence[tuple[Checkpoint, Sequence[str]]]
     """Each kept checkpoint with the reasons."""
     dry_run: bool
-
-
-class Collected(NamedTuple):
-    """What `gc` freed."""
-
-    blobs_deleted: int
-    bytes_freed: int
-    packs_rewritten: int
-
-
-class Verified(NamedTuple):
-    """What `verify` looked at and found."""
-
-    checkpoints: int
-    blobs: int
-    problems: Sequence[Problem]
-
-    @property
-    def ok(self) -> bool:
-        """True if nothing is wrong."""
-        return not self.problems
-
-
-class Stats(NamedTuple):
-    """What takes the space in a store."""
-
-    workspaces: int
-    checkpoints: int
-    blobs: int
-    pages: int
-    packs: int
-    content_bytes: int
-    """The sum of the sizes of all distinct content."""
-    stored_bytes: int
-    """What it takes in the object store."""
-    dead_bytes: int
-    """Stored bytes that nothing uses and collection will free."""
-    catalog_bytes: int
-    largest: Sequence[tuple[bytes, int]]
-    """The paths with the most content below them in the checkpoint that this workspace's tree stands on, and how much
-    that is."""
 
 
 class Log(NamedTuple):

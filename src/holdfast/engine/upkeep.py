@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.engine.results import Collected, Stats, Verified
 from holdfast.model.errors import LockedError, QuotaError
 from holdfast.model.log import Log
 
@@ -14,6 +13,9 @@ if TYPE_CHECKING:
     from holdfast.engine.context import Context
     from holdfast.model.entries import Entry
     from holdfast.model.sinks import Progress
+    from holdfast.store.collect import Collected
+    from holdfast.store.usage import Stats
+    from holdfast.store.verify import Verified
 
 _LOG = Log(__name__)
 _LARGEST = 12
@@ -25,7 +27,7 @@ def collect(context: Context, *, grace: float | None = None, progress: Progress 
     Interruptible at any point. Raises `LockedError` while another collection or a verification runs.
     """
     seconds = context.settings.gc.grace if grace is None else grace
-    return Collected(*context.store.collector().collect(seconds, progress=progress))
+    return context.store.collector().collect(seconds, progress=progress)
 
 
 def verify(context: Context, *, read_data: bool = False, progress: Progress | None = None) -> Verified:
@@ -33,8 +35,7 @@ def verify(context: Context, *, read_data: bool = False, progress: Progress | No
 
     Raises `LockedError` while a collection runs.
     """
-    found = context.store.verifier().verify(read_data=read_data, progress=progress)
-    return Verified(found.checkpoints, found.blobs, found.problems)
+    return context.store.verifier().verify(read_data=read_data, progress=progress)
 
 
 def stats(context: Context) -> Stats:
@@ -48,7 +49,7 @@ def stats(context: Context) -> Stats:
     if head is not None:
         entries = manifest.iterate(context.store.pages, context.catalog.checkpoint(head).root)
         largest = _largest(entries)
-    return Stats(*counted, largest=largest)
+    return counted._replace(largest=largest)
 
 
 def _largest(entries: Iterable[tuple[bytes, Entry]]) -> list[tuple[bytes, int]]:

@@ -25,14 +25,11 @@ if TYPE_CHECKING:
     from holdfast.engine.journal import Journal
     from holdfast.engine.results import (
         CheckpointResult,
-        Collected,
         Diff,
         Forgotten,
         ForkResult,
         RestoreResult,
-        Stats,
         Status,
-        Verified,
     )
     from holdfast.engine.retention import Policy
     from holdfast.engine.textdiff import FileStat
@@ -41,6 +38,9 @@ if TYPE_CHECKING:
     from holdfast.model.errors import ConfigError
     from holdfast.model.ids import CheckpointId, WorkspaceId
     from holdfast.model.sinks import Progress
+    from holdfast.store.collect import Collected
+    from holdfast.store.usage import Stats
+    from holdfast.store.verify import Verified
 
 _DO_IT_OURSELVES = frozenset(("watcher_gone", "too_long"))
 """Codes of errors after which a command does what it had asked the watcher for."""

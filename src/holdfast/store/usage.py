@@ -8,6 +8,8 @@ from holdfast.store.records import DELTA_OVERHEAD, PACK_OVERHEAD, RECORD_OVERHEA
 from holdfast.store.schema import PAGE
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from holdfast.store.database import Session
 
 
@@ -28,6 +30,8 @@ class Stats(NamedTuple):
     dead_bytes: int
     """Of ``stored_bytes``: what nothing uses."""
     catalog_bytes: int
+    largest: Sequence[tuple[bytes, int]] = ()
+    """The paths with the most content below them, and how much that is; for whoever looks at a tree to add."""
 
 
 def stats(session: Session, tenant: int, catalog_bytes: int) -> Stats:

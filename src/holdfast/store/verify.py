@@ -53,6 +53,11 @@ class Verified(NamedTuple):
     blobs: int
     problems: Sequence[Problem]
 
+    @property
+    def ok(self) -> bool:
+        """True if nothing is wrong."""
+        return not self.problems
+
 
 class _Row(NamedTuple):
     """A row of ``blobs``."""
