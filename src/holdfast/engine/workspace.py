@@ -5,19 +5,17 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from holdfast.engine.checkpoint import Request, take
 from holdfast.engine.folder import RESTORE_JOURNAL, WATCH_SOCKET
 from holdfast.engine.opening import Opener
-from holdfast.engine.results import Details, Log
 from holdfast.files.local import LocalTree
 from holdfast.model.checkpoint import Kind, Provenance
-from holdfast.model.errors import HoldfastError, NotFoundError, UsageError
-from holdfast.model.paths import display
+from holdfast.model.errors import HoldfastError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 
     from holdfast.engine.beside import Beside
     from holdfast.engine.context import Context
@@ -25,9 +23,11 @@ if TYPE_CHECKING:
     from holdfast.engine.journal import Journal
     from holdfast.engine.results import (
         CheckpointResult,
+        Details,
         Diff,
         Forgotten,
         ForkResult,
+        Log,
         RestoreResult,
         Status,
     )
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from holdfast.store.collect import Collected
     from holdfast.store.usage import Stats
     from holdfast.store.verify import Verified
+
+_T = TypeVar("_T")
 
 _DO_IT_OURSELVES = frozenset(("watcher_gone", "too_long"))
 """Codes of errors after which a command does what it had asked the watcher for."""
@@ -161,26 +163,14 @@ class Workspace:
         """
         who = self._context.settings.identity.author if author is None else author
         request = Request(kind, label, Provenance(who, message, command), full_hash)
-        beside = None if full_hash else self._beside()
-        if beside is not None:
-            try:
-                with beside:
-                    return beside.checkpoint(request)
-            except HoldfastError as error:
-                if error.code not in _DO_IT_OURSELVES:
-                    raise
-        return take(self._context, request, progress)
+        done = None if full_hash else self._by_watcher(lambda beside: beside.checkpoint(request))
+        return take(self._context, request, progress) if done is None else done
 
     def status(self) -> Status:
         """How the tree differs from the checkpoint that it stands on (``@``). Changes nothing."""
-        beside = self._beside()
-        if beside is not None:
-            try:
-                with beside:
-                    return beside.status()
-            except HoldfastError as error:
-                if error.code not in _DO_IT_OURSELVES:
-                    raise
+        found = self._by_watcher(lambda beside: beside.status())
+        if found is not None:
+            return found
         from holdfast.engine.status import status
 
         return status(self._context, watching=False)
@@ -213,60 +203,27 @@ class Workspace:
         """The checkpoints, newest first, and what happened to the tree. ``everything``: of all workspaces in the
         home. ``limit`` is a number from 0; None means all.
         """
-        if limit is not None and limit < 0:
-            raise UsageError(f"cannot list {limit} checkpoints; give a number from 0")
-        catalog = self._context.catalog
-        checkpoints = catalog.checkpoints(None if everything else self.id, limit=limit)
-        events = catalog.events(self.id)
-        if limit is not None:
-            since = min((item.created_at for item in checkpoints), default=None)
-            events = [event for event in events if since is not None and event.at >= since]
-        paths = {known.id: known.path for known in catalog.workspaces()} if everything else {self.id: self.path}
-        belong = {item.workspace for item in checkpoints}
-        return Log(
-            checkpoints,
-            catalog.cursor(self.id).head,
-            events,
-            {workspace: path for workspace, path in paths.items() if workspace in belong},
-        )
+        from holdfast.engine.look import log
+
+        return log(self._context, limit, everything=everything)
 
     def show(self, name: str = "@") -> Details:
         """All that is kept about one checkpoint: its record, its changes, what it did not capture."""
-        from holdfast.engine.changes import changes_of
+        from holdfast.engine.look import show
 
-        checkpoint = self._context.catalog.checkpoint(self.resolve(name))
-        return Details(
-            checkpoint, changes_of(self._context, checkpoint), self._context.catalog.not_captured(checkpoint.id)
-        )
+        return show(self._context, self.resolve(name))
 
     def resolve(self, name: str) -> CheckpointId:
         """The checkpoint that ``name`` means; raises `NotFoundError`, or `UsageError` if it means several."""
-        from holdfast.engine.revisions import resolve
+        from holdfast.engine.naming import resolve
 
-        return resolve(name, _Names(self._context))
+        return resolve(self._context, name)
 
     def cat(self, name: str, path: str | bytes) -> Iterator[bytes]:
         """The content of ``path`` in a checkpoint, in pieces (of a symbolic link: its target), verified."""
-        from holdfast.store import manifest
+        from holdfast.engine.look import cat
 
-        path = os.fsencode(path)
-        checkpoint = self._context.catalog.checkpoint(self.resolve(name))
-        entry = manifest.get(self._context.store.pages, checkpoint.root, path)
-        if entry is None:
-            below = next(manifest.iterate(self._context.store.pages, checkpoint.root, path), None)
-            if below is not None:
-                raise NotFoundError(
-                    f"{display(path) or '.'} is a directory in {checkpoint.id[:12]}",
-                    hint=f"name a file in it, such as {display(below[0])}",
-                    code="no_such_path",
-                )
-            raise NotFoundError(
-                f"{display(path)} is not in {checkpoint.id[:12]}",
-                hint=f"`holdfast diff {checkpoint.id[:12]}` shows how the tree differs from it",
-                code="no_such_path",
-            )
-        content = next(self._context.store.reader.fetch((entry,)))
-        return iter((content,)) if isinstance(content, bytes) else content
+        return cat(self._context, self.resolve(name), os.fsencode(path))
 
     def diff(
         self, a: str | None = None, b: str | None = None, *, paths: Sequence[str | bytes] = (), renames: bool = True
@@ -315,11 +272,11 @@ class Workspace:
         ``@`` is here the nearest checkpoint, from the one that the tree stands on back, that no restore took first:
         restoring one path of it after another gives what was saved, and not what the first of them had to rescue.
         """
+        from holdfast.engine.naming import resolve_for_restore
         from holdfast.engine.restore import restore
-        from holdfast.engine.revisions import resolve
 
         with self._paused():
-            target = resolve(name, _NamesForRestore(self._context))
+            target = resolve_for_restore(self._context, name)
             return restore(self._context, target, _encoded(paths), dry_run=dry_run, progress=progress)
 
     def restore_continue(self, *, progress: Progress | None = None) -> RestoreResult:
@@ -393,6 +350,19 @@ class Workspace:
 
         return answering(self.folder)
 
+    def _by_watcher(self, ask: Callable[[Beside], _T]) -> _T | None:
+        """What a running watcher answers; None if there is none, or the work is to be done without it after all."""
+        beside = self._beside()
+        if beside is None:
+            return None
+        try:
+            with beside:
+                return ask(beside)
+        except HoldfastError as error:
+            if error.code not in _DO_IT_OURSELVES:
+                raise
+            return None
+
     @contextmanager
     def _paused(self) -> Generator[None]:
         """Keep a watcher from saving the half-way states of a change to the tree."""
@@ -465,37 +435,3 @@ def _encoded(paths: Sequence[str | bytes]) -> list[bytes]:
     if isinstance(paths, (str, bytes)):
         raise UsageError(f"{paths!r} is not a list of paths")
     return [os.fsencode(path) for path in paths]
-
-
-class _Names:
-    """What names of checkpoints are looked up in: this workspace's, and by id those of its home."""
-
-    def __init__(self, context: Context) -> None:
-        self._catalog = context.catalog
-        self._workspace = context.workspace.id
-
-    def head(self) -> CheckpointId | None:
-        return self._catalog.cursor(self._workspace).head
-
-    def by_prefix(self, prefix: str) -> Sequence[CheckpointId]:
-        return self._catalog.by_prefix(prefix)
-
-    def by_label(self, label: str) -> CheckpointId | None:
-        found = self._catalog.by_label(label, self._workspace)
-        return found[0].id if found else None
-
-    def labels(self) -> Iterable[str]:
-        return [checkpoint.label for checkpoint in self._catalog.checkpoints(self._workspace) if checkpoint.label]
-
-    def parent(self, checkpoint: CheckpointId) -> CheckpointId | None:
-        return self._catalog.checkpoint(checkpoint).parent
-
-
-class _NamesForRestore(_Names):
-    """Names as `Workspace.restore` means them: ``@`` is no rescue checkpoint, as long as there is another."""
-
-    def head(self) -> CheckpointId | None:
-        head = at = super().head()
-        while at is not None and self._catalog.checkpoint(at).kind == "rescue":
-            at = self.parent(at)
-        return head if at is None else at

@@ -1,0 +1,69 @@
+"""Looking at what is saved: the log, one checkpoint, the content of one file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.engine.results import Details, Log
+from holdfast.model.errors import NotFoundError, UsageError
+from holdfast.model.paths import display
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast.engine.context import Context
+    from holdfast.model.ids import CheckpointId
+
+
+def log(context: Context, limit: int | None = None, *, everything: bool = False) -> Log:
+    """The checkpoints of the workspace (``everything``: of all in the home) and what happened to its tree.
+
+    At most ``limit`` checkpoints, newest first, and the events since the oldest of them; None means all.
+    """
+    if limit is not None and limit < 0:
+        raise UsageError(f"cannot list {limit} checkpoints; give a number from 0")
+    catalog, own = context.catalog, context.workspace
+    checkpoints = catalog.checkpoints(None if everything else own.id, limit=limit)
+    events = catalog.events(own.id)
+    if limit is not None:
+        since = min((item.created_at for item in checkpoints), default=None)
+        events = [event for event in events if since is not None and event.at >= since]
+    paths = {known.id: known.path for known in catalog.workspaces()} if everything else {own.id: own.path}
+    belong = {item.workspace for item in checkpoints}
+    return Log(
+        checkpoints,
+        catalog.cursor(own.id).head,
+        events,
+        {workspace: path for workspace, path in paths.items() if workspace in belong},
+    )
+
+
+def show(context: Context, name: CheckpointId) -> Details:
+    """All that is kept about one checkpoint: its record, its changes, what it did not capture."""
+    from holdfast.engine.changes import changes_of
+
+    checkpoint = context.catalog.checkpoint(name)
+    return Details(checkpoint, changes_of(context, checkpoint), context.catalog.not_captured(name))
+
+
+def cat(context: Context, name: CheckpointId, path: bytes) -> Iterator[bytes]:
+    """The content of ``path`` in a checkpoint, in pieces; raises `NotFoundError` if it is no file there."""
+    from holdfast.store import manifest
+
+    pages, root = context.store.pages, context.catalog.checkpoint(name).root
+    entry = manifest.get(pages, root, path)
+    if entry is None:
+        below = next(manifest.iterate(pages, root, path), None)
+        if below is not None:
+            raise NotFoundError(
+                f"{display(path) or '.'} is a directory in {name[:12]}",
+                hint=f"name a file in it, such as {display(below[0])}",
+                code="no_such_path",
+            )
+        raise NotFoundError(
+            f"{display(path)} is not in {name[:12]}",
+            hint=f"`holdfast diff {name[:12]}` shows how the tree differs from it",
+            code="no_such_path",
+        )
+    content = next(context.store.reader.fetch((entry,)))
+    return iter((content,)) if isinstance(content, bytes) else content
