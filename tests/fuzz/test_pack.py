@@ -20,8 +20,8 @@ EDITED = TEXTS[3] + b"edited"
 def sound_pack() -> bytes:
     records = [(hash_bytes(text), len(text), codec.compress(text), None) for text in TEXTS[:2]]
     records += [(hash_bytes(text), len(text), codec.compress_quick(text), None) for text in TEXTS[2:]]
-    plain = codec.Encoded(codec.RAW, EDITED)
-    delta = codec.compress_against(EDITED, TEXTS[3], plain)
+    delta = codec.difference(EDITED, TEXTS[3])
+    assert delta is not None
     return pack.encode_pack([*records, (hash_bytes(EDITED), len(EDITED), delta, hash_bytes(TEXTS[3]))])
 
 

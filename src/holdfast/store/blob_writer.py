@@ -10,7 +10,7 @@ from holdfast.model.errors import StorageError, UsageError
 from holdfast.model.ids import Hash, Hasher, hash_bytes
 from holdfast.model.sinks import SMALL_BLOB_BYTES
 from holdfast.store import large
-from holdfast.store.codec import DELTA, LARGE, compress, compress_against, compress_many, compress_quick
+from holdfast.store.codec import DELTA, LARGE, compress, compress_many, compress_quick, difference, pays_surely, smaller
 from holdfast.store.pack import MAX_RECORDS
 from holdfast.store.pack_writer import PACK_BYTES, Item, PackWriter, fresh_packs
 from holdfast.store.pieces import chunks
@@ -53,17 +53,27 @@ class _Job(NamedTuple):
 
 
 def _encode(jobs: Sequence[_Job]) -> list[Item]:
+    """Each as a delta where that pays, else by itself; what surely pays is not compressed twice."""
+    deltas = [_difference(job) for job in jobs]
+    sure = [delta is not None and pays_surely(delta, job.data) for job, delta in zip(jobs, deltas, strict=True)]
+    plain = iter(compress_many([job.data for job, is_sure in zip(jobs, sure, strict=True) if not is_sure]))
     items: list[Item] = []
-    for job, plain in zip(jobs, compress_many([job.data for job in jobs]), strict=True):
-        items.append(_against(job, plain))
+    for job, delta, is_sure in zip(jobs, deltas, sure, strict=True):
+        items.append(_item(job, delta if delta is not None and is_sure else smaller(delta, next(plain))))
     return items
 
 
-def _against(job: _Job, plain: Encoded) -> Item:
-    if job.base is None or job.base[0] == job.hash:
-        return Item(job.hash, len(job.data), plain, None)
-    encoded = compress_against(job.data, job.base[1], plain)
-    return Item(job.hash, len(job.data), encoded, job.base[0] if encoded.codec == DELTA else None)
+def _encode_page(job: _Job) -> Item:
+    return _item(job, smaller(_difference(job), compress_quick(job.data)))
+
+
+def _difference(job: _Job) -> Encoded | None:
+    return None if job.base is None or job.base[0] == job.hash else difference(job.data, job.base[1])
+
+
+def _item(job: _Job, encoded: Encoded) -> Item:
+    base = job.base[0] if job.base is not None and encoded.codec == DELTA else None
+    return Item(job.hash, len(job.data), encoded, base)
 
 
 class _Pipeline:
@@ -287,7 +297,7 @@ def write_pages(
             part = items[at : at + _BATCH_ITEMS]
             bases = _bases(read_bases, [previous for _, (_, previous) in part if previous is not None])
             writer.add(
-                _against(_Job(name, data, None if previous is None else bases.get(previous)), compress_quick(data))
+                _encode_page(_Job(name, data, None if previous is None else bases.get(previous)))
                 for name, (data, previous) in part
             )
         packs, blobs = writer.finish()

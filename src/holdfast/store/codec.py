@@ -31,6 +31,10 @@ _LEVEL = 1
 _DELTA_LEVEL = 3
 _LEAST = 48
 """Below this many bytes a frame's own header eats what it saves."""
+_BEGINNING = 1024
+"""So much of the content is compressed to learn that all of it would take more than a delta."""
+_SURE = 4
+"""The beginning must take this many times the delta: within the whole it may take less than alone."""
 
 
 class Encoded(NamedTuple):
@@ -97,16 +101,29 @@ def compress_quick(data: bytes) -> Encoded:
     return Encoded(LZ4, packed) if len(packed) <= len(data) - (len(data) >> 5) else Encoded(RAW, data)
 
 
-def compress_against(data: bytes, base: bytes, plain: Encoded) -> Encoded:
-    """``data`` as a difference against ``base`` if that takes less than half of ``plain``; else ``plain``."""
-    if len(plain.data) < _LEAST * 2 or not base:
-        return plain
+def difference(data: bytes, base: bytes) -> Encoded | None:
+    """``data`` as a difference against ``base``; None if it is too short for that to pay."""
+    if len(data) < _LEAST * 2 or not base:
+        return None
     import zstandard
 
     dictionary = zstandard.ZstdCompressionDict(base, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
     compressor = zstandard.ZstdCompressor(level=_DELTA_LEVEL, dict_data=dictionary, write_dict_id=False)
-    packed = compressor.compress(data)
-    return Encoded(DELTA, packed) if len(packed) < len(plain.data) // 2 else plain
+    return Encoded(DELTA, compressor.compress(data))
+
+
+def pays_surely(delta: Encoded, data: bytes) -> bool:
+    """True if `smaller` would choose ``delta``, told by the beginning of ``data`` alone, which takes far more."""
+    if len(delta.data) * _SURE >= min(len(data), _BEGINNING):
+        return False
+    return len(_compressor().compress(data[:_BEGINNING])) > len(delta.data) * _SURE
+
+
+def smaller(delta: Encoded | None, plain: Encoded) -> Encoded:
+    """``delta`` if it takes less than half of ``plain``; else ``plain``, which is read without another blob."""
+    if delta is None or len(plain.data) < _LEAST * 2:
+        return plain
+    return delta if len(delta.data) < len(plain.data) // 2 else plain
 
 
 def _smaller(data: bytes, packed: bytes) -> Encoded:

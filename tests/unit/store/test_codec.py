@@ -51,24 +51,47 @@ def test_what_does_not_compress_stays_raw() -> None:
 def test_a_small_edit_costs_little(base: bytes) -> None:
     at = len(base) // 2
     edited = base[:at] + b"an edit of a few words" + base[at + 3 :]
-    plain = codec.compress(edited)
-    delta = codec.compress_against(edited, base, plain)
+    delta = codec.difference(edited, base)
+    assert delta is not None
     assert delta.codec == codec.DELTA
+    assert codec.smaller(delta, codec.compress(edited)) is delta
     assert len(delta.data) < 100 + len(base) // 500
     assert codec.decompress(codec.DELTA, delta.data, len(edited), base) == edited
 
 
 def test_a_delta_that_does_not_pay_is_not_kept() -> None:
     plain = codec.compress(TEXT)
-    assert codec.compress_against(TEXT, NOISE, plain) is plain
-    assert codec.compress_against(TEXT, b"", plain) is plain
-    short = codec.compress(b"short content")
-    assert codec.compress_against(b"short content", b"short content.", short) is short
+    unlike = codec.difference(TEXT, NOISE)
+    assert unlike is not None
+    assert codec.smaller(unlike, plain) is plain
+    assert codec.difference(TEXT, b"") is None
+    assert codec.difference(b"short content", b"short content.") is None
+    assert codec.smaller(None, plain) is plain
+    little = codec.compress(b"little" * 99)
+    assert codec.smaller(codec.Encoded(codec.DELTA, b""), little) is little
+
+
+def test_a_delta_that_surely_pays_is_one_that_pays() -> None:
+    edited = NOISE[:500] + b"an edit" + NOISE[500:]
+    small = codec.difference(edited, NOISE)
+    assert small is not None
+    assert codec.pays_surely(small, edited)
+    assert codec.smaller(small, codec.compress(edited)) is small
+    # What compresses by itself is not known to take more than the delta until it was compressed.
+    zeros = bytes(100_000)
+    alone = codec.difference(zeros, NOISE)
+    assert alone is not None
+    assert len(alone.data) * 100 < len(zeros)
+    assert not codec.pays_surely(alone, zeros)
+    unlike = codec.difference(NOISE, TEXT)
+    assert unlike is not None
+    assert not codec.pays_surely(unlike, NOISE)
 
 
 def test_a_delta_against_the_wrong_base_is_damage_or_other_content() -> None:
     edited = TEXT + b"more"
-    delta = codec.compress_against(edited, TEXT, codec.compress(edited))
+    delta = codec.difference(edited, TEXT)
+    assert delta is not None
     with pytest.raises(IntegrityError):
         codec.decompress(codec.DELTA, delta.data, len(edited))
     with pytest.raises(IntegrityError):
