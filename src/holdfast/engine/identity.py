@@ -3,8 +3,65 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from holdfast.engine.folder import ROOT_BIRTH
+from holdfast.model.log import Log
+from holdfast.model.paths import display
+from holdfast.store.records import seen_at
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.store.catalog import Catalog
+    from holdfast.store.records import Workspace
+
+_LOG = Log(__name__)
+
+
+def recognise(catalog: Catalog, folder_of: Callable[[Workspace], bytes], root: bytes) -> Workspace | None:
+    """The workspace at exactly ``root``, its record brought up to date if the directory was moved or made again.
+
+    ``folder_of`` gives a workspace's folder in the home.
+    """
+    try:
+        about = os.stat(root)
+    except OSError:
+        return catalog.find_workspace(root)
+    by_identity = catalog.find_workspace_by_identity(about.st_dev, about.st_ino)
+    found = catalog.find_workspace(root)
+    if (
+        by_identity is not None
+        and by_identity.path != root
+        and not (found is not None and _is(found) and may_be(folder_of(found), root))
+        and not _is(by_identity)
+        and may_be(folder_of(by_identity), root)
+    ):
+        found = by_identity
+    if found is None:
+        return None
+    if (found.path, found.device, found.inode) != (root, about.st_dev, about.st_ino):
+        other = catalog.move_workspace(found.id, root, about.st_dev, about.st_ino)
+        if other is not None:
+            _LOG.warning(
+                "%s is another workspace than it was; the checkpoints of the one before (%s) are kept",
+                display(root),
+                other,
+            )
+        found = found._replace(path=root, device=about.st_dev, inode=about.st_ino)
+        remember(folder_of(found), root)
+    return found
+
+
+def _is(workspace: Workspace) -> bool:
+    """True if the directory that the record names is still the one that it means."""
+    if workspace.path != seen_at(workspace.path):
+        return False
+    try:
+        about = os.stat(workspace.path)
+    except OSError:
+        return False
+    return (about.st_dev, about.st_ino) == (workspace.device, workspace.inode)
 
 
 def remember(folder: bytes, root: bytes) -> None:

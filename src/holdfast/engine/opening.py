@@ -13,6 +13,7 @@ from holdfast.engine import identity
 from holdfast.engine import journal as journals
 from holdfast.engine.context import Context
 from holdfast.engine.folder import INDEX
+from holdfast.engine.home import default_home, make_private
 from holdfast.engine.roots import check_root, refuse_own
 from holdfast.engine.settings import MAX_WORKSPACE_FILE_BYTES, WORKSPACE_FILE, load_settings
 from holdfast.files.gitconfig import User
@@ -29,8 +30,9 @@ from holdfast.model.errors import (
 from holdfast.model.ids import new_workspace_id
 from holdfast.model.log import Log
 from holdfast.model.paths import display
+from holdfast.store import ballast
 from holdfast.store.open_objects import local_directory
-from holdfast.store.records import Workspace, seen_at
+from holdfast.store.records import Workspace
 from holdfast.store.store import Store
 
 if TYPE_CHECKING:
@@ -58,6 +60,7 @@ class Opener:
         clock: Clock | None = None,
         random: Callable[[int], bytes] = os.urandom,
         lenient: bool = False,
+        freeing: bool = False,
     ) -> None:
         self._environ = os.environ if environ is None else environ
         self.home = os.path.abspath(home) if home is not None else default_home(self._environ)
@@ -65,6 +68,7 @@ class Opener:
         self._clock: Clock = SystemClock() if clock is None else clock
         self._random = random
         self._lenient = lenient
+        self._freeing = freeing
         self._store: Store | None = None
 
     def settings(self, root: bytes | None) -> Settings:
@@ -120,8 +124,17 @@ class Opener:
         """The store of the home, opened on first use (and made, mode 0700, if there is none)."""
         if self._store is None:
             make_private(self.home)
-            self._store = Store.open(self.home, self.settings(None), clock=self._clock, random=self._random)
+            try:
+                self._store = self._open_store()
+            except StorageError:
+                if not self._freeing or not ballast.give_up(self.home):
+                    raise
+                self._store = self._open_store()
+                self._store.save_space()
         return self._store
+
+    def _open_store(self) -> Store:
+        return Store.open(self.home, self.settings(None), clock=self._clock, random=self._random)
 
     def close(self) -> None:
         """Close the store. Harmless a second time."""
@@ -226,35 +239,7 @@ class Opener:
             raise StorageError(f"cannot make {display(root)}: {error.strerror}", hint=room_hint(error)) from error
 
     def _known(self, root: bytes) -> Workspace | None:
-        """The workspace at exactly ``root``, its record brought up to date if the directory was moved or made again."""
-        catalog = self.store().catalog
-        try:
-            about = os.stat(root)
-        except OSError:
-            return catalog.find_workspace(root)
-        by_identity = catalog.find_workspace_by_identity(about.st_dev, about.st_ino)
-        found = catalog.find_workspace(root)
-        if (
-            by_identity is not None
-            and by_identity.path != root
-            and not (found is not None and _is(found) and identity.may_be(self._folder(found), root))
-            and not _is(by_identity)
-            and identity.may_be(self._folder(by_identity), root)
-        ):
-            found = by_identity
-        if found is None:
-            return None
-        if (found.path, found.device, found.inode) != (root, about.st_dev, about.st_ino):
-            other = catalog.move_workspace(found.id, root, about.st_dev, about.st_ino)
-            if other is not None:
-                _LOG.warning(
-                    "%s is another workspace than it was; the checkpoints of the one before (%s) are kept",
-                    display(root),
-                    other,
-                )
-            found = found._replace(path=root, device=about.st_dev, inode=about.st_ino)
-            identity.remember(self._folder(found), root)
-        return found
+        return identity.recognise(self.store().catalog, self._folder, root)
 
     def _ours(self, settings: Settings) -> list[bytes]:
         """The real paths of the directories that no checkpoint holds, wherever they lie (I14)."""
@@ -289,67 +274,6 @@ class Opener:
             random=self._random,
             misconfigured=misconfigured,
         )
-
-
-def default_home(environ: Mapping[str, str]) -> bytes:
-    """``$HOLDFAST_HOME``, else ``holdfast`` in the XDG data directory."""
-    named = environ.get("HOLDFAST_HOME")
-    if named:
-        return os.path.abspath(os.fsencode(named))
-    data = environ.get("XDG_DATA_HOME")
-    if data and os.path.isabs(data):
-        return os.path.join(os.fsencode(data), b"holdfast")
-    user = environ.get("HOME")
-    if not user:
-        raise NotFoundError("no home directory is known", hint="set HOLDFAST_HOME, or give --home")
-    return os.path.join(os.fsencode(user), b".local/share/holdfast")
-
-
-def make_private(path: bytes) -> None:
-    """Make the directory ``path`` with mode 0700 if there is none; refuse one that belongs to somebody else."""
-    try:
-        if not os.path.isdir(path):
-            _make_durably(path)
-        about = os.stat(path)
-    except OSError as error:
-        raise StorageError(
-            f"cannot make {display(path)}: {error.strerror}",
-            hint=room_hint(error) or "set HOLDFAST_HOME to a directory you may write",
-        ) from error
-    if about.st_uid != os.geteuid():
-        raise RefusedError(
-            f"{display(path)} belongs to user {about.st_uid}, not to you",
-            hint="set HOLDFAST_HOME to a directory of your own",
-        )
-    if about.st_mode & 0o077:
-        os.chmod(path, 0o700)
-
-
-def _make_durably(path: bytes) -> None:
-    """Make ``path`` and what is missing above it, and sync each directory that got an entry (I4)."""
-    parent = os.path.dirname(path)
-    if not os.path.isdir(parent):
-        _make_durably(parent)
-    try:
-        os.mkdir(path, 0o700)
-    except FileExistsError:
-        return
-    fd = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def _is(workspace: Workspace) -> bool:
-    """True if the directory that the record names is still the one that it means."""
-    if workspace.path != seen_at(workspace.path):
-        return False
-    try:
-        about = os.stat(workspace.path)
-    except OSError:
-        return False
-    return (about.st_dev, about.st_ino) == (workspace.device, workspace.inode)
 
 
 def _bytes(text: str | None) -> bytes | None:

@@ -11,7 +11,8 @@ import pytest
 
 import holdfast
 from holdfast.engine import identity
-from holdfast.engine.opening import Opener, default_home
+from holdfast.engine.home import default_home
+from holdfast.engine.opening import Opener
 from holdfast.engine.roots import check_root
 from holdfast.model.errors import ConfigError, NotFoundError, RefusedError
 
