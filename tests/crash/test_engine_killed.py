@@ -188,6 +188,49 @@ def test_i3_killed_again_while_it_mends_it_converges(lived: Place, operation: st
     assert names, "something was cut short"
 
 
+@pytest.mark.parametrize("way", ["continue", "abort"])
+def test_i5_a_way_back_that_was_cut_short_deletes_only_what_the_restore_may_have_made(lived: Place, way: str) -> None:
+    lived.keep("start")
+    before = lived.look()
+    run_killed(go(lived, "restore"), 60)
+    at = lived.look()
+    assert at not in (before, lived.state("first")), "it was half way"
+    stranger = {b"gone/theirs": lived.item(0o644, b"made since"), b"else/theirs": lived.item(0o644, b"made since")}
+    cut = 0
+    for death in lived.deaths(lambda: mend(lived, "abort"), most=30):
+        with lived.open() as workspace:
+            journal = workspace.unfinished()
+        if journal is None or (way == "continue" and journal.operation == "restore"):
+            continue  # it had not begun, or had come to its end
+        cut += 1
+        lived.lay(stranger)
+        mend(lived, way)
+        assert lived.look() == {**before, **stranger}, death
+        with lived.open() as workspace:
+            assert workspace.unfinished() is None, death
+        lived.sound(collect=False)
+    assert cut
+
+
+def test_i6_undo_takes_a_restore_of_some_paths_that_was_cut_short_back_as_one(lived: Place) -> None:
+    before, after = expected(lived, "restore of some paths")
+    half = 0
+    for death in lived.deaths(go(lived, "restore of some paths"), most=25):
+        at = lived.look()
+        with lived.open() as workspace:
+            if workspace.unfinished() is None:
+                continue
+            workspace.restore_continue()
+            half += lived.saved(at) not in (lived.saved(before), lived.saved(after))
+            assert lived.look() == after, death
+            workspace.undo()
+            assert lived.look() == before, death
+            workspace.redo()
+            assert lived.look() == after, death
+        lived.sound(collect=False)
+    assert half
+
+
 def test_i3_a_fork_that_was_cut_short(lived: Place) -> None:
     target = lived.root / "fork"
 

@@ -41,7 +41,7 @@ def undo(context: Context, count: int = 1, *, dry_run: bool = False, progress: P
             steps = count
             cursor = context.catalog.cursor(context.workspace.id)
         else:
-            steps = count - 1 if present(context).changes() else count
+            steps = count - 1 if present(context, gone_is_empty=True).changes() else count
         if cursor.position is None:
             raise _nothing("undo")
         now = context.catalog.event(cursor.position)
@@ -133,7 +133,7 @@ def _came_to_light(context: Context, cursor: Cursor) -> bool:
     """
     if cursor.position is None or cursor.redo_tip is None or cursor.position == cursor.redo_tip:
         return False
-    changes = present(context).changes()
+    changes = present(context, gone_is_empty=True).changes()
     left = {change.path for change in changes}
     if not changes or any(change.before is not None for change in changes):
         return False

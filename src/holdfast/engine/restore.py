@@ -47,6 +47,15 @@ class Plan(NamedTuple):
     writes: Sequence[Change]
 
 
+class Mending(NamedTuple):
+    """What finishing a restore that was cut short, or taking it back, may delete."""
+
+    evidence: Hash
+    """The manifest outside which nothing is deleted."""
+    again: bool
+    """True if what it is doing was begun before."""
+
+
 def restore(
     context: Context,
     target: CheckpointId,
@@ -114,7 +123,7 @@ def new_nonce(context: Context) -> str:
 def preview(context: Context, target: Checkpoint, paths: Sequence[bytes] = ()) -> RestoreResult:
     """What bringing the tree to ``target`` would do now. Changes nothing and stores nothing. Needs the lock."""
     _check_named(context, target, paths)
-    now = present(context)
+    now = present(context, gone_is_empty=True)
     plan = _plan(now.pages, now.root, target.root, paths)
     return RestoreResult(
         checkpoint=target.id,
@@ -134,24 +143,18 @@ def carry_out(
     target: Checkpoint,
     progress: Progress | None,
     *,
-    evidence: Hash | None = None,
+    mending: Mending | None = None,
 ) -> RestoreResult:
     """Bring the tree from the state ``now``, which it was just saved as, to ``target``, under the journal. Needs the
     lock.
 
-    With ``evidence``, a manifest, only paths that it holds are deleted. An undo or a redo deletes nothing that the
-    target's own rules ignore: it was there, uncaptured, when that was the state.
+    An undo or a redo deletes nothing that the target's own rules ignore: it was there, uncaptured, when that was the
+    state.
     """
     plan = _plan(context.store.pages, now.root, target.root, journal.paths)
     rules_change = touches_rules((*plan.deletes, *plan.writes))
-    if evidence is not None:
-        pages, held = context.store.pages, evidence
-        again = _plan(pages, held, target.root, journal.paths).deletes
-        deletes = {d.path: d for d in plan.deletes if manifest.get(pages, held, d.path) is not None}
-        if journal.operation != "undo" or journal.rescue != journal.target:
-            # What was deleted before the restore was cut short may have left directories behind, which go with it.
-            deletes = {d.path: d for d in again} | deletes
-        plan = plan._replace(deletes=list(deletes.values()))
+    if mending is not None:
+        plan = plan._replace(deletes=_limited(context, plan.deletes, journal, target, mending))
     if rules_change and journal.operation != "restore":
         ignored = left_out(context, target.root, [change.path for change in plan.deletes])
         plan = plan._replace(deletes=[change for change in plan.deletes if change.path not in ignored])
@@ -170,7 +173,7 @@ def carry_out(
         raise
     applied = context.tree.apply(plan.deletes, contents, nonce=journal.nonce, progress=progress)
     reached = not journal.paths and not applied.skipped
-    if reached and (rules_change or evidence is not None):
+    if reached and (rules_change or mending is not None):
         # Files that were ignored, and are not any more, make it another state than the target.
         reached = present(context).root == target.root
     _record(context, journal, reached)
@@ -179,6 +182,22 @@ def carry_out(
     if reached:
         context.tree.settle(target.root)
     return result(journal, applied)
+
+
+def _limited(
+    context: Context, deletes: Sequence[Change], journal: Journal, target: Checkpoint, mending: Mending
+) -> list[Change]:
+    """Those of ``deletes`` that there is evidence for (I5): what the restore that was cut short did not find, or make,
+    stays.
+    """
+    pages = context.store.pages
+    allowed = {one.path: one for one in deletes if manifest.get(pages, mending.evidence, one.path) is not None}
+    if mending.again:
+        # What was deleted before it was cut short may have left directories behind, which go with it.
+        allowed = {
+            one.path: one for one in _plan(pages, mending.evidence, target.root, journal.paths).deletes
+        } | allowed
+    return list(allowed.values())
 
 
 def result(journal: Journal, applied: Applied) -> RestoreResult:
@@ -217,17 +236,7 @@ def resume(context: Context, progress: Progress | None = None) -> RestoreResult:
     history.
     """
     with context.lock():
-        journal = _require_unfinished(context)
-        context.tree.clean(journal.nonce)
-        if journal.operation == "fork":
-            from holdfast.engine.fork import write_out
-
-            return result(journal, write_out(context, journal, progress))
-        now = save_first(context, progress)
-        # What has come to light or was made since was not there to be deleted when the restore began.
-        rescue = None if journal.rescue in (None, journal.target) else context.catalog.checkpoint(journal.rescue).root
-        target = context.catalog.checkpoint(journal.target)
-        return carry_out(context, journal, now, target, progress, evidence=rescue)
+        return _mend(context, _require_unfinished(context), progress)
 
 
 def abandon(context: Context, progress: Progress | None = None) -> RestoreResult:
@@ -239,13 +248,33 @@ def abandon(context: Context, progress: Progress | None = None) -> RestoreResult
                 f"the unfinished fork in {display(context.workspace.path)} began with an empty directory",
                 hint="finish it with `holdfast restore --continue`, or delete the directory",
             )
-        context.tree.clean(journal.nonce)
+        if journal.taken_back is not None:
+            return _mend(context, journal, progress)  # that is what it was doing
+        return _mend(
+            context,
+            journal._replace(
+                operation="undo", target=journal.rescue, state=journal.position, taken_back=journal.target
+            ),
+            progress,
+            again=False,
+        )
+
+
+def _mend(context: Context, journal: Journal, progress: Progress | None, *, again: bool = True) -> RestoreResult:
+    """Bring the tree from wherever it is to the journal's target. Needs the lock."""
+    kept = context.tree.clean(journal.nonce).kept
+    if journal.operation == "fork":
+        from holdfast.engine.fork import write_out
+
+        done = result(journal, write_out(context, journal, progress))
+    else:
         now = save_first(context, progress)
-        back = journal._replace(operation="undo", target=journal.rescue, state=journal.position)
-        # Nothing but what the restore may have made is deleted.
-        made = None if journal.rescue == journal.target else context.catalog.checkpoint(journal.target).root
-        rescue = context.catalog.checkpoint(journal.rescue)
-        return carry_out(context, back, now, rescue, progress, evidence=made)
+        # What has come to light or was made since was not there to be deleted when the restore began; on the way back
+        # nothing is deleted but what the restore may have made.
+        held = context.catalog.checkpoint(journal.taken_back or journal.rescue or journal.target)
+        target = context.catalog.checkpoint(journal.target)
+        done = carry_out(context, journal, now, target, progress, mending=Mending(held.root, again=again))
+    return done._replace(skipped=[*kept, *done.skipped])
 
 
 def _require_unfinished(context: Context) -> Journal:
@@ -327,8 +356,15 @@ def _record(context: Context, journal: Journal, reached: bool) -> None:
     elif reached:
         event = HistoryEvent(0, at, "restore", journal.target, journal.position)
         catalog.record_event(workspace, event, expected=cursor, head=journal.target)
-    elif not journal.paths and cursor.head is not None:
+    elif journal.rescue is not None and (not journal.paths or cursor.position != journal.position):
+        # Cut short and finished, it is one change all the same: the half-way state, which was saved, is none to go back
+        # to.
         event = HistoryEvent(0, at, "restore", journal.target, None)
         catalog.record_event(
-            workspace, event, expected=cursor, head=cursor.head, position=cursor.position, redo_tip=cursor.redo_tip
+            workspace,
+            event,
+            expected=cursor,
+            head=journal.rescue,
+            position=journal.position,
+            redo_tip=journal.redo_tip,
         )

@@ -8,6 +8,8 @@ from holdfast.engine import journal as journals
 from holdfast.engine.changes import saved_in
 from holdfast.engine.results import Status
 from holdfast.files.scan import HashSink
+from holdfast.files.tree import ROOT_GONE, Scan
+from holdfast.model.errors import NotFoundError
 from holdfast.store import manifest
 
 if TYPE_CHECKING:
@@ -35,12 +37,20 @@ class Present(NamedTuple):
         return manifest.diff(self.pages, None if self.head is None else self.head.root, self.root)
 
 
-def present(context: Context) -> Present:
-    """Look at the tree. Needs the lock, since the tree's index has one user at a time."""
+def present(context: Context, *, gone_is_empty: bool = False) -> Present:
+    """Look at the tree. Needs the lock, since the tree's index has one user at a time.
+
+    Raises `NotFoundError` if its directory is gone; with ``gone_is_empty`` that is a tree without any file.
+    """
     catalog = context.catalog
     head_id = catalog.cursor(context.workspace.id).head
     head = None if head_id is None else catalog.checkpoint(head_id)
-    scan = context.tree.scan(HashSink(), base=None if head is None else head.root, saved=saved_in(context, head))
+    try:
+        scan = context.tree.scan(HashSink(), base=None if head is None else head.root, saved=saved_in(context, head))
+    except NotFoundError as error:
+        if not gone_is_empty or error.code != ROOT_GONE:
+            raise
+        scan = Scan(None, {}, [], 0)
     if head is not None and scan.base is not None:
         if not scan.changes:
             context.tree.settle(head.root)

@@ -11,12 +11,11 @@ from holdfast.files.batch import IN_THE_WAY, Batch, ContentError, reason_for
 from holdfast.files.index import Signature
 from holdfast.files.replace import GONE, Durability, TemporaryNames
 from holdfast.files.rooted import Place, Root, open_regular
-from holdfast.files.taken import CHANGED, Taken, hash_of, identity
+from holdfast.files.taken import CHANGED, Taken, identity, read_entry
 from holdfast.files.trash import LeftOvers, Trash, remove_hollow
 from holdfast.files.tree import Applied, Cleaned
-from holdfast.model.entries import Entry, NotCaptured, file_entry, symlink_entry
+from holdfast.model.entries import Entry, NotCaptured
 from holdfast.model.errors import EscapeError, HoldfastError, NotFoundError, RefusedError, StorageError, room_hint
-from holdfast.model.ids import hash_bytes
 from holdfast.model.log import Log
 from holdfast.model.paths import check_path, display
 
@@ -281,7 +280,7 @@ class _Work:
         """What is found to be ``before`` by `_entry_at`, to be taken away."""
         known = self._observed.get(path)
         seen = known is not None and known.signature == _signature(info)
-        return Taken(identity(info), before.hash, doubtful=not seen)
+        return Taken(identity(info), before, doubtful=not seen)
 
     def _entry_at(self, path: bytes, place: Place, info: os.stat_result, *wanted: Entry | None) -> Entry | None:
         """The entry of what is there; None if it is surely none of ``wanted``. Its content is read only in doubt."""
@@ -291,7 +290,7 @@ class _Work:
         if not any(entry is not None and _may_be(info, entry) for entry in wanted):
             return None
         try:
-            return _read_entry(place, info)
+            return read_entry(*place, info)
         except (FileNotFoundError, PermissionError):
             return None
 
@@ -373,20 +372,3 @@ def _may_be(info: os.stat_result, entry: Entry) -> bool:
     if entry.is_symlink or not stat.S_ISREG(info.st_mode):
         return entry.is_symlink and stat.S_ISLNK(info.st_mode) and info.st_size == entry.size
     return info.st_size == entry.size and info.st_mode & 0o777 == entry.permissions
-
-
-def _read_entry(place: Place, info: os.stat_result) -> Entry | None:
-    """The entry of the file or link by its content; None if it is neither or changes while it is read."""
-    if stat.S_ISLNK(info.st_mode):
-        target = os.readlink(place.name, dir_fd=place.dir_fd)
-        return symlink_entry(hash_bytes(target), len(target))
-    fd = open_regular(*place)
-    if fd is None:
-        return None
-    try:
-        content = hash_of(fd)
-        if _signature(os.fstat(fd)) != _signature(info):
-            return None
-        return file_entry(content, info.st_size, info.st_mode)
-    finally:
-        os.close(fd)

@@ -156,11 +156,6 @@ class Batch:
             temporary = self._names.new()
         info = self._create(dir_fd, temporary, content, _after(change))
         self._pending.append(_Pending(change, temporary, taken, info))
-        if taken is not None:
-            # From here on, something of the tree may get into it.
-            marked = self._names.exchanged(temporary, identity(info), taken)
-            os.rename(temporary, marked, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
-            self._pending[-1] = _Pending(change, marked, taken, info)
 
     def commit(self) -> Iterator[Placed]:
         """Make all of it durable, then put each path in its place; use the iterator up.
@@ -226,12 +221,13 @@ class Batch:
         return info
 
     def _place(self, item: _Pending) -> Placed:
-        change = item.change
+        change, taken = item.change, item.taken
         info = None
         try:
             dir_fd, name = self._root.place(change.path)
-            if item.taken is not None:
-                reason = replace.exchange(dir_fd, item.temporary, name, item.taken, flags=self._flags)
+            if taken is not None:
+                item = self._mark(item, dir_fd, taken)
+                reason = replace.exchange(dir_fd, item.temporary, name, taken, flags=self._flags)
             elif replace.move_if_absent(dir_fd, item.temporary, dir_fd, name, flags=self._flags):
                 reason = None
             else:
@@ -240,8 +236,8 @@ class Batch:
             parent = change.path.rpartition(b"/")[0]
             self.touched.add(parent)
             if reason is None:
-                if item.taken is not None:
-                    self._trash.add(parent, item.temporary, change.path, item.taken)
+                if taken is not None:
+                    self._trash.add(parent, item.temporary, change.path, taken)
                 info = _unchanged(dir_fd, name, item.info)
         except (FileNotFoundError, NotFoundError):
             reason = _MOVED
@@ -249,6 +245,13 @@ class Batch:
             reason = reason_for(error, change.path)
             self._drop(item)
         return Placed(change, reason, info)
+
+    def _mark(self, item: _Pending, dir_fd: int, taken: Taken) -> _Pending:
+        """Give the temporary, which is durable, the name under which something of the tree may get into it."""
+        marked = self._names.exchanged(item.temporary, _after(item.change), taken)
+        os.rename(item.temporary, marked, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+        self._pending[-1] = item._replace(temporary=marked)
+        return self._pending[-1]
 
     def _drop(self, item: _Pending) -> None:
         """Remove a temporary that could not be put in place, if it still is what was written."""

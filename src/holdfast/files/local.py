@@ -13,7 +13,7 @@ from holdfast.files.index import StatIndex, load
 from holdfast.files.knowledge import Findings, Trust
 from holdfast.files.rooted import Root, open_root
 from holdfast.files.scan import REPLACED, HashSink, Scanner, open_directory
-from holdfast.files.tree import Scan
+from holdfast.files.tree import ROOT_GONE, Scan
 from holdfast.model.entries import Entry, NotCaptured
 from holdfast.model.errors import HoldfastError, NotFoundError, StorageError, room_hint
 from holdfast.model.log import Log
@@ -356,7 +356,9 @@ def _nearest(path: bytes, known: Iterable[bytes]) -> bytes:
 def _no_root(root: bytes, error: OSError) -> Exception:
     if isinstance(error, (FileNotFoundError, NotADirectoryError)):
         return NotFoundError(
-            f"the workspace's directory {display(root)} is gone", hint="restore a checkpoint to bring it back"
+            f"the workspace's directory {display(root)} is gone",
+            hint="restore a checkpoint to bring it back",
+            code=ROOT_GONE,
         )
     return StorageError(f"the workspace's directory {display(root)} cannot be read: {error.strerror}")
 

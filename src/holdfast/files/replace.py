@@ -71,13 +71,13 @@ class TemporaryNames:
         self._used += 1
         return b"%s%d" % (self._prefix, self._used)
 
-    def exchanged(self, temporary: bytes, made: Identity, taken: Taken) -> bytes:
+    def exchanged(self, temporary: bytes, made: Entry, taken: Taken) -> bytes:
         """The name of ``temporary``, which holds ``made``, while it changes places with ``taken``."""
-        return b"%s-%s-%s" % (temporary, made_digest(made), taken_digest(taken.expected, taken.hash))
+        return b"%s-%s-%s" % (temporary, digest(made), digest(taken.entry))
 
     def aside(self, taken: Taken) -> bytes:
         """A name for something that is about to be removed."""
-        return b"%s--%s" % (self.new(), taken_digest(taken.expected, taken.hash))
+        return b"%s--%s" % (self.new(), digest(taken.entry))
 
     def owns(self, name: bytes) -> bool:
         """True if ``name`` is a temporary of this nonce."""
@@ -90,18 +90,9 @@ class TemporaryNames:
         return Marks(made, taken) if found else None
 
 
-def made_digest(made: Identity) -> bytes:
-    """The digest of what a call has written."""
-    return _digest(b"%d %d %d %d" % made)
-
-
-def taken_digest(expected: Identity, content: Hash) -> bytes:
-    """The digest of what a call is to take away."""
-    return _digest(b"%d %d %d %d %s" % (*expected, content.hex().encode()))
-
-
-def _digest(text: bytes) -> bytes:
-    return hash_bytes(text).hex()[:16].encode()
+def digest(entry: Entry) -> bytes:
+    """What stands for ``entry`` in the name of a temporary."""
+    return hash_bytes(b"%o %s" % (entry.mode, entry.hash.hex().encode())).hex()[:16].encode()
 
 
 def write_file(

@@ -10,10 +10,13 @@ import stat
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.files.lease import Writer, writer_of
-from holdfast.model.ids import Hasher
+from holdfast.files.rooted import open_regular
+from holdfast.model.entries import file_entry, symlink_entry
+from holdfast.model.ids import Hasher, hash_bytes
 from holdfast.model.sinks import CHUNK_BYTES
 
 if TYPE_CHECKING:
+    from holdfast.model.entries import Entry
     from holdfast.model.ids import Hash
 
 CHANGED = "changed since it was looked at"
@@ -39,12 +42,12 @@ def identity(info: os.stat_result) -> Identity:
 class Taken:
     """A file or link that is to be replaced or removed."""
 
-    __slots__ = ("certain", "doubtful", "expected", "hash")
+    __slots__ = ("certain", "doubtful", "entry", "expected")
 
-    def __init__(self, expected: Identity, hash: Hash, *, doubtful: bool) -> None:  # noqa: A002 - the field's own name
-        """``doubtful``: it may have changed without another `Identity` since it was found to hold ``hash``."""
+    def __init__(self, expected: Identity, entry: Entry, *, doubtful: bool) -> None:
+        """``doubtful``: it may have changed without another `Identity` since it was found to be ``entry``."""
         self.expected = expected
-        self.hash = hash
+        self.entry = entry
         self.doubtful = doubtful
         self.certain = False
         """True once the kernel has said that nobody can write to it."""
@@ -68,13 +71,29 @@ class Taken:
             if writer is Writer.SOME:
                 return IN_USE
             self.certain = writer is Writer.NONE
-            return CHANGED if self.doubtful and hash_of(fd) != self.hash else None
+            return CHANGED if self.doubtful and _hash_of(fd) != self.entry.hash else None
         finally:
             os.close(fd)
 
 
-def hash_of(fd: int) -> Hash:
-    """The hash of all that the open file holds from its present offset on."""
+def read_entry(dir_fd: int, name: bytes, info: os.stat_result) -> Entry | None:
+    """The entry of the file or link by its content; None if it is neither or changes while it is read."""
+    if stat.S_ISLNK(info.st_mode):
+        target = os.readlink(name, dir_fd=dir_fd)
+        return symlink_entry(hash_bytes(target), len(target))
+    fd = open_regular(dir_fd, name)
+    if fd is None:
+        return None
+    try:
+        content, after = _hash_of(fd), os.fstat(fd)
+        if identity(after) != identity(info) or after.st_ctime_ns != info.st_ctime_ns:
+            return None
+        return file_entry(content, info.st_size, info.st_mode)
+    finally:
+        os.close(fd)
+
+
+def _hash_of(fd: int) -> Hash:
     hasher = Hasher()
     while piece := os.read(fd, CHUNK_BYTES):
         hasher.update(piece)

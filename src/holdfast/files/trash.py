@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from holdfast.files import replace
 from holdfast.files.lease import Writer, writer_of
 from holdfast.files.rooted import open_regular
-from holdfast.files.taken import hash_of, identity
+from holdfast.files.taken import read_entry
 from holdfast.files.writers import written_now
 from holdfast.model.entries import NotCaptured
 from holdfast.model.errors import EscapeError, HoldfastError, NotFoundError
-from holdfast.model.ids import hash_bytes
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
@@ -172,37 +171,39 @@ class LeftOvers:
         self.kept.append(NotCaptured(beside + b"/" + kept if beside else kept, _LEFT))
 
     def _is_ours(self, dir_fd: int, name: bytes, info: os.stat_result, marks: Marks) -> bool:
-        """True if the call made it, or was to take it away and nobody has written to it since."""
-        if marks.made == replace.made_digest(identity(info)):
-            return True
-        if stat.S_ISLNK(info.st_mode):
-            content = hash_bytes(os.readlink(name, dir_fd=dir_fd))
-            return marks.taken == replace.taken_digest(identity(info), content)
+        """True if it is what the call made, or was to take away and nobody can write to any more."""
         try:
-            fd = open_regular(dir_fd, name)
+            found = read_entry(dir_fd, name, info)
+            if found is None:
+                return False
+            mark = replace.digest(found)
+            return mark == marks.made or (mark == marks.taken and not self._has_writer(dir_fd, name, info))
         except PermissionError:
-            fd = None
-        if fd is None:
             return False
+
+    def _has_writer(self, dir_fd: int, name: bytes, info: os.stat_result) -> bool:
+        fd = open_regular(dir_fd, name)
+        if fd is None:
+            return False  # a link
         try:
             writer = writer_of(fd)
-            if writer in (Writer.UNSAID, Writer.UNTOLD):
-                self._written = written_now() if self._written is None else self._written
-                writer = Writer.SOME if (info.st_dev, info.st_ino) in self._written else Writer.NONE
-            return writer is Writer.NONE and marks.taken == replace.taken_digest(identity(info), hash_of(fd))
         finally:
             os.close(fd)
+        if writer in (Writer.UNSAID, Writer.UNTOLD):
+            self._written = written_now() if self._written is None else self._written
+            return (info.st_dev, info.st_ino) in self._written
+        return writer is Writer.SOME
 
     def _exchanged_with(self, directory: bytes, marks: Marks) -> bytes:
-        """The name that what the call wrote was put under in ``directory``."""
-        if marks.made:
-            for name in self._root.list(directory):
-                try:
-                    info = self._root.lstat(directory + b"/" + name if directory else name)
-                except (EscapeError, NotFoundError):
-                    continue
-                if replace.made_digest(identity(info)) == marks.made:
-                    return name
+        """The name in ``directory`` that what the call made was put under."""
+        for name in self._root.list(directory) if marks.made else ():
+            try:
+                dir_fd, _ = self._root.place(directory + b"/" + name if directory else name)
+                found = read_entry(dir_fd, name, os.stat(name, dir_fd=dir_fd, follow_symlinks=False))
+            except (HoldfastError, OSError):
+                continue
+            if found is not None and replace.digest(found) == marks.made:
+                return name
         return b"found"
 
 

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from holdfast.model.sinks import BlobSink, Content, Progress
 
 
+ROOT_GONE = "workspace_gone"
+"""The code of the `NotFoundError` for a tree whose root is gone."""
+
+
 class Scan(NamedTuple):
     """What a tree held at the time of a scan.
 

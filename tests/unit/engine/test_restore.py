@@ -109,6 +109,39 @@ def test_a_dry_run_leaves_no_trace_in_the_tree_or_the_home(workspace: Workspace,
     assert workspace.unfinished() is None
 
 
+def test_a_dry_run_shows_what_would_come_back_of_a_tree_that_is_gone(workspace: Workspace, tree: Path) -> None:
+    write(tree, "d/f", "saved")
+    write(tree, "g", "saved")
+    saved = workspace.checkpoint("saved").checkpoint.id
+    write(tree, "later", "x")
+    workspace.checkpoint("later")
+    shutil.rmtree(tree)
+    would = workspace.restore("saved", dry_run=True)
+    assert (would.checkpoint, would.written, would.deleted) == (saved, [b"d/f", b"g"], [])
+    assert workspace.undo(dry_run=True).written == [b"d/f", b"g", b"later"]
+    assert not tree.exists()
+    assert workspace.restore("saved").written == would.written
+
+
+@pytest.mark.parametrize("how", ["restore", "undo"])
+def test_i8_a_file_that_is_being_written_is_left_alone_and_reported(workspace: Workspace, tree: Path, how: str) -> None:
+    write(tree, "log", "one\n")
+    write(tree, "other", "one")
+    workspace.checkpoint("first")
+    write(tree, "other", "two")
+    with (tree / "log").open("a") as file:
+        file.write("two\n")
+        file.flush()
+        workspace.checkpoint("second")
+        result = workspace.restore("first") if how == "restore" else workspace.undo()
+        assert result.written == [b"other"]
+        assert [path for path, _ in result.skipped] == [b"log"]
+        file.write("three\n")
+    assert contents(tree) == {"log": b"one\ntwo\nthree\n", "other": b"one"}
+    assert workspace.restore("first").skipped == []
+    assert contents(tree) == {"log": b"one\n", "other": b"one"}
+
+
 # --- types, names, directories
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.files import kernel, replace
 from holdfast.files.owner import Owner
-from holdfast.files.replace import GONE, Durability, TemporaryNames, made_digest, taken_digest
+from holdfast.files.replace import GONE, Durability, TemporaryNames, digest
 from holdfast.files.taken import CHANGED, IN_USE, Identity, Taken, identity
 from holdfast.model.entries import Entry, file_entry, symlink_entry
 from holdfast.model.errors import IntegrityError, RefusedError, UsageError
@@ -40,7 +40,7 @@ def seen(path: Path) -> Identity:
 
 def taken(path: Path) -> Taken:
     """What a look at the file found, to be taken away."""
-    return Taken(seen(path), hash_bytes(path.read_bytes()), doubtful=True)
+    return Taken(seen(path), entry_of(path.read_bytes(), path.stat().st_mode), doubtful=True)
 
 
 def lacking(*_: object) -> None:
@@ -277,21 +277,18 @@ def test_temporary_names_are_told_apart():
 
 
 def test_a_name_says_what_may_be_under_it(tmp_path: Path):
-    path, ours = tmp_path / "f", tmp_path / "g"
+    path, ours = tmp_path / "f", entry_of(b"ours")
     path.write_bytes(b"x")
-    ours.write_bytes(b"y")
     names = TemporaryNames("n")
-    old, content = seen(path), hash_bytes(b"x")
     plain = names.new()
     assert names.marks(plain) is None
-    assert names.marks(names.aside(taken(path))) == (b"", taken_digest(old, content))
-    marked = names.exchanged(plain, seen(ours), taken(path))
+    assert names.marks(names.aside(taken(path))) == (b"", digest(taken(path).entry))
+    marked = names.exchanged(plain, ours, taken(path))
     assert marked.startswith(plain)
     assert names.owns(marked)
-    assert names.marks(marked) == (made_digest(seen(ours)), taken_digest(old, content))
-    assert (
-        len({made_digest(seen(ours)), made_digest(old), taken_digest(old, content), taken_digest(old, bytes(16))}) == 4
-    )
+    assert names.marks(marked) == (digest(ours), digest(taken(path).entry))
+    entries = [ours, taken(path).entry, entry_of(b"ours", 0o755), symlink_entry(ours.hash, ours.size)]
+    assert len({digest(entry) for entry in entries}) == 4
 
 
 @pytest.mark.parametrize("how", ["descriptor", "mapping"])
@@ -347,9 +344,8 @@ def test_runs_of_zeros_take_no_room(directory: int, tmp_path: Path):
 @pytest.mark.parametrize("size", [4095, 4096, 8191, 8192, 20_000])
 def test_zeros_anywhere_come_back_as_they_were(directory: int, tmp_path: Path, at: int, size: int):
     whole = b"a" * at + bytes(size) + b"b" * 100
-    for number, pieces in enumerate(
-        ([whole], [whole[:3], whole[3:5000], whole[5000:]], [whole[: at + size], b"b" * 100])
-    ):
+    ways = [whole], [whole[:3], whole[3:5000], whole[5000:]], [whole[: at + size], b"b" * 100]
+    for number, pieces in enumerate(ways):
         fd, _ = replace.write_file(directory, b"f%d" % number, iter(pieces), entry_of(whole), None)
         os.close(fd)
         assert (tmp_path / f"f{number}").read_bytes() == whole
