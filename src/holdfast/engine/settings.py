@@ -9,8 +9,9 @@ import os
 import stat
 from typing import TYPE_CHECKING, cast
 
-from holdfast.model.config import KEYS, Layer, Settings, resolve
+from holdfast.model.config import KEYS, Settings
 from holdfast.model.errors import ConfigError
+from holdfast.model.layers import Layer, resolve
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:

@@ -1,17 +1,11 @@
 """Every setting that Holdfast has: its type, its default, what it means, and who may set it.
 
-`KEYS` is the table that docs/configuration.md shows; `resolve` turns layers of raw values into `Settings`.
+`KEYS` is the table that docs/configuration.md shows. `values.parse_value` reads one value, `layers.resolve` all.
 """
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
-
-from holdfast.model.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 HOUR, DAY = 3600.0, 86400.0
@@ -169,182 +163,8 @@ KEYS: dict[str, Key] = {
     "identity.author": Key("text", "who makes checkpoints, if neither a flag nor the caller says it"),
 }
 
-MAX_PATTERNS = 1000
-MAX_TEXT = 4096
-
-_NUMBER = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?) ?([A-Za-z]*)\Z")
-_DECIMAL = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
-_SIZES = {**_DECIMAL, "kib": KIB, "mib": MIB, "gib": GIB, "tib": 1 << 40}
-_DURATIONS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": HOUR, "d": DAY, "w": 7 * DAY}
-
 
 def default(name: str) -> Any:
     """The default of the key ``section.key``."""
     section, _, key = name.partition(".")
     return getattr(getattr(Settings(), section), key)
-
-
-def parse_size(value: object) -> int:
-    """Bytes from an integer or a text such as ``1GiB``, ``64MiB``, ``500MB``; raises `ValueError` saying why not."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    factor, number = _scaled(value, _SIZES, "a number of bytes, or one with a unit (kB, MB, GB, KiB, MiB, GiB, TiB)")
-    size = float(number) * factor if "." in number else int(number) * factor
-    if size != int(size):
-        raise ValueError(f"{value!r} is no whole number of bytes")
-    return int(size)
-
-
-def parse_duration(value: object) -> float:
-    """Seconds from a number or a text such as ``5s``, ``10m``, ``24h``, ``7d``; raises `ValueError` saying why not."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value)
-    factor, number = _scaled(value, _DURATIONS, "a number of seconds, or one with a unit (ms, s, m, h, d, w)")
-    return float(number) * factor
-
-
-def _scaled(value: object, units: Mapping[str, float], expected: str) -> tuple[Any, str]:
-    match = _NUMBER.match(value) if isinstance(value, str) else None
-    if match is None or match[2].lower() not in units:
-        raise ValueError(f"{_shown(value)} is not {expected}")
-    return units[match[2].lower()], match[1]
-
-
-def parse_value(name: str, value: object) -> Any:
-    """The typed value of the key ``name``; raises `ValueError` that says what is wrong with ``value``."""
-    key = KEYS[name]
-    typed = _PARSERS[key.kind](value)
-    if isinstance(typed, (int, float)) and not key.least <= typed <= key.most:
-        # Written this way around, the comparison refuses NaN as well.
-        raise ValueError(f"{_shown(value)} is not between {key.least:g} and {key.most:g}")
-    if key.choices and typed not in key.choices:
-        raise ValueError(f"{_shown(value)} is none of {', '.join(key.choices)}")
-    if key.pattern and not re.fullmatch(key.pattern, cast("str", typed)):
-        raise ValueError(f"{_shown(value)} does not match {key.pattern}")
-    return typed
-
-
-def _parse_integer(value: object) -> int:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    raise ValueError(f"{_shown(value)} is not a whole number")
-
-
-def _parse_ratio(value: object) -> float:
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value)
-    raise ValueError(f"{_shown(value)} is not a number")
-
-
-def _parse_text(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"{_shown(value)} is not a text")  # noqa: TRY004 - one kind of error for every bad value
-    if len(value) > MAX_TEXT or "\0" in value or "\n" in value:
-        raise ValueError(f"a text has at most {MAX_TEXT} characters, no NUL and no line break")
-    return value
-
-
-def _parse_patterns(value: object) -> tuple[str, ...]:
-    if not isinstance(value, (list, tuple)):
-        raise ValueError(f"{_shown(value)} is not a list of texts")  # noqa: TRY004 - as above
-    patterns = tuple(_parse_text(pattern) for pattern in cast("Sequence[object]", value))
-    if len(patterns) > MAX_PATTERNS:
-        raise ValueError(f"{len(patterns)} patterns are more than {MAX_PATTERNS}")
-    for pattern in patterns:
-        if pattern.startswith("!"):
-            raise ValueError(f"{_shown(pattern)} begins with '!': a pattern here can exclude and nothing else")
-    return patterns
-
-
-_PARSERS: dict[Kind, Callable[[object], Any]] = {
-    "size": parse_size,
-    "duration": parse_duration,
-    "integer": _parse_integer,
-    "ratio": _parse_ratio,
-    "text": _parse_text,
-    "patterns": _parse_patterns,
-}
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, (dict, list, tuple)):
-        # What is nested may be nested deeply.
-        return "a table" if isinstance(value, dict) else "a list"
-    text = repr(value) if not isinstance(value, int) or abs(value) < 1 << 64 else "a huge number"
-    return text if len(text) <= 80 else text[:77] + "..."
-
-
-class Layer(NamedTuple):
-    """Raw values from one place, by section and key."""
-
-    origin: str
-    """What to call the place in a message: a file's path, ``the environment``, ``the command line``."""
-    values: Mapping[str, object]
-    foreign: bool = False
-    """True for the workspace's own file, which comes with the workspace: it may not set everything."""
-
-
-def resolve(layers: Sequence[Layer | tuple[str, Mapping[str, object]]]) -> Settings:
-    """The settings that ``layers`` give, the first one that sets a key winning, with defaults for what none sets.
-
-    The patterns of ``capture.exclude`` add up. Raises `ConfigError` that names place, key and reason for an unknown
-    section or key, a bad value, and a key that a foreign layer may not set.
-    """
-    chosen: dict[str, object] = {}
-    patterns: dict[str, None] = {}
-    lowered: list[tuple[Layer, str, Any]] = []
-    for one in layers:
-        layer = one if isinstance(one, Layer) else Layer(*one)
-        for name, typed in _typed(layer).items():
-            if name == "capture.exclude":
-                patterns.update(dict.fromkeys(cast("tuple[str, ...]", typed)))
-            elif layer.foreign and KEYS[name].workspace == "lower":
-                lowered.append((layer, name, typed))
-            else:
-                chosen.setdefault(name, typed)
-    for layer, name, typed in lowered:
-        limit: Any = chosen.get(name, default(name))
-        if typed > limit:
-            reason = f"it may only be lower here than the {limit} that holds otherwise"
-            raise _wrong(layer, name, reason, "raise it in config.toml in the home")
-        chosen[name] = typed
-    if patterns:
-        chosen["capture.exclude"] = tuple(patterns)
-    settings = Settings()
-    for section in Settings._fields:
-        part = getattr(settings, section)
-        found = {key: chosen[f"{section}.{key}"] for key in part._fields if f"{section}.{key}" in chosen}
-        if found:
-            settings = settings._replace(**{section: part._replace(**found)})
-    return settings
-
-
-def _typed(layer: Layer) -> dict[str, object]:
-    typed: dict[str, object] = {}
-    for section, keys in layer.values.items():
-        if section not in Settings._fields:
-            raise _wrong(layer, section, f"there is no such section; there are {', '.join(Settings._fields)}")
-        if not isinstance(keys, dict):
-            raise _wrong(layer, section, "it is a section, with keys of its own")
-        for key, value in cast("dict[str, object]", keys).items():
-            name = f"{section}.{key}"
-            if name not in KEYS:
-                there = ", ".join(known for known in KEYS if known.startswith(section + "."))
-                raise _wrong(layer, name, f"there is no such key; there are {there}")
-            if layer.foreign and KEYS[name].workspace == "no":
-                raise _wrong(
-                    layer,
-                    name,
-                    "a workspace's own file may not set it, for it comes with the workspace",
-                    "set it in config.toml in the home, in the environment or by a flag",
-                )
-            try:
-                typed[name] = parse_value(name, value)
-            except ValueError as error:
-                raise _wrong(layer, name, str(error)) from None
-    return typed
-
-
-def _wrong(layer: Layer, name: str, reason: str, hint: str | None = None) -> ConfigError:
-    shown = name if len(name) <= 80 else name[:77] + "..."
-    return ConfigError(f"{layer.origin}: {shown}: {reason}", hint=hint)

@@ -1,30 +1,14 @@
-"""The model of the configuration: types, limits, precedence, who may set what, and that the documentation agrees."""
+"""The table of the settings: that it has what the model has, and that the documentation agrees."""
 
 from __future__ import annotations
 
-import math
 import re
 from pathlib import Path
-from typing import Any
 
-import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from holdfast.model.config import KEYS, Key, Layer, Settings, default, parse_duration, parse_size, parse_value, resolve
-from holdfast.model.errors import ConfigError
+from holdfast.model.config import KEYS, Key, Settings, default
+from holdfast.model.values import parse_duration, parse_size, parse_value
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "configuration.md"
-
-
-def one(name: str, value: object, *, foreign: bool = False) -> Settings:
-    section, key = name.split(".")
-    return resolve([Layer("some.toml", {section: {key: value}}, foreign)])
-
-
-def value_of(given_settings: Settings, name: str) -> Any:
-    section, key = name.split(".")
-    return getattr(getattr(given_settings, section), key)
 
 
 def test_the_table_has_exactly_the_keys_of_the_model() -> None:
@@ -36,7 +20,6 @@ def test_the_table_has_exactly_the_keys_of_the_model() -> None:
 def test_every_default_is_a_value_that_may_be_set() -> None:
     for name in KEYS:
         assert parse_value(name, default(name)) == default(name)
-        assert one(name, default(name)) == Settings()
 
 
 def test_the_documentation_lists_every_key_with_its_type_default_and_meaning() -> None:
@@ -58,152 +41,3 @@ def test_the_documentation_lists_every_key_with_its_type_default_and_meaning() -
         if kind in ("integer", "ratio"):
             raw = float(shown) if kind == "ratio" else int(shown)
         assert parse_value(name, raw) == default(name), name
-
-
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [
-        (0, 0),
-        (7, 7),
-        ("7", 7),
-        ("1GiB", 1 << 30),
-        ("64MiB", 64 << 20),
-        ("500MB", 500_000_000),
-        ("1.5 kib", 1536),
-        ("2b", 2),
-    ],
-)
-def test_sizes(text: object, size: int) -> None:
-    assert parse_size(text) == size
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        (5, 5),
-        (0.5, 0.5),
-        ("5", 5),
-        ("5s", 5),
-        ("10m", 600),
-        ("24h", 86400),
-        ("7d", 604800),
-        ("1.5h", 5400),
-        ("250ms", 0.25),
-    ],
-)
-def test_durations(text: object, seconds: float) -> None:
-    assert parse_duration(text) == seconds
-
-
-@pytest.mark.parametrize("bad", ["", "x", "-1", "1 2", "1GB5", "5y", "1e9", "½", None, True, [1], {}, "0x10", "9" * 50])
-def test_what_is_neither_size_nor_duration(bad: object) -> None:
-    for parse in (parse_size, parse_duration):
-        with pytest.raises(ValueError, match="is not"):
-            parse(bad)
-    with pytest.raises(ValueError, match="whole number of bytes"):
-        parse_size("1.5")
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "reason"),
-    [
-        ("capture.max_file_bytes", 0, "not between"),
-        ("capture.max_file_bytes", "many", "not a number of bytes"),
-        ("capture.exclude", "*.pem", "not a list"),
-        ("capture.exclude", ["!keep"], "begins with '!'"),
-        ("capture.exclude", ["a\nb"], "line break"),
-        ("capture.exclude", ["a"] * 1001, "more than"),
-        ("capture.exclude", [["a"]], "not a text"),
-        ("store.tenant", "../other", "does not match"),
-        ("store.tenant", "", "does not match"),
-        ("store.pack_bytes", 1, "not between"),
-        ("store.url", 5, "not a text"),
-        ("store.url", "x" * 5000, "at most"),
-        ("watch.backend", "dnotify", "none of auto, fanotify, inotify, polling"),
-        ("watch.max_per_hour", 0, "not between"),
-        ("watch.max_per_hour", 1.5, "not a whole number"),
-        ("watch.max_per_hour", True, "not a whole number"),
-        pytest.param("watch.max_per_hour", 1 << 20_000, "a huge number is not between", id="huge"),
-        ("watch.debounce", -1, "not between"),
-        ("watch.debounce", math.nan, "not between"),
-        ("watch.debounce", math.inf, "not between"),
-        ("gc.rewrite_ratio", 1.5, "not between"),
-        ("gc.rewrite_ratio", "half", "not a number"),
-        ("files.uid", -2, "not between"),
-        ("capture.nothing", 1, "no such key; there are capture.max_file_bytes"),
-        ("captures.exclude", [], "no such section; there are capture"),
-    ],
-)
-def test_a_bad_value_is_named_with_place_key_and_reason(name: str, value: object, reason: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        one(name, value)
-    assert caught.value.message.startswith(f"some.toml: {name if 'section' not in reason else 'captures'}: ")
-    assert reason in caught.value.message
-    assert len(caught.value.message) < 400
-
-
-def test_a_section_that_is_no_table_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"some\.toml: watch: it is a section"):
-        resolve([("some.toml", {"watch": 5})])
-
-
-def test_the_first_layer_that_sets_a_key_wins() -> None:
-    layers = [
-        ("flags", {"watch": {"debounce": "1s"}}),
-        ("file", {"watch": {"debounce": "2s", "max_per_hour": 5}}),
-        ("home", {"watch": {"max_per_hour": 6, "backend": "polling"}}),
-    ]
-    found = resolve(layers).watch
-    assert (found.debounce, found.max_per_hour, found.backend, found.max_interval) == (1.0, 5, "polling", 300.0)
-
-
-def test_patterns_of_all_layers_add_up() -> None:
-    layers = [("flags", {"capture": {"exclude": ["a"]}}), ("home", {"capture": {"exclude": ["b", "a"]}})]
-    assert resolve(layers).capture.exclude == ("a", "b")
-    assert resolve([("flags", {"capture": {"exclude": []}}), layers[1]]).capture.exclude == ("b", "a")
-
-
-def test_a_workspaces_file_sets_only_what_concerns_its_own_capture() -> None:
-    for name, key in KEYS.items():
-        if key.workspace == "no":
-            with pytest.raises(ConfigError, match="may not set it") as caught:
-                one(name, default(name), foreign=True)
-            assert caught.value.hint is not None
-            assert "config.toml in the home" in caught.value.hint
-        else:
-            assert one(name, default(name), foreign=True) == Settings()
-    refused = {name.split(".")[0] for name, key in KEYS.items() if key.workspace == "no"}
-    allowed = {name.split(".")[0] for name, key in KEYS.items() if key.workspace != "no"}
-    assert refused >= {"store", "lock", "retention", "gc", "files", "identity"}
-    assert allowed == {"capture", "watch"}
-    assert not refused & allowed
-
-
-def test_a_workspaces_file_may_lower_a_limit_and_not_raise_it() -> None:
-    """Whatever the order of precedence: a limit that the user set in the home holds for what comes with a workspace."""
-    home = Layer("config.toml", {"capture": {"max_file_bytes": "10MiB"}})
-    ours = Layer("holdfast.toml", {"capture": {"max_file_bytes": "1MiB"}}, foreign=True)
-    assert resolve([ours, home]).capture.max_file_bytes == 1 << 20
-    more = Layer("holdfast.toml", {"capture": {"max_file_bytes": "11MiB"}}, foreign=True)
-    with pytest.raises(ConfigError, match=r"holdfast\.toml: capture\.max_file_bytes: it may only be lower"):
-        resolve([more, home])
-    with pytest.raises(ConfigError, match="may only be lower"):
-        resolve([Layer("holdfast.toml", {"watch": {"max_per_hour": 61}}, foreign=True)])
-
-
-VALUES: st.SearchStrategy[object] = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.dates(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
-    max_leaves=6,
-)
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.sampled_from(sorted(KEYS)), VALUES, st.booleans())
-def test_any_value_is_taken_or_refused(name: str, value: object, foreign: bool) -> None:
-    """I12: whatever a file holds, the answer is a value of the key's own kind or a typed error."""
-    try:
-        found = value_of(one(name, value, foreign=foreign), name)
-    except ConfigError:
-        return
-    assert type(found) is type(default(name))

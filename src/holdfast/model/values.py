@@ -1,0 +1,111 @@
+"""Values of settings, as people write them: sizes, durations, numbers, texts, patterns."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, cast
+
+from holdfast.model.config import DAY, GIB, HOUR, KEYS, KIB, MIB
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from holdfast.model.config import Kind
+
+MAX_PATTERNS = 1000
+MAX_TEXT = 4096
+
+_NUMBER = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?) ?([A-Za-z]*)\Z")
+_DECIMAL = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+_SIZES = {**_DECIMAL, "kib": KIB, "mib": MIB, "gib": GIB, "tib": 1 << 40}
+_DURATIONS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": HOUR, "d": DAY, "w": 7 * DAY}
+
+
+def parse_size(value: object) -> int:
+    """Bytes from an integer or a text such as ``1GiB``, ``64MiB``, ``500MB``; raises `ValueError` saying why not."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    factor, number = _scaled(value, _SIZES, "a number of bytes, or one with a unit (kB, MB, GB, KiB, MiB, GiB, TiB)")
+    size = float(number) * factor if "." in number else int(number) * factor
+    if size != int(size):
+        raise ValueError(f"{value!r} is no whole number of bytes")
+    return int(size)
+
+
+def parse_duration(value: object) -> float:
+    """Seconds from a number or a text such as ``5s``, ``10m``, ``24h``, ``7d``; raises `ValueError` saying why not."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    factor, number = _scaled(value, _DURATIONS, "a number of seconds, or one with a unit (ms, s, m, h, d, w)")
+    return float(number) * factor
+
+
+def _scaled(value: object, units: Mapping[str, float], expected: str) -> tuple[Any, str]:
+    match = _NUMBER.match(value) if isinstance(value, str) else None
+    if match is None or match[2].lower() not in units:
+        raise ValueError(f"{_shown(value)} is not {expected}")
+    return units[match[2].lower()], match[1]
+
+
+def parse_value(name: str, value: object) -> Any:
+    """The typed value of the key ``name``; raises `ValueError` that says what is wrong with ``value``."""
+    key = KEYS[name]
+    typed = _PARSERS[key.kind](value)
+    if isinstance(typed, (int, float)) and not key.least <= typed <= key.most:
+        # Written this way around, the comparison refuses NaN as well.
+        raise ValueError(f"{_shown(value)} is not between {key.least:g} and {key.most:g}")
+    if key.choices and typed not in key.choices:
+        raise ValueError(f"{_shown(value)} is none of {', '.join(key.choices)}")
+    if key.pattern and not re.fullmatch(key.pattern, cast("str", typed)):
+        raise ValueError(f"{_shown(value)} does not match {key.pattern}")
+    return typed
+
+
+def _parse_integer(value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    raise ValueError(f"{_shown(value)} is not a whole number")
+
+
+def _parse_ratio(value: object) -> float:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    raise ValueError(f"{_shown(value)} is not a number")
+
+
+def _parse_text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{_shown(value)} is not a text")  # noqa: TRY004 - one kind of error for every bad value
+    if len(value) > MAX_TEXT or "\0" in value or "\n" in value:
+        raise ValueError(f"a text has at most {MAX_TEXT} characters, no NUL and no line break")
+    return value
+
+
+def _parse_patterns(value: object) -> tuple[str, ...]:
+    if not isinstance(value, (list, tuple)):
+        raise ValueError(f"{_shown(value)} is not a list of texts")  # noqa: TRY004 - as above
+    patterns = tuple(_parse_text(pattern) for pattern in cast("Sequence[object]", value))
+    if len(patterns) > MAX_PATTERNS:
+        raise ValueError(f"{len(patterns)} patterns are more than {MAX_PATTERNS}")
+    for pattern in patterns:
+        if pattern.startswith("!"):
+            raise ValueError(f"{_shown(pattern)} begins with '!': a pattern here can exclude and nothing else")
+    return patterns
+
+
+_PARSERS: dict[Kind, Callable[[object], Any]] = {
+    "size": parse_size,
+    "duration": parse_duration,
+    "integer": _parse_integer,
+    "ratio": _parse_ratio,
+    "text": _parse_text,
+    "patterns": _parse_patterns,
+}
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, (dict, list, tuple)):
+        # What is nested may be nested deeply.
+        return "a table" if isinstance(value, dict) else "a list"
+    text = repr(value) if not isinstance(value, int) or abs(value) < 1 << 64 else "a huge number"
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,51 @@
+"""Sizes and durations as people write them."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.model.values import parse_duration, parse_size
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        (0, 0),
+        (7, 7),
+        ("7", 7),
+        ("1GiB", 1 << 30),
+        ("64MiB", 64 << 20),
+        ("500MB", 500_000_000),
+        ("1.5 kib", 1536),
+        ("2b", 2),
+    ],
+)
+def test_sizes(text: object, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        (5, 5),
+        (0.5, 0.5),
+        ("5", 5),
+        ("5s", 5),
+        ("10m", 600),
+        ("24h", 86400),
+        ("7d", 604800),
+        ("1.5h", 5400),
+        ("250ms", 0.25),
+    ],
+)
+def test_durations(text: object, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("bad", ["", "x", "-1", "1 2", "1GB5", "5y", "1e9", "½", None, True, [1], {}, "0x10", "9" * 50])
+def test_what_is_neither_size_nor_duration(bad: object) -> None:
+    for parse in (parse_size, parse_duration):
+        with pytest.raises(ValueError, match="is not"):
+            parse(bad)
+    with pytest.raises(ValueError, match="whole number of bytes"):
+        parse_size("1.5")
