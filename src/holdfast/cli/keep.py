@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def duration(argument: str) -> float:
     """An argument that is a time: seconds, or a number with a unit, as in ``90m`` or ``7d``."""
-    from holdfast.model.config import parse_duration
+    from holdfast.model.values import parse_duration
 
     try:
         return parse_duration(argument)
