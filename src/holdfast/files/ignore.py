@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from blake3 import blake3
 
 from holdfast.files.gitconfig import User, find_repository, global_excludes, read_bounded
-from holdfast.files.patterns import MAX_RULES_BYTES, Rules, parse_rules
+from holdfast.files.matching import Rules
+from holdfast.files.patterns import MAX_RULES_BYTES, parse_rules
 from holdfast.model.errors import StorageError
 from holdfast.model.paths import TEMPORARY_PREFIX, display
 

@@ -18,7 +18,8 @@ from holdfast.files.ignore import (
     write_default_ignore,
 )
 from holdfast.files.local import LocalTree
-from holdfast.files.patterns import MAX_RULES_BYTES, Rules, parse_rules
+from holdfast.files.matching import Rules
+from holdfast.files.patterns import MAX_RULES_BYTES, parse_rules
 from holdfast.files.scan import HashSink
 
 if TYPE_CHECKING:
