@@ -13,7 +13,7 @@ from holdfast.store import large
 from holdfast.store.codec import DELTA, LARGE, decompress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Future, ThreadPoolExecutor
 
     from holdfast.model.entries import Entry
@@ -76,14 +76,15 @@ class BlobReader:
 
         What is not stored, damaged or large is not in the answer: then content is better stored whole.
         """
+        located = self._locate(hashes)
         roots = {
             name: name if location.base is None else location.base
-            for name, location in self._locate(hashes).items()
+            for name, location in located.items()
             if location.codec != LARGE
         }
         wanted = list(dict.fromkeys(roots.values()))
         try:
-            found = self._load(wanted, self._find(wanted))
+            found = self._load(wanted, self._find(wanted, located))
         except (IntegrityError, NotFoundError):
             found = {name: content for name in wanted for content in self._sound(name)}
         return {name: (root, found[root]) for name, root in roots.items() if root in found}
@@ -99,6 +100,23 @@ class BlobReader:
         """Read and verify one blob of any size; raises `IntegrityError` that says what is wrong."""
         for _ in self.open(hash):
             pass
+
+    def require(self, entries: Iterable[Entry]) -> None:
+        """Raise `IntegrityError` if the content of any of ``entries`` is surely not there: unknown, in an object that
+        is gone or too short, or of another size. No content is read.
+        """
+        ends: dict[str, int] = {}
+        for batch in _batches(entries):
+            for location in self._located(batch).values():
+                end = location.offset + location.length
+                if ends.get(location.key, -1) < end:
+                    ends[location.key] = end
+        for key, end in ends.items():
+            size = self._objects.size(key)
+            if size is None:
+                raise IntegrityError(f"stored content is missing: there is no {key}")
+            if size < end:
+                raise IntegrityError(f"stored content is cut short: {key} has {size} bytes instead of {end} or more")
 
     def fetch(self, entries: Iterable[Entry]) -> Iterator[Content]:
         """See `BlobSource.fetch`. Reads a few batches ahead in another thread; close the iterator if you do not use it
@@ -154,11 +172,12 @@ class BlobReader:
             content = found.get(name)
             yield self._stream(name, located[name]) if content is None else content
 
-    def _find(self, hashes: Sequence[Hash]) -> dict[Hash, Location]:
+    def _find(self, hashes: Sequence[Hash], known: Mapping[Hash, Location] | None = None) -> dict[Hash, Location]:
         """Where ``hashes`` are, and the bases of those that are deltas; raises `IntegrityError` for one that is
-        nowhere.
+        nowhere. ``known`` is what was located just before.
         """
-        located = self._locate(hashes)
+        located = dict(known or {})
+        located.update(self._locate([name for name in hashes if name not in located]))
         bases = {location.base for location in located.values() if location.base is not None}
         missing_bases = [base for base in bases if base not in located]
         if missing_bases:
