@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.files import apply
 from holdfast.model.errors import IntegrityError, NotFoundError
 from holdfast.testing.killing import run_killed
 
@@ -91,6 +92,35 @@ def restored(place: Place, label: str) -> State:
     with place.open() as workspace:
         workspace.restore(label)
     return place.look()
+
+
+@pytest.mark.parametrize("hurt", HURTS)
+@pytest.mark.parametrize("kind", ["packs", "blobs"])
+def test_a_fork_that_cannot_be_whole_leaves_nothing(
+    own: Place, monkeypatch: pytest.MonkeyPatch, kind: str, hurt: str
+) -> None:
+    monkeypatch.setattr(apply, "_BATCH_FILES", 1)  # what is written is in place before the damage shows
+    damaged = next(one for one in objects(own, kind) if kind == "blobs" or b"by the first" in one.read_bytes())
+    whole, target = damaged.read_bytes(), own.root / "fork"
+    with own.open() as workspace:
+        (own.tree / "a-early").write_bytes(b"written out before")
+        own.path(b"large").write_bytes(own.large)
+        own.path(b"only-first").write_bytes(b"needed by the first alone\n" * 40)
+        saved = workspace.checkpoint("all").checkpoint.id
+        known = len(workspace.log(everything=True).checkpoints)
+        state = own.look()
+        HURTS[hurt](damaged)
+        with pytest.raises(IntegrityError):
+            workspace.fork("all", target)
+        assert target.exists() == (hurt == "flipped")
+        assert hurt != "flipped" or list(target.iterdir()) == []
+        assert len(workspace.log(everything=True).checkpoints) == known
+        damaged.write_bytes(whole)
+        assert workspace.fork("all", target).source == saved
+    assert own.look(target) == state
+    with own.open(target) as forked:
+        assert forked.unfinished() is None
+        assert forked.status().clean
 
 
 @pytest.mark.parametrize("hurt", HURTS)

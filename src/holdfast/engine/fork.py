@@ -11,7 +11,7 @@ from holdfast.engine.results import ForkResult
 from holdfast.files.reflink import SharedFile
 from holdfast.model.checkpoint import Checkpoint
 from holdfast.model.entries import Change, Counts
-from holdfast.model.errors import RefusedError
+from holdfast.model.errors import IntegrityError, RefusedError
 from holdfast.model.ids import new_checkpoint_id
 from holdfast.model.paths import display
 from holdfast.store import manifest
@@ -33,10 +33,11 @@ def fork(
     """Write ``source`` out into the workspace that ``open_fork`` registers and opens.
 
     That workspace's directory must be empty, or hold what a killed fork of the same checkpoint left. Durable when it
-    returns. Cut short, it is finished by `restore.resume` in the new workspace, or by the same fork again. The new
+    returns. Content that is known to be missing is an `IntegrityError` before anything is made; damage that shows only
+    when it is read is one too, and what was written by then is removed. Cut short, it is finished by `restore.resume` in the new workspace, or by the same fork again. The new
     workspace is live: retention keeps what it stands on.
     """
-    context.catalog.checkpoint(source)
+    _require(context, context.catalog.checkpoint(source))
     forked = open_fork()
     with forked.lock():
         journal = journals.read(forked.folder)
@@ -70,7 +71,11 @@ def write_out(context: Context, journal: Journal, progress: Progress | None, *, 
     if beside is not None:
         writes = _sharing(writes, beside)
     heard = None if progress is None else _with_total(progress, source.total_files)
-    applied = context.tree.apply([], writes, nonce=journal.nonce, progress=heard)
+    try:
+        applied = context.tree.apply([], writes, nonce=journal.nonce, progress=heard)
+    except IntegrityError:
+        _take_back(context, changes, journal)
+        raise
     if applied.skipped:
         path, reason = applied.skipped[0]
         raise RefusedError(
@@ -109,6 +114,18 @@ def write_out(context: Context, journal: Journal, progress: Progress | None, *, 
     context.tree.settle(source.root)
     journals.remove(context.folder)
     return applied
+
+
+def _require(context: Context, source: Checkpoint) -> None:
+    """Raise `IntegrityError` if not all that ``source`` holds is stored."""
+    context.store.reader.require(entry for _, entry in manifest.iterate(context.store.pages, source.root))
+
+
+def _take_back(context: Context, changes: Iterable[Change], journal: Journal) -> None:
+    """Remove what was written of a fork that can never be finished, and nothing else; the directory stays, empty."""
+    context.tree.apply([Change(path, after, None) for path, _, after in changes], [], nonce=journal.nonce)
+    if context.catalog.cursor(context.workspace.id).head is None:
+        journals.remove(context.folder)
 
 
 def _with_total(progress: Progress, files: int) -> Progress:
