@@ -40,14 +40,23 @@ class SmallDisk:
         about = os.statvfs(self.path)
         size = about.f_bavail * about.f_frsize - free
         with self._filler.open("wb") as file:
-            os.posix_fallocate(file.fileno(), 0, max(size, 1))
+            os.posix_fallocate(file.fileno(), 0, max(size - (64 << 10), 1))
+            # How many blocks it takes to name blocks is not known before.
+            while self.free() > free + about.f_frsize:
+                file.write(bytes(max(about.f_frsize, (self.free() - free) // 2)))
+                file.flush()
+
+    def free(self) -> int:
+        """Bytes that are free."""
+        about = os.statvfs(self.path)
+        return about.f_bavail * about.f_frsize
 
     def empty(self) -> None:
         """Free it again."""
         self._filler.unlink(missing_ok=True)
 
 
-@pytest.fixture(params=["tmpfs", "ext4"])
+@pytest.fixture(params=["tmpfs", "ext4", "ext4 in small blocks"])
 def small(request: pytest.FixtureRequest, place: Place) -> Iterator[SmallDisk]:
     """A small disk, not mounted yet anywhere: `mount_at` does that."""
     if os.geteuid() != 0:
@@ -60,8 +69,8 @@ def small(request: pytest.FixtureRequest, place: Place) -> Iterator[SmallDisk]:
         image = place.base / "image"
         with image.open("wb") as file:
             file.truncate(16 << 20)
-        # Blocks as large as pages: else the shared memory of SQLite is a file with holes, and that is a SIGBUS.
-        command = ["mkfs.ext4", "-q", "-b", "4096", "-m", "0", "-O", "^has_journal", str(image)]
+        block = "4096" if request.param == "ext4" else "1024"
+        command = ["mkfs.ext4", "-q", "-b", block, "-m", "0", "-O", "^has_journal", str(image)]
         made = subprocess.run(command, capture_output=True, check=False)
         if made.returncode:
             pytest.skip("needs mkfs.ext4")
@@ -201,6 +210,48 @@ def test_i3_a_full_tree_is_mended_when_there_is_room(lived: Place, small: SmallD
     assert errors
     assert all(error.hint for error in errors), [(error.message, error.hint) for error in errors]
     lived.sound()
+
+
+def on(small: SmallDisk, lived: Place, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command with the home on the small disk; a signal that kills it is a failure of the test."""
+    home = small.path / "home"
+    command = [sys.executable, "-m", "holdfast", "--home", str(home), "-w", str(lived.tree), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode >= 0, done
+    assert "Traceback" not in done.stderr, done
+    return done
+
+
+@pytest.mark.parametrize("room", [0, 3 * KIB, 9 * KIB, 20 * KIB, 60 * KIB, 200 * KIB])
+def test_forget_and_gc_free_a_disk_that_is_full(lived: Place, small: SmallDisk, room: int) -> None:
+    home = small.path / "home"
+    subprocess.run(["cp", "-a", lived.home, home], check=True)
+    assert on(small, lived, "log").returncode == 0
+    ballast = home / "ballast"
+    about = ballast.stat()
+    assert about.st_blocks * 512 >= about.st_size >= 256 * KIB
+    assert about.st_mode & 0o777 == 0o600
+    small.leave(room)
+    for words in (["forget", "first"], ["gc", "--grace", "0"]):
+        done = on(small, lived, *words)
+        assert done.returncode == 0, done
+    assert small.free() > 512 * KIB
+    small.empty()
+    assert on(small, lived, "verify", "--read-data").returncode == 0
+    assert "first" not in on(small, lived, "log").stdout
+    assert ballast.exists(), "it is laid again where there is room"
+
+
+@pytest.mark.parametrize("words", ["log", "checkpoint", "verify", "stats", "undo", "restore first"])
+def test_a_full_disk_kills_no_command(lived: Place, small: SmallDisk, words: str) -> None:
+    subprocess.run(["cp", "-a", lived.home, small.path / "home"], check=True)
+    for room in range(0, 72 * KIB, 5 * KIB):
+        small.leave(room)
+        done = on(small, lived, *words.split())
+        assert done.returncode in (0, 1), done
+        assert done.returncode == 0 or "hint:" in done.stderr, done
+        small.empty()
+    assert on(small, lived, "verify", "--read-data").returncode == 0
 
 
 def test_the_command_line_says_what_to_do_about_a_full_disk(lived: Place, small: SmallDisk) -> None:

@@ -109,15 +109,15 @@ class Console:
 
     # -- the workspace ------------------------------------------------------------------------------------------
 
-    def open(self, *, offer: bool = True, strict: bool = False) -> Workspace:
+    def open(self, *, offer: bool = True, strict: bool = False, freeing: bool = False) -> Workspace:
         """Open the workspace at or above the directory; warn of a restore that was cut short (if ``offer``).
 
         A wrong ``holdfast.toml`` in the workspace is a warning, unless the command is ``strict``: one that begins to
-        save by its rules.
+        save by its rules. ``freeing``: one that can do on a full disk.
         """
         import holdfast
 
-        workspace = holdfast.open(self.directory or here(), home=self.home, lenient=not strict)
+        workspace = holdfast.open(self.directory or here(), home=self.home, lenient=not strict, freeing=freeing)
         self.prepare_log()
         if workspace.misconfigured is not None:
             self.warn(workspace.misconfigured.message)

@@ -64,7 +64,7 @@ def _forget(console: Console, arguments: argparse.Namespace) -> int:
         raise UsageError("either name checkpoints, or say what to keep", hint="`holdfast forget --help` shows both")
     if arguments.gone and (policy is not None or arguments.names):
         raise UsageError("--gone stands alone", hint="`holdfast forget --help` shows what goes together")
-    with console.open() as workspace:
+    with console.open(freeing=True) as workspace:
         if arguments.gone:
             result = workspace.forget_gone(dry_run=arguments.dry_run)
         else:
@@ -117,7 +117,7 @@ def _configure_gc(parser: argparse.ArgumentParser) -> None:
 def _gc(console: Console, arguments: argparse.Namespace) -> int:
     from holdfast.engine import encoding
 
-    with console.open() as workspace, console.progress() as progress:
+    with console.open(freeing=True) as workspace, console.progress() as progress:
         result = workspace.gc(grace=arguments.grace, progress=progress)
     if console.json:
         console.give(encoding.collected(result))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from holdfast.engine.gone import find_moved, is_missing
 from holdfast.engine.results import Forgotten
 from holdfast.engine.retention import Policy, Thinning, decide
+from holdfast.engine.upkeep import freeing
 from holdfast.model.errors import ConfigError, RefusedError
 from holdfast.model.paths import display
 from holdfast.store.records import seen_at
@@ -58,7 +59,7 @@ def forget(
             )
         removed, kept = _decided(context, policy or thinning(context.settings))
     if not dry_run:
-        removed = context.catalog.forget([checkpoint.id for checkpoint in removed])
+        removed = _forget(context, removed)
     return Forgotten(removed, kept, dry_run)
 
 
@@ -84,7 +85,7 @@ def forget_gone(context: Context, *, dry_run: bool = False) -> Forgotten:
     if not dry_run:
         for workspace in gone:
             if workspace.live:
-                catalog.let_go(workspace.id)
+                freeing(context, partial(catalog.let_go, workspace.id))
     # None of them protects anything any more, least of all one another.
     silent = {workspace.id for workspace in gone}
     protections = catalog.protections()
@@ -96,8 +97,16 @@ def forget_gone(context: Context, *, dry_run: bool = False) -> Forgotten:
                 kept.append((checkpoint, [str(one) for one in reasons]))
             else:
                 going.append(checkpoint)
-        removed += going if dry_run else catalog.forget([checkpoint.id for checkpoint in going])
+        removed += going if dry_run else _forget(context, going)
     return Forgotten(removed, kept, dry_run)
+
+
+def _forget(context: Context, checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
+    """Remove ``checkpoints``, each in a transaction of its own; those that were still there."""
+    removed: list[Checkpoint] = []
+    for checkpoint in checkpoints:
+        removed += freeing(context, partial(context.catalog.forget, (checkpoint.id,)))
+    return removed
 
 
 def _way_out(context: Context, reasons: Sequence[Protection]) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from holdfast.model.errors import LockedError, QuotaError
+from holdfast.model.errors import LockedError, QuotaError, StorageError
 from holdfast.model.log import Log
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from holdfast.engine.context import Context
     from holdfast.model.entries import Entry
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from holdfast.store.collect import Collected
     from holdfast.store.usage import Stats
     from holdfast.store.verify import Verified
+
+T = TypeVar("T")
 
 _LOG = Log(__name__)
 _LARGEST = 12
@@ -27,7 +29,21 @@ def collect(context: Context, *, grace: float | None = None, progress: Progress 
     Interruptible at any point. Raises `LockedError` while another collection or a verification runs.
     """
     seconds = context.settings.gc.grace if grace is None else grace
-    return context.store.collector().collect(seconds, progress=progress)
+    collector = context.store.collector()
+    return freeing(context, lambda: collector.collect(seconds, progress=progress))
+
+
+def freeing(context: Context, work: Callable[[], T]) -> T:
+    """Do ``work``, which frees room; if the disk is too full for it, once more with the ballast given up."""
+    try:
+        done = work()
+    except StorageError:
+        if not context.store.give_way():
+            raise
+        _LOG.info("the disk is full: using what was kept back for that")
+        done = work()
+    context.store.lay_ballast()
+    return done
 
 
 def verify(context: Context, *, read_data: bool = False, progress: Progress | None = None) -> Verified:

@@ -77,13 +77,16 @@ def open(  # noqa: A001 - `holdfast.open` reads as what it does
     home: str | bytes | os.PathLike[str] | None = None,
     flags: Mapping[str, object] | None = None,
     lenient: bool = False,
+    freeing: bool = False,
 ) -> Workspace:
     """Open the workspace at ``path`` or the nearest one above it; raises `NotFoundError` if there is none.
 
     With ``lenient`` a workspace's ``holdfast.toml`` that is wrong is obeyed as it was saved last, where otherwise
     `ConfigError` is raised: whoever broke it must not stop anybody from going back. `Workspace.misconfigured` tells.
+    ``freeing`` is for who comes to forget or collect: on a disk that is too full even to open the catalog, the little
+    that is kept back for that is used.
     """
-    opener = Opener(home=None if home is None else os.fsencode(home), flags=flags, lenient=lenient)
+    opener = Opener(home=None if home is None else os.fsencode(home), flags=flags, lenient=lenient, freeing=freeing)
     try:
         return Workspace(opener, opener.open(os.fsencode(path)))
     except BaseException:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.model.errors import IntegrityError, NotFoundError
+from holdfast.model.errors import IntegrityError, NotFoundError, StorageError, room_hint
 from holdfast.model.ids import new_pack_id
 from holdfast.model.log import Log
 from holdfast.store import liveness
 from holdfast.store.codec import Encoded
 from holdfast.store.lease import Lease
-from holdfast.store.liveness import HASHES_PER_QUERY, chunks, slots
+from holdfast.store.liveness import HASHES_PER_QUERY, PAGES_PER_STEP, ROWS_PER_STEP, chunks, slots
 from holdfast.store.pack import PackEncoder
 from holdfast.store.records import DELTA_OVERHEAD, RECORD_OVERHEAD, large_blob_key, pack_key
 
@@ -40,6 +40,8 @@ UPLOADS = 24 * 3600 * 1_000_000
 
 _READ_BYTES = 1 << 20
 _PACKS_PER_QUERY = 8
+_DIVISOR = 8
+"""How many times smaller the steps are that are to take little space."""
 _PATIENCE = 1000
 """How often collection settles again because others commit in between, before it leaves the rest to the next run."""
 
@@ -57,7 +59,8 @@ class Collected(NamedTuple):
 class Collector:
     """Settles counts and collects for the tenant of ``catalog``.
 
-    ``children`` reads pages; ``rewrite_ratio`` is the live share below which a pack is written anew.
+    ``children`` reads pages; ``rewrite_ratio`` is the live share below which a pack is written anew. ``small_steps``
+    tells whether each transaction is to take little space, as on a full disk.
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class Collector:
         random: Callable[[int], bytes],
         *,
         rewrite_ratio: float = 0.5,
+        small_steps: Callable[[], bool] = lambda: False,
     ) -> None:
         self._catalog = catalog
         self._database = catalog.database
@@ -76,14 +80,19 @@ class Collector:
         self._children = children
         self._random = random
         self._ratio = rewrite_ratio
+        self._small_steps = small_steps
         self._lease = Lease(catalog.database, catalog.tenant, LEASE, catalog.clock)
         self._progress: Progress | None = None
         self._rows = self._freed = self._rewritten = 0
 
+    def _divisor(self) -> int:
+        return _DIVISOR if self._small_steps() else 1
+
     def settle(self) -> int:
         """Bring every count up to date, in small transactions; how many pages were looked at. Needs no lease."""
         done = 0
-        while step := liveness.settle_step(self._database, self._tenant, self._children):
+        limit = PAGES_PER_STEP // self._divisor()
+        while step := liveness.settle_step(self._database, self._tenant, self._children, limit):
             done += step
             self._tell("settle", done)
         return done
@@ -129,11 +138,15 @@ class Collector:
     def _sweep(self, died_by: int, now: int) -> bool:
         """Take away the rows that are dead by ``died_by``; True if more may have become free by that."""
         before = self._rows
-        while found := self._when_settled(lambda: liveness.sweep_pages_step(self._database, self._tenant, died_by)):
+        limit = ROWS_PER_STEP // self._divisor()
+        while found := self._when_settled(
+            lambda: liveness.sweep_pages_step(self._database, self._tenant, died_by, limit)
+        ):
             self._rows += found
         if found is None:
             return False
-        for part in chunks(liveness.dead_blobs(self._database, self._tenant, died_by)):
+        dead = liveness.dead_blobs(self._database, self._tenant, died_by)
+        for part in chunks(dead, HASHES_PER_QUERY // self._divisor()):
             removed = self._when_settled(lambda part=part: self._sweep_blobs(part, died_by, now))
             if removed is None:
                 return False
@@ -242,7 +255,7 @@ class Collector:
                     AS live FROM blobs WHERE tenant = ? AND pack IS NOT NULL GROUP BY pack
                 ) held ON held.pack = packs.number
                 WHERE packs.tenant = ? AND packs.spared_until = 0 AND held.live < packs.size * ?
-                ORDER BY packs.number""",
+                ORDER BY held.live, packs.number""",
                 (self._tenant, self._tenant, self._ratio),
             )
         for part in chunks(sparse, _PACKS_PER_QUERY):
@@ -258,6 +271,12 @@ class Collector:
                     self._rewrite(number, key, size, [row[1:] for row in rows if row[0] == number])
                 except (IntegrityError, NotFoundError) as error:
                     _LOG.warning("pack %s is left as it is: %s", key, error)
+                except StorageError as error:
+                    if not isinstance(error.__cause__, OSError) or room_hint(error.__cause__) is None:
+                        raise
+                    # The others have more to be copied. What was freed stays freed; the next run goes on.
+                    _LOG.warning("the disk is too full to write packs anew that are mostly dead; collect again later")
+                    return
                 self._bury()
                 self._tell("rewrite", self._rewritten, len(sparse))
 

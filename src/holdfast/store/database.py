@@ -13,8 +13,9 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from holdfast.model.errors import FormatError, HoldfastError, IntegrityError, LockedError, StorageError
+from holdfast.model.errors import FormatError, HoldfastError, IntegrityError, LockedError, StorageError, room_hint
 from holdfast.model.log import Log
+from holdfast.store import wal_index
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -67,6 +68,10 @@ class Database(Protocol):
 
     def writing(self) -> AbstractContextManager[Session]:
         """A transaction that is the only writer. Left normally it is committed, durably (I4); else undone."""
+        ...
+
+    def save_space(self) -> None:
+        """Take as little space on the side as possible from now on, however slow that is."""
         ...
 
     def size(self) -> int:
@@ -138,9 +143,16 @@ class SqliteDatabase:
         self._version: int | None = None
         """The schema's, once it is known to be ours."""
         try:
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            # One that exists is not opened here: to close it again would let go of the locks that another connection
+            # of this process has on it.
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        except FileExistsError:
+            pass
         except OSError as error:
-            raise StorageError(f"cannot open the catalog {os.fsdecode(path)}: {error.strerror}") from error
+            raise StorageError(
+                f"cannot open the catalog {os.fsdecode(path)}: {error.strerror}", hint=room_hint(error)
+            ) from error
+        wal_index.check_room(path)
         with _translated(path):
             self._connection = sqlite3.connect(
                 path, timeout=min(_BUSY_STEP, timeout), isolation_level=None, check_same_thread=False
@@ -159,6 +171,7 @@ class SqliteDatabase:
                 self._connection.execute(f"PRAGMA {pragma}")
             found = self._retry(lambda: self._pragma("application_id"))
             version = self._retry(lambda: self._pragma("user_version"))
+        wal_index.hold(self._path)
         if found not in (0, application_id) or (found == 0 and version):
             raise FormatError(f"{os.fsdecode(self._path)} is a database of another program, not a catalog")
         if version == len(migrations):
@@ -166,6 +179,8 @@ class SqliteDatabase:
         self._refuse_newer(version, len(migrations))
         with _translated(self._path):
             self._retry(lambda: self._connection.execute("PRAGMA journal_mode=WAL").fetchone())
+            self._retry(lambda: self._pragma("user_version"))
+        wal_index.hold(self._path)
         with self.writing() as session:
             version = self._pragma("user_version")  # another process may have been first
             self._refuse_newer(version, len(migrations))
@@ -237,6 +252,12 @@ class SqliteDatabase:
             finally:
                 self._session = None
 
+    def save_space(self) -> None:
+        """See `Database.save_space`. The log is brought into the database after every few commits."""
+        with self._lock, _translated(self._path):
+            self._connection.execute("PRAGMA wal_autocheckpoint=32")
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+
     def size(self) -> int:
         """See `Database.size`."""
         total = 0
@@ -281,7 +302,7 @@ def _translate(error: sqlite3.Error, path: str) -> HoldfastError:
     if code in _DAMAGED or "Could not decode to UTF-8" in str(error):
         return IntegrityError(f"the catalog {path} is damaged: {error}")
     if code == sqlite3.SQLITE_FULL or extended == sqlite3.SQLITE_IOERR_SHMSIZE:
-        return StorageError(f"no space left to write the catalog {path}", hint="free some space, then try again")
+        return wal_index.no_room(os.fsencode(path))
     return StorageError(
         f"the catalog {path} cannot be used: {error}",
         hint="see that its disk is sound and has space, and that its directory may be written; nothing was changed",

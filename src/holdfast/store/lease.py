@@ -65,14 +65,15 @@ class Lease:
         self._renewed = 0
 
     def acquire(self) -> None:
-        """Take it; raises `LockedError` if another process that may still run has it."""
+        """Take it, or go on with it; raises `LockedError` if another process that may still run has it."""
         owner = this_process()
         with self._database.writing() as session:
             now = self._clock.now()
             row = session.one(
                 "SELECT owner, expires_at FROM leases WHERE tenant = ? AND name = ?", (self._tenant, self._name)
             )
-            if row is not None and now < row[1] <= now + LASTS and may_run(row[0]):
+            held = row is not None and row[0] == self._owner  # it could not be released, as on a full disk
+            if row is not None and not held and now < row[1] <= now + LASTS and may_run(row[0]):
                 raise LockedError(
                     f"another process is at work on the store: {self._name}", hint="try again when it has finished"
                 )
@@ -104,3 +105,4 @@ class Lease:
                 "DELETE FROM leases WHERE tenant = ? AND name = ? AND owner = ?",
                 (self._tenant, self._name, self._owner),
             )
+        self._owner = ""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.model.errors import IntegrityError, StorageError
 from holdfast.model.paths import display
+from holdfast.store import ballast
 from holdfast.store.catalog import Catalog
 from holdfast.store.database import SqliteDatabase
 from holdfast.store.open_objects import local_directory, open_objects
@@ -40,6 +41,7 @@ class Store:
         random: Callable[[int], bytes] = os.urandom,
         pack_bytes: int = 32 << 20,
         rewrite_ratio: float = 0.5,
+        home: bytes | None = None,
     ) -> None:
         self.objects = objects
         self.catalog = catalog
@@ -48,6 +50,8 @@ class Store:
         self._random = random
         self._pack_bytes = pack_bytes
         self._ratio = rewrite_ratio
+        self._home = home
+        self._tight = False
         self._reader: BlobReader | None = None
         self._pages: CachedPages | None = None
 
@@ -75,6 +79,7 @@ class Store:
         database = SqliteDatabase(
             folder + b"/" + CATALOG, MIGRATIONS, application_id=APPLICATION_ID, timeout=settings.lock.timeout
         )
+        ballast.lay(folder)
         try:
             catalog = Catalog(database, settings.store.tenant, clock)
         except BaseException:
@@ -86,6 +91,7 @@ class Store:
             random=random,
             pack_bytes=settings.store.pack_bytes,
             rewrite_ratio=settings.gc.rewrite_ratio,
+            home=folder,
         )
 
     @property
@@ -139,13 +145,37 @@ class Store:
         """What settles counts and collects."""
         from holdfast.store.collect import Collector
 
-        return Collector(self.catalog, self.objects, self.children, self._random, rewrite_ratio=self._ratio)
+        return Collector(
+            self.catalog,
+            self.objects,
+            self.children,
+            self._random,
+            rewrite_ratio=self._ratio,
+            small_steps=lambda: self._tight,
+        )
 
     def verifier(self) -> Verifier:
         """What proves the store."""
         from holdfast.store.verify import Verifier
 
         return Verifier(self.catalog, self.objects, self.children, self.reader.read)
+
+    def give_way(self) -> bool:
+        """Give up the ballast if the disk is full, and save space from now on; False if that has freed nothing."""
+        if self._home is None or not ballast.give_up(self._home):
+            return False
+        self.save_space()
+        return True
+
+    def save_space(self) -> None:
+        """Take as little space on the side as possible from now on, however slow that is."""
+        self._tight = True
+        self.catalog.database.save_space()
+
+    def lay_ballast(self) -> None:
+        """Make the ballast again, if it was given up and there is room for it."""
+        if self._home is not None:
+            ballast.lay(self._home)
 
     def used_bytes(self) -> int:
         """What the store takes, the catalog itself not counted."""

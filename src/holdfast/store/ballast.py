@@ -1,0 +1,50 @@
+"""A file that only takes space: given up when the disk is full, so that what frees space has the little it needs.
+
+To forget a checkpoint and to collect what is dead, the catalog has to be written, and on a full disk that fails. Where
+there is room the ballast is laid; it lies in the home, as ``ballast``, mode 0600, and nothing is in it.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+NAME = b"ballast"
+MOST_BYTES = 4 << 20
+LEAST_BYTES = 256 << 10
+"""Less would be of no use."""
+_SHARE = 8
+"""It takes at most this part of what is free."""
+_BLOCK = 4096
+
+
+def lay(home: bytes) -> None:
+    """Make the ballast, if there is none and the disk has room for it. Best effort: a failure is no failure."""
+    path = os.path.join(home, NAME)
+    if os.path.lexists(path):
+        return
+    with suppress(OSError):
+        size = min(MOST_BYTES, _free(home) // _SHARE // _BLOCK * _BLOCK)
+        if size < LEAST_BYTES:
+            return
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(fd, 0, size)
+        except OSError:
+            os.unlink(path)
+        finally:
+            os.close(fd)
+
+
+def give_up(home: bytes) -> bool:
+    """Remove the ballast if the disk is too full to go on without it; True if that has freed something."""
+    with suppress(OSError):
+        if _free(home) < MOST_BYTES:
+            os.unlink(os.path.join(home, NAME))
+            return True
+    return False
+
+
+def _free(home: bytes) -> int:
+    about = os.statvfs(home)
+    return about.f_bavail * about.f_frsize

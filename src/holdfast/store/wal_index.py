@@ -1,0 +1,70 @@
+"""Room for the index of SQLite's write-ahead log, a file that is mapped into memory, on file systems of small blocks.
+
+SQLite makes sure of a block in every 4 KiB of ``-shm`` by writing one byte there. Where blocks are smaller the rest are
+holes, and a store into a hole of a full disk kills the process (SIGBUS) instead of failing. So the holes are filled
+here as soon as the file is there, and nothing is begun while there is no room for that.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+
+from holdfast.model.errors import StorageError
+from holdfast.model.paths import display
+
+PAGE_BYTES = 4096
+"""What SQLite takes for the size of a page of memory."""
+HELD_BYTES = 128 << 10
+"""What is made sure of: the index of a log of 64 MiB."""
+
+_held: dict[tuple[int, int], int] = {}
+"""Descriptors of the files that were filled, by device and inode. To close one would let go of the locks that SQLite
+has on the file through another, as POSIX wants it; so they stay open until the file is gone."""
+_lock = threading.Lock()
+
+
+def check_room(catalog: bytes) -> None:
+    """Raise `StorageError` if the disk is too full to open the database ``catalog`` without risk."""
+    about = os.statvfs(os.path.dirname(catalog))
+    if about.f_bsize < PAGE_BYTES and about.f_bavail * about.f_frsize < HELD_BYTES:
+        raise no_room(catalog)
+
+
+def hold(catalog: bytes) -> None:
+    """Fill the holes of the index that belongs to ``catalog``, which is open. Raises `StorageError` on a full disk."""
+    if os.statvfs(os.path.dirname(catalog)).f_bsize >= PAGE_BYTES:
+        return
+    with _lock:
+        for key, fd in list(_held.items()):
+            if not os.fstat(fd).st_nlink:
+                os.close(_held.pop(key))
+        try:
+            about = os.stat(catalog + b"-shm")
+        except FileNotFoundError:
+            return
+        if (about.st_dev, about.st_ino) in _held:
+            return
+        fd = os.open(catalog + b"-shm", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        about = os.fstat(fd)
+        _held[about.st_dev, about.st_ino] = fd
+        _allocate(fd, catalog)
+
+
+def no_room(catalog: bytes) -> StorageError:
+    """The error of a disk that is too full for the catalog."""
+    return StorageError(
+        f"no space left to write the catalog {display(catalog)}",
+        hint="free some space, then try again; `holdfast gc` can do with a little that is kept back for it",
+    )
+
+
+def _allocate(fd: int, catalog: bytes) -> None:
+    """fallocate(2). That of Python would write into a file that others use where the file system has no such call."""
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+    if libc.fallocate(fd, 0, 0, HELD_BYTES) and ctypes.get_errno() in (errno.ENOSPC, errno.EDQUOT):
+        raise no_room(catalog)
