@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from holdfast.model.entries import Change, Entry
     from holdfast.model.ids import Hash
     from holdfast.model.sinks import BlobSink, Content, Progress
-    from holdfast.testing.tree_contract import EditableTree
+    from holdfast.testing.trees import EditableTree
 
 State = dict[bytes, tuple[int, bytes]]
 

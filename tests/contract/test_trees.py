@@ -12,7 +12,8 @@ import pytest
 from holdfast.files.local import LocalTree
 from holdfast.model.entries import SYMLINK_MODE
 from holdfast.testing.memory_tree import MemoryTree
-from holdfast.testing.tree_contract import EditableTree, TreeContract
+from holdfast.testing.tree_contract import TreeContract
+from holdfast.testing.trees import EditableTree
 
 if TYPE_CHECKING:
     from holdfast.files.tree import Tree

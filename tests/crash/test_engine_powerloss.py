@@ -22,7 +22,7 @@ from holdfast.store.local import LocalObjects
 from holdfast.testing import tracing
 from holdfast.testing.faults import FaultyDisk
 from holdfast.testing.killing import Unsynced
-from holdfast.testing.tracing import Recording
+from holdfast.testing.recording import Recording
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
