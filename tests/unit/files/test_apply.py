@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.files import kernel, taken
-from holdfast.files.apply import DIRECTORY_IN_THE_WAY, Applier
+from holdfast.files.apply import DIRECTORY_IN_THE_WAY, OTHER_NAMES, Applier
 from holdfast.files.batch import IN_THE_WAY, NAMED_TWICE
 from holdfast.files.index import Known, Signature
 from holdfast.files.lease import Writer
@@ -382,6 +382,18 @@ def test_permissions_alone_change_in_place(space: Workspace):
     assert hidden.stat().st_mode & 0o7777 == 0o644
 
 
+def test_permissions_are_not_changed_through_another_name(space: Workspace, tmp_path: Path):
+    path = put(space, "f", b"same", 0o644)
+    os.link(path, tmp_path / "outside")
+    space.scan()
+    assert space.go({b"f": (file(b"same", 0o755), b"same")}).skipped == [NotCaptured(b"f", OTHER_NAMES)]
+    assert (tmp_path / "outside").stat().st_mode & 0o777 == 0o644
+    (tmp_path / "outside").unlink()
+    space.scan()
+    assert space.go({b"f": (file(b"same", 0o755), b"same")}).written == [b"f"]
+    assert path.stat().st_mode & 0o777 == 0o755
+
+
 def test_permissions_are_not_changed_on_what_changed(space: Workspace):
     path = put(space, "f", b"content")
     space.scan()
@@ -556,6 +568,22 @@ def test_a_path_that_cannot_be_written_does_not_stop_the_others(space: Workspace
     applied = space.go(wanted(a=b"new", b=b"new", c=b"new"))
     assert len(applied.written) == 2
     assert [reason for _, reason in applied.skipped] == ["Permission denied"]
+
+
+@pytest.mark.parametrize("call", ["renameat2", "rename", "link"])
+def test_what_cannot_be_placed_leaves_no_temporary(space: Workspace, monkeypatch: pytest.MonkeyPatch, call: str):
+    put(space, "old", b"old")
+    space.scan()
+
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(kernel if call == "renameat2" else os, call, refused)
+    applied = space.go(wanted(old=b"ours", new=b"ours"))
+    monkeypatch.undo()
+    assert len(applied.written) + len(applied.skipped) == 2
+    assert bool(applied.skipped) == {"renameat2": space.flags, "rename": True, "link": not space.flags}[call]
+    assert set(space.tree()) == {b"old", *applied.written}, "no temporary is left"
 
 
 def test_batches_are_placed_one_after_the_other(space: Workspace, monkeypatch: pytest.MonkeyPatch):

@@ -175,6 +175,28 @@ def test_content_changed_right_after_a_scan_is_found(root: Path) -> None:
         assert entry.hash == hash_bytes(b"%04d" % number)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs to be root to look at somebody else's files as a third")
+def test_files_whose_writers_are_not_ours_to_know_are_read_again_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time_ns() + 10**10  # long after they were written: the clock is no reason to look again
+    monkeypatch.setattr(time, "time_ns", lambda: now)
+    with tempfile.TemporaryDirectory() as base:
+        os.chmod(base, 0o755)
+        for name, owner in (("own", 1234), ("theirs", 0)):
+            with open(os.path.join(base, name), "wb") as file:
+                file.write(b"content")
+            os.chown(os.path.join(base, name), owner, owner)
+            os.chmod(os.path.join(base, name), 0o644)
+        tree = LocalTree(os.fsencode(base))
+        os.seteuid(1234)
+        try:
+            assert tree.scan(HashSink()).files_read == 2
+            assert tree.scan(HashSink()).files_read == 1
+        finally:
+            os.seteuid(0)
+        assert tree.index.get(b"own") is not None
+        assert tree.index.get(b"theirs") is None
+
+
 def test_racy_is_what_the_clock_cannot_tell_apart() -> None:
     moment = 1_700_000_000_500_000_000
 
