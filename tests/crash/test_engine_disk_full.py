@@ -1,4 +1,4 @@
-"""A disk that is full or broken: the operation fails with a clear error, nothing is lost, and with room it works.
+"""Case 4: a disk is full or broken; the operation fails with a clear error, nothing is lost, and with room it works.
 
 Real small file systems where that is allowed (root), injected errors everywhere.
 """

@@ -1,5 +1,7 @@
 """I3: every operation of the engine, killed at every durable step, leaves a sound store and a tree that can be mended.
 
+Cases 1 and 3: killed at every step, and again while it mends what was cut short, it converges.
+
 Each death is real: a child process kills itself with SIGKILL just before one of its changes. Which of them are tried is
 said in `Place.deaths`.
 """

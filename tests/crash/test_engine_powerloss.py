@@ -1,7 +1,8 @@
 """I4: what was promised survives every power loss, and what comes before the promise loses nothing that was there.
 
 Whole processes are recorded by strace, SQLite's calls among them, and what a disk may hold after a power loss is
-rebuilt from the record: see `holdfast.testing.tracing`. A second, cheaper record proves the order of the syncs.
+rebuilt from the record: see `holdfast.testing.tracing`. A second, cheaper record proves the order of the syncs. Case 2:
+of what was not synced any part may be lost, or torn.
 """
 
 from __future__ import annotations

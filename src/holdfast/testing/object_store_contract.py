@@ -168,20 +168,23 @@ class ObjectStoreContract:
         objects.clean(FOREVER)
         assert objects.get("a") == b"x"
 
-    def test_many_threads_may_write_the_same_key(self, objects: ObjectStore) -> None:
+    def test_of_eight_racing_writers_one_wins_whole(self, objects: ObjectStore) -> None:
+        """Case 7."""
         failures: list[BaseException] = []
 
-        def write() -> None:
+        def write(number: int) -> None:
             try:
                 for at in range(5):
-                    objects.put(f"blobs/{at}", [b"same"] * 100)
+                    objects.put(f"blobs/{at}", [b"%04d" % number] * 100)
             except BaseException as error:  # noqa: BLE001 - handed to the test's own thread
                 failures.append(error)
 
-        threads = [threading.Thread(target=write) for _ in range(4)]
+        threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
         assert failures == []
-        assert {info.key: info.size for info in objects.list("")} == {f"blobs/{at}": 400 for at in range(5)}
+        assert {info.key for info in objects.list("")} == {f"blobs/{at}" for at in range(5)}
+        whole = {b"%04d" % number * 100 for number in range(8)}
+        assert {objects.get(f"blobs/{at}") for at in range(5)} <= whole

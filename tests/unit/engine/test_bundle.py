@@ -552,7 +552,7 @@ HOSTILE: dict[str, list[Member]] = {
 def test_a_hostile_bundle_takes_nothing_in(
     members: list[Member], make_home: Callable[[str], Home], tmp_path: Path
 ) -> None:
-    """I7, I12: refused with a typed error; nothing is in the catalog, nothing lies about."""
+    """Case 8; I7, I12: refused with a typed error; nothing is in the catalog, nothing lies about."""
     target = make_home("target")
     listed = sorted(os.listdir(tmp_path))
     with pytest.raises((FormatError, IntegrityError)):

@@ -240,7 +240,7 @@ def test_a_workspace_in_a_workspace(workspace: Workspace, tree: Path, home: Path
 
 
 def test_a_home_in_the_workspace_is_never_captured(tree: Path) -> None:
-    # I14, complaint 3.
+    # I14
     home = tree / "deep/inside/home"
     (tree / "f").write_text("1")
     with holdfast.init(tree, home=home) as workspace:
@@ -291,7 +291,6 @@ def test_nothing_of_git_or_of_ours_is_ever_captured(workspace: Workspace, tree: 
 
 @pytest.mark.parametrize("path", ["/", "/etc", "/usr/lib", "/home", "/proc", "/proc/self", "/sys", "/dev"])
 def test_system_directories_are_refused(path: str, home: Path) -> None:
-    # Complaint 3.
     with pytest.raises(RefusedError) as caught:
         holdfast.init(path, home=home)
     assert os.path.realpath(path) in caught.value.message

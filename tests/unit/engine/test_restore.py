@@ -54,7 +54,6 @@ def seen(tree: Path) -> dict[str, tuple[int, int, int]]:
 
 
 def test_untouched_files_keep_their_times_and_inodes(workspace: Workspace, tree: Path) -> None:
-    # Complaint 8.
     for number in range(20):
         write(tree, f"d{number % 3}/f{number}", f"{number}")
     (tree / "link").symlink_to("d0/f0")

@@ -118,6 +118,7 @@ def test_a_file_on_the_way_is_told_from_a_missing_directory(root: Root, tmp_path
 
 
 def test_only_regular_files_are_opened_and_nothing_blocks(root: Root, tmp_path: Path):
+    """Case 9: fifos and devices are refused."""
     os.mkfifo(tmp_path / "root" / "fifo")
     (tmp_path / "root" / "dir").mkdir()
     for path in (b"fifo", b"dir"):
@@ -215,6 +216,7 @@ class Attacker(threading.Thread):
 
 
 def test_i7_holds_while_a_directory_is_swapped_for_a_link(root: Root, tmp_path: Path):
+    """Case 9."""
     inside, outside = tmp_path / "root" / "d", tmp_path / "outside"
     inside.mkdir()
     (inside / "secret").write_bytes(b"inside")

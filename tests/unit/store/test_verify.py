@@ -1,4 +1,4 @@
-"""Damage is named: case 5 of the design, a blob, page or pack that was flipped, cut short or lost."""
+"""Damage is named: case 5, a blob, page or pack that was flipped, cut short or lost."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def _repository(tree: Path) -> Path:
 def test_every_file_of_a_git_directory_stays_as_it_is(
     repository: Path, open_workspace: Callable[..., Workspace], tmp_path: Path
 ) -> None:
-    # I15, complaint 7.
+    # I15
     git(repository, "worktree", "add", "-q", str(tmp_path / "linked"), "other")
     hook = repository / ".git/hooks/post-checkout"
     hook.write_text("#!/bin/sh\ntouch hook-ran\n")
@@ -124,7 +124,7 @@ def test_every_file_of_a_git_directory_stays_as_it_is(
 def test_nested_repositories_are_ordinary_files_without_their_git(
     repository: Path, open_workspace: Callable[..., Workspace], tmp_path: Path
 ) -> None:
-    # I14, I15, complaint 7.
+    # I14, I15
     inner = repository / "vendor/inner"
     inner.mkdir(parents=True)
     git(inner, "init", "-q")
@@ -167,7 +167,7 @@ def test_a_git_directory_that_was_replaced_is_not_touched_by_going_back(
 def test_a_hostile_repository_executes_nothing_and_leads_nowhere(
     repository: Path, open_workspace: Callable[..., Workspace], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Case 15; I7, I15.
+    # Case 15; I7, I15
     ran = tmp_path / "ran"
     program = tmp_path / "program"
     program.write_text(f"#!/bin/sh\ntouch {ran}\n")
