@@ -271,7 +271,9 @@ class Model(RuleBasedStateMachine):
 
     @rule()
     def collect(self) -> None:
-        self.workspace.gc(grace=0)
+        planned = self.workspace.gc(grace=0, dry_run=True)
+        assert self.workspace.gc(grace=0) == planned._replace(dry_run=False)
+        assert self.workspace.gc(grace=0, dry_run=True)[:2] == (0, 0)
 
     @rule(checkpoint=checkpoints)
     def fork(self, checkpoint: str) -> None:

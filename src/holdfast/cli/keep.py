@@ -112,19 +112,23 @@ def _configure_gc(parser: argparse.ArgumentParser) -> None:
         type=duration,
         help="spare what was needed within this time: 0, 90m, 24h (default: gc.grace)",
     )
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be deleted and written anew")
 
 
 def _gc(console: Console, arguments: argparse.Namespace) -> int:
     from holdfast.engine import encoding
 
     with console.open(freeing=True) as workspace, console.progress() as progress:
-        result = workspace.gc(grace=arguments.grace, progress=progress)
+        result = workspace.gc(grace=arguments.grace, dry_run=arguments.dry_run, progress=progress)
     if console.json:
         console.give(encoding.collected(result))
     else:
+        delete, free, rewrite = (
+            ("Would delete", "free", "rewrite") if result.dry_run else ("Deleted", "freed", "rewrote")
+        )
         console.say(
-            f"Deleted {plural(result.blobs_deleted, 'blob')}, freed {size(result.bytes_freed)}, "
-            f"rewrote {plural(result.packs_rewritten, 'pack')}."
+            f"{delete} {plural(result.blobs_deleted, 'blob')} and {plural(result.packs_deleted, 'pack')}, "
+            f"{rewrite} {plural(result.packs_rewritten, 'pack')}, {free} {size(result.bytes_freed)}."
         )
     return 0
 
@@ -208,6 +212,7 @@ COMMANDS = {
         run=_gc,
         examples=(
             ("holdfast gc", "free what can be freed"),
+            ("holdfast gc --dry-run", "how much that is"),
             ("holdfast gc --grace 0", "at once, without a grace time"),
         ),
         exits=((4, "refused: another collection is running"),),

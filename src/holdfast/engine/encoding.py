@@ -159,11 +159,13 @@ def forgotten(result: Forgotten) -> Json:
 
 
 def collected(result: Collected) -> Json:
-    """What `gc` freed."""
+    """What `gc` freed, or would free."""
     return {
         "blobs_deleted": result.blobs_deleted,
         "bytes_freed": result.bytes_freed,
+        "packs_deleted": result.packs_deleted,
         "packs_rewritten": result.packs_rewritten,
+        "dry_run": result.dry_run,
     }
 
 

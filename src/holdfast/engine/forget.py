@@ -120,7 +120,7 @@ def _way_out(context: Context, reasons: Sequence[Protection]) -> str:
         return f"if you have deleted {names}, `holdfast forget --gone` lets go of it"
     if any(reason.kind == "fork" for reason in reasons):
         return "delete the fork if you do not need it any more; then `holdfast forget --gone` lets go of it"
-    return "take a newer checkpoint in that workspace first"
+    return "take a newer checkpoint first"
 
 
 def _folder(context: Context, workspace: Workspace) -> bytes:

@@ -23,13 +23,19 @@ _LOG = Log(__name__)
 _LARGEST = 12
 
 
-def collect(context: Context, *, grace: float | None = None, progress: Progress | None = None) -> Collected:
+def collect(
+    context: Context, *, grace: float | None = None, dry_run: bool = False, progress: Progress | None = None
+) -> Collected:
     """Delete what nothing has needed for ``grace`` seconds (None: ``gc.grace``), in the whole home.
+
+    With ``dry_run`` only say what that would be.
 
     Interruptible at any point. Raises `LockedError` while another collection or a verification runs.
     """
     seconds = context.settings.gc.grace if grace is None else grace
     collector = context.store.collector()
+    if dry_run:
+        return collector.foresee(seconds, progress=progress)
     return freeing(context, lambda: collector.collect(seconds, progress=progress))
 
 

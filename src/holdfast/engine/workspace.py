@@ -398,13 +398,15 @@ class Workspace:
 
         return forget_gone(self._context, dry_run=dry_run)
 
-    def gc(self, *, grace: float | None = None, progress: Progress | None = None) -> Collected:
+    def gc(
+        self, *, grace: float | None = None, dry_run: bool = False, progress: Progress | None = None
+    ) -> Collected:
         """Delete what nothing has needed for ``grace`` seconds (None: ``gc.grace``). Interruptible at any point
-        (I11).
+        (I11). ``dry_run`` says what would go, and deletes nothing.
         """
         from holdfast.engine.upkeep import collect
 
-        return collect(self._context, grace=grace, progress=progress)
+        return collect(self._context, grace=grace, dry_run=dry_run, progress=progress)
 
     def verify(self, *, read_data: bool = False, progress: Progress | None = None) -> Verified:
         """Prove the store sound, or name what is not; ``read_data`` reads and hashes every stored byte."""

@@ -8,13 +8,14 @@ on: it begins with the tombstones that are left.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from holdfast.model.errors import IntegrityError, NotFoundError, StorageError, room_hint
 from holdfast.model.ids import new_pack_id
 from holdfast.model.log import Log
 from holdfast.store import liveness
 from holdfast.store.codec import Encoded
+from holdfast.store.foresee import foresee
 from holdfast.store.lease import Lease
 from holdfast.store.liveness import HASHES_PER_QUERY, PAGES_PER_STEP, ROWS_PER_STEP, chunks, slots
 from holdfast.store.pack import PackEncoder
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from holdfast.store.liveness import Children
     from holdfast.store.objects import ObjectStore
 
+_T = TypeVar("_T")
 _LOG = Log(__name__)
 
 LEASE = "collection"
@@ -53,7 +55,11 @@ class Collected(NamedTuple):
     """Rows of blobs and pages that nothing needed."""
     bytes_freed: int
     """In the object store; what rewritten packs take is subtracted."""
+    packs_deleted: int
+    """Those in which nothing was needed any more."""
     packs_rewritten: int
+    dry_run: bool = False
+    """True if this is what a collection would do, and nothing was deleted."""
 
 
 class Collector:
@@ -83,7 +89,7 @@ class Collector:
         self._small_steps = small_steps
         self._lease = Lease(catalog.database, catalog.tenant, LEASE, catalog.clock)
         self._progress: Progress | None = None
-        self._rows = self._freed = self._rewritten = 0
+        self._rows = self._freed = self._emptied = self._rewritten = 0
 
     def _divisor(self) -> int:
         return _DIVISOR if self._small_steps() else 1
@@ -104,14 +110,29 @@ class Collector:
         `IntegrityError`, having deleted nothing that a damaged page might name, if a live page cannot be read.
         """
         self._progress = progress
-        self._rows = self._freed = self._rewritten = 0
+        self._rows = self._freed = self._emptied = self._rewritten = 0
         self._lease.acquire()
         try:
             self._collect(int(grace * 1_000_000))
         finally:
             self._progress = None
             self._lease.release()
-        return Collected(self._rows, self._freed, self._rewritten)
+        return Collected(self._rows, self._freed, self._emptied, self._rewritten)
+
+    def foresee(self, grace: float, *, progress: Progress | None = None) -> Collected:
+        """What `collect` would do now. Brings counts up to date, and deletes and writes nothing else."""
+        self._progress = progress
+        try:
+            self._catalog.unpin_expired()
+            self.settle()
+            now = self._catalog.clock.now()
+            died_by = now - int(grace * 1_000_000)
+            with self._database.reading() as session:
+                found = foresee(session, self._tenant, died_by, now, self._ratio)
+            lost = sum(size for orphans in self._old_orphans(died_by) for _, size in orphans)
+        finally:
+            self._progress = None
+        return Collected(found.rows, found.freed + lost, found.packs_deleted, found.packs_rewritten, dry_run=True)
 
     def _collect(self, grace: int) -> None:
         self._bury()
@@ -139,12 +160,13 @@ class Collector:
         """Take away the rows that are dead by ``died_by``; True if more may have become free by that."""
         before = self._rows
         limit = ROWS_PER_STEP // self._divisor()
-        while found := self._when_settled(
-            lambda: liveness.sweep_pages_step(self._database, self._tenant, died_by, limit)
-        ):
-            self._rows += found
-        if found is None:
-            return False
+        more = True
+        while more:
+            found = self._when_settled(lambda: liveness.sweep_pages_step(self._database, self._tenant, died_by, limit))
+            if found is None:
+                return False
+            more = found[0] > 0
+            self._rows += found[1]
         dead = liveness.dead_blobs(self._database, self._tenant, died_by)
         for part in chunks(dead, HASHES_PER_QUERY // self._divisor()):
             removed = self._when_settled(lambda part=part: self._sweep_blobs(part, died_by, now))
@@ -157,7 +179,7 @@ class Collector:
     def _sweep_blobs(self, hashes: Sequence[Hash], died_by: int, now: int) -> int | None:
         return liveness.sweep_blobs_step(self._database, self._tenant, hashes, died_by, now, self._large_key)
 
-    def _when_settled(self, step: Callable[[], int | None]) -> int | None:
+    def _when_settled(self, step: Callable[[], _T | None]) -> _T | None:
         for _ in range(_PATIENCE):
             self._lease.renew()
             if (done := step()) is not None:
@@ -212,10 +234,19 @@ class Collector:
                 for number, key, size in part:
                     if session.run("DELETE FROM packs WHERE number = ?", (number,)):
                         self._condemn(session, key, size)
+                        self._emptied += 1
             self._bury()
 
     def _condemn_orphans(self, older_than: int) -> None:
         """Condemn objects that no row names: of checkpoints that were never committed, or stored twice."""
+        for found in self._old_orphans(older_than):
+            with self._database.writing() as session:
+                for key, size in self._orphans(session, found):
+                    self._condemn(session, key, size)
+            self._bury()
+
+    def _old_orphans(self, older_than: int) -> Iterator[list[tuple[str, int]]]:
+        """Key and size of objects that no row seems to name and none condemns, some at a time."""
         name = self._catalog.name
         for prefix in (f"packs/{name}/", f"checkpoints/{name}/", f"blobs/{name}/"):
             old = ((info.key, info.size) for info in self._objects.list(prefix) if info.modified_at <= older_than)
@@ -223,15 +254,15 @@ class Collector:
                 with self._database.reading() as session:
                     orphans = self._orphans(session, part)
                 if orphans:
-                    with self._database.writing() as session:
-                        for key, size in self._orphans(session, orphans):
-                            self._condemn(session, key, size)
-                    self._bury()
+                    yield orphans
 
     def _orphans(self, session: Session, listed: list[tuple[str, int]]) -> list[tuple[str, int]]:
         keys = [key for key, _ in listed]
         rows = session.all(
-            f"SELECT key FROM packs WHERE tenant = ? AND key IN {slots(len(keys))}", (self._tenant, *keys)
+            f"""SELECT key FROM packs WHERE tenant = ? AND key IN {slots(len(keys))}
+            UNION ALL SELECT key FROM tombstones
+            WHERE tenant = ? AND key IN {slots(len(keys))} AND deleted_at IS NULL""",
+            (self._tenant, *keys, self._tenant, *keys),
         )
         named = {row[0] for row in rows}
         digits = [key.rpartition("/")[2].partition(".")[0] for key in keys if key.startswith("blobs/")]

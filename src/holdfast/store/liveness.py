@@ -165,10 +165,13 @@ def _settle_page(session: Session, tenant: int, page: Hash, below: Sequence[Hash
     )
 
 
-def sweep_pages_step(database: Database, tenant: int, died_by: int, limit: int = ROWS_PER_STEP) -> int | None:
-    """Take away at most ``limit`` pages that died at ``died_by`` or before; how many, or None if not all is settled.
+def sweep_pages_step(
+    database: Database, tenant: int, died_by: int, limit: int = ROWS_PER_STEP
+) -> tuple[int, int] | None:
+    """Take away at most ``limit`` pages that died at ``died_by`` or before; None if not all is settled.
 
-    A page that a delta stands on stays as mere bytes. Objects are left alone: pages lie in packs.
+    How many were looked at, and how many of these taken away: one that a delta stands on stays as mere bytes. Objects
+    are left alone: pages lie in packs.
     """
     with database.writing() as session:
         if pending(session, tenant):
@@ -179,11 +182,11 @@ def sweep_pages_step(database: Database, tenant: int, died_by: int, limit: int =
             (tenant, died_by, limit),
         )
         if not rows:
-            return 0
+            return 0, 0
         kept = [row[0] for row in rows if row[1]]
         session.many("UPDATE blobs SET kind = 2 WHERE tenant = ? AND hash = ?", ((tenant, page) for page in kept))
         _delete(session, tenant, [row for row in rows if not row[1]])
-        return len(rows)
+        return len(rows), len(rows) - len(kept)
 
 
 def dead_blobs(database: Database, tenant: int, died_by: int) -> list[Hash]:

@@ -55,7 +55,7 @@ def objects(home: Path) -> set[Path]:
 def test_at_the_quota_old_checkpoints_make_room(
     open_context: Callable[..., Context], tree: Path, clock: ManualClock
 ) -> None:
-    # Complaint 2. What retention would drop at its next turn goes first.
+    # What retention would drop at its next turn goes first.
     context = open_context(store__max_bytes=200_000)
     for _ in range(30):
         (tree / "f").write_bytes(os.urandom(30_000))
@@ -218,3 +218,26 @@ def test_one_collection_at_a_time(open_context: Callable[..., Context], tree: Pa
 
     collect(context, grace=0, progress=meanwhile)
     assert refused or not stats(context).dead_bytes
+
+
+def test_i11_a_dry_run_of_a_collection_says_what_it_does_and_does_nothing(
+    open_context: Callable[..., Context], tree: Path, home: Path, clock: ManualClock
+) -> None:
+    context = open_context()
+    for number in range(12):
+        (tree / "large").write_bytes(os.urandom(1_500_000))
+        for name in range(40):
+            (tree / f"{name % 7}-{name}").write_bytes(os.urandom(200) + b"%d" % number if name >= number else b"same")
+        take(context, Request())
+        clock.advance(10)
+    (home / "objects/packs/local/11111111111111111111111111111111").write_bytes(b"written, and never committed")
+    for policy in (Policy(keep_last=9), Policy(keep_last=3), Policy(keep_last=1)):
+        forget(context, (), policy=policy)
+        assert collect(context, dry_run=True).blobs_deleted == 0, "the grace time has not passed"
+        before = objects(home)
+        planned = collect(context, grace=0, dry_run=True)
+        assert objects(home) == before
+        assert planned.dry_run
+        assert planned.bytes_freed > 1_500_000
+        assert collect(context, grace=0) == planned._replace(dry_run=False)
+    assert collect(context, grace=0, dry_run=True) == (0, 0, 0, 0, True)

@@ -11,6 +11,7 @@ from holdfast.model.errors import LockedError, StorageError
 from holdfast.model.ids import WorkspaceId, hash_bytes
 from holdfast.store import liveness
 from holdfast.store.catalog import Catalog
+from holdfast.store.collect import Collected
 from holdfast.store.database import SqliteDatabase
 from holdfast.store.local import LocalObjects
 from holdfast.store.open_objects import open_objects
@@ -55,9 +56,9 @@ def listed(store):
 
 
 def test_nothing_to_do(store, saver):
-    assert store.collector().collect(0) == (0, 0, 0)
+    assert store.collector().collect(0) == Collected(0, 0, 0, 0)
     name = saver.save(FILES)
-    assert store.collector().collect(0) == (0, 0, 0)
+    assert store.collector().collect(0) == Collected(0, 0, 0, 0)
     assert load(store, name) == FILES
 
 
@@ -247,7 +248,7 @@ def test_a_mostly_dead_pack_is_rewritten(store, saver):
     assert done.bytes_freed == used - store.catalog.used_bytes() > 100_000
     assert load(store, new) == rest
     assert len(listed(store)) == len(before) - 1, "the first one's pages are gone, its pack is replaced"
-    assert store.collector().collect(0) == (0, 0, 0)
+    assert store.collector().collect(0) == Collected(0, 0, 0, 0)
 
 
 def test_a_pack_of_tiny_blobs_is_not_rewritten_for_ever(store, saver):
