@@ -16,8 +16,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from holdfast.engine.checkpoint import CheckpointResult
     from holdfast.engine.results import (
-        CheckpointResult,
         Details,
         Diff,
         Forgotten,
@@ -97,6 +97,7 @@ __all__ = [
 _ELSEWHERE = {
     "Change": "model.entries",
     "Checkpoint": "model.checkpoint",
+    "CheckpointResult": "engine.checkpoint",
     "Collected": "store.collect",
     "Counts": "model.entries",
     "Entry": "model.entries",
@@ -112,16 +113,14 @@ _ELSEWHERE = {
     "init": "engine.workspace",
     "open": "engine.workspace",
 }
-"""Where a name is that is neither an error nor a result."""
+"""Where a name is that is neither an error nor among the results."""
 
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
-    from importlib import import_module
-
     room = _ELSEWHERE.get(name) or ("model.errors" if name.endswith("Error") else "engine.results")
-    value = globals()[name] = getattr(import_module(f"holdfast.{room}"), name)
+    value = globals()[name] = getattr(__import__(f"holdfast.{room}", fromlist=(name,)), name)
     return value
 
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.files import scout
 from holdfast.files.dirty import Dirty
 from holdfast.files.local import LocalTree
 from holdfast.files.scan import HashSink
@@ -17,7 +21,6 @@ from holdfast.model.ids import Hash, hash_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from holdfast.files.tree import Scan
     from holdfast.model.entries import Entry
@@ -157,11 +160,12 @@ class Model:
         return found
 
 
-@pytest.mark.parametrize("watched", [True, False])
-@pytest.mark.parametrize("seed", range(int(os.environ.get("SCAN_SEEDS", "10"))))
-def test_random_histories(seed: int, watched: bool, tmp_path: Path) -> None:
+SEEDS = range(int(os.environ.get("SCAN_SEEDS", "10")))
+
+
+def histories(seed: int, base: Path, *, watched: bool) -> None:
     rng = random.Random(seed)
-    model = Model(rng, tmp_path, watched=watched)
+    model = Model(rng, base, watched=watched)
     for _ in range(40):
         for _ in range(rng.choice([0, 1, 1, 3, 10])):
             model.change()
@@ -169,3 +173,20 @@ def test_random_histories(seed: int, watched: bool, tmp_path: Path) -> None:
         if rng.random() < 0.15:
             model.tree.save_index()
             model.open()
+
+
+@pytest.mark.parametrize("watched", [True, False])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_histories(seed: int, watched: bool, tmp_path: Path) -> None:
+    histories(seed, tmp_path, watched=watched)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_histories_with_a_scout(seed: int, tmp_path: Path) -> None:
+    # In a process of its own: no scout is sent out by one that has threads, as that of the tests may have.
+    subprocess.run([sys.executable, __file__, str(seed), str(tmp_path)], check=True)
+
+
+if __name__ == "__main__":
+    scout.MIN_FILES = 1
+    histories(int(sys.argv[1]), Path(sys.argv[2]), watched=False)

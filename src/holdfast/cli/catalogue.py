@@ -50,10 +50,8 @@ def names() -> list[str]:
 
 def load(name: str) -> Command:
     """The command called ``name`` (not an alias); imports only the module that holds it. KeyError if there is none."""
-    from importlib import import_module
-
     module = next(group[name][0] for group in COMMANDS.values() if name in group)
-    return import_module(f"holdfast.cli.{module}").COMMANDS[name]
+    return __import__(f"holdfast.cli.{module}", fromlist=("COMMANDS",)).COMMANDS[name]
 
 
 def overview() -> str:

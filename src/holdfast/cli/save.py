@@ -76,8 +76,6 @@ def _configure_checkpoint(parser: argparse.ArgumentParser) -> None:
 
 
 def _checkpoint(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine import encoding
-
     with console.open(strict=True) as workspace:
         warn_if_huge(console, workspace, ask_first=not arguments.yes)
         with console.progress() as progress:
@@ -90,6 +88,8 @@ def _checkpoint(console: Console, arguments: argparse.Namespace) -> int:
                 progress=progress,
             )
     if console.json:
+        from holdfast.engine import encoding
+
         console.give(encoding.checkpoint(result))
         return 0
     made = result.checkpoint

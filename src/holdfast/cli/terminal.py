@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 # C0, DEL and C1 drive terminals; the bidirectional and line-separating characters make text read as what it is not;
 # lone surrogates cannot be written at all.
-_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_UNSAFE = "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 
 _COLOURS = {
     "bold": "1",
@@ -33,7 +33,9 @@ STATUS_COLOURS = {"A": "green", "M": "yellow", "D": "red", "R": "cyan", "T": "ma
 
 def visible(text: str) -> str:
     r"""``text`` on one line; characters that could drive or deceive a terminal become ``\xHH`` of their UTF-8 bytes."""
-    return _UNSAFE.sub(_escape, text)
+    if text.isascii() and text.isprintable():
+        return text  # most is, and then nothing has to be compiled
+    return re.sub(_UNSAFE, _escape, text)
 
 
 def _escape(match: re.Match[str]) -> str:

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Generator
 
-    from holdfast.engine.checkpoint import Request
+    from holdfast.engine.checkpoint import CheckpointResult, Request
     from holdfast.engine.messages import Json
-    from holdfast.engine.results import CheckpointResult, Status
+    from holdfast.engine.results import Status
     from holdfast.model.clock import Clock
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.engine.changes import saved_in
-from holdfast.engine.results import CheckpointResult
 from holdfast.engine.upkeep import make_room
 from holdfast.model.checkpoint import KINDS, Checkpoint, Kind, Provenance
 from holdfast.model.entries import Change, Counts, count_changes
@@ -23,12 +22,26 @@ if TYPE_CHECKING:
 
     from holdfast.engine.context import Context
     from holdfast.files.tree import Scan
+    from holdfast.model.entries import NotCaptured
     from holdfast.model.ids import Hash
     from holdfast.model.sinks import Progress
     from holdfast.store.blob_writer import Written
     from holdfast.store.manifest import Built
 
 _TRIES = 3
+
+
+class CheckpointResult(NamedTuple):
+    """What `checkpoint` did."""
+
+    checkpoint: Checkpoint
+    """The new checkpoint, or the one that already holds this state."""
+    created: bool
+    """False if nothing had changed."""
+    not_captured: Sequence[NotCaptured]
+    elapsed_ms: float
+    labelled: bool = False
+    """True if the checkpoint bears the label that was asked for; False if it has another one, or none was asked for."""
 
 
 class Request(NamedTuple):

@@ -14,8 +14,8 @@ from holdfast.model.paths import display
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from holdfast.engine.checkpoint import CheckpointResult
     from holdfast.engine.results import (
-        CheckpointResult,
         Details,
         Forgotten,
         ForkResult,

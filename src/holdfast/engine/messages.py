@@ -16,8 +16,8 @@ from holdfast.model.paths import display, parse_display
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from holdfast.engine.checkpoint import Request
-    from holdfast.engine.results import CheckpointResult, Status
+    from holdfast.engine.checkpoint import CheckpointResult, Request
+    from holdfast.engine.results import Status
     from holdfast.model.checkpoint import Checkpoint
     from holdfast.model.entries import Entry, NotCaptured
 
@@ -164,7 +164,7 @@ def pack_result(result: CheckpointResult) -> Json:
 
 def unpack_result(value: Json) -> CheckpointResult:
     """The inverse of `pack_result`; raises `FormatError`."""
-    from holdfast.engine.results import CheckpointResult
+    from holdfast.engine.checkpoint import CheckpointResult
 
     return _unpacked(
         lambda: CheckpointResult(

@@ -10,7 +10,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from holdfast.engine import identity
-from holdfast.engine import journal as journals
 from holdfast.engine.context import Context
 from holdfast.engine.folder import INDEX
 from holdfast.engine.home import default_home, make_private
@@ -225,6 +224,8 @@ class Opener:
 
     def _is_half_done(self, forked: Workspace) -> bool:
         """True if the fork is without its first checkpoint, or was killed between that and its end."""
+        from holdfast.engine import journal as journals
+
         journal = journals.read(self._folder(forked))
         return self.store().catalog.cursor(forked.id).head is None if journal is None else journal.operation == "fork"
 

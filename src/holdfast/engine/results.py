@@ -13,19 +13,6 @@ if TYPE_CHECKING:
     from holdfast.store.records import HistoryEvent
 
 
-class CheckpointResult(NamedTuple):
-    """What `checkpoint` did."""
-
-    checkpoint: Checkpoint
-    """The new checkpoint, or the one that already holds this state."""
-    created: bool
-    """False if nothing had changed."""
-    not_captured: Sequence[NotCaptured]
-    elapsed_ms: float
-    labelled: bool = False
-    """True if the checkpoint bears the label that was asked for; False if it has another one, or none was asked for."""
-
-
 class Status(NamedTuple):
     """How the tree differs from the checkpoint that it stands on."""
 

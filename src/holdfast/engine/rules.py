@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast.files.gitconfig import MAX_RULES_BYTES
 from holdfast.files.ignore import CHECKPOINTIGNORE, GITIGNORE, UNKNOWN_FINGERPRINT, DirectoryRules
-from holdfast.files.patterns import MAX_RULES_BYTES
 from holdfast.store import manifest
 
 if TYPE_CHECKING:

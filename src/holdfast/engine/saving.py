@@ -18,9 +18,9 @@ from holdfast.model.log import Log
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.engine.checkpoint import Request
+    from holdfast.engine.checkpoint import CheckpointResult, Request
     from holdfast.engine.context import Context
-    from holdfast.engine.results import CheckpointResult, Status
+    from holdfast.engine.results import Status
     from holdfast.files.dirty import DirtySource
     from holdfast.files.watch import Watcher
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, cast
 
 from holdfast.model.config import KEYS, Settings
 from holdfast.model.errors import ConfigError
-from holdfast.model.layers import Layer, resolve
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
@@ -42,13 +41,20 @@ def load_settings(
     is not there says nothing. The workspace's file is not trusted: no link is followed to it, and there are keys that
     it may not set. Raises `ConfigError` that names the place, the key and the reason.
     """
-    layers = [Layer("the command line", _from_flags(flags)), Layer("the environment", _from_environment(environ))]
+    places: list[tuple[str, Mapping[str, object], bool]] = [
+        ("the command line", _from_flags(flags), False),
+        ("the environment", _from_environment(environ), False),
+    ]
     if root is not None:
         path = root + b"/" + WORKSPACE_FILE
-        layers += _parsed(path, _read(path, foreign=True) if instead is None else instead, foreign=True)
+        places += _parsed(path, _read(path, foreign=True) if instead is None else instead, foreign=True)
     path = home + b"/" + HOME_FILE
-    layers += _parsed(path, _read(path, foreign=False), foreign=False)
-    return resolve(layers)
+    places += _parsed(path, _read(path, foreign=False), foreign=False)
+    if not any(values for _, values, _ in places):
+        return Settings()
+    from holdfast.model.layers import Layer, resolve
+
+    return resolve([Layer(*place) for place in places])
 
 
 def _from_flags(flags: Mapping[str, object]) -> dict[str, dict[str, object]]:
@@ -83,14 +89,14 @@ def _from_text(name: str, text: str) -> object:
     return text
 
 
-def _parsed(path: bytes, data: bytes | None, *, foreign: bool) -> list[Layer]:
+def _parsed(path: bytes, data: bytes | None, *, foreign: bool) -> list[tuple[str, dict[str, object], bool]]:
     if data is None:
         return []
     import tomllib
 
     origin = display(path)
     try:
-        return [Layer(origin, cast("dict[str, object]", tomllib.loads(data.decode())), foreign)]
+        return [(origin, cast("dict[str, object]", tomllib.loads(data.decode())), foreign)]
     except (ValueError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise ConfigError(f"{origin}: it is not TOML: {reason[:200]}") from None

@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from holdfast.engine import messages
-from holdfast.engine.checkpoint import Request
+from holdfast.engine.checkpoint import CheckpointResult, Request
 from holdfast.engine.listening import Client, Limits, Listener, claim
 from holdfast.engine.schedule import Pace, Scheduler
 from holdfast.files.dirty import Dirty
@@ -28,7 +28,7 @@ from holdfast.model.paths import display
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from holdfast.engine.results import CheckpointResult, Status
+    from holdfast.engine.results import Status
     from holdfast.files.dirty import DirtySource
     from holdfast.files.watch import Backend, Watcher
     from holdfast.model.clock import Clock

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 
     from holdfast.engine.beside import Beside
+    from holdfast.engine.checkpoint import CheckpointResult
     from holdfast.engine.context import Context
     from holdfast.engine.diff import Contents
     from holdfast.engine.journal import Journal
     from holdfast.engine.results import (
-        CheckpointResult,
         Details,
         Diff,
         Forgotten,

@@ -16,8 +16,12 @@ from holdfast.model.paths import display
 _EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
 _MAX_CONFIG_BYTES = 1 << 20
 _MAX_INCLUDES = 10
-_SECTION = re.compile(rb"\s*\[\s*([-.A-Za-z0-9]+)\s*(\"(?:[^\"\\]|\\.)*\")?\s*\]")
-_VARIABLE = re.compile(rb"\s*([A-Za-z][-A-Za-z0-9]*)\s*=\s*")
+MAX_RULES_BYTES = 1 << 20
+"""What is read of a rule file; an absurdly large one is cut at the last whole line before this."""
+
+# Compiled, and kept by `re`, when there is a file to read.
+_SECTION = rb"\s*\[\s*([-.A-Za-z0-9]+)\s*(\"(?:[^\"\\]|\\.)*\")?\s*\]"
+_VARIABLE = rb"\s*([A-Za-z][-A-Za-z0-9]*)\s*=\s*"
 _ESCAPES = {0x6E: b"\n", 0x74: b"\t", 0x62: b"\b"}
 
 
@@ -111,11 +115,11 @@ def _excludes_file(path: bytes, home: bytes | None, value: bytes | None, include
         return value
     section = b""
     for line in text.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\\\n", b"").split(b"\n"):
-        header = _SECTION.match(line)
+        header = re.match(_SECTION, line)
         if header is not None:
             section = header[1].lower() if header[2] is None else b""
             line = line[header.end() :]
-        variable = _VARIABLE.match(line)
+        variable = re.match(_VARIABLE, line)
         if variable is None:
             continue
         key = (section, variable[1].lower())

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 
 from blake3 import blake3
 
-from holdfast.files.gitconfig import User, find_repository, global_excludes, read_bounded
-from holdfast.files.matching import Rules
-from holdfast.files.patterns import MAX_RULES_BYTES, parse_rules
+from holdfast.files.gitconfig import MAX_RULES_BYTES, User, find_repository, global_excludes, read_bounded
 from holdfast.model.errors import StorageError
 from holdfast.model.paths import TEMPORARY_PREFIX, display
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from holdfast.files.matching import Rules
 
 GITIGNORE = b".gitignore"
 CHECKPOINTIGNORE = b".checkpointignore"
@@ -64,7 +64,27 @@ _ALWAYS_NAMES = frozenset((b".git", b".holdfast"))
 _ALWAYS_SUFFIXES = (b".sock", b".pid")
 _FORMAT = b"holdfast-ignore-1"
 
-_Layer = tuple[Rules, int, bytes]
+
+class _RuleFile:
+    """The rules of a file with one content, parsed when they are first asked: in an unchanged tree they never are."""
+
+    __slots__ = ("_content", "_rules")
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        self._rules: Rules | None = None
+
+    def verdict(self, path: bytes, name: bytes, is_directory: bool) -> bool | None:
+        """See `Rules.verdict`."""
+        if self._rules is None:
+            from holdfast.files.matching import Rules
+            from holdfast.files.patterns import parse_rules
+
+            self._rules = Rules(parse_rules(self._content))
+        return self._rules.verdict(path, name, is_directory)
+
+
+_Layer = tuple[_RuleFile, int, bytes]
 """Rules, how much of a path lies above their directory, and what stands before it if that is outside the workspace."""
 
 
@@ -74,7 +94,7 @@ class DirectoryRules:
     __slots__ = ("_cache", "_git", "_own", "fingerprint")
 
     def __init__(
-        self, fingerprint: bytes, git: tuple[_Layer, ...], own: tuple[_Layer, ...], cache: dict[bytes, Rules]
+        self, fingerprint: bytes, git: tuple[_Layer, ...], own: tuple[_Layer, ...], cache: dict[bytes, _RuleFile]
     ) -> None:
         self.fingerprint = fingerprint
         """Decisions made under equal fingerprints, about the same path, are equal. `FINGERPRINT_BYTES` long."""
@@ -134,7 +154,7 @@ class IgnoreSources:
         self._root = root
         self._user = User() if user is None else user
         self._exclude = "\n".join(exclude).encode("utf-8", "surrogateescape")
-        self._cache: dict[bytes, Rules] = {}
+        self._cache: dict[bytes, _RuleFile] = {}
         self._last: DirectoryRules | None = None
 
     def outer(self) -> DirectoryRules:
@@ -198,11 +218,11 @@ class IgnoreSources:
         return tuple(layers)
 
 
-def _rules(cache: dict[bytes, Rules], content: bytes) -> Rules:
+def _rules(cache: dict[bytes, _RuleFile], content: bytes) -> _RuleFile:
     """The rules of a file with this content; trees hold many equal ones."""
     rules = cache.get(content)
     if rules is None:
-        rules = cache[content] = Rules(parse_rules(content))
+        rules = cache[content] = _RuleFile(content)
     return rules
 
 

@@ -73,6 +73,12 @@ class Directory:
         self.key = key
         self.values = values
 
+    def directories(self) -> list[bytes]:
+        """The names of the directories in it that are not ignored."""
+        start = self.key.index(b"\0", FINGERPRINT_BYTES) + 1
+        names = self.key[start : self.key.index(b"\0", start)]
+        return names.split(b"/") if names else []
+
     def ignored(self) -> tuple[bytes, bytes]:
         """The names of the ignored files and of the ignored directories, joined by ``/``."""
         inside = self.key.index(b"\0", self.key.index(b"\0", FINGERPRINT_BYTES) + 1) + 1

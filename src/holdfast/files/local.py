@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from holdfast.files.estimate import Estimate
     from holdfast.files.exclusion import ExcludedDirectories
     from holdfast.files.gitconfig import User
-    from holdfast.files.ignore import DirectoryRules
     from holdfast.files.index import Known, Signature
     from holdfast.files.tree import Applied, Cleaned, Lookup, Saved
     from holdfast.model.entries import Change
@@ -138,7 +137,8 @@ class LocalTree:
                     self._excluded.refresh()
             scanner = self._scanner(sink, trust, lookup, saved, progress)
             if whole:
-                self._scan_all(scanner, fd, outer)
+                index.close()
+                scanner.walk_all(fd, outer)
             else:
                 self._scan_some(scanner, fd, trust)
         except OSError as error:
@@ -186,12 +186,6 @@ class LocalTree:
             saved=saved,
             progress=progress,
         )
-
-    def _scan_all(self, scanner: Scanner, fd: int, outer: DirectoryRules) -> None:
-        self.index.close()
-        scanner.walk(fd, b"", os.dup(fd), outer)
-        for path in set(self.index.directories).difference(scanner.visited):
-            scanner.forget(path)
 
     def _scan_some(self, scanner: Scanner, fd: int, trust: Trust) -> None:
         """Look at what may have changed: known files, directories with others in them, dirty directories whole."""

@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-MAX_RULES_BYTES = 1 << 20
-"""What is read of a rule file; an absurdly large one is cut at the last whole line before this."""
+from holdfast.files.gitconfig import MAX_RULES_BYTES
 
 SLASH = ord("/")
 ONE: Final = "?"

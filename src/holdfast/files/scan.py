@@ -27,6 +27,7 @@ from holdfast.files.index import (
     numbers,
 )
 from holdfast.files.listing import Listing, encode
+from holdfast.files.scout import send
 from holdfast.model.errors import StorageError
 from holdfast.model.ids import HASH_BYTES, Hash, Hasher, hash_bytes
 from holdfast.model.paths import MAX_PATH_BYTES
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from holdfast.files.knowledge import Findings, Trust
+    from holdfast.files.scout import Scout
     from holdfast.files.tree import Lookup, Saved
     from holdfast.model.entries import Entry
     from holdfast.model.sinks import BlobSink, Progress
@@ -100,8 +102,22 @@ class Scanner:
         self._lookup = lookup
         self._saved = saved
         self._progress = progress
+        self._scout: Scout | None = None
         self._seen = 0
         self._reported = 0
+
+    def walk_all(self, root_fd: int, outer: DirectoryRules) -> None:
+        """Bring everything up to date; ``outer`` are the rules that hold above the root."""
+        if self._trust.everywhere:
+            self._scout = send(self._index, root_fd, outer, self._open_quietly, self._compare_quietly)
+        try:
+            self.walk(root_fd, b"", os.dup(root_fd), outer)
+        finally:
+            if self._scout is not None:
+                self._scout.recall()
+                self._scout = None
+        for path in set(self._index.directories).difference(self.visited):
+            self.forget(path)
 
     def walk(self, root_fd: int, path: bytes, fd: int, above: DirectoryRules, *, recursive: bool = True) -> None:
         """Bring the directory ``path``, open as ``fd``, up to date, and those below it: all, or the unknown ones.
@@ -122,6 +138,11 @@ class Scanner:
                         os.close(descriptors.pop(at))
                     continue
                 inner = at + b"/" + name if at else name
+                if self._scout is not None and self._scout.has_seen(inner):
+                    seen = self._seen_by_scout(inner, rules)
+                    if seen is not None:
+                        frames.append((inner, rules, iter(seen)))
+                        continue
                 inner_fd = self._open(root_fd, at, inner, name, descriptors)
                 if inner_fd < 0:
                     continue
@@ -136,6 +157,35 @@ class Scanner:
         finally:
             for open_fd in descriptors.values():
                 os.close(open_fd)
+
+    def _seen_by_scout(self, path: bytes, rules: DirectoryRules) -> list[bytes] | None:
+        """The names of the directories in one that the scout has found unchanged under these ``rules``, those of its
+        parent; None if it has rules of its own, which whatever is below must be given.
+        """
+        record = self._index.directories[path]
+        if GITIGNORE in record.key or CHECKPOINTIGNORE in record.key or not record.key.startswith(rules.fingerprint):
+            return None
+        self.visited.add(path)
+        self._count(len(record.values) // (HASH_BYTES + 1))
+        return record.directories()
+
+    def _open_quietly(self, above: int, path: bytes) -> int:
+        """See `holdfast.files.scout.Open`. The root is opened anew: a copied descriptor would share its place in it."""
+        if path in self._never_paths or len(path) > MAX_PATH_BYTES:
+            return -1
+        try:
+            fd = os.open(path.rpartition(b"/")[2] or b".", DIRECTORY, dir_fd=above)
+        except OSError:
+            return -1
+        if path and self._is_ours(fd):
+            os.close(fd)
+            return -1
+        return fd
+
+    def _compare_quietly(self, fd: int, path: bytes, above: DirectoryRules) -> tuple[bool, DirectoryRules, list[bytes]]:
+        """See `holdfast.files.scout.Look`."""
+        listing, rules, unchanged = self._list_known(fd, path, above, self._index.directories[path])
+        return unchanged, rules, listing.directories()
 
     def _open(self, root_fd: int, at: bytes, inner: bytes, name: bytes, descriptors: dict[bytes, int]) -> int:
         """The descriptor of the directory ``inner``; -1 if it is not to be walked, which is then written down."""
@@ -154,13 +204,18 @@ class Scanner:
         except OSError as error:
             self.lose(inner, error)
             return -1
-        if self._never:
-            about = os.fstat(fd)
-            if (about.st_dev, about.st_ino) in self._never:
-                os.close(fd)
-                self.forget(inner)
-                return -1
+        if self._is_ours(fd):
+            os.close(fd)
+            self.forget(inner)
+            return -1
         return fd
+
+    def _is_ours(self, fd: int) -> bool:
+        """True if the open directory is one of those that no checkpoint holds (I14)."""
+        if not self._never:
+            return False
+        about = os.fstat(fd)
+        return (about.st_dev, about.st_ino) in self._never
 
     def lose(self, path: bytes, error: OSError) -> None:
         """Write down that the directory ``path`` could not be opened or listed, and keep what was saved below it."""
@@ -258,26 +313,20 @@ class Scanner:
         moment = time.time_ns()
         listing = None
         if record is not None:
-            listing = Listing(record)
             try:
-                listing.fill(fd)
+                listing, rules, unchanged = self._list_known(fd, path, above, record)
             except OSError as error:
                 self.lose(path, error)
                 return above, []
-            rules = self._rules(fd, path, above, listing.has(_GITIGNORE), listing.has(_CHECKPOINTIGNORE))
-            key = listing.key(rules.fingerprint)
-            if (
-                key == record.key
-                and not record.values[0]
-                and self._trust.everywhere
-                and path not in self._trust.suspects
-            ):
+            self._note_rules(path, rules, above)
+            if unchanged:
                 self._count(len(listing.names))
                 return rules, self._onward(path, listing, recursive)
             if not record.key.startswith(rules.fingerprint):
                 listing, recursive = None, True  # decided under other rules
         else:
-            rules = self._rules(fd, path, above, True, True)
+            rules = _rules(fd, path, above, True, True)
+            self._note_rules(path, rules, above)
         old = None if record is None else Columns(record)
         try:
             if listing is None:
@@ -302,15 +351,28 @@ class Scanner:
         known = self._index.directories
         return [name for name in names if (path + b"/" + name if path else name) not in known]
 
-    def _rules(self, fd: int, path: bytes, above: DirectoryRules, git: bool, own: bool) -> DirectoryRules:
-        gitignore = read_rule_file(fd, GITIGNORE) if git else None
-        checkpointignore = read_rule_file(fd, CHECKPOINTIGNORE) if own else None
-        rules = above.below(path, gitignore, checkpointignore) if path else above.at_root(gitignore, checkpointignore)
+    def _list_known(
+        self, fd: int, path: bytes, above: DirectoryRules, record: Directory
+    ) -> tuple[Listing, DirectoryRules, bool]:
+        """What the directory holds, the rules in force there, and whether it is as its ``record`` has it. Changes
+        nothing; raises `OSError`.
+        """
+        listing = Listing(record)
+        listing.fill(fd)
+        rules = _rules(fd, path, above, listing.has(_GITIGNORE), listing.has(_CHECKPOINTIGNORE))
+        unchanged = (
+            listing.key(rules.fingerprint) == record.key
+            and not record.values[0]
+            and self._trust.everywhere
+            and path not in self._trust.suspects
+        )
+        return listing, rules, unchanged
+
+    def _note_rules(self, path: bytes, rules: DirectoryRules, above: DirectoryRules) -> None:
         if rules is not above:
             self._findings.rules[path] = rules
         else:
             self._findings.rules.pop(path, None)
-        return rules
 
     def _compare(
         self,
@@ -421,6 +483,13 @@ class Scanner:
 def _unseen(entry: Entry) -> Signature:
     """A signature for an ``entry`` of something that was not looked at: that of no file."""
     return Signature(0, 0, entry.size, 0, entry.mode)
+
+
+def _rules(fd: int, path: bytes, above: DirectoryRules, git: bool, own: bool) -> DirectoryRules:
+    """The rules in force in a directory, with its own rule files, where it has them."""
+    gitignore = read_rule_file(fd, GITIGNORE) if git else None
+    checkpointignore = read_rule_file(fd, CHECKPOINTIGNORE) if own else None
+    return above.below(path, gitignore, checkpointignore) if path else above.at_root(gitignore, checkpointignore)
 
 
 def open_directory(root_fd: int, path: bytes) -> int:

@@ -16,7 +16,7 @@ _NEVER_STORED = frozenset((b".git", b".holdfast"))
 TEMPORARY_PREFIX = b".holdfast.tmp-"
 """Names of the files that a restore writes before it renames them into place; never captured, removed by recovery."""
 
-_ESCAPE = re.compile(r"\\(?:\\|x([0-9a-f]{2}))")
+_ESCAPE = r"\\(?:\\|x([0-9a-f]{2}))"
 
 
 def check_path(path: bytes) -> bytes:
@@ -50,7 +50,7 @@ def parse_display(text: str) -> bytes:
     at = 0
     while (back := text.find("\\", at)) >= 0:
         out += text[at:back].encode("utf-8", "surrogateescape")
-        match = _ESCAPE.match(text, back)
+        match = re.compile(_ESCAPE).match(text, back)
         if match is None:
             raise UsageError(f"bad escape in path {text!r} at character {back}")
         out += bytes.fromhex(match[1]) if match[1] else b"\\"

@@ -12,13 +12,14 @@ TEMPORARY = "tmp"
 """No key begins with this part: a local store keeps what is not finished there."""
 
 _PART = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}"
-_KEY = re.compile(rf"(?!{TEMPORARY}(?:/|\Z)){_PART}(?:/{_PART})*\Z")
-_PREFIX = re.compile(rf"(?!{TEMPORARY}/)(?:{_PART}/)*(?:{_PART})?\Z")
+_KEY = rf"(?!{TEMPORARY}(?:/|\Z)){_PART}(?:/{_PART})*\Z"
+_PREFIX = rf"(?!{TEMPORARY}/)(?:{_PART}/)*(?:{_PART})?\Z"
+# Compiled, and kept by `re`, when they are first needed: looking at a store does not.
 
 
 def is_key(key: str) -> bool:
     """True if ``key`` may name an object; see `check_key`."""
-    return len(key) <= MAX_KEY_BYTES and _KEY.match(key) is not None
+    return len(key) <= MAX_KEY_BYTES and re.match(_KEY, key) is not None
 
 
 def check_key(key: str) -> str:
@@ -37,7 +38,7 @@ def check_prefix(prefix: str) -> tuple[str, str]:
 
     Raises `UsageError` if no key can begin with it.
     """
-    if len(prefix) > MAX_KEY_BYTES or not _PREFIX.match(prefix):
+    if len(prefix) > MAX_KEY_BYTES or not re.match(_PREFIX, prefix):
         raise UsageError(f"refused object prefix {prefix[:80]!r}: no key begins with it")
     directory, slash, rest = prefix.rpartition("/")
     return directory + slash, rest

@@ -22,11 +22,11 @@ import pytest
 import holdfast
 from holdfast.engine import messages
 from holdfast.engine.beside import Beside, connect
-from holdfast.engine.checkpoint import Request
+from holdfast.engine.checkpoint import CheckpointResult, Request
 from holdfast.engine.detaching import LOG, start_detached
 from holdfast.engine.folder import WATCH_LOCK, WATCH_SOCKET
 from holdfast.engine.listening import Limits, claim
-from holdfast.engine.results import CheckpointResult, Status
+from holdfast.engine.results import Status
 from holdfast.engine.schedule import Pace
 from holdfast.engine.watching import Service, Setup, watch
 from holdfast.files.watch import open_watcher

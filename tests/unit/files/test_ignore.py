@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.files.gitconfig import User, find_repository, global_excludes
+from holdfast.files.gitconfig import MAX_RULES_BYTES, User, find_repository, global_excludes
 from holdfast.files.ignore import (
     DEFAULT_CHECKPOINTIGNORE,
     DirectoryRules,
@@ -19,7 +19,7 @@ from holdfast.files.ignore import (
 )
 from holdfast.files.local import LocalTree
 from holdfast.files.matching import Rules
-from holdfast.files.patterns import MAX_RULES_BYTES, parse_rules
+from holdfast.files.patterns import parse_rules
 from holdfast.files.scan import HashSink
 
 if TYPE_CHECKING:

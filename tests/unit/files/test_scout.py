@@ -1,0 +1,155 @@
+"""The second process of a scan: what it may vouch for, and that the scan is right whatever becomes of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SCRIPT = """
+import os, signal, sys
+from holdfast.files import scan, scout
+from holdfast.files.local import LocalTree
+from holdfast.files.scan import HashSink, Scanner
+
+root = os.fsencode(sys.argv[1])
+scout.MIN_FILES = 1
+tree = LocalTree(root)
+tree.scan(HashSink())
+while tree.scan(HashSink()).files_read:  # until nothing is racy any more
+    pass
+
+def finished(*arguments):
+    "Lets the scout come to its end before the scanner begins."
+    sent = real_send(*arguments)
+    if sent is not None:
+        os.waitid(os.P_PID, sent._process, os.WEXITED | os.WNOWAIT)
+        all_sent.append(sent)
+    return sent
+
+real_send = scan.send
+scan.send = finished
+all_sent = []
+looked = []
+real = Scanner._list_known
+def list_known(self, fd, path, above, record):
+    looked.append(path)
+    return real(self, fd, path, above, record)
+Scanner._list_known = list_known
+
+def check(expected_looks=None):
+    looked.clear()
+    before = len(all_sent)
+    found = tree.scan(HashSink())
+    assert len(all_sent) > before
+    if expected_looks is not None:
+        assert sorted(looked) == sorted(expected_looks), looked
+    assert found.changes == LocalTree(root).scan(HashSink()).changes
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    path = tmp_path / "tree"
+    for inner in ("a/deep/er", "b", "c/rules/below", "d"):
+        (path / inner).mkdir(parents=True)
+        (path / inner / "file").write_bytes(inner.encode())
+    (path / "c/rules/.gitignore").write_bytes(b"ignored\n")
+    return path
+
+
+def run(root: Path, steps: str) -> None:
+    """Run ``steps`` after `SCRIPT`, in a process without threads."""
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("needs two processors, as a scout does")
+    subprocess.run([sys.executable, "-c", SCRIPT + steps, str(root)], check=True)
+
+
+def test_what_the_scout_has_seen_unchanged_is_not_looked_at_again(root: Path) -> None:
+    # But for the root, with which the scanner begins, and what has rules of its own.
+    run(root, 'check([b"", b"c/rules"])')
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        'open(root + b"/a/deep/file", "w").close()',
+        'open(root + b"/b/file", "w").close()',
+        'os.unlink(root + b"/b/file")',
+        'os.rename(root + b"/d", root + b"/a/deep/d")',
+        'open(root + b"/a/.gitignore", "w").write("file\\n")',
+        'open(root + b"/c/rules/.gitignore", "w").write("file\\n")',
+        'os.unlink(root + b"/c/rules/.gitignore")',
+        'os.mkfifo(root + b"/d/fifo")',
+        'os.rename(root + b"/a", root + b"/../away"); os.symlink("../away", root + b"/a")',
+    ],
+)
+def test_changes_are_found(root: Path, change: str) -> None:
+    run(root, f"{change}\ncheck()\ncheck()")
+
+
+def test_rules_that_change_under_way_are_obeyed_below(root: Path) -> None:
+    """The scout has seen the directories below as they were under the rules before."""
+    run(
+        root,
+        """
+def changing(*arguments):
+    sent = finished(*arguments)
+    with open(root + b"/.gitignore", "w") as file:
+        file.write("file\\n")
+    return sent
+scan.send = changing
+assert sorted(tree.scan(HashSink()).changes) == [b".gitignore", b"c/rules/.gitignore"]
+scan.send = finished
+check()
+""",
+    )
+
+
+def test_a_scout_that_was_killed_costs_time_and_nothing_else(root: Path) -> None:
+    run(
+        root,
+        """
+def killed(*arguments):
+    sent = real_send(*arguments)
+    if sent is not None:
+        os.kill(sent._process, signal.SIGKILL)
+        os.waitpid(sent._process, 0)
+        all_sent.append(sent)
+    return sent
+scan.send = killed
+open(root + b"/b/new", "w").close()
+check()
+""",
+    )
+
+
+def test_a_process_with_threads_sends_no_scout(root: Path) -> None:
+    from holdfast.files import scout
+    from holdfast.files.ignore import IgnoreSources
+    from holdfast.files.local import LocalTree
+    from holdfast.files.scan import HashSink
+
+    tree = LocalTree(bytes(root))
+    tree.scan(HashSink())
+    release = threading.Event()
+    thread = threading.Thread(target=release.wait)
+    thread.start()
+    try:
+        before = scout.MIN_FILES
+        scout.MIN_FILES = 1
+        try:
+            outer = IgnoreSources(bytes(root)).outer()
+            assert scout.send(tree.index, -1, outer, lambda *_: -1, lambda *_: (False, outer, ())) is None
+        finally:
+            scout.MIN_FILES = before
+    finally:
+        release.set()
+        thread.join()
