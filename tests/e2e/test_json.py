@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.cli import catalogue
-from holdfast.cli.command import build_parser
 from holdfast.model.paths import parse_display
 
 if TYPE_CHECKING:
     from e2e.conftest import Cli
 
-DOCS = Path(__file__).parents[2] / "docs"
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z\Z")
 ID = re.compile(r"[0-9a-f]{24}\Z")
 COUNTS = {"added": 1, "modified": 0, "deleted": 0}
@@ -196,13 +192,3 @@ def test_errors(bare: Cli) -> None:
     assert bare("show", "--json", code=3).error["code"] == "not_found"
     assert bare("show", "ffff", "--json", code=3).error["code"] == "not_found"
     assert bare("checkpoint", "-m", "@x", "--json", code=2).error["code"] == "usage"
-
-
-def test_every_command_and_option_is_documented() -> None:
-    commands, fields = (DOCS / "commands.md").read_text(), (DOCS / "json.md").read_text()
-    for name in catalogue.names():
-        assert re.search(rf"^###.*`{name}\b", commands, re.MULTILINE), name
-        assert re.search(rf"^###.*\b{name}\b", fields, re.MULTILINE), name
-        for action in build_parser(name, catalogue.load(name))._actions:
-            for option in action.option_strings:
-                assert option in ("-h", "--help") or f"`{option}" in commands, (name, option)

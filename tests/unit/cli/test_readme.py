@@ -30,12 +30,3 @@ def test_the_commands_of_the_readme_can_be_parsed(line: str) -> None:
 def test_the_readme_shows_commands() -> None:
     assert len(SHOWN) > 10
     assert ONE_LINERS[0] == "pip install ."
-
-
-@pytest.mark.parametrize(
-    "page", ["CONTRIBUTING.md", "docs/api.md", "docs/commands.md", "docs/json.md", "docs/watch.md"]
-)
-def test_links_to_pages_and_files_lead_somewhere(page: str) -> None:
-    file = Path(__file__).parents[3] / page
-    links = re.findall(r"\]\((?!https?:)([^)#]+)\)", file.read_text())
-    assert [link for link in links if not (file.parent / link).exists()] == []

@@ -1,0 +1,57 @@
+"""Every command and option that there is, is documented, and every one that is documented is there."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+
+import pytest
+
+from holdfast.cli import catalogue
+from holdfast.cli.command import add_global_options, build_parser
+
+DOCS = Path(__file__).parents[3] / "docs"
+SECTIONS = re.split(r"^#{2,3} ", (DOCS / "commands.md").read_text(), flags=re.MULTILINE)
+
+
+def options(parser: argparse.ArgumentParser) -> set[str]:
+    return {option for action in parser._actions for option in action.option_strings} - {"-h", "--help"}
+
+
+def common() -> set[str]:
+    parser = argparse.ArgumentParser()
+    add_global_options(parser)
+    return options(parser)
+
+
+def section(name: str) -> str:
+    """What is said of one command; of two that share a section, what is said of both."""
+    return next(text for text in SECTIONS if re.search(rf"`{name}\b", text.partition("\n")[0]))
+
+
+def mentioned(text: str) -> set[str]:
+    return set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", "".join(re.findall(r"`[^`]+`", text))))
+
+
+@pytest.mark.parametrize("name", catalogue.names())
+def test_a_command_has_exactly_the_options_that_are_documented(name: str) -> None:
+    own = options(build_parser(name, catalogue.load(name))) - common()
+    said = mentioned(section(name))
+    assert said - common() == own
+
+
+def test_the_common_options_are_documented() -> None:
+    assert common() <= mentioned(next(text for text in SECTIONS if text.startswith("Common to all")))
+
+
+def test_no_command_is_documented_that_does_not_exist() -> None:
+    titles = [text.partition("\n")[0] for text in SECTIONS]
+    shown = [name for title in titles for name in re.findall(r"`([a-z]+)", title)]
+    assert sorted(shown) == sorted([*catalogue.names(), *catalogue.ALIASES])
+
+
+def test_every_command_has_fields_that_are_documented() -> None:
+    fields = (DOCS / "json.md").read_text()
+    for name in catalogue.names():
+        assert re.search(rf"^###.*\b{name}\b", fields, re.MULTILINE), name
