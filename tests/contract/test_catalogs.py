@@ -14,7 +14,7 @@ from holdfast.store.open_objects import open_objects
 from holdfast.store.schema import APPLICATION_ID, MIGRATIONS
 from holdfast.store.store import Store
 from holdfast.testing.catalog_contract import CatalogContract
-from holdfast.testing.saving import Saver, load
+from holdfast.testing.dict_saver import Saver, load
 
 FILES = {b"a": b"one", b"b/c": b"two", b"b/d": b"three", b"large": b"x" * ((1 << 20) + 1)}
 

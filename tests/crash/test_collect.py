@@ -25,7 +25,7 @@ from holdfast.store.local import LocalObjects
 from holdfast.store.schema import APPLICATION_ID, MIGRATIONS
 from holdfast.store.store import Store
 from holdfast.testing.clocks import ManualClock
-from holdfast.testing.saving import Saver, load
+from holdfast.testing.dict_saver import Saver, load
 
 if TYPE_CHECKING:
     from holdfast.store.database import Database

@@ -9,20 +9,19 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 
 from holdfast.engine.bundle_check import Checker, Spool
 from holdfast.engine.bundle_format import BundleReader, BundleWriter, Head, Large, Record
-from holdfast.engine.upkeep import make_room
+from holdfast.engine.upkeep import make_room, make_room_for
 from holdfast.model.checkpoint import Checkpoint, Provenance
 from holdfast.model.entries import Counts, Entry, NotCaptured, count_changes
 from holdfast.model.errors import (
     IntegrityError,
     NotFoundError,
-    QuotaError,
     RefusedError,
     StorageError,
     UsageError,
 )
 from holdfast.model.ids import CheckpointId, Hash, new_pack_id
 from holdfast.model.paths import TEMPORARY_PREFIX, display
-from holdfast.model.sinks import SMALL_BLOB_BYTES
+from holdfast.model.sinks import SMALL_BLOB_BYTES, whole
 from holdfast.store.pages import Leaf, decode_known_page
 from holdfast.store.records import VanishedError
 
@@ -144,7 +143,7 @@ def _page_data(context: Context, names: Sequence[Hash]) -> Iterator[tuple[Hash, 
 def _content(context: Context, contents: dict[Hash, int]) -> Iterator[tuple[Hash, bytes]]:
     entries = (_entry(name, size) for name, size in contents.items())
     for name, content in zip(contents, context.store.reader.fetch(entries), strict=True):
-        yield name, content if isinstance(content, bytes) else b"".join(content)
+        yield name, whole(content)
 
 
 def _entry(name: Hash, size: int) -> Entry:
@@ -235,7 +234,7 @@ def _import_once(context: Context, file: bytes) -> list[CheckpointId]:
             _take_in(reader, checker, writer)
             if new:
                 written = writer.finish()
-                _check_quota(context, written, head.page_bytes)
+                make_room_for(context, written, head.page_bytes)
                 with context.lock():
                     roots = {record.id: Hash(record.root) for record in head.checkpoints}
                     for number, record in enumerate(new):
@@ -246,16 +245,6 @@ def _import_once(context: Context, file: bytes) -> list[CheckpointId]:
         if writer is not None:
             writer.abort()
     return [CheckpointId(record.id) for record in head.checkpoints]
-
-
-def _check_quota(context: Context, written: Written, page_bytes: int) -> None:
-    """Raise `QuotaError` if what was written does not fit; its packs, which nothing knows yet, are deleted again."""
-    try:
-        make_room(context, written.stored_bytes + page_bytes)
-    except QuotaError:
-        for pack in written.packs:
-            context.store.objects.delete(pack.key)
-        raise
 
 
 def _opened(file: bytes) -> BinaryIO:

@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.engine.changes import saved_in
-from holdfast.engine.upkeep import make_room
+from holdfast.engine.upkeep import make_room, make_room_for
 from holdfast.model.checkpoint import KINDS, Checkpoint, Kind, Provenance
 from holdfast.model.entries import Change, Counts, count_changes
-from holdfast.model.errors import QuotaError, UsageError
+from holdfast.model.errors import UsageError
 from holdfast.model.ids import new_checkpoint_id, new_pack_id
 from holdfast.store.records import CheckpointCommit, Cursor, HistoryEvent, VanishedError, pages_key
 
@@ -114,7 +114,7 @@ def _attempt(
             return _relabel(context, parent, request), False, scan
         assert built is not None
         written = writer.finish()
-        _check_quota(context, written)
+        make_room_for(context, written)
         checkpoint = _store(context, request, cursor, parent, scan, built, changes, written)
     except BaseException:
         writer.abort()
@@ -200,16 +200,6 @@ def _store(
         )
     )
     return checkpoint
-
-
-def _check_quota(context: Context, written: Written) -> None:
-    """Raise `QuotaError` if what was written does not fit; its packs, which nothing knows yet, are deleted again."""
-    try:
-        make_room(context, written.stored_bytes)
-    except QuotaError:
-        for pack in written.packs:
-            context.store.objects.delete(pack.key)
-        raise
 
 
 def _relabel(context: Context, existing: Checkpoint, request: Request) -> Checkpoint:

@@ -8,6 +8,7 @@ from holdfast.engine.results import Diff
 from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.model.ids import hash_bytes
 from holdfast.model.paths import display, under
+from holdfast.model.sinks import whole
 from holdfast.store import manifest
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ class Contents:
             content = (
                 next(self._context.store.reader.fetch((entry,))) if path is None else self._context.tree.read(path)
             )
-            data = content if isinstance(content, bytes) else b"".join(content)
+            data = whole(content)
             if path is not None and hash_bytes(data) != entry.hash:
                 raise RefusedError(f"{display(path)} changed while the diff was made", hint="run the same diff again")
             yield data

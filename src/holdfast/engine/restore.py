@@ -18,6 +18,7 @@ from holdfast.engine.rules import left_out, touches_rules
 from holdfast.engine.status import present
 from holdfast.model.errors import LockedError, NotFoundError, RefusedError
 from holdfast.model.paths import display, under
+from holdfast.model.sinks import whole
 from holdfast.store import manifest
 from holdfast.store.records import HistoryEvent
 
@@ -314,7 +315,7 @@ def _verified_contents(context: Context, writes: Sequence[Change]) -> Iterator[t
     needed = [change.after for change in writes if change.after is not None and not _same_content(change)]
     reader = context.store.reader
     if sum(entry.size for entry in needed) <= _HELD_BYTES:
-        held = iter([_whole(content) for content in reader.fetch(needed)])
+        held = iter([whole(content) for content in reader.fetch(needed)])
         return ((change, None if _same_content(change) else next(held)) for change in writes)
     for content in reader.fetch(needed):
         if not isinstance(content, bytes):
@@ -322,10 +323,6 @@ def _verified_contents(context: Context, writes: Sequence[Change]) -> Iterator[t
                 pass
     streamed = reader.fetch(needed)
     return ((change, None if _same_content(change) else next(streamed)) for change in writes)
-
-
-def _whole(content: Content) -> bytes:
-    return content if isinstance(content, bytes) else b"".join(content)
 
 
 def _same_content(change: Change) -> bool:

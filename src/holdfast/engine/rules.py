@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.files.gitconfig import MAX_RULES_BYTES
 from holdfast.files.ignore import CHECKPOINTIGNORE, GITIGNORE, UNKNOWN_FINGERPRINT, DirectoryRules
+from holdfast.model.sinks import whole
 from holdfast.store import manifest
 
 if TYPE_CHECKING:
@@ -67,4 +68,4 @@ class _Rules:
         if entry is None or entry.is_symlink:
             return None
         content = next(store.reader.fetch((entry,)))
-        return (content if isinstance(content, bytes) else b"".join(content))[: MAX_RULES_BYTES + 1]
+        return whole(content)[: MAX_RULES_BYTES + 1]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from holdfast.engine import gitpatch
 from holdfast.model.paths import display
+from holdfast.model.sinks import whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 Fetch: TypeAlias = "Callable[[Sequence[Entry]], Iterator[Content]]"
-"""Gives the content of entries, in their order, as `BlobSource.fetch` does."""
+"""Gives the content of entries, in their order, as `BlobReader.fetch` does."""
 
 MAX_TEXT_BYTES = 16 << 20
 """Content beyond this size counts as binary, and is read only to be put into a binary patch."""
@@ -232,7 +233,7 @@ def _load_batch(batch: list[_Item], fetch: Fetch, limit: int) -> Iterator[_Loade
         for entry in (item.before, item.after)
         if entry is not None
     ]
-    contents = map(_joined, fetch(wanted)) if wanted else iter(())
+    contents = map(whole, fetch(wanted)) if wanted else iter(())
     for item in batch:
         if item.same_content:
             yield _Loaded(item, b"", b"", opaque=False)
@@ -242,7 +243,3 @@ def _load_batch(batch: list[_Item], fetch: Fetch, limit: int) -> Iterator[_Loade
             before = next(contents) if item.before else b""
             after = next(contents) if item.after else b""
             yield _Loaded(item, before, after, opaque=False)
-
-
-def _joined(content: Content) -> bytes:
-    return content if isinstance(content, bytes) else b"".join(content)

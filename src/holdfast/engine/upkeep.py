@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from holdfast.engine.context import Context
     from holdfast.model.entries import Entry
     from holdfast.model.sinks import Progress
+    from holdfast.store.blobs import Written
     from holdfast.store.collect import Collected
     from holdfast.store.usage import Stats
     from holdfast.store.verify import Verified
@@ -111,3 +112,16 @@ def make_room(context: Context, incoming: int) -> None:
             f"the store holds {used:,} bytes; {incoming:,} more would exceed its quota of {quota:,}. Nothing was lost",
             hint="`holdfast forget --keep-last N` and `holdfast gc --grace 0` make room; store.max_bytes is the quota",
         )
+
+
+def make_room_for(context: Context, written: Written, more: int = 0) -> None:
+    """`make_room` for what was just written, and ``more`` bytes to come. If it does not fit, its packs are deleted.
+
+    No commit knows them yet. Large blobs stay for collection: another process may have written the same ones.
+    """
+    try:
+        make_room(context, written.stored_bytes + more)
+    except QuotaError:
+        for pack in written.packs:
+            context.store.objects.delete(pack.key)
+        raise

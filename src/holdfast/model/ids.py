@@ -24,9 +24,6 @@ PackId = NewType("PackId", str)
 HASH_BYTES = 16
 _PREFIX = "blake3:"
 
-Randomness = "Callable[[int], bytes]"
-"""A generator of random bytes (``os.urandom`` outside of tests)."""
-
 
 def hash_bytes(data: bytes | bytearray | memoryview) -> Hash:
     """The hash of ``data``."""

@@ -1,4 +1,4 @@
-"""The two directions that content flows in: from a tree into blobs, and from blobs into a tree."""
+"""How content flows from a tree into blobs, and from blobs into a tree: in which pieces, and who takes it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from holdfast.model.entries import Entry
     from holdfast.model.ids import Hash
 
 SMALL_BLOB_BYTES = 1 << 20
@@ -20,6 +19,11 @@ Content = bytes | Iterator[bytes]
 
 Progress = Callable[[str, int, int], None]
 """Called with a phase's name, how much of it is done, and how much there is (0 if unknown). Must be quick."""
+
+
+def whole(content: Content) -> bytes:
+    """All of ``content`` in memory: for what is known to be small enough."""
+    return content if isinstance(content, bytes) else b"".join(content)
 
 
 class BlobSink(Protocol):
@@ -36,16 +40,5 @@ class BlobSink(Protocol):
         """Take content of any size, in pieces, with bounded memory; return its hash and size.
 
         If ``pieces`` raises, nothing is kept of it and the exception goes on.
-        """
-        ...
-
-
-class BlobSource(Protocol):
-    """Gives back the content of entries."""
-
-    def fetch(self, entries: Iterable[Entry]) -> Iterator[Content]:
-        """The content of each of ``entries``, in their order; every byte is verified against the entry's hash.
-
-        Raises `IntegrityError` for content that is damaged or missing.
         """
         ...

@@ -31,7 +31,7 @@ _AHEAD = 2
 
 
 class BlobReader:
-    """A `BlobSource` over an object store.
+    """Gives back the content of blobs from an object store.
 
     ``locate`` says where blobs are (those it does not know are not in its answer); it is only called in the thread
     that calls the reader. Every content is verified against its hash before it is given out, large ones with their
@@ -119,8 +119,9 @@ class BlobReader:
                 raise IntegrityError(f"stored content is cut short: {key} has {size} bytes instead of {end} or more")
 
     def fetch(self, entries: Iterable[Entry]) -> Iterator[Content]:
-        """See `BlobSource.fetch`. Reads a few batches ahead in another thread; close the iterator if you do not use it
-        up.
+        """The content of each of ``entries``, in their order; large content in pieces, to be used up before the next.
+
+        Reads a few batches ahead in another thread; close the iterator if you do not use it up.
         """
         batches = _batches(entries)
         first = next(batches, None)

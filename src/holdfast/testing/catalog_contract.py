@@ -28,7 +28,7 @@ from holdfast.store.records import (
     seen_at,
 )
 from holdfast.testing.clocks import ManualClock
-from holdfast.testing.saving import Saver, load
+from holdfast.testing.dict_saver import Saver, load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

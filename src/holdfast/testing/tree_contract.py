@@ -12,8 +12,8 @@ from holdfast.files.tree import Applied
 from holdfast.model.entries import SYMLINK_MODE, Change, Entry, NotCaptured
 from holdfast.model.errors import EscapeError, IntegrityError, NotFoundError, StorageError
 from holdfast.model.ids import Hash, hash_bytes
-from holdfast.model.sinks import CHUNK_BYTES, SMALL_BLOB_BYTES
-from holdfast.testing.trees import NONCE, MemorySink, Target, contents_of, file, go, link, plan, state, whole
+from holdfast.model.sinks import CHUNK_BYTES, SMALL_BLOB_BYTES, whole
+from holdfast.testing.trees import NONCE, MemorySink, Target, contents_of, file, go, link, plan, state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

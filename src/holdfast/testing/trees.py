@@ -96,11 +96,6 @@ def link(target: bytes) -> Entry:
     return symlink_entry(hash_bytes(target), len(target))
 
 
-def whole(content: Content) -> bytes:
-    """All of ``content``."""
-    return content if isinstance(content, bytes) else b"".join(content)
-
-
 def state(scan: Scan, base: dict[bytes, Entry]) -> dict[bytes, Entry]:
     """What the tree holds according to ``scan``, which may be relative to ``base``."""
     merged: dict[bytes, Entry | None] = {**(base if scan.base is not None else {}), **scan.changes}

@@ -18,7 +18,7 @@ from holdfast.store.local import LocalObjects
 from holdfast.store.schema import APPLICATION_ID, MIGRATIONS
 from holdfast.store.store import Store
 from holdfast.testing.clocks import ManualClock
-from holdfast.testing.saving import Saver, load
+from holdfast.testing.dict_saver import Saver, load
 
 LARGE = b"x" * ((1 << 20) + 1)
 LINES = b"".join(b"line %d of a text\n" % number for number in range(300))

@@ -16,7 +16,7 @@ from holdfast.store.local import LocalObjects
 from holdfast.store.schema import APPLICATION_ID, MIGRATIONS
 from holdfast.store.store import Store
 from holdfast.testing.clocks import ManualClock
-from holdfast.testing.saving import Saver, load
+from holdfast.testing.dict_saver import Saver, load
 
 LARGE = b"x" * ((1 << 20) + 1)
 FILES = {b"%03d" % number: b"some text %d\n" % number * 9 for number in range(100)}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from holdfast.model.checkpoint import Checkpoint
 from holdfast.model.entries import Counts, Entry, count_changes, file_entry
 from holdfast.model.ids import WorkspaceId, new_checkpoint_id, new_pack_id
+from holdfast.model.sinks import whole
 from holdfast.store import manifest
 from holdfast.store.blobs import write_pages
 from holdfast.store.changeset import encode_changeset
@@ -153,7 +154,4 @@ def load(store: Store, checkpoint: CheckpointId) -> Files:
     """The files of a checkpoint, every byte verified."""
     found: list[tuple[bytes, Entry]] = list(manifest.iterate(store.pages, store.catalog.checkpoint(checkpoint).root))
     contents = store.reader.fetch(entry for _, entry in found)
-    return {
-        path: content if isinstance(content, bytes) else b"".join(content)
-        for (path, _), content in zip(found, contents, strict=True)
-    }
+    return {path: whole(content) for (path, _), content in zip(found, contents, strict=True)}
