@@ -419,15 +419,6 @@ def test_a_changed_rule_file_makes_everything_dirty(root: Path, watcher: Watcher
     assert watcher.drain().everything
 
 
-def test_the_excludes_of_the_repository(root: Path, backend: Backend) -> None:
-    (root / ".git/info").mkdir(parents=True)
-    watcher = open_or_skip(root, backend, lambda path: path == b".git")
-    watcher.drain()
-    (root / ".git/info/exclude").write_text("*.o\n")
-    assert watcher.drain().everything
-    watcher.close()
-
-
 def test_writers_at_the_same_time(root: Path, watcher: Watcher) -> None:
     """Drained while others write: the union of the answers covers all that they did."""
     before = snapshot(root)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -91,3 +92,69 @@ def test_a_killed_watcher_is_in_nobodys_way(cli: Cli) -> None:
 
 def _log(cli: Cli) -> list[dict[str, str]]:
     return cli.json("log")["checkpoints"]
+
+
+def test_a_watcher_that_hangs_is_not_waited_for(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, wait_until: WaitUntil
+) -> None:
+    monkeypatch.setenv("HOLDFAST_WATCH_DEBOUNCE", "1h")
+    cli.write("f", "1")
+    pid = cli.json("watch", "--detach")["pid"]
+    assert cli.json("checkpoint")["created"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        wait_until(lambda: _state(pid) == "T")
+        monkeypatch.setenv("HOLDFAST_WATCH_ANSWER_TIMEOUT", "50ms")
+        cli.write("f", "2")
+        alone = cli("status", "--json")
+        assert alone.json["modified"] == ["f"]
+        assert not alone.json["watching"]
+        assert "the watcher is not asked: the watcher has not answered for 0.05 s" in alone.err
+        alone = cli("checkpoint", "-m", "alone", "--json")
+        assert (alone.json["created"], alone.json["changes"]["modified"]) == (True, 1)
+        assert "the watcher is not asked" in alone.err
+        # It holds its place all the same: two that save would be in each other's way.
+        assert f"(pid {pid})" in cli("watch", "--json", code=4).error["message"]
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    monkeypatch.delenv("HOLDFAST_WATCH_ANSWER_TIMEOUT")
+    wait_until(lambda: cli.json("status")["watching"])
+    again = cli("status", "--json")
+    assert (again.json["modified"], again.err) == ([], "")
+    cli.write("g", "3")
+    made = cli.json("checkpoint")
+    assert (made["created"], made["changes"]["added"], made["changes"]["modified"]) == (True, 1, 0)
+    assert [item["label"] for item in _log(cli)] == ["", "alone", ""]
+
+
+@pytest.mark.parametrize("backend", ["auto", "inotify"])
+@pytest.mark.parametrize("whose", ["user", "repository"])
+def test_excludes_outside_of_the_tree_are_obeyed_while_they_change(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, wait_until: WaitUntil, backend: str, whose: str
+) -> None:
+    if whose == "user":
+        excludes = Path(os.environ["HOME"]) / "excludes"
+        (Path(os.environ["HOME"]) / ".gitconfig").write_text(f"[core]\n\texcludesFile = {excludes}\n")
+    else:
+        subprocess.run(["git", "init", "-q"], check=True)
+        excludes = cli.root / ".git" / "info" / "exclude"
+    excludes.write_text("/away/\n")
+    cli.write("away/f", "1")
+    cli.write("here/f", "1")
+    monkeypatch.setenv("HOLDFAST_WATCH_BACKEND", backend)
+    cli("watch", "--detach")
+    cli("checkpoint")
+    assert cli.json("show")["total_files"] == 1
+    # The watcher learns that it needs not look into an excluded directory when something happens there.
+    cli.write("away/f", "11")
+    cli("status")
+    excludes.write_text("/here/\n")
+    cli("checkpoint")
+    assert (cli.json("show")["total_files"], cli.json("show")["total_bytes"]) == (1, 2)
+    cli.write("away/f", "222")
+    wait_until(lambda: cli.json("show")["total_bytes"] == 3)
+
+
+def _state(pid: int) -> str:
+    """One letter for what the process does, as proc_pid_stat(5) gives it."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

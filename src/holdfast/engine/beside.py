@@ -43,7 +43,6 @@ _LOG = Log(__name__)
 WAIT = 120.0
 """Seconds that an answer may take: the watcher does one thing at a time, and a first checkpoint can be long."""
 _CONNECT_WAIT = 1.0
-_PING_WAIT = 3.0
 _MAX_ADDRESS = 107
 _PIECE = 1 << 16
 
@@ -66,8 +65,9 @@ def connect(folder: bytes, *, wait: float = WAIT, clock: Clock | None = None) ->
     return Beside(connection, wait, SystemClock() if clock is None else clock)
 
 
-def answering(folder: bytes) -> Beside | None:
-    """As `connect`, but None as well if the watcher does not answer at once: stopped, hung, or busy for long.
+def answering(folder: bytes, limit: float) -> Beside | None:
+    """As `connect`, but None as well, and said so, if the watcher gives no sign of life within ``limit`` seconds:
+    stopped, hung, or busy for long.
 
     Then the work is done without it, under the workspace's lock.
     """
@@ -75,7 +75,7 @@ def answering(folder: bytes) -> Beside | None:
     if beside is None:
         return None
     try:
-        beside.ping(_PING_WAIT)
+        beside.ping(limit)
     except HoldfastError as error:
         _LOG.warning("the watcher is not asked: %s", error.message)
         return None

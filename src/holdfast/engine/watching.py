@@ -79,20 +79,35 @@ class Setup(NamedTuple):
     limits: Limits = Limits()
 
 
+class Exclusion(Protocol):
+    """Says what a watcher may leave unwatched; see `holdfast.files.exclusion.ExcludedDirectories`."""
+
+    def __call__(self, path: bytes, /) -> bool:
+        """True if nothing in the directory ``path`` is captured."""
+        ...
+
+    def outside_changed(self) -> bool:
+        """True once after the rules have changed that lie where no watcher looks."""
+        ...
+
+
 class Changes:
     """The watcher's answers, added up until a scan takes them."""
 
-    def __init__(self, watcher: Watcher, noticed: Callable[[], None]) -> None:
+    def __init__(self, watcher: Watcher, exclusion: Exclusion, noticed: Callable[[], None]) -> None:
         """``noticed`` is called whenever an answer is not empty."""
         self._watcher = watcher
+        self._exclusion = exclusion
         self._noticed = noticed
         self._everything = False
         self._paths: set[bytes] = set()
         self._refresh_due = False
 
     def look(self) -> None:
-        """Read the watcher."""
+        """Read the watcher, and look whether what it cannot see has changed."""
         answer = self._watcher.drain()
+        if self._exclusion.outside_changed():
+            answer = Dirty(everything=True, paths=frozenset())
         if answer.everything or len(self._paths) + len(answer.paths) > _MAX_PATHS:
             self._everything = True
             self._paths.clear()
@@ -116,25 +131,33 @@ class Changes:
         self._paths.clear()
         return taken
 
-    def scanned(self) -> None:
-        """A scan has succeeded: if it was a full one, it has read the ignore rules anew."""
-        if self._refresh_due:
-            self._refresh_due = False
+    def scanned(self) -> bool:
+        """A scan has succeeded. If it was a full one, it has read the ignore rules anew: then the watcher is told, and
+        the answer is True, to look soon, since what comes into view by them is not watched before the next look.
+        """
+        refreshed, self._refresh_due = self._refresh_due, False
+        if refreshed:
             self._watcher.refresh()
+        return refreshed
 
 
 class Service:
     """Watches until `stop`. Owns the saver and the watcher: `run` closes both."""
 
     def __init__(
-        self, setup: Setup, watcher: Watcher, open_saver: Callable[[DirtySource], Saver], clock: Clock
+        self,
+        setup: Setup,
+        watcher: Watcher,
+        exclusion: Exclusion,
+        open_saver: Callable[[DirtySource], Saver],
+        clock: Clock,
     ) -> None:
         """Bind the socket in ``setup.folder``, whose lock the caller holds."""
         self._setup = setup
         self._watcher = watcher
         self._clock = clock
         self._scheduler = Scheduler(setup.pace, clock)
-        self._changes = Changes(watcher, self._scheduler.changed)
+        self._changes = Changes(watcher, exclusion, self._scheduler.changed)
         self._started_at = clock.now()
         self._made = 0
         self._failure: str | None = None
@@ -145,6 +168,7 @@ class Service:
         # Soon for the first time: a watcher that is started every morning may never live for a whole interval.
         self._retention_at = now + min(setup.retention_interval, _FIRST_RETENTION)
         self._look_at = now
+        self._look_due = False
         self._resting = False
         self._wake_read, self._wake_write = socket.socketpair()
         with ExitStack() as undo:
@@ -226,7 +250,9 @@ class Service:
             else:
                 self._listener.serve(key.data)
         now = self._clock.monotonic()
-        if now >= self._look_at:
+        if self._look_due:
+            self._look()
+        elif now >= self._look_at:
             if self._resting:
                 self._listen_to_watcher()
             else:
@@ -245,6 +271,8 @@ class Service:
 
     def _patience(self) -> float:
         """How long to wait for something to happen."""
+        if self._look_due:
+            return 0.0
         now = self._clock.monotonic()
         ends = [self._look_at - now, self._walk_at - now]
         if not self._scheduler.paused:
@@ -260,10 +288,12 @@ class Service:
 
     def _look(self) -> None:
         """Read the watcher, then leave it alone for a while."""
+        self._look_due = False
         self._attempt("watching", self._changes.look)
+        if not self._resting:
+            self._selector.unregister(self._watcher.fileno())
         self._resting = True
         self._look_at = self._clock.monotonic() + self._setup.rest
-        self._selector.unregister(self._watcher.fileno())
 
     def _wake(self) -> None:
         try:
@@ -295,8 +325,11 @@ class Service:
 
     def _saved(self, *, counted: bool) -> None:
         self._failure = None
-        self._changes.scanned()
+        self._scanned()
         self._scheduler.saved(counted=counted)
+
+    def _scanned(self) -> None:
+        self._look_due = self._changes.scanned() or self._look_due
 
     def _attempt(self, what: str, work: Callable[[], _T]) -> _T | None:
         """Do ``work``; None if it fails, which is logged and kept for ``ping``."""
@@ -337,7 +370,7 @@ class Service:
             case "status":
                 with self._doubting():
                     status = self._saver.status()
-                self._changes.scanned()
+                self._scanned()
                 return messages.pack_status(status)
             case "pause":
                 if client not in self._holders:
@@ -392,21 +425,21 @@ class Service:
 def watch(
     setup: Setup,
     open_saver: Callable[[DirtySource], Saver],
-    excluded: Callable[[bytes], bool],
+    exclusion: Exclusion,
     clock: Clock,
     *,
     ready: Callable[[Watcher], None] | None = None,
 ) -> None:
     """Watch one workspace in the foreground, until told to stop by a signal or a call.
 
-    ``open_saver`` gets the source of changes for the tree's scans; ``excluded`` says which directories hold nothing
-    that is captured. ``ready`` is called once calls are answered. Raises `LockedError` if the workspace has a watcher,
-    `NotFoundError` if its root is not there.
+    ``open_saver`` gets the source of changes for the tree's scans; ``exclusion`` says which directories hold
+    nothing that is captured. ``ready`` is called once calls are answered. Raises `LockedError` if the workspace has a
+    watcher, `NotFoundError` if its root is not there.
     """
     with claim(setup.folder):
-        watcher = open_watcher(setup.root, setup.backend, excluded, poll_interval=setup.poll_interval)
+        watcher = open_watcher(setup.root, setup.backend, exclusion, poll_interval=setup.poll_interval)
         try:
-            service = Service(setup, watcher, open_saver, clock)
+            service = Service(setup, watcher, exclusion, open_saver, clock)
         except BaseException:
             watcher.close()
             raise

@@ -351,7 +351,7 @@ class Workspace:
             return None
         from holdfast.engine.beside import answering
 
-        return answering(self.folder)
+        return answering(self.folder, self._context.settings.watch.answer_timeout)
 
     def _by_watcher(self, ask: Callable[[Beside], _T]) -> _T | None:
         """What a running watcher answers; None if there is none, or the work is to be done without it after all."""
@@ -398,9 +398,7 @@ class Workspace:
 
         return forget_gone(self._context, dry_run=dry_run)
 
-    def gc(
-        self, *, grace: float | None = None, dry_run: bool = False, progress: Progress | None = None
-    ) -> Collected:
+    def gc(self, *, grace: float | None = None, dry_run: bool = False, progress: Progress | None = None) -> Collected:
         """Delete what nothing has needed for ``grace`` seconds (None: ``gc.grace``). Interruptible at any point
         (I11). ``dry_run`` says what would go, and deletes nothing.
         """

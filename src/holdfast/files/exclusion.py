@@ -28,6 +28,15 @@ class ExcludedDirectories:
         self._sources = sources
         self._never = frozenset(path[len(inside) :].rstrip(b"/") for path in never if path.startswith(inside))
         self._rules: dict[bytes, DirectoryRules] = {}
+        self._outside = b""
+
+    def outside_changed(self) -> bool:
+        """True once after the rules have changed that lie where no watcher looks: outside of the root, and in ``.git``.
+
+        Reads a few small files.
+        """
+        before, self._outside = self._outside, self._sources.outer().fingerprint
+        return before != self._outside
 
     def refresh(self) -> None:
         """Read the rule files again when next asked."""

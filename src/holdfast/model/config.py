@@ -45,6 +45,7 @@ class Watch(NamedTuple):
     max_per_hour: int = 60
     backend: Backend = "auto"
     poll_interval: float = 2.0
+    answer_timeout: float = 3.0
     full_walk_interval: float = HOUR
 
 
@@ -136,6 +137,13 @@ KEYS: dict[str, Key] = {
     "watch.backend": Key("text", "how changes are noticed", "yes", choices=("auto", "fanotify", "inotify", "polling")),
     "watch.poll_interval": Key(
         "duration", "how often the polling backend looks at the tree", "yes", least=0.5, most=DAY
+    ),
+    "watch.answer_timeout": Key(
+        "duration",
+        "how long a command waits for a sign of life from the watcher before it does its work without it",
+        workspace="lower",
+        least=0.05,
+        most=3600,
     ),
     "watch.full_walk_interval": Key(
         "duration", "how often to look at the whole tree although nothing was noticed", "yes", least=60, most=30 * DAY

@@ -73,7 +73,7 @@ def wait_until(condition: Callable[[], object], what: str = "the condition") -> 
     deadline = time.monotonic() + LIMIT
     while not condition():
         assert time.monotonic() < deadline, f"{what} has not come"
-        time.sleep(0.002)
+        os.sched_yield()  # to the service, which is a thread of this process
 
 
 class FakeSaver:
@@ -115,12 +115,27 @@ class FakeSaver:
         self.closed += 1
 
 
+class Nothing:
+    """An exclusion of nothing, whose rules change when a test says so."""
+
+    def __init__(self) -> None:
+        self.changed = False
+
+    def __call__(self, path: bytes) -> bool:
+        return False
+
+    def outside_changed(self) -> bool:
+        changed, self.changed = self.changed, False
+        return changed
+
+
 class Running:
     """A service in a thread of its own."""
 
     def __init__(self, setup: Setup) -> None:
         self.savers: list[FakeSaver] = []
         self.setup = setup
+        self.exclusion = Nothing()
 
         def open_saver(source: DirtySource) -> FakeSaver:
             self.savers.append(FakeSaver(source))
@@ -129,7 +144,7 @@ class Running:
         self._claim = ExitStack()
         self._claim.enter_context(claim(setup.folder))
         watcher = open_watcher(setup.root, setup.backend)
-        self.service = Service(setup, watcher, open_saver, SystemClock())
+        self.service = Service(setup, watcher, self.exclusion, open_saver, SystemClock())
         self.saver = self.savers[0]
         self.thread = threading.Thread(target=self._run)
 
@@ -327,6 +342,21 @@ def test_a_full_walk_now_and_then(setup: Setup) -> None:
     setup = setup._replace(pace=Pace(debounce=0, latest=0, per_hour=10_000), full_walk_interval=0.02)
     with running(setup) as run:
         wait_until(lambda: sum(dirty.everything for dirty in run.saver.taken) >= 4)
+
+
+def test_rules_outside_of_the_tree_that_change_make_everything_count_as_changed(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(setup) as run, reach(setup) as beside:
+        beside.checkpoint(Request())
+        beside.status()
+        refreshed: list[bool] = []
+        monkeypatch.setattr(run.service._watcher, "refresh", lambda: refreshed.append(True))
+        run.exclusion.changed = True
+        beside.status()
+        beside.status()
+        assert [dirty.everything for dirty in run.saver.taken] == [True, False, True, False]
+        assert refreshed == [True]
 
 
 def test_retention_now_and_then_and_its_failure_is_survived(setup: Setup, caplog: pytest.LogCaptureFixture) -> None:
@@ -566,7 +596,7 @@ def test_a_folder_with_a_long_path(setup: Setup) -> None:
 
 def test_a_second_watcher_is_refused(setup: Setup) -> None:
     with running(setup), pytest.raises(LockedError, match=f"pid {os.getpid()}"):
-        watch(setup, FakeSaver, lambda _: False, SystemClock())
+        watch(setup, FakeSaver, Nothing(), SystemClock())
     with claim(setup.folder):  # and the place is free again
         pass
 
@@ -598,7 +628,7 @@ def test_a_saver_that_cannot_be_opened_leaves_nothing(setup: Setup) -> None:
         raise HoldfastError("no store")
 
     with pytest.raises(HoldfastError, match="no store"):
-        watch(setup, broken, lambda _: False, SystemClock())
+        watch(setup, broken, Nothing(), SystemClock())
     assert connect(setup.folder) is None
     with claim(setup.folder):
         pass
@@ -610,7 +640,7 @@ PROGRAM = """
 import os, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from test_watching import FakeSaver, Setup, Pace, watch, SystemClock
+from test_watching import FakeSaver, Nothing, Setup, Pace, watch, SystemClock
 root, folder, out = (os.fsencode(text) for text in sys.argv[2:5])
 
 class Noting(FakeSaver):
@@ -625,7 +655,7 @@ class Noting(FakeSaver):
 
 print("watching", flush=True)
 setup = Setup(root, folder, "inotify", Pace(debounce=1000, latest=1000), rest=0.0)
-watch(setup, Noting, lambda _: False, SystemClock())
+watch(setup, Noting, Nothing(), SystemClock())
 """
 
 

@@ -25,8 +25,9 @@ _log = logging.getLogger(__name__)
 class Watcher(DirtySource, Protocol):
     """Notices what happens in a tree. One thread at a time. The first answer of `drain` is everything.
 
-    What goes on inside directories that ``excluded`` names is left out; a change of a ``.gitignore``, of a
-    ``.checkpointignore`` or of ``.git/info/exclude`` makes everything dirty, and `refresh` makes the new rules count.
+    What goes on inside directories that ``excluded`` names is left out; a change of a ``.gitignore`` or of a
+    ``.checkpointignore`` makes everything dirty, and `refresh` makes the new rules count. Rules that lie outside of the
+    tree, and in its ``.git``, are for the caller to look at.
     """
 
     @property

@@ -206,9 +206,6 @@ class FanotifyWatcher:
             findings.doubt("something was mounted or unmounted in the tree")
             self._forget()
             self._mark_again(findings)
-        if self._root.rules_changed():
-            findings.rules_changed = True
-            findings.doubt("the rules of what is ignored have changed")
 
     def _mark_again(self, findings: Findings) -> None:
         for fd in self._mounts.values():

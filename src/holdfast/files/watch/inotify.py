@@ -182,8 +182,6 @@ class InotifyWatcher:
         elif self._root.mounts_changed():
             findings.doubt("something was mounted or unmounted in the tree")
             self._sweep_due = True
-        if self._root.rules_changed():
-            findings.doubt("the rules of what is ignored have changed")
 
     def _go_blind(self, error: OSError) -> None:
         self._sweep_due = False

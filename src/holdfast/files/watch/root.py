@@ -54,7 +54,6 @@ class WatchedRoot:
         self.fd = -1
         self.real = b""
         """The path by which the kernel knows it, without links."""
-        self._rules: tuple[int, int, int] | None = None
         self.mounts_below: tuple[Mount, ...] = ()
         try:
             self._mounts = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
@@ -88,7 +87,6 @@ class WatchedRoot:
                 os.close(self.fd)
                 self.fd = -1
             return False
-        self._rules = self._rules_now()
         self.mounts_below = self._below()
         return True
 
@@ -104,11 +102,6 @@ class WatchedRoot:
             )
         except OSError:
             return False
-
-    def rules_changed(self) -> bool:
-        """True once after ``.git/info/exclude`` changed: it lies in a directory that is not watched."""
-        before, self._rules = self._rules, self._rules_now()
-        return before != self._rules
 
     def mounts_changed(self) -> bool:
         """True once after something was mounted or unmounted below the root; costs one system call when not."""
@@ -132,13 +125,6 @@ class WatchedRoot:
         os.lseek(self._mounts, 0, os.SEEK_SET)
         with os.fdopen(os.dup(self._mounts), "rb") as file:
             return parse_mounts(file.read())
-
-    def _rules_now(self) -> tuple[int, int, int] | None:
-        try:
-            about = os.stat(b".git/info/exclude", dir_fd=self.fd)
-        except OSError:
-            return None
-        return about.st_mtime_ns, about.st_size, about.st_ino
 
 
 def parse_mounts(text: bytes) -> list[Mount]:
