@@ -104,7 +104,12 @@ class Batch:
         """The directory that what belongs into ``parent`` is to be written to, and whether that is a temporary one."""
         missing: list[bytes] = []
         at = parent
+        staged_above = self._is_staged_above(parent)
         while (found := self._located.get(at)) is None:
+            if staged_above:
+                missing.append(at)
+                at = at.rpartition(b"/")[0]
+                continue
             try:
                 self._root.directory(at)
                 found = self._located[at] = (at, False)
@@ -121,12 +126,20 @@ class Batch:
             above, staged = found
             if staged:
                 found = (above + b"/" + at.rpartition(b"/")[2], True)
-                self._root.make_directory(found[0], self._owner)
+                self._root.make_one(found[0], self._owner)
+                self._root.directory(found[0])  # whatever else has that name is refused now
             else:
                 found = (self._new_stage(above), True)
                 self._stages[at] = found[0]
             self._located[at] = found
         return found
+
+    def _is_staged_above(self, path: bytes) -> bool:
+        """True if what is to lie in ``path`` goes into a temporary directory in any case: no need to look."""
+        at = path
+        while at and at not in self._located:
+            at = at.rpartition(b"/")[0]
+        return self._located.get(at, (b"", False))[1]
 
     def _new_stage(self, above: bytes) -> bytes:
         while True:
@@ -162,9 +175,10 @@ class Batch:
 
         The renames are durable after `sync`. Raises `StorageError` and `OSError`; then `abandon`.
         """
-        for directory, staged in self._located.values():
-            if staged:
-                self._content.add_directory(self._root.directory(directory))
+        if not self._content.covers({info.st_dev for _, info in self._staged}):
+            for directory, staged in self._located.values():
+                if staged:
+                    self._content.add_directory(self._root.directory(directory))
         self._content.flush()
         # Looked up afresh from here: a directory that was swapped since does not hold its temporaries any more.
         self._root.forget()

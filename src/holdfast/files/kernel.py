@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import platform
 import struct
 
 RESOLVE_NO_MAGICLINKS = 0x02
@@ -62,7 +61,7 @@ def renameat2(src_fd: int, src: bytes, dst_fd: int, dst: bytes, flags: int) -> N
     """Rename with `RENAME_NOREPLACE` or `RENAME_EXCHANGE`; EINVAL where the file system lacks the flag."""
     if _has_renameat2:
         _check(_libc.renameat2(src_fd, src, dst_fd, dst, flags))
-    elif number := _SYS_RENAMEAT2.get(platform.machine()):
+    elif number := _SYS_RENAMEAT2.get(os.uname().machine):
         _check(_libc.syscall(number, src_fd, src, dst_fd, dst, flags))
     else:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import stat
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 
 GONE = "changed since it was looked at: it is gone"
 
-_NONCE = re.compile(r"[0-9A-Za-z]{1,64}\Z")
+_MAX_NONCE = 64
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _LACKS_FLAG = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM})
 _MAX_TARGET_BYTES = 4095
@@ -61,7 +60,7 @@ class TemporaryNames:
 
     def __init__(self, nonce: str) -> None:
         """``nonce`` is 1 to 64 letters and digits; raises `UsageError` on any other."""
-        if not _NONCE.match(nonce):
+        if not (nonce.isascii() and nonce.isalnum() and len(nonce) <= _MAX_NONCE):
             raise UsageError(f"not a nonce: {nonce!r} (expected 1 to 64 letters and digits)")
         self._prefix = TEMPORARY_PREFIX + nonce.encode() + b"-"
         self._used = 0
@@ -158,9 +157,9 @@ def _write_sparse(fd: int, piece: bytes, at: int) -> None:
 
 
 def _write_all(fd: int, data: bytes | memoryview) -> None:
-    done = 0
+    done = os.write(fd, data) if data else 0
     while done < len(data):
-        done += os.write(fd, memoryview(data)[done:] if done else data)
+        done += os.write(fd, memoryview(data)[done:])
 
 
 def _verified(entry: Entry, pieces: Iterable[bytes]) -> Iterator[bytes]:
@@ -356,6 +355,10 @@ class Durability:
             os.close(fd)
         else:
             self._devices[device] = fd
+
+    def covers(self, devices: set[int]) -> bool:
+        """True if the next `flush` syncs the whole of these devices anyway."""
+        return bool(devices) and devices <= self._devices.keys()
 
     def flush(self) -> None:
         """Return when all that was added is durable; raises `OSError`, after which nothing of it may be called so."""

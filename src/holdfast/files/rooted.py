@@ -26,7 +26,7 @@ NOT_A_DIRECTORY = "not_a_directory"
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_MAX_OPEN = 64
+_MAX_OPEN = 256
 _TRIES = 16
 
 
@@ -84,7 +84,7 @@ class Root:
             os.close(self._open.pop(known))
 
     def directory(self, path: bytes) -> int:
-        """The descriptor of the directory ``path``, remembered until `forget` or until 64 others were asked for."""
+        """The descriptor of the directory ``path``, remembered until `forget` or until 256 others were asked for."""
         if not path:
             return self.fd
         fd = self._open.pop(path, -1)
@@ -112,10 +112,11 @@ class Root:
                 missing.append(at)
                 at = at.rpartition(b"/")[0]
         for at in reversed(missing):
-            self._make_one(at, owner)
+            self.make_one(at, owner)
         return self.directory(path)
 
-    def _make_one(self, path: bytes, owner: Owner | None) -> None:
+    def make_one(self, path: bytes, owner: Owner | None = None) -> None:
+        """Make the directory ``path``, as `make_directory` does, in one that is there; no error if it is there too."""
         parent, _, name = path.rpartition(b"/")
         parent_fd = self.directory(parent)
         try:

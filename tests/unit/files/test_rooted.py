@@ -159,14 +159,14 @@ def test_a_rename_never_replaces(root: Root, tmp_path: Path):
 
 
 def test_remembered_directories_are_bounded_and_forgotten(root: Root, tmp_path: Path):
-    for number in range(200):
+    for number in range(300):
         root.make_directory(b"d%d" % number)
-    assert len(root._open) <= 64
-    (tmp_path / "root" / "d199").rename(tmp_path / "root" / "moved")
+    assert len(root._open) <= 256
+    (tmp_path / "root" / "d299").rename(tmp_path / "root" / "moved")
     root.forget()
     assert not root._open
     with pytest.raises(NotFoundError):
-        root.directory(b"d199")
+        root.directory(b"d299")
 
 
 def test_the_root_itself_may_be_missing_or_no_directory(tmp_path: Path):
