@@ -46,3 +46,15 @@ def test_every_invariant_that_is_named_is_in_the_document() -> None:
 def test_every_link_between_documents_leads_somewhere(document: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", document.read_text()):
         assert (document.parent / target).exists(), target
+
+
+def test_every_page_is_reached_from_the_readme() -> None:
+    reached: set[Path] = set()
+    waiting = [PROJECT / "README.md"]
+    while waiting:
+        page = waiting.pop()
+        if page not in reached:
+            reached.add(page)
+            links = re.findall(r"\]\(([^)#:]+\.md)(?:#[^)]*)?\)", page.read_text())
+            waiting += [(page.parent / link).resolve() for link in links]
+    assert sorted(set((PROJECT / "docs").rglob("*.md")) - reached) == []
