@@ -16,6 +16,7 @@ from blake3 import blake3
 
 from holdfast.files.gitconfig import MAX_RULES_BYTES, User, find_repository, global_excludes, read_bounded
 from holdfast.model.errors import StorageError
+from holdfast.model.log import Log
 from holdfast.model.paths import TEMPORARY_PREFIX, display
 
 if TYPE_CHECKING:
@@ -63,24 +64,35 @@ coverage/
 _ALWAYS_NAMES = frozenset((b".git", b".holdfast"))
 _ALWAYS_SUFFIXES = (b".sock", b".pid")
 _FORMAT = b"holdfast-ignore-1"
+_LOG = Log(__name__)
 
 
 class _RuleFile:
     """The rules of a file with one content, parsed when they are first asked: in an unchanged tree they never are."""
 
-    __slots__ = ("_content", "_rules")
+    __slots__ = ("_content", "_rules", "_where")
 
-    def __init__(self, content: bytes) -> None:
+    def __init__(self, content: bytes, where: bytes) -> None:
         self._content = content
+        self._where = where
         self._rules: Rules | None = None
 
     def verdict(self, path: bytes, name: bytes, is_directory: bool) -> bool | None:
         """See `Rules.verdict`."""
         if self._rules is None:
-            from holdfast.files.matching import Rules
+            from holdfast.files.matching import MAX_GLOBS, Rules
             from holdfast.files.patterns import parse_rules
 
             self._rules = Rules(parse_rules(self._content))
+            if len(self._content) > MAX_RULES_BYTES:
+                _LOG.warning("%s is obeyed up to its %d. byte only", display(self._where), MAX_RULES_BYTES)
+            if self._rules.left_out:
+                _LOG.warning(
+                    "%d ignore patterns in %s are not obeyed: only the first %d with several wildcards are",
+                    self._rules.left_out,
+                    display(self._where),
+                    MAX_GLOBS,
+                )
         return self._rules.verdict(path, name, is_directory)
 
 
@@ -125,22 +137,21 @@ class DirectoryRules:
         """The rules for the directory ``path`` below, given the content of its rule files (None: it has none)."""
         if gitignore is None and checkpointignore is None:
             return self
-        above = len(path) + 1
-        return self._with(above, gitignore, checkpointignore)
+        return self._with(path + b"/", gitignore, checkpointignore)
 
     def at_root(self, gitignore: bytes | None, checkpointignore: bytes | None) -> DirectoryRules:
         """The rules for the root itself; without a ``.checkpointignore`` there, the default one is in force."""
-        return self._with(0, gitignore, DEFAULT_CHECKPOINTIGNORE if checkpointignore is None else checkpointignore)
+        return self._with(b"", gitignore, DEFAULT_CHECKPOINTIGNORE if checkpointignore is None else checkpointignore)
 
-    def _with(self, above: int, gitignore: bytes | None, checkpointignore: bytes | None) -> DirectoryRules:
+    def _with(self, prefix: bytes, gitignore: bytes | None, checkpointignore: bytes | None) -> DirectoryRules:
         state = blake3(self.fingerprint)
         for content in (gitignore, checkpointignore):
             state.update(b"\0" if content is None else b"\1" + blake3(content).digest())
         git, own = self._git, self._own
         if gitignore is not None:
-            git = ((_rules(self._cache, gitignore), above, b""), *git)
+            git = ((_rules(self._cache, gitignore, prefix + GITIGNORE), len(prefix), b""), *git)
         if checkpointignore is not None:
-            own = ((_rules(self._cache, checkpointignore), above, b""), *own)
+            own = ((_rules(self._cache, checkpointignore, prefix + CHECKPOINTIGNORE), len(prefix), b""), *own)
         return DirectoryRules(state.digest(FINGERPRINT_BYTES), git, own, self._cache)
 
 
@@ -190,7 +201,7 @@ class IgnoreSources:
         return self._last
 
     def _own(self) -> tuple[_Layer, ...]:
-        return ((_rules(self._cache, self._exclude), 0, b""),) if self._exclude else ()
+        return ((_rules(self._cache, self._exclude, b"capture.exclude"), 0, b""),) if self._exclude else ()
 
     def _layers(self, contents: list[tuple[bytes, bytes]], parts: list[bytes], worktree: bytes) -> tuple[_Layer, ...]:
         layers: list[_Layer] = []
@@ -201,7 +212,7 @@ class IgnoreSources:
             else:
                 depth = where[len(worktree) :].count(b"/")
             before = b"".join(part + b"/" for part in parts[depth:])
-            layer = (_rules(self._cache, content), 0, before)
+            layer = (_rules(self._cache, content, where), 0, before)
             layers.insert(0, layer)
             if where == b"global":
                 obeyed.insert(0, (layer[0], 0, b""))
@@ -218,11 +229,11 @@ class IgnoreSources:
         return tuple(layers)
 
 
-def _rules(cache: dict[bytes, _RuleFile], content: bytes) -> _RuleFile:
+def _rules(cache: dict[bytes, _RuleFile], content: bytes, where: bytes) -> _RuleFile:
     """The rules of a file with this content; trees hold many equal ones."""
     rules = cache.get(content)
     if rules is None:
-        rules = cache[content] = _RuleFile(content)
+        rules = cache[content] = _RuleFile(content, where)
     return rules
 
 

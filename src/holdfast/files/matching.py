@@ -13,10 +13,18 @@ from typing import TYPE_CHECKING
 from holdfast.files.patterns import ANYTHING, DIRECTORIES, ONE, SLASH, STAR
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from holdfast.files.patterns import Pattern, Token
 
+MAX_GLOBS = 1000
+"""Of the patterns of one file that take an expression, so many are obeyed. Each costs time with every name."""
+
+_Variants = list[tuple[bytes, str | None, bytes]]
+"""What a pattern that takes no expression matches: what is before a wildcard, that (if there is one), the rest."""
+
+_GLOBS_AT_ONCE = 100
+"""The time that an expression takes grows faster than its groups."""
 _MAX_ALTERNATIVES = 32
 _PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-/")
 _PRIVATE_USE = 0xE000
@@ -25,12 +33,23 @@ _PRIVATE_USE = 0xE000
 class Rules:
     """The patterns of one rule file, ready to answer. The last pattern that matches decides."""
 
-    __slots__ = ("_directories", "_others", "_patterns")
+    __slots__ = ("_directories", "_others", "_patterns", "left_out")
 
     def __init__(self, patterns: Iterable[Pattern]) -> None:
-        self._patterns = list(patterns)
+        self._patterns: list[tuple[Pattern, _Variants | None]] = []
         self._directories: _Table | None = None
         self._others: _Table | None = None
+        self.left_out = 0
+        """How many patterns are not obeyed, since `MAX_GLOBS` before them were no simpler."""
+        globs = 0
+        for pattern in patterns:
+            variants = _variants(pattern.tokens)
+            if variants is None:
+                globs += 1
+                if globs > MAX_GLOBS:
+                    self.left_out += 1
+                    continue
+            self._patterns.append((pattern, variants))
 
     def verdict(self, path: bytes, name: bytes, is_directory: bool) -> bool | None:
         """True if ``path`` (from the rule file's directory; ``name`` is its last part) is excluded, False if a negation
@@ -45,53 +64,41 @@ class Rules:
         else:
             table = self._others
             if table is None:
-                table = self._others = _Table(pair for pair in enumerate(self._patterns) if not pair[1].directory_only)
+                table = self._others = _Table(
+                    item for item in enumerate(self._patterns) if not item[1][0].directory_only
+                )
         found = table.last(path, name)
-        return None if found < 0 else not self._patterns[found].negative
+        return None if found < 0 else not self._patterns[found][0].negative
 
 
 class _Table:
-    """Finds the last of some numbered patterns that matches."""
+    """Finds the last of some numbered patterns that matches, in a time that hardly depends on how many there are."""
 
-    __slots__ = (
-        "_affixes",
-        "_expression",
-        "_expression_last",
-        "_groups",
-        "_names",
-        "_path_affixes",
-        "_paths",
-        "_suffixes",
-    )
+    __slots__ = ("_affixes", "_globs", "_names", "_path_affixes", "_paths", "_suffixes")
 
-    def __init__(self, numbered: Iterable[tuple[int, Pattern]]) -> None:
+    def __init__(self, numbered: Iterable[tuple[int, tuple[Pattern, _Variants | None]]]) -> None:
         self._names: dict[bytes, int] = {}
         self._paths: dict[bytes, int] = {}
         self._suffixes: dict[bytes, int] = {}
         """For ``*.suffix``: from the last dot of a name on."""
-        self._affixes: list[tuple[int, bytes, bytes]] = []
-        self._path_affixes: list[tuple[int, bytes, bytes, bool]] = []
-        general: list[tuple[int, Pattern]] = []
-        for number, pattern in numbered:
-            variants = _variants(pattern.tokens)
+        self._affixes = _Affixes()
+        self._path_affixes = {wildcard: _Affixes() for wildcard in (STAR, ANYTHING)}
+        globs: list[tuple[int, Pattern]] = []
+        for number, (pattern, variants) in numbered:
             if variants is None:
-                general.append((number, pattern))
+                globs.append((number, pattern))
                 continue
             for before, wildcard, after in variants:
                 if wildcard is None:
                     (self._paths if pattern.anchored else self._names)[before] = number
                 elif pattern.anchored:
-                    self._path_affixes.append((number, before, after, wildcard == ANYTHING))
+                    self._path_affixes[wildcard].add(number, before, after)
                 elif not before and after.rfind(b".") == 0:
                     self._suffixes[after] = number
                 else:
-                    self._affixes.append((number, before, after))
-        self._affixes.reverse()
-        self._path_affixes.reverse()
-        general.reverse()
-        self._groups = [number for number, _ in general]
-        self._expression_last = self._groups[0] if general else -1
-        self._expression = _compile(pattern for _, pattern in general) if general else None
+                    self._affixes.add(number, before, after)
+        globs.reverse()
+        self._globs = [_Globs(globs[at : at + _GLOBS_AT_ONCE]) for at in range(0, len(globs), _GLOBS_AT_ONCE)]
 
     def last(self, path: bytes, name: bytes) -> int:
         """The number of the last pattern that matches, or -1."""
@@ -100,34 +107,64 @@ class _Table:
             best = max(best, self._suffixes.get(name[dot:], -1))
         if self._paths:
             best = max(best, self._paths.get(path, -1))
-        for number, before, after in self._affixes:
-            if number <= best:
+        best = self._affixes.last(name, best)
+        best = self._path_affixes[ANYTHING].last(path, best)
+        best = self._path_affixes[STAR].last(path, best, within_a_name=True)
+        for globs in self._globs:
+            if globs.numbers[0] <= best:
                 break
-            if name.startswith(before) and name.endswith(after) and len(name) >= len(before) + len(after):
-                best = number
-                break
-        for number, before, after, anything in self._path_affixes:
-            if number <= best:
-                break
-            inside = len(path) - len(after)
-            if (
-                path.startswith(before)
-                and path.endswith(after)
-                and inside >= len(before)
-                and (anything or path.find(b"/", len(before), inside) < 0)
-            ):
-                best = number
-                break
-        if self._expression is not None and self._expression_last > best:
-            match = self._expression.fullmatch(path)
-            if match is not None and match.lastindex is not None:
-                best = max(best, self._groups[match.lastindex - 1])
+            best = max(best, globs.last(path))
         return best
 
 
-def _variants(tokens: tuple[Token, ...]) -> list[tuple[bytes, str | None, bytes]] | None:
+class _Affixes:
+    """Patterns that are one wildcard with something before and behind it, by the lengths of these two.
+
+    A text is looked up once for each pair of lengths, of which a rule file of limited size cannot have many.
+    """
+
+    __slots__ = ("_by_length",)
+
+    def __init__(self) -> None:
+        self._by_length: dict[tuple[int, int], dict[tuple[bytes, bytes], int]] = {}
+
+    def add(self, number: int, before: bytes, after: bytes) -> None:
+        """Add a pattern with a higher number than all before it."""
+        self._by_length.setdefault((len(before), len(after)), {})[before, after] = number
+
+    def last(self, text: bytes, best: int, *, within_a_name: bool = False) -> int:
+        """The highest number of those that match ``text``, if it is above ``best``; else that.
+
+        ``within_a_name``: what the wildcard stands for holds no slash.
+        """
+        length = len(text)
+        for (before, after), known in self._by_length.items():
+            end = length - after
+            if before <= end:
+                number = known.get((text[:before], text[end:]), -1)
+                if number > best and not (within_a_name and text.find(b"/", before, end) >= 0):
+                    best = number
+        return best
+
+
+class _Globs:
+    """Patterns that take an expression, the last one first."""
+
+    __slots__ = ("_expression", "numbers")
+
+    def __init__(self, numbered: Sequence[tuple[int, Pattern]]) -> None:
+        self.numbers = [number for number, _ in numbered]
+        self._expression = _compile(pattern for _, pattern in numbered)
+
+    def last(self, path: bytes) -> int:
+        """The highest number of those that match, or -1."""
+        match = self._expression.fullmatch(path)
+        return -1 if match is None or match.lastindex is None else self.numbers[match.lastindex - 1]
+
+
+def _variants(tokens: tuple[Token, ...]) -> _Variants | None:
     """``tokens`` as strings around at most one ``*`` (small sets spelled out), or None if they are not that simple."""
-    found: list[tuple[bytes, str | None, bytes]] = [(b"", None, b"")]
+    found: _Variants = [(b"", None, b"")]
     for token in tokens:
         if isinstance(token, str):
             if token in (ONE, DIRECTORIES) or found[0][1] is not None:

@@ -18,7 +18,7 @@ from holdfast.files.ignore import (
     write_default_ignore,
 )
 from holdfast.files.local import LocalTree
-from holdfast.files.matching import Rules
+from holdfast.files.matching import MAX_GLOBS, Rules
 from holdfast.files.patterns import parse_rules
 from holdfast.files.scan import HashSink
 
@@ -115,6 +115,51 @@ def test_hostile_patterns_take_no_time() -> None:
     name = b"a" * 255
     assert rules.verdict(name, name, False) is None
     assert rules.verdict(name + b"b", name + b"b", False) is True
+
+
+HOSTILE = {
+    "names": lambda number: b"n%d" % number,
+    "affixes": lambda number: b"a%d*b" % number,
+    "affixes of every length": lambda number: b"a" * (number % 60) + b"*" + b"b" * (number % 61),
+    "paths": lambda number: b"/a%d/*b" % number,
+    "globs": lambda number: b"a%d*b*c" % number,
+    "question marks": lambda number: b"?%d" % number,
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_hundreds_of_thousands_of_patterns_cost_little_with_each_name(kind: str) -> None:
+    """I12: the work is counted in lines of Python that are run."""
+    rules = Rules(parse_rules(b"\n".join(HOSTILE[kind](number) for number in range(300_000))))
+    names = [b"a7b", b"some/directory/x.py", b"a" * 100 + b"b" * 100]
+    for name in names:
+        rules.verdict(name, name, False)
+    lines = 0
+
+    def count(frame: object, event: str, argument: object) -> object:
+        nonlocal lines
+        lines += event == "line"
+        return count
+
+    sys.settrace(count)  # type: ignore[arg-type]
+    try:
+        for name in names:
+            rules.verdict(name, name.rpartition(b"/")[2], False)
+    finally:
+        sys.settrace(None)
+    assert lines < 60_000
+
+
+def test_too_many_globs_are_cut_and_that_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    content = b"".join(b"a%d?x\n" % number for number in range(MAX_GLOBS + 5)) + b"*.last\n"
+    rules = root_rules(tmp_path).below(b"sub", content, None)
+    assert rules.excluded(b"sub/a0ax", b"a0ax", False)
+    assert rules.excluded(b"sub/a%dax" % (MAX_GLOBS - 1), b"a%dax" % (MAX_GLOBS - 1), False)
+    assert not rules.excluded(b"sub/a%dax" % MAX_GLOBS, b"a%dax" % MAX_GLOBS, False)
+    assert rules.excluded(b"sub/x.last", b"x.last", False), "what is simple is obeyed, however much there is"
+    assert [record.getMessage() for record in caplog.records] == [
+        f"5 ignore patterns in sub/.gitignore are not obeyed: only the first {MAX_GLOBS} with several wildcards are"
+    ]
 
 
 def test_common_rules_need_no_regular_expression(tmp_path: Path) -> None:
