@@ -72,16 +72,16 @@ def _detach(console: Console, workspace: Workspace) -> int:
 
 
 def _stop(console: Console, workspace: Workspace) -> int:
-    from holdfast.engine.beside import connect
+    from holdfast.engine.watch_client import connect
 
-    beside = connect(workspace.folder)
-    if beside is not None:
-        with beside:
-            beside.stop()
+    watcher = connect(workspace.folder)
+    if watcher is not None:
+        with watcher:
+            watcher.stop()
     if console.json:
-        console.give({"stopped": beside is not None})
+        console.give({"stopped": watcher is not None})
     else:
-        console.say("No watcher was running." if beside is None else "The watcher has stopped; everything is saved.")
+        console.say("No watcher was running." if watcher is None else "The watcher has stopped; everything is saved.")
     return 0
 
 

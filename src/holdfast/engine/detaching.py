@@ -7,7 +7,7 @@ import subprocess
 import time
 from typing import TYPE_CHECKING
 
-from holdfast.engine.beside import connect
+from holdfast.engine.watch_client import connect
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import HoldfastError, LockedError, StorageError
 from holdfast.model.paths import display
@@ -88,12 +88,12 @@ def start_detached(
 
 
 def _answering(folder: bytes) -> Watching | None:
-    beside = connect(folder, wait=2.0)
-    if beside is None:
+    watcher = connect(folder, wait=2.0)
+    if watcher is None:
         return None
-    with beside:
+    with watcher:
         try:
-            return beside.ping()
+            return watcher.ping()
         except HoldfastError:
             return None  # it is ending, or busy with its first checkpoint
 

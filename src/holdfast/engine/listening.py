@@ -15,9 +15,9 @@ import struct
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.engine.beside import address
 from holdfast.engine.folder import WATCH_LOCK, WATCH_SOCKET
 from holdfast.engine.messages import MAX_CALL_BYTES, encode_failure
+from holdfast.engine.watch_client import address
 from holdfast.model.errors import FormatError, LockedError, StorageError
 from holdfast.model.paths import display
 

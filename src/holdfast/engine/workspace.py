@@ -7,17 +7,14 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from holdfast.engine.checkpoint import Request, take
 from holdfast.engine.folder import RESTORE_JOURNAL, WATCH_SOCKET
 from holdfast.engine.opening import Opener
-from holdfast.files.local import LocalTree
 from holdfast.model.checkpoint import Kind, Provenance
 from holdfast.model.errors import HoldfastError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 
-    from holdfast.engine.beside import Beside
     from holdfast.engine.checkpoint import CheckpointResult
     from holdfast.engine.context import Context
     from holdfast.engine.diff import Contents
@@ -33,6 +30,7 @@ if TYPE_CHECKING:
     )
     from holdfast.engine.retention import Policy
     from holdfast.engine.textdiff import FileStat
+    from holdfast.engine.watch_client import WatchClient
     from holdfast.files.estimate import Estimate
     from holdfast.files.watch import Watcher
     from holdfast.model.errors import ConfigError
@@ -164,14 +162,16 @@ class Workspace:
         remembered of unchanged ones. Where a watcher runs, it does the work, at the cost of what changed. Raises
         `LockedError`, `StorageError`, `QuotaError`.
         """
+        from holdfast.engine.checkpoint import Request, take
+
         who = self._context.settings.identity.author if author is None else author
         request = Request(kind, label, Provenance(who, message, command), full_hash)
-        done = None if full_hash else self._by_watcher(lambda beside: beside.checkpoint(request))
+        done = None if full_hash else self._by_watcher(lambda watcher: watcher.checkpoint(request))
         return take(self._context, request, progress) if done is None else done
 
     def status(self) -> Status:
         """How the tree differs from the checkpoint that it stands on (``@``). Changes nothing."""
-        found = self._by_watcher(lambda beside: beside.status())
+        found = self._by_watcher(lambda watcher: watcher.status())
         if found is not None:
             return found
         from holdfast.engine.status import status
@@ -181,7 +181,11 @@ class Workspace:
     def estimate(self) -> Estimate | None:
         """What a first checkpoint would capture, if that is more than the settings call normal; else None."""
         limits = self._context.settings.capture
-        if self._context.catalog.cursor(self.id).head is not None or not isinstance(self._context.tree, LocalTree):
+        if self._context.catalog.cursor(self.id).head is not None:
+            return None
+        from holdfast.files.local import LocalTree
+
+        if not isinstance(self._context.tree, LocalTree):
             return None
         most_files, most_bytes = limits.warn_files or sys.maxsize, limits.warn_bytes or sys.maxsize
         found = self._context.tree.estimate(max_files=most_files, max_bytes=most_bytes)
@@ -336,31 +340,31 @@ class Workspace:
     # -- watching -----------------------------------------------------------------------------------------------
 
     def watch(self, *, ready: Callable[[Watcher], None] | None = None) -> None:
-        """Save by itself whenever something has changed, until a signal or `Beside.stop` ends it.
+        """Save by itself whenever something has changed, until a signal or `WatchClient.stop` ends it.
 
         ``ready`` is called once other commands are answered. Raises `LockedError` if the workspace has a watcher
         already.
         """
-        from holdfast.engine.saving import watch
+        from holdfast.engine.watch import watch
 
         watch(self._context, ready)
 
-    def _beside(self) -> Beside | None:
+    def _watcher(self) -> WatchClient | None:
         """The watcher of this workspace, if one is running."""
         if not os.path.lexists(os.path.join(self.folder, WATCH_SOCKET)):
             return None
-        from holdfast.engine.beside import answering
+        from holdfast.engine.watch_client import answering
 
         return answering(self.folder, self._context.settings.watch.answer_timeout)
 
-    def _by_watcher(self, ask: Callable[[Beside], _T]) -> _T | None:
+    def _by_watcher(self, ask: Callable[[WatchClient], _T]) -> _T | None:
         """What a running watcher answers; None if there is none, or the work is to be done without it after all."""
-        beside = self._beside()
-        if beside is None:
+        watcher = self._watcher()
+        if watcher is None:
             return None
         try:
-            with beside:
-                return ask(beside)
+            with watcher:
+                return ask(watcher)
         except HoldfastError as error:
             if error.code not in _DO_IT_OURSELVES:
                 raise
@@ -369,11 +373,11 @@ class Workspace:
     @contextmanager
     def _paused(self) -> Generator[None]:
         """Keep a watcher from saving the half-way states of a change to the tree."""
-        beside = self._beside()
-        if beside is None:
+        watcher = self._watcher()
+        if watcher is None:
             yield
             return
-        with beside, beside.pause():
+        with watcher, watcher.pause():
             yield
 
     # -- keeping house ------------------------------------------------------------------------------------------

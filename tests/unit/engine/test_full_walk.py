@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.engine.beside import connect
 from holdfast.engine.checkpoint import Request
 from holdfast.engine.opening import Opener
-from holdfast.engine.saving import Saver
 from holdfast.engine.schedule import Pace
 from holdfast.engine.upkeep import verify
+from holdfast.engine.watch import Saver
+from holdfast.engine.watch_client import connect
 from holdfast.engine.watching import Service, Setup
 from holdfast.files.local import LocalTree
 from holdfast.files.watch import open_watcher
@@ -56,21 +56,21 @@ def test_after_its_interval_everything_is_looked_at(
     thread = threading.Thread(target=service.run)
     thread.start()
     try:
-        beside = connect(context.folder, wait=LIMIT)
-        assert beside is not None
-        with beside, open(file, "r+b") as opened, mmap.mmap(opened.fileno(), 0) as mapping:
-            beside.checkpoint(Request())
-            saved = beside.ping().checkpoints
+        watcher = connect(context.folder, wait=LIMIT)
+        assert watcher is not None
+        with watcher, open(file, "r+b") as opened, mmap.mmap(opened.fileno(), 0) as mapping:
+            watcher.checkpoint(Request())
+            saved = watcher.ping().checkpoints
             if "outside" in way:
                 other.write_bytes(b"after!")
             else:
                 mapping[:] = b"after!"
             clock.advance(HOUR - 1)
             # An answer may be given just before the watcher looks at the clock; the next one is given after it.
-            assert [beside.ping().checkpoints, beside.ping().checkpoints] == [saved, saved]
+            assert [watcher.ping().checkpoints, watcher.ping().checkpoints] == [saved, saved]
             clock.advance(1)
-            assert [beside.ping().checkpoints, beside.ping().checkpoints][1] == saved + 1
-            assert beside.status().changes == []
+            assert [watcher.ping().checkpoints, watcher.ping().checkpoints][1] == saved + 1
+            assert watcher.status().changes == []
     finally:
         service.stop()
         thread.join(LIMIT)

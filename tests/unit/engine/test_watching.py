@@ -21,13 +21,13 @@ import pytest
 
 import holdfast
 from holdfast.engine import messages
-from holdfast.engine.beside import Beside, connect
 from holdfast.engine.checkpoint import CheckpointResult, Request
 from holdfast.engine.detaching import LOG, start_detached
 from holdfast.engine.folder import WATCH_LOCK, WATCH_SOCKET
 from holdfast.engine.listening import Limits, claim
 from holdfast.engine.results import Status
 from holdfast.engine.schedule import Pace
+from holdfast.engine.watch_client import WatchClient, connect
 from holdfast.engine.watching import Service, Setup, watch
 from holdfast.files.watch import open_watcher
 from holdfast.model.checkpoint import Checkpoint, Provenance
@@ -181,10 +181,10 @@ def running(setup: Setup) -> Generator[Running]:
         assert not (Path(os.fsdecode(setup.folder)) / "watch.sock").exists()
 
 
-def reach(setup: Setup) -> Beside:
-    beside = connect(setup.folder, wait=LIMIT)
-    assert beside is not None
-    return beside
+def reach(setup: Setup) -> WatchClient:
+    watcher = connect(setup.folder, wait=LIMIT)
+    assert watcher is not None
+    return watcher
 
 
 def raw(setup: Setup) -> socket.socket:
@@ -209,8 +209,8 @@ def everything_read(connection: socket.socket) -> bytes:
 
 def test_results_travel_whole(setup: Setup) -> None:
     request = Request("run", "a label", Provenance("agent", "because\n", "make -j"), full_hash=True)
-    with running(setup) as run, reach(setup) as beside:
-        result = beside.checkpoint(request)
+    with running(setup) as run, reach(setup) as watcher:
+        result = watcher.checkpoint(request)
         assert run.saver.requests == [request]
         assert result == CheckpointResult(
             RECORD._replace(kind="run", label="a label", provenance=request.provenance),
@@ -219,62 +219,62 @@ def test_results_travel_whole(setup: Setup) -> None:
             elapsed_ms=1.5,
             labelled=True,
         )
-        assert beside.status() == STATUS
+        assert watcher.status() == STATUS
         run.saver.status_answer = STATUS._replace(last_checkpoint=None, changes=[], unfinished_restore=None)
-        assert beside.status() == run.saver.status_answer
+        assert watcher.status() == run.saver.status_answer
 
 
 def test_ping_says_how_the_watcher_does(setup: Setup) -> None:
-    with running(setup), reach(setup) as beside:
-        found = beside.ping()
+    with running(setup), reach(setup) as watcher:
+        found = watcher.ping()
         assert (found.pid, found.root, found.backend) == (os.getpid(), os.fsdecode(setup.root), "inotify")
         assert found.unsaved  # nobody has looked at the tree yet
         assert not found.paused
-        beside.checkpoint(Request())
-        assert not beside.ping().unsaved
+        watcher.checkpoint(Request())
+        assert not watcher.ping().unsaved
 
 
 def test_an_error_comes_out_as_it_went_in(setup: Setup) -> None:
-    with running(setup) as run, reach(setup) as beside:
+    with running(setup) as run, reach(setup) as watcher:
         run.saver.fail = [
             NotFoundError("no such thing", hint="look elsewhere", code="no_such"),
             ValueError("a mistake"),
         ]
         with pytest.raises(NotFoundError, match="no such thing") as caught:
-            beside.checkpoint(Request())
+            watcher.checkpoint(Request())
         assert (caught.value.hint, caught.value.code, caught.value.exit_code) == ("look elsewhere", "no_such", 3)
         with pytest.raises(HoldfastError, match="a mistake") as other:
-            beside.status()
+            watcher.status()
         assert other.value.code == "internal"
-        assert beside.ping().pid
+        assert watcher.ping().pid
 
 
 def test_a_failed_call_lets_everything_count_as_changed(setup: Setup) -> None:
     """It has taken changes that it made no use of: none may be lost."""
-    with running(setup) as run, reach(setup) as beside:
-        beside.checkpoint(Request())
-        beside.checkpoint(Request())
+    with running(setup) as run, reach(setup) as watcher:
+        watcher.checkpoint(Request())
+        watcher.checkpoint(Request())
         assert [dirty.everything for dirty in run.saver.taken] == [True, False]
-        for ask in (lambda: beside.checkpoint(Request()), beside.status):
+        for ask in (lambda: watcher.checkpoint(Request()), watcher.status):
             run.saver.fail = [LockedError("busy")]
             with pytest.raises(LockedError):
                 ask()
-            assert beside.ping().unsaved
-            beside.checkpoint(Request())
+            assert watcher.ping().unsaved
+            watcher.checkpoint(Request())
             assert run.saver.taken[-1].everything
 
 
 def test_changes_reach_the_scan_that_comes_next(setup: Setup) -> None:
     root = Path(os.fsdecode(setup.root))
-    with running(setup) as run, reach(setup) as beside:
-        beside.checkpoint(Request())
+    with running(setup) as run, reach(setup) as watcher:
+        watcher.checkpoint(Request())
         (root / "sub/file").write_text("1")
-        beside.checkpoint(Request())
+        watcher.checkpoint(Request())
         assert run.saver.taken[-1].paths == {b"sub/file"}
         (root / "two").write_text("2")
-        wait_until(lambda: beside.ping().unsaved)
+        wait_until(lambda: watcher.ping().unsaved)
         (root / "three").write_text("3")
-        beside.status()
+        watcher.status()
         assert run.saver.taken[-1].paths == {b"two", b"three"}
 
 
@@ -291,9 +291,9 @@ def test_saves_by_itself_when_something_has_changed(setup: Setup) -> None:
         request = run.saver.requests[-1]
         assert request.kind == "auto"
         time.strptime(request.label, "auto-%Y-%m-%dT%H:%M:%SZ")
-        with reach(setup) as beside:
-            wait_until(lambda: not beside.ping().unsaved)
-            assert beside.ping().checkpoints == len(run.saver.requests)
+        with reach(setup) as watcher:
+            wait_until(lambda: not watcher.ping().unsaved)
+            assert watcher.ping().checkpoints == len(run.saver.requests)
 
 
 def test_a_failure_is_tried_again_and_said(setup: Setup, caplog: pytest.LogCaptureFixture) -> None:
@@ -303,9 +303,9 @@ def test_a_failure_is_tried_again_and_said(setup: Setup, caplog: pytest.LogCaptu
     run.thread.start()
     with caplog.at_level(logging.WARNING):
         wait_until(lambda: len(run.saver.requests) >= 4, "the fourth attempt")
-    with reach(setup) as beside:
-        wait_until(lambda: not beside.ping().unsaved)
-        assert beside.ping().failure is None
+    with reach(setup) as watcher:
+        wait_until(lambda: not watcher.ping().unsaved)
+        assert watcher.ping().failure is None
     run.finish()
     assert all(dirty.everything for dirty in run.saver.taken)
     assert caplog.text.count("saving failed: disk full") == 2
@@ -329,11 +329,11 @@ def test_a_root_that_goes_and_comes_back(setup: Setup) -> None:
 
 
 def test_unsaved_changes_are_saved_at_the_end(setup: Setup) -> None:
-    with running(setup) as run, reach(setup) as beside:
-        beside.checkpoint(Request())
+    with running(setup) as run, reach(setup) as watcher:
+        watcher.checkpoint(Request())
         (Path(os.fsdecode(setup.root)) / "late").touch()
-        wait_until(lambda: beside.ping().unsaved)
-        beside.stop()
+        wait_until(lambda: watcher.ping().unsaved)
+        watcher.stop()
         assert run.saver.requests[-1].kind == "auto"
         assert b"late" in run.saver.taken[-1].paths
 
@@ -347,14 +347,14 @@ def test_a_full_walk_now_and_then(setup: Setup) -> None:
 def test_rules_outside_of_the_tree_that_change_make_everything_count_as_changed(
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with running(setup) as run, reach(setup) as beside:
-        beside.checkpoint(Request())
-        beside.status()
+    with running(setup) as run, reach(setup) as watcher:
+        watcher.checkpoint(Request())
+        watcher.status()
         refreshed: list[bool] = []
         monkeypatch.setattr(run.service._watcher, "refresh", lambda: refreshed.append(True))
         run.exclusion.changed = True
-        beside.status()
-        beside.status()
+        watcher.status()
+        watcher.status()
         assert [dirty.everything for dirty in run.saver.taken] == [True, False, True, False]
         assert refreshed == [True]
 
@@ -375,13 +375,13 @@ def test_retention_now_and_then_and_its_failure_is_survived(setup: Setup, caplog
 def test_nothing_is_saved_during_a_pause(setup: Setup) -> None:
     setup = setup._replace(pace=Pace(debounce=0, latest=0))
     root = Path(os.fsdecode(setup.root))
-    with running(setup) as run, reach(setup) as beside:
+    with running(setup) as run, reach(setup) as watcher:
         wait_until(lambda: run.saver.requests)
-        with beside.pause():
+        with watcher.pause():
             done = len(run.saver.requests)
             (root / "during").touch()
-            wait_until(lambda: beside.ping().unsaved)
-            assert beside.ping().paused
+            wait_until(lambda: watcher.ping().unsaved)
+            assert watcher.ping().paused
             assert len(run.saver.requests) == done
             with reach(setup) as other:
                 with pytest.raises(LockedError) as caught:
@@ -390,25 +390,25 @@ def test_nothing_is_saved_during_a_pause(setup: Setup) -> None:
                 with other.pause():  # two at once: it goes on when both have ended
                     pass
                 assert other.ping().paused
-            beside.checkpoint(Request())  # whoever paused may
-        wait_until(lambda: not beside.ping().paused)
+            watcher.checkpoint(Request())  # whoever paused may
+        wait_until(lambda: not watcher.ping().paused)
 
 
 def test_the_pause_of_a_client_that_dies_ends(setup: Setup) -> None:
-    with running(setup), reach(setup) as beside:
+    with running(setup), reach(setup) as watcher:
         connection = raw(setup)
         connection.sendall(messages.encode_call(messages.Call("pause")))
         assert json.loads(connection.recv(1000))["ok"]
-        assert beside.ping().paused
+        assert watcher.ping().paused
         connection.close()
-        wait_until(lambda: not beside.ping().paused)
+        wait_until(lambda: not watcher.ping().paused)
 
 
 def test_pausing_a_watcher_that_has_just_stopped(setup: Setup) -> None:
     with running(setup):
-        beside = reach(setup)
+        watcher = reach(setup)
         other = reach(setup)
-    with beside, beside.pause():
+    with watcher, watcher.pause():
         pass
     with other, pytest.raises(HoldfastError) as caught:
         other.status()
@@ -419,10 +419,10 @@ def test_a_pause_outlives_idleness(setup: Setup) -> None:
     setup = setup._replace(limits=Limits(idle=0.05))
     with running(setup):
         idle = raw(setup)
-        with reach(setup) as beside, beside.pause():
+        with reach(setup) as watcher, watcher.pause():
             assert everything_read(idle) == b""  # hung up on, being idle
             idle.close()
-            assert beside.ping().paused
+            assert watcher.ping().paused
 
 
 # -- clients that misbehave ---------------------------------------------------------------------------------------
@@ -464,8 +464,8 @@ def test_garbage_gets_an_error_and_harms_nobody(setup: Setup, line: bytes) -> No
             assert body["error"]["type"] == "FormatError"
         else:
             assert len(line) > messages.MAX_CALL_BYTES  # reset, with part of the line unread
-        with reach(setup) as beside:
-            assert beside.ping().pid == os.getpid()
+        with reach(setup) as watcher:
+            assert watcher.ping().pid == os.getpid()
         assert run.saver.requests == []
 
 
@@ -473,8 +473,8 @@ def test_half_a_line_is_ended_after_a_while(setup: Setup) -> None:
     setup = setup._replace(limits=Limits(request=0.05))
     with running(setup), raw(setup) as slow:
         slow.sendall(b'{"v":1,')
-        with reach(setup) as beside:
-            assert beside.ping()
+        with reach(setup) as watcher:
+            assert watcher.ping()
         assert everything_read(slow) == b""
 
 
@@ -486,9 +486,9 @@ def test_whoever_does_not_read_blocks_nobody(setup: Setup) -> None:
         run.saver.status_answer = STATUS._replace(changes=many)
         deaf = raw(setup)
         deaf.sendall(messages.encode_call(messages.Call("status")))
-        with reach(setup) as beside:
-            assert beside.ping()
-            assert beside.status().changes == many  # a long answer arrives whole where it is read
+        with reach(setup) as watcher:
+            assert watcher.ping()
+            assert watcher.status().changes == many  # a long answer arrives whole where it is read
         hung_up = select.poll()
         hung_up.register(deaf, 0)
         assert hung_up.poll(LIMIT * 1000)
@@ -499,9 +499,9 @@ def test_whoever_does_not_read_blocks_nobody(setup: Setup) -> None:
 
 def test_an_answer_too_long_is_refused(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages, "MAX_ANSWER_BYTES", 500)
-    with running(setup), reach(setup) as beside:
+    with running(setup), reach(setup) as watcher:
         with pytest.raises(HoldfastError) as caught:
-            beside.status()
+            watcher.status()
         assert caught.value.code == "too_long"
 
 
@@ -510,8 +510,8 @@ def test_many_clients_at_once(setup: Setup) -> None:
         answers: list[object] = []
 
         def ask() -> None:
-            with reach(setup) as beside:
-                answers.append(beside.checkpoint(Request()).checkpoint)
+            with reach(setup) as watcher:
+                answers.append(watcher.checkpoint(Request()).checkpoint)
 
         threads = [threading.Thread(target=ask) for _ in range(30)]
         for thread in threads:
@@ -525,7 +525,7 @@ def test_too_many_clients_are_turned_away(setup: Setup) -> None:
     setup = setup._replace(limits=Limits(clients=3))
     with running(setup), ExitStack() as open_ones:
         keep = [open_ones.enter_context(reach(setup)) for _ in range(3)]
-        assert all(beside.ping() for beside in keep)
+        assert all(watcher.ping() for watcher in keep)
         with raw(setup) as fourth:
             assert everything_read(fourth) == b""
         keep[0].close()
@@ -533,9 +533,9 @@ def test_too_many_clients_are_turned_away(setup: Setup) -> None:
 
 
 def answers(setup: Setup) -> bool:
-    with reach(setup) as beside:
+    with reach(setup) as watcher:
         try:
-            return bool(beside.ping())
+            return bool(watcher.ping())
         except HoldfastError:
             return False
 
@@ -547,17 +547,17 @@ def test_a_client_that_dies_before_its_answer(setup: Setup) -> None:
         connection.sendall(messages.encode_call(messages.Call("checkpoint", Request())))
         connection.close()
         run.saver.gate.set()
-        with reach(setup) as beside:
-            assert beside.ping()
+        with reach(setup) as watcher:
+            assert watcher.ping()
 
 
 def test_a_watcher_that_does_not_answer(setup: Setup) -> None:
     with running(setup) as run:
         run.saver.gate = threading.Event()
-        beside = connect(setup.folder, wait=0.05)
-        assert beside is not None
+        watcher = connect(setup.folder, wait=0.05)
+        assert watcher is not None
         with pytest.raises(LockedError, match=r"has not answered for 0\.05 s"):
-            beside.checkpoint(Request())
+            watcher.checkpoint(Request())
         run.saver.gate.set()
 
 
@@ -590,8 +590,8 @@ def test_a_folder_with_a_long_path(setup: Setup) -> None:
     os.makedirs(folder, mode=0o700)
     setup = setup._replace(folder=os.fsencode(folder))
     assert connect(setup.folder) is None
-    with running(setup), reach(setup) as beside:
-        assert beside.ping().pid == os.getpid()
+    with running(setup), reach(setup) as watcher:
+        assert watcher.ping().pid == os.getpid()
 
 
 def test_a_second_watcher_is_refused(setup: Setup) -> None:
@@ -607,15 +607,15 @@ def test_what_a_dead_watcher_left_is_in_nobodys_way(setup: Setup) -> None:
     dead.close()
     Path(os.fsdecode(setup.folder + b"/" + WATCH_LOCK)).write_text("999999\n")
     assert connect(setup.folder) is None
-    with running(setup), reach(setup) as beside:
-        assert beside.ping().pid == os.getpid()
+    with running(setup), reach(setup) as watcher:
+        assert watcher.ping().pid == os.getpid()
 
 
 def test_stop_returns_when_all_is_closed(setup: Setup) -> None:
     run = Running(setup)
     run.thread.start()
-    with reach(setup) as beside:
-        beside.stop()
+    with reach(setup) as watcher:
+        watcher.stop()
         assert run.saver.closed == 1
         assert connect(setup.folder) is None
     run.thread.join(LIMIT)
@@ -671,10 +671,10 @@ ENVIRON = {"PATH": os.environ["PATH"], "PYTHONPATH": str(Path(holdfast.__path__[
 def test_a_signal_stops_it_cleanly(setup: Setup, tmp_path: Path, number: signal.Signals) -> None:
     out = tmp_path / "out"
     found = start_detached(command(setup, out), setup.folder, environ=ENVIRON)
-    with reach(setup) as beside:
-        beside.checkpoint(Request())
+    with reach(setup) as watcher:
+        watcher.checkpoint(Request())
         (Path(os.fsdecode(setup.root)) / "late").touch()
-        wait_until(lambda: beside.ping().unsaved)
+        wait_until(lambda: watcher.ping().unsaved)
         for _ in range(3):  # some send it to the process and again to its group
             os.kill(found.pid, number)
         wait_until(lambda: out.read_text().endswith("closed\n"))
@@ -697,8 +697,8 @@ def test_detached_it_has_a_session_and_a_private_log(setup: Setup, tmp_path: Pat
     # A killed one leaves its socket and lock behind: the next takes their place.
     assert (Path(os.fsdecode(setup.folder)) / "watch.sock").exists()
     again = start_detached(command(setup, tmp_path / "out"), setup.folder, environ=ENVIRON)
-    with reach(setup) as beside:
-        beside.stop()
+    with reach(setup) as watcher:
+        watcher.stop()
     os.waitpid(again.pid, 0)
 
 
@@ -713,7 +713,7 @@ def test_detached_it_says_why_it_could_not_start(setup: Setup, tmp_path: Path) -
 
 def test_a_client_is_cheap_to_start() -> None:
     """Where no watcher is, asking for one loads nothing that takes time."""
-    code = "import sys; from holdfast.engine.beside import connect; connect(b'/nowhere'); print(*sys.modules)"
+    code = "import sys; from holdfast.engine.watch_client import connect; connect(b'/nowhere'); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], env=ENVIRON, capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
     assert "holdfast.engine.messages" in loaded

@@ -47,7 +47,7 @@ _MAX_ADDRESS = 107
 _PIECE = 1 << 16
 
 
-def connect(folder: bytes, *, wait: float = WAIT, clock: Clock | None = None) -> Beside | None:
+def connect(folder: bytes, *, wait: float = WAIT, clock: Clock | None = None) -> WatchClient | None:
     """The watcher of the workspace whose folder in the home this is; None if none is there to be asked."""
     if not os.path.lexists(folder + b"/" + WATCH_SOCKET):
         return None
@@ -62,27 +62,27 @@ def connect(folder: bytes, *, wait: float = WAIT, clock: Clock | None = None) ->
         # Nothing there, the socket of a dead process, or one that takes nobody in: the work can be done without it.
         connection.close()
         return None
-    return Beside(connection, wait, SystemClock() if clock is None else clock)
+    return WatchClient(connection, wait, SystemClock() if clock is None else clock)
 
 
-def answering(folder: bytes, limit: float) -> Beside | None:
+def answering(folder: bytes, limit: float) -> WatchClient | None:
     """As `connect`, but None as well, and said so, if the watcher gives no sign of life within ``limit`` seconds:
     stopped, hung, or busy for long.
 
     Then the work is done without it, under the workspace's lock.
     """
-    beside = connect(folder)
-    if beside is None:
+    watcher = connect(folder)
+    if watcher is None:
         return None
     try:
-        beside.ping(limit)
+        watcher.ping(limit)
     except HoldfastError as error:
         _LOG.warning("the watcher is not asked: %s", error.message)
         return None
-    return beside
+    return watcher
 
 
-class Beside:
+class WatchClient:
     """A connection to a watcher. Every method raises what the watcher raised, `LockedError` if it takes too long."""
 
     def __init__(self, connection: socket.socket, wait: float, clock: Clock) -> None:

@@ -1,4 +1,4 @@
-"""The engine as the watch service uses it: a workspace whose tree hears from the watcher what may have changed."""
+"""Watching, as a use-case: the service, and what it does with a workspace whose tree hears what may have changed."""
 
 from __future__ import annotations
 
@@ -56,7 +56,6 @@ class Saver:
     def __init__(self, context: Context, tree: LocalTree) -> None:
         self._context = context
         self._tree = tree
-        self._frozen = False
 
     def checkpoint(self, request: Request) -> CheckpointResult:
         """Save the tree's present state."""
