@@ -223,14 +223,14 @@ class House:
             folder.mkdir(parents=True)
             context = Context(
                 workspace=workspace,
-                tree=tree,
+                make_tree=lambda: tree,
                 store=store,
                 settings=self.opener.settings(None),
                 folder=bytes(folder),
                 clock=self.clock,
                 random=os.urandom,
             )
-        context.tree = tree
+        context._tree = tree
         return Space(edit, tree, context, self.clock)
 
 

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 class Context:
     """One workspace, opened. Use-cases are functions over it; it holds no logic of its own."""
 
-    __slots__ = ("clock", "folder", "misconfigured", "random", "settings", "store", "tree", "workspace")
+    __slots__ = ("_make_tree", "_tree", "clock", "folder", "misconfigured", "random", "settings", "store", "workspace")
 
     def __init__(
         self,
         *,
         workspace: Workspace,
-        tree: Tree,
+        make_tree: Callable[[], Tree],
         store: Store,
         settings: Settings,
         folder: bytes,
@@ -40,7 +40,8 @@ class Context:
         misconfigured: ConfigError | None = None,
     ) -> None:
         self.workspace = workspace
-        self.tree = tree
+        self._make_tree = make_tree
+        self._tree: Tree | None = None
         self.store = store
         self.settings = settings
         self.folder = folder
@@ -49,6 +50,13 @@ class Context:
         self.random = random
         self.misconfigured = misconfigured
         """What is wrong with the workspace's own file, if it is not obeyed: then nothing is to be deleted by rules."""
+
+    @property
+    def tree(self) -> Tree:
+        """The workspace's tree, made on first use: what a watcher answers needs none, and loads nothing for it."""
+        if self._tree is None:
+            self._tree = self._make_tree()
+        return self._tree
 
     @property
     def catalog(self) -> Catalog:

@@ -15,8 +15,6 @@ from holdfast.engine.folder import INDEX
 from holdfast.engine.home import default_home, make_private
 from holdfast.engine.roots import check_root, refuse_own
 from holdfast.engine.settings import MAX_WORKSPACE_FILE_BYTES, WORKSPACE_FILE, load_settings
-from holdfast.files.gitconfig import User
-from holdfast.files.local import LocalTree
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import (
     ConfigError,
@@ -37,6 +35,7 @@ from holdfast.store.store import Store
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from holdfast.files.tree import Tree
     from holdfast.model.clock import Clock
     from holdfast.model.config import Settings
     from holdfast.model.ids import CheckpointId, Hash
@@ -255,7 +254,22 @@ class Opener:
         make_private(os.path.dirname(folder))
         make_private(folder)
         settings, misconfigured = self._settings_of(workspace)
-        tree = LocalTree(
+        return Context(
+            workspace=workspace,
+            make_tree=lambda: self._tree(workspace, folder, settings),
+            store=self.store(),
+            settings=settings,
+            folder=folder,
+            clock=self._clock,
+            random=self._random,
+            misconfigured=misconfigured,
+        )
+
+    def _tree(self, workspace: Workspace, folder: bytes, settings: Settings) -> Tree:
+        from holdfast.files.gitconfig import User
+        from holdfast.files.local import LocalTree
+
+        return LocalTree(
             workspace.path,
             index=os.path.join(folder, INDEX),
             never=self._ours(settings),
@@ -264,16 +278,6 @@ class Opener:
             user=User(_bytes(self._environ.get("HOME")), _bytes(self._environ.get("XDG_CONFIG_HOME"))),
             uid=None if settings.files.uid < 0 else settings.files.uid,
             gid=None if settings.files.gid < 0 else settings.files.gid,
-        )
-        return Context(
-            workspace=workspace,
-            tree=tree,
-            store=self.store(),
-            settings=settings,
-            folder=folder,
-            clock=self._clock,
-            random=self._random,
-            misconfigured=misconfigured,
         )
 
 

@@ -76,7 +76,7 @@ class Home:
         self.store.catalog.add_workspace(workspace)
         self.context = Context(
             workspace=workspace,
-            tree=cast("Any", None),
+            make_tree=lambda: cast("Any", None),
             store=self.store,
             settings=Settings(),
             folder=os.fsencode(folder),
