@@ -168,6 +168,9 @@ ROWS = {
     "a root is gone": "UPDATE checkpoints SET root = zeroblob(16) WHERE label = 'first'",
     "a changeset is cut": "UPDATE changesets SET data = substr(data, 1, length(data) - 3)",
     "a changeset is flipped": "UPDATE changesets SET data = zeroblob(length(data))",
+    "a reason is another": "UPDATE checkpoints SET message = 'x' WHERE label = 'first'",
+    "a workspace's birth is another": "UPDATE workspaces SET created_at = created_at + 1",
+    "an event's time is another": "UPDATE history SET at = at + 1",
 }
 
 
