@@ -66,6 +66,8 @@ class Trash:
                     raise
         # On another file system than the root: aside in its own directory, which may have to go, so it goes at once.
         reason = replace.take_away(dir_fd, name, dir_fd, aside, taken)
+        if reason is None and not taken.certain:
+            reason = self._lost(_Waiting(path.rpartition(b"/")[0], aside, path, taken), dir_fd, written_now())
         if reason is None:
             _unlink(dir_fd, aside)
         return reason
