@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-AT_FDCWD = -100
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _TFD_NONBLOCK = os.O_NONBLOCK
