@@ -10,33 +10,25 @@ from __future__ import annotations
 
 import errno
 import os
-import struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from holdfast.files.watch import system
+from holdfast.files.watch.fanotify_events import ONDIR, decode
 from holdfast.files.watch.findings import Findings, vanished_or_shared
+from holdfast.files.watch.masks import CLOSE_WRITE, DELETE, MODIFY, MOVED_FROM, MOVED_TO, NAMES, Q_OVERFLOW, WRITTEN
 from holdfast.model.errors import UnsupportedError
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterator
+    from collections.abc import Callable
 
     from holdfast.files.dirty import Dirty
+    from holdfast.files.watch.fanotify_events import Event, Handle
     from holdfast.files.watch.root import WatchedRoot
 
-MODIFY = 0x2
-ATTRIB = 0x4
-CLOSE_WRITE = 0x8
-MOVED_FROM = 0x40
-MOVED_TO = 0x80
-CREATE = 0x100
-DELETE = 0x200
-Q_OVERFLOW = 0x4000
-ONDIR = 0x40000000
-_WRITTEN = MODIFY | CLOSE_WRITE | ATTRIB
 # Events on an object itself (DELETE_SELF, MOVE_SELF) would say again, for every file, what those on its name say;
 # whether the root is still the root is asked at every drain.
-MASK = MODIFY | ATTRIB | CLOSE_WRITE | MOVED_FROM | MOVED_TO | CREATE | DELETE | ONDIR
+MASK = WRITTEN | NAMES | ONDIR
 
 _CLOEXEC, _NONBLOCK, _UNLIMITED_QUEUE, _UNLIMITED_MARKS = 0x1, 0x2, 0x10, 0x20
 _REPORT_FID, _REPORT_DIR_FID, _REPORT_NAME, _REPORT_TARGET_FID = 0x200, 0x400, 0x800, 0x1000
@@ -46,69 +38,10 @@ _INIT = (
 )  # fmt: skip
 _MARK_ADD, _MARK_FILESYSTEM = 0x1, 0x100
 
-_INFO_FID, _INFO_DFID_NAME, _INFO_DFID = 1, 2, 3
-_EVENT = struct.Struct("=IBBHQii")
-_INFO = struct.Struct("=BxH")
-_SIZE = struct.Struct("=I")
-
 _READ_BYTES = 1 << 18
 _MAX_READS = 1024
 """Whoever writes faster than this is read gets the answer that is always right: everything."""
 _MAX_REMEMBERED = 1 << 16
-
-_Handle = bytes
-"""The file system's id (8 bytes) and the ``struct file_handle`` that follows it in an event."""
-
-
-class Event(NamedTuple):
-    """One event as the kernel gave it, merged with others of the same name."""
-
-    mask: int
-    directory: _Handle | None
-    """The directory that ``name`` is in; None where the kernel knows none."""
-    name: bytes
-    """``.`` for the directory itself."""
-    target: _Handle | None
-    """The object of that name, at the time of the event."""
-
-
-def decode(buffer: bytes, boring: Container[_Handle] = ()) -> Iterator[Event]:
-    """The events in what one read returned (fanotify(7), "Reading fanotify events"); raises `ValueError` on others.
-
-    Left out are events about files in ``boring`` directories: on a busy file system those are nearly all.
-    """
-    at, end = 0, len(buffer)
-    while at < end:
-        if end - at < _EVENT.size:
-            raise ValueError("an event is cut short")
-        length, version, _, header, mask, _, _ = _EVENT.unpack_from(buffer, at)
-        if version != 3 or header < _EVENT.size or length < header or at + length > end:
-            raise ValueError("an event of a form that is not known")
-        if not mask & ONDIR and length >= header + 20 and buffer[at + header] == _INFO_DFID_NAME:
-            first = at + header + 4
-            if buffer[first : first + 16 + _SIZE.unpack_from(buffer, first + 8)[0]] in boring:
-                at += length
-                continue
-        directory: _Handle | None = None
-        target: _Handle | None = None
-        name = b""
-        info, stop = at + header, at + length
-        while info < stop:
-            if stop - info < 20:
-                raise ValueError("a record of an event is cut short")
-            kind, size = _INFO.unpack_from(buffer, info)
-            tail = info + 20 + _SIZE.unpack_from(buffer, info + 12)[0]
-            if size < 20 or tail > info + size or info + size > stop:
-                raise ValueError("a record of an event has a wrong length")
-            if kind in (_INFO_DFID_NAME, _INFO_DFID):
-                directory = buffer[info + 4 : tail]
-                if kind == _INFO_DFID_NAME:
-                    name = buffer[tail : info + size].split(b"\0", 1)[0]
-            elif kind == _INFO_FID:
-                target = buffer[info + 4 : tail]
-            info += size
-        yield Event(mask, directory, name, target)
-        at += length
 
 
 class FanotifyWatcher:
@@ -126,9 +59,9 @@ class FanotifyWatcher:
             "a program that writes through a memory mapping is noticed when it closes the mapping, and a file with"
             " another name outside of the workspace is not when it is written by that name; full walks find both"
         )
-        self._inside: dict[_Handle, bytes] = {}
-        self._outside: set[_Handle] = set()
-        self._gone: set[_Handle] = set()
+        self._inside: dict[Handle, bytes] = {}
+        self._outside: set[Handle] = set()
+        self._gone: set[Handle] = set()
         """Directories that were deleted. Handles are never used again; what happens in there happens in no tree."""
         self._hidden: dict[bytes, bool] = {b"": False}
         self._mounts: dict[bytes, int] = {}
@@ -285,11 +218,11 @@ class FanotifyWatcher:
             if target is not None:
                 if mask & (MOVED_FROM | MOVED_TO):
                     batch.moved.add(target)
-                if mask & _WRITTEN and not mask & ONDIR:
+                if mask & WRITTEN and not mask & ONDIR:
                     batch.written[path] = target
         batch.findings.add(path)
 
-    def _take_object(self, mask: int, target: _Handle | None, batch: _Batch) -> None:
+    def _take_object(self, mask: int, target: Handle | None, batch: _Batch) -> None:
         """Take an event without a name.
 
         It tells of the number of an inode's names (and each name has its own event), or of an object that was reached
@@ -307,7 +240,7 @@ class FanotifyWatcher:
             batch.written[path] = target
             batch.findings.add(path)
 
-    def _took_directory(self, event: Event, directory: _Handle, batch: _Batch) -> None:
+    def _took_directory(self, event: Event, directory: Handle, batch: _Batch) -> None:
         """A directory was renamed or deleted: what is remembered of paths may be wrong from here on."""
         if event.mask & DELETE and event.target is not None:
             self._gone.add(event.target)
@@ -330,7 +263,7 @@ class FanotifyWatcher:
 
     # -- paths --------------------------------------------------------------------------------------------------
 
-    def _resolve(self, directory: _Handle, name: bytes, batch: _Batch) -> bytes | None:
+    def _resolve(self, directory: Handle, name: bytes, batch: _Batch) -> bytes | None:
         """The path of a directory, None if its events are of no interest; remembered either way."""
         if directory in self._gone:
             return None
@@ -358,7 +291,7 @@ class FanotifyWatcher:
             self._hidden[path] = known
         return known
 
-    def _locate(self, handle: _Handle) -> bytes | None:
+    def _locate(self, handle: Handle) -> bytes | None:
         """The path of a handle relative to the root, None if it is not below it. Raises ESTALE if it is gone."""
         real = self._where(handle)
         if real == self._root.real:
@@ -366,7 +299,7 @@ class FanotifyWatcher:
         above = self._root.real.rstrip(b"/") + b"/"
         return real[len(above) :] if real.startswith(above) else None
 
-    def _where(self, handle: _Handle) -> bytes:
+    def _where(self, handle: Handle) -> bytes:
         mount = self._mounts.get(handle[:8])
         if mount is None:
             # btrfs gives every subvolume an id of its own; any descriptor on the file system opens its handles.
@@ -398,7 +331,7 @@ class FanotifyWatcher:
                 batch.findings.doubt("a file was written by a name that it has lost, and has others")
                 return
 
-    def _names_left(self, handle: _Handle) -> int:
+    def _names_left(self, handle: Handle) -> int:
         mount = self._mounts.get(handle[:8], -1)
         try:
             fd = system.open_by_handle(mount, handle[8:])
@@ -417,7 +350,7 @@ class _Batch:
 
     def __init__(self, findings: Findings) -> None:
         self.findings = findings
-        self.written: dict[bytes, _Handle] = {}
-        self.moved: set[_Handle] = set()
-        self.stale: set[_Handle] = set()
+        self.written: dict[bytes, Handle] = {}
+        self.moved: set[Handle] = set()
+        self.stale: set[Handle] = set()
         """Directories that something happened in and that are gone."""

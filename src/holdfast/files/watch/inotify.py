@@ -11,65 +11,31 @@ import errno
 import logging
 import os
 import select
-import struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from holdfast.files.watch import system, why
 from holdfast.files.watch.findings import Findings, vanished_or_shared
+from holdfast.files.watch.inotify_events import IGNORED, ISDIR, UNMOUNT, decode
+from holdfast.files.watch.masks import ATTRIB, CREATE, DELETE, MOVED_FROM, MOVED_TO, NAMES, Q_OVERFLOW, WRITTEN
 from holdfast.files.watch.polling import DEFAULT_INTERVAL, clear_timer
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from holdfast.files.dirty import Dirty
+    from holdfast.files.watch.inotify_events import Event
     from holdfast.files.watch.root import WatchedRoot
 
-MODIFY = 0x2
-ATTRIB = 0x4
-CLOSE_WRITE = 0x8
-MOVED_FROM = 0x40
-MOVED_TO = 0x80
-CREATE = 0x100
-DELETE = 0x200
-UNMOUNT = 0x2000
-Q_OVERFLOW = 0x4000
-IGNORED = 0x8000
-ONLYDIR = 0x1000000
-ISDIR = 0x40000000
-_WRITTEN = MODIFY | CLOSE_WRITE | ATTRIB
-_MASK = _WRITTEN | MOVED_FROM | MOVED_TO | CREATE | DELETE | ONLYDIR
-_MASK_ABOVE = MOVED_FROM | MOVED_TO | CREATE | DELETE | ONLYDIR
+_ONLYDIR = 0x1000000
+_MASK = WRITTEN | NAMES | _ONLYDIR
+_MASK_ABOVE = NAMES | _ONLYDIR
 
-_EVENT = struct.Struct("=iIII")
 _READ_BYTES = 1 << 18
 _MAX_READS = 1024
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _log = logging.getLogger(__name__)
-
-
-class Event(NamedTuple):
-    """One event as the kernel gave it."""
-
-    wd: int
-    mask: int
-    cookie: int
-    name: bytes
-
-
-def decode(buffer: bytes) -> Iterator[Event]:
-    """The events in what one read returned (inotify(7), "Reading events"); raises `ValueError` if one is cut short."""
-    at, end = 0, len(buffer)
-    while at < end:
-        if end - at < _EVENT.size:
-            raise ValueError("an event is cut short")
-        wd, mask, cookie, length = _EVENT.unpack_from(buffer, at)
-        at += _EVENT.size
-        if length > end - at:
-            raise ValueError("the name of an event is cut short")
-        yield Event(wd, mask, cookie, buffer[at : at + length].rstrip(b"\0") if length else b"")
-        at += length
 
 
 class _Node:
@@ -254,7 +220,7 @@ class InotifyWatcher:
             batch.arrived.add(path)
         if mask & MOVED_FROM:
             batch.arrived.add(path)  # its further names, if any, are asked of the name it gets
-        if mask & (_WRITTEN | MOVED_TO):
+        if mask & (WRITTEN | MOVED_TO):
             batch.written.add(path)
 
     def _take_directory(self, node: _Node, name: bytes, path: bytes, mask: int) -> None:

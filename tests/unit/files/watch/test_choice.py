@@ -16,6 +16,8 @@ import pytest
 
 import holdfast
 from holdfast.files.watch import inotify, open_watcher, system, why
+from holdfast.files.watch.inotify_events import Event
+from holdfast.files.watch.masks import Q_OVERFLOW
 from holdfast.model.errors import UnsupportedError
 
 SOURCE = str(Path(holdfast.__path__[0]).parent)
@@ -133,13 +135,11 @@ def test_an_overflow_of_inotifys_queue(tmp_path: Path, monkeypatch: pytest.Monke
     watcher = open_watcher(os.fsencode(tmp_path), "inotify")
     watcher.drain()
     with monkeypatch.context() as patch:
-        taken: list[inotify.Event] = []
+        taken: list[Event] = []
         patch.setattr(
             inotify,
             "decode",
-            lambda buffer: (
-                iter([inotify.Event(-1, inotify.Q_OVERFLOW, 0, b"")]) if not taken.append(buffer) else iter([])
-            ),
+            lambda buffer: iter([Event(-1, Q_OVERFLOW, 0, b"")]) if not taken.append(buffer) else iter([]),
         )
         (tmp_path / "a/b").mkdir(parents=True)
         assert watcher.drain().everything

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.files.watch import fanotify, inotify
+from holdfast.files.watch import fanotify_events, inotify_events, masks
 from holdfast.files.watch.root import Mount, parse_mounts
 
 FSID = b"FILESYST"
@@ -30,28 +30,28 @@ def event(mask: int, *records: bytes) -> bytes:
 
 
 def test_fanotify_events_with_names_and_handles() -> None:
-    buffer = event(fanotify.MODIFY, record(2, b"dir-hand", b"name"), record(1, b"file-hand"))
-    buffer += event(fanotify.ATTRIB | fanotify.ONDIR, record(2, b"dir-hand", b"."))
-    buffer += event(fanotify.Q_OVERFLOW)
-    assert list(fanotify.decode(buffer)) == [
-        (fanotify.MODIFY, FSID + handle(b"dir-hand"), b"name", FSID + handle(b"file-hand")),
-        (fanotify.ATTRIB | fanotify.ONDIR, FSID + handle(b"dir-hand"), b".", None),
-        (fanotify.Q_OVERFLOW, None, b"", None),
+    buffer = event(masks.MODIFY, record(2, b"dir-hand", b"name"), record(1, b"file-hand"))
+    buffer += event(masks.ATTRIB | fanotify_events.ONDIR, record(2, b"dir-hand", b"."))
+    buffer += event(masks.Q_OVERFLOW)
+    assert list(fanotify_events.decode(buffer)) == [
+        (masks.MODIFY, FSID + handle(b"dir-hand"), b"name", FSID + handle(b"file-hand")),
+        (masks.ATTRIB | fanotify_events.ONDIR, FSID + handle(b"dir-hand"), b".", None),
+        (masks.Q_OVERFLOW, None, b"", None),
     ]
 
 
 def test_fanotify_events_about_files_in_boring_directories_are_left_out() -> None:
     boring = FSID + handle(b"dir-hand")
-    buffer = event(fanotify.MODIFY, record(2, b"dir-hand", b"name"), record(1, b"file-hand"))
-    buffer += event(fanotify.MOVED_FROM | fanotify.ONDIR, record(2, b"dir-hand", b"sub"))
-    buffer += event(fanotify.MODIFY, record(2, b"dir-othr", b"name"))
-    masks = [found.mask for found in fanotify.decode(buffer, {boring})]
-    assert masks == [fanotify.MOVED_FROM | fanotify.ONDIR, fanotify.MODIFY]
+    buffer = event(masks.MODIFY, record(2, b"dir-hand", b"name"), record(1, b"file-hand"))
+    buffer += event(masks.MOVED_FROM | fanotify_events.ONDIR, record(2, b"dir-hand", b"sub"))
+    buffer += event(masks.MODIFY, record(2, b"dir-othr", b"name"))
+    found = [one.mask for one in fanotify_events.decode(buffer, {boring})]
+    assert found == [masks.MOVED_FROM | fanotify_events.ONDIR, masks.MODIFY]
 
 
 def test_fanotify_records_that_are_not_known_are_passed_over() -> None:
-    buffer = event(fanotify.MODIFY, record(99, b"whatever"), record(2, b"dir-hand", b"name"))
-    assert list(fanotify.decode(buffer)) == [(fanotify.MODIFY, FSID + handle(b"dir-hand"), b"name", None)]
+    buffer = event(masks.MODIFY, record(99, b"whatever"), record(2, b"dir-hand", b"name"))
+    assert list(fanotify_events.decode(buffer)) == [(masks.MODIFY, FSID + handle(b"dir-hand"), b"name", None)]
 
 
 @pytest.mark.parametrize(
@@ -68,26 +68,24 @@ def test_fanotify_records_that_are_not_known_are_passed_over() -> None:
 def test_fanotify_bytes_of_another_form(buffer: bytes) -> None:
     """I12: an error, not a crash and no endless loop."""
     with pytest.raises(ValueError, match="event"):
-        list(fanotify.decode(buffer))
+        list(fanotify_events.decode(buffer))
 
 
 def test_inotify_events() -> None:
-    buffer = struct.pack("=iIII8s", 3, inotify.CREATE, 0, 8, b"name") + struct.pack(
-        "=iIII", -1, inotify.Q_OVERFLOW, 0, 0
-    )
-    assert list(inotify.decode(buffer)) == [(3, inotify.CREATE, 0, b"name"), (-1, inotify.Q_OVERFLOW, 0, b"")]
+    buffer = struct.pack("=iIII8s", 3, masks.CREATE, 0, 8, b"name") + struct.pack("=iIII", -1, masks.Q_OVERFLOW, 0, 0)
+    assert list(inotify_events.decode(buffer)) == [(3, masks.CREATE, 0, b"name"), (-1, masks.Q_OVERFLOW, 0, b"")]
 
 
 @pytest.mark.parametrize("buffer", [b"\1", struct.pack("=iIII", 3, 2, 0, 16) + b"short"])
 def test_inotify_bytes_cut_short(buffer: bytes) -> None:
     with pytest.raises(ValueError, match="cut short"):
-        list(inotify.decode(buffer))
+        list(inotify_events.decode(buffer))
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_events_or_an_error(buffer: bytes) -> None:
     """I12."""
-    for decode in (fanotify.decode, inotify.decode):
+    for decode in (fanotify_events.decode, inotify_events.decode):
         try:
             list(decode(buffer))
         except ValueError:

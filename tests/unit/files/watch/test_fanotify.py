@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.files.dirty import Dirty
-from holdfast.files.watch.fanotify import MOVED_FROM, MOVED_TO, Event, FanotifyWatcher
+from holdfast.files.watch.fanotify import FanotifyWatcher
+from holdfast.files.watch.fanotify_events import Event
+from holdfast.files.watch.masks import MOVED_FROM, MOVED_TO, Q_OVERFLOW
 from holdfast.files.watch.root import WatchedRoot
 from holdfast.model.errors import UnsupportedError
 
@@ -144,7 +146,7 @@ def test_an_overflow_forgets_and_says_everything(
     from holdfast.files.watch import fanotify
 
     with monkeypatch.context() as patch:
-        lost = fanotify.Event(fanotify.Q_OVERFLOW, None, b"", None)
+        lost = Event(Q_OVERFLOW, None, b"", None)
         patch.setattr(fanotify, "decode", lambda *_: iter([lost]))
         (root / "a/b/file").write_text("1")
         assert watcher.drain().everything

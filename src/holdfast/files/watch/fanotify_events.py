@@ -1,0 +1,70 @@
+"""Decodes the events of fanotify; pure: bytes in, events out. Source: fanotify(7), "Reading fanotify events"."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterator
+
+ONDIR = 0x40000000
+
+_INFO_FID, _INFO_DFID_NAME, _INFO_DFID = 1, 2, 3
+_EVENT = struct.Struct("=IBBHQii")
+_INFO = struct.Struct("=BxH")
+_SIZE = struct.Struct("=I")
+
+Handle = bytes
+"""The file system's id (8 bytes) and the ``struct file_handle`` that follows it in an event."""
+
+
+class Event(NamedTuple):
+    """One event as the kernel gave it, merged with others of the same name."""
+
+    mask: int
+    directory: Handle | None
+    """The directory that ``name`` is in; None where the kernel knows none."""
+    name: bytes
+    """``.`` for the directory itself."""
+    target: Handle | None
+    """The object of that name, at the time of the event."""
+
+
+def decode(buffer: bytes, boring: Container[Handle] = ()) -> Iterator[Event]:
+    """The events in what one read returned (fanotify(7), "Reading fanotify events"); raises `ValueError` on others.
+
+    Left out are events about files in ``boring`` directories: on a busy file system those are nearly all.
+    """
+    at, end = 0, len(buffer)
+    while at < end:
+        if end - at < _EVENT.size:
+            raise ValueError("an event is cut short")
+        length, version, _, header, mask, _, _ = _EVENT.unpack_from(buffer, at)
+        if version != 3 or header < _EVENT.size or length < header or at + length > end:
+            raise ValueError("an event of a form that is not known")
+        if not mask & ONDIR and length >= header + 20 and buffer[at + header] == _INFO_DFID_NAME:
+            first = at + header + 4
+            if buffer[first : first + 16 + _SIZE.unpack_from(buffer, first + 8)[0]] in boring:
+                at += length
+                continue
+        directory: Handle | None = None
+        target: Handle | None = None
+        name = b""
+        info, stop = at + header, at + length
+        while info < stop:
+            if stop - info < 20:
+                raise ValueError("a record of an event is cut short")
+            kind, size = _INFO.unpack_from(buffer, info)
+            tail = info + 20 + _SIZE.unpack_from(buffer, info + 12)[0]
+            if size < 20 or tail > info + size or info + size > stop:
+                raise ValueError("a record of an event has a wrong length")
+            if kind in (_INFO_DFID_NAME, _INFO_DFID):
+                directory = buffer[info + 4 : tail]
+                if kind == _INFO_DFID_NAME:
+                    name = buffer[tail : info + size].split(b"\0", 1)[0]
+            elif kind == _INFO_FID:
+                target = buffer[info + 4 : tail]
+            info += size
+        yield Event(mask, directory, name, target)
+        at += length
