@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from holdfast.files.watch import system, why
 from holdfast.files.watch.findings import Findings, vanished_or_shared
 from holdfast.files.watch.inotify_events import IGNORED, ISDIR, UNMOUNT, decode
+from holdfast.files.watch.inotify_nodes import Nodes
 from holdfast.files.watch.masks import ATTRIB, CREATE, DELETE, MOVED_FROM, MOVED_TO, NAMES, Q_OVERFLOW, WRITTEN
 from holdfast.files.watch.polling import DEFAULT_INTERVAL, clear_timer
 from holdfast.model.paths import display
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from holdfast.files.dirty import Dirty
     from holdfast.files.watch.inotify_events import Event
+    from holdfast.files.watch.inotify_nodes import Node
     from holdfast.files.watch.root import WatchedRoot
 
 _ONLYDIR = 0x1000000
@@ -36,18 +38,6 @@ _MAX_READS = 1024
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _log = logging.getLogger(__name__)
-
-
-class _Node:
-    """A watched directory: its place in the tree, as far as the events told it."""
-
-    __slots__ = ("children", "name", "parent", "wd")
-
-    def __init__(self, wd: int) -> None:
-        self.wd = wd
-        self.name = b""
-        self.parent: _Node | None = None
-        self.children: dict[bytes, _Node] = {}
 
 
 class InotifyWatcher:
@@ -68,10 +58,7 @@ class InotifyWatcher:
             "a program that writes through a memory mapping is noticed when it closes the mapping, and a file with"
             " several names only when it is written by one that is in the workspace; full walks find both"
         )
-        self._nodes: dict[int, _Node] = {}
-        self._top: _Node | None = None
-        self._loose: set[_Node] = set()
-        """Nodes that have lost their place; who finds none until the queue is empty is no longer watched."""
+        self._nodes = Nodes()
         self._above = -1
         self._first = True
         self._sweep_due = False
@@ -128,7 +115,9 @@ class InotifyWatcher:
             self._read(batch)
             if self._sweep_due:
                 self._sweep(findings)
-            self._drop_loose()
+            # Who has found no place until the queue is empty is no longer watched.
+            for wd in self._nodes.drop_loose():
+                self._unwatch(wd)
             self._check_shared(batch)
         except OSError as error:
             if error.errno != errno.ENOSPC:
@@ -201,12 +190,9 @@ class InotifyWatcher:
         if node is None:
             return
         if mask & IGNORED:
-            del self._nodes[wd]
-            self._detach(node)
-            self._loose.discard(node)
-            self._loose.update(self._orphans(node))
+            self._nodes.remove(node)
             return
-        directory = self._path(node)
+        directory = self._nodes.path(node)
         if directory is None:
             return  # it is on its way; where it arrives, all of it counts as changed
         path = directory + b"/" + name if directory and name else directory or name
@@ -223,81 +209,14 @@ class InotifyWatcher:
         if mask & (WRITTEN | MOVED_TO):
             batch.written.add(path)
 
-    def _take_directory(self, node: _Node, name: bytes, path: bytes, mask: int) -> None:
+    def _take_directory(self, node: Node, name: bytes, path: bytes, mask: int) -> None:
         if mask & (MOVED_FROM | DELETE):
             child = node.children.get(name)
             if child is not None:
-                self._detach(child)
+                self._nodes.detach(child)
         # A change of permissions can make a directory readable that was not.
         if (mask & (CREATE | MOVED_TO) or (mask & ATTRIB and name not in node.children)) and self._timer < 0:
             self._cover(path)
-
-    # -- which watch stands for which path ----------------------------------------------------------------------
-
-    def _path(self, node: _Node) -> bytes | None:
-        parts: list[bytes] = []
-        while node is not self._top:
-            parts.append(node.name)
-            if node.parent is None:
-                return None
-            node = node.parent
-        parts.reverse()
-        return b"/".join(parts)
-
-    def _detach(self, node: _Node) -> None:
-        parent = node.parent
-        if parent is not None:
-            if parent.children.get(node.name) is node:
-                del parent.children[node.name]
-            node.parent = None
-            self._loose.add(node)
-
-    @staticmethod
-    def _orphans(node: _Node) -> list[_Node]:
-        children = list(node.children.values())
-        node.children.clear()
-        for child in children:
-            child.parent = None
-        return children
-
-    def _attach(self, wd: int, path: bytes) -> None:
-        """Let the watch ``wd`` stand for ``path``, whatever it stood for."""
-        node = self._nodes.get(wd)
-        if node is None:
-            node = self._nodes[wd] = _Node(wd)
-        if not path:
-            self._top = node
-            return
-        *above, name = path.split(b"/")
-        parent = self._top
-        for part in above:
-            parent = None if parent is None else parent.children.get(part)
-        up = parent
-        while up is not None and up is not node:
-            up = up.parent
-        if parent is None or up is node:
-            # The events that explain this are still in the queue: learn the whole tree anew when it is empty.
-            self._sweep_due = True
-            if node.parent is None and node is not self._top:
-                self._loose.add(node)
-            return
-        self._detach(node)
-        other = parent.children.get(name)
-        if other is not None:
-            self._detach(other)
-        node.parent, node.name = parent, name
-        parent.children[name] = node
-        self._loose.discard(node)
-
-    def _drop_loose(self) -> None:
-        loose, self._loose = self._loose, set()
-        while loose:
-            node = loose.pop()
-            if node.parent is not None or self._nodes.get(node.wd) is not node:
-                continue
-            loose.update(self._orphans(node))
-            del self._nodes[node.wd]
-            self._unwatch(node.wd)
 
     def _unwatch(self, wd: int) -> None:
         try:
@@ -321,7 +240,9 @@ class InotifyWatcher:
             if fd is None:
                 continue
             try:
-                self._attach(system.inotify_add_watch(self._fd, b"/proc/self/fd/%d" % fd, _MASK), path)
+                wd = system.inotify_add_watch(self._fd, b"/proc/self/fd/%d" % fd, _MASK)
+                if not self._nodes.attach(wd, path):
+                    self._sweep_due = True  # when the queue is empty, the whole tree is learnt anew
                 with os.scandir(fd) as entries:
                     for entry in entries:
                         if entry.is_dir(follow_symlinks=False):
@@ -352,19 +273,18 @@ class InotifyWatcher:
     def _sweep(self, findings: Findings) -> None:
         """Learn the whole tree anew; directories that were not watched before count as changed."""
         self._sweep_due = False
-        before = self._nodes
-        self._nodes, self._top = {}, None
-        self._loose.clear()
+        before, self._nodes = self._nodes.descriptors(), Nodes()
         try:
             if self._root.fd >= 0:
                 self._cover(b"")
                 self._watch_above()
         finally:
-            fresh = self._nodes.keys() - before.keys()
-            for wd in before.keys() - self._nodes.keys():
+            now = self._nodes.descriptors()
+            for wd in before - now:
                 self._unwatch(wd)
-        for wd in fresh:
-            path = self._path(self._nodes[wd])
+        for wd in now - before:
+            node = self._nodes.get(wd)
+            path = None if node is None else self._nodes.path(node)
             if path is None:
                 findings.doubt("a directory moved while the tree was learnt anew")
                 self._sweep_due = True
