@@ -113,3 +113,20 @@ def test_a_file_that_was_never_saved_whole_leaves_the_defaults(run: Run, tree: P
     code, _, said = run("status")
     assert code == 0
     assert "nothing is obeyed in its place" in said
+
+
+@pytest.mark.parametrize("words", [[], ["--json"], ["-q"]])
+def test_i13_what_is_logged_is_said_in_the_form_that_was_asked_for(run: Run, tree: Path, words: list[str]) -> None:
+    (tree / "holdfast.toml").write_text(GOOD)
+    (tree / "dir\x1b[2J").mkdir()
+    (tree / "dir\x1b[2J/.gitignore").write_text("".join(f"a{number}?x\n" for number in range(1001)))
+    (tree / "dir\x1b[2J/file").write_text("x")
+    code, _, said = run("checkpoint", *words)
+    assert code == 0
+    assert "\x1b" not in said
+    if words == ["--json"]:
+        assert "1 ignore patterns" in json.loads(said)["log"]["message"]
+    elif words:
+        assert not said
+    else:
+        assert said.startswith("holdfast: warning: 1 ignore patterns in dir")

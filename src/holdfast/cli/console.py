@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast import NotFoundError, UsageError
 from holdfast.cli.terminal import Palette, is_terminal, show_path, visible, wants_colour
+from holdfast.model.log import before_first
 from holdfast.model.paths import parse_display
 
 if TYPE_CHECKING:
@@ -117,8 +118,8 @@ class Console:
         """
         import holdfast
 
-        workspace = holdfast.open(self.directory or here(), home=self.home, lenient=not strict, freeing=freeing)
         self.prepare_log()
+        workspace = holdfast.open(self.directory or here(), home=self.home, lenient=not strict, freeing=freeing)
         if workspace.misconfigured is not None:
             self.warn(workspace.misconfigured.message)
         if offer and (unfinished := workspace.unfinished()) is not None:
@@ -130,11 +131,18 @@ class Console:
 
     def prepare_log(self, *, news: bool = False) -> None:
         """Send what the rooms below log to standard error: warnings, with ``news`` what goes on, with ``-v`` all."""
-        if self.verbose or news or "logging" in sys.modules:
+
+        def send() -> None:
             from holdfast.cli.logs import to_stderr
 
             level = "DEBUG" if self.verbose else "ERROR" if self.quiet else "INFO" if news else "WARNING"
             to_stderr(level, as_json=self.json)
+
+        # Most commands log nothing, and never load logging.
+        at_once = self.verbose or news or "logging" in sys.modules
+        before_first(None if at_once else send)
+        if at_once:
+            send()
 
     def paths(self, workspace: Workspace, given: Iterable[str | bytes]) -> list[bytes]:
         """The paths in the workspace that PATH arguments mean: relative to the current directory, if that is inside it.

@@ -183,7 +183,7 @@ def _stats_lines(result: Stats) -> Iterator[str]:
         ("blobs", f"{result.blobs:,}, {size(result.content_bytes)} of content"),
         ("pages", f"{result.pages:,}"),
         ("packs", f"{result.packs:,}"),
-        ("stored", f"{size(result.stored_bytes)}, of which {size(result.dead_bytes)} will be freed"),
+        ("stored", f"{size(result.stored_bytes)}, {size(result.dead_bytes)} of it needed by nothing"),
         ("catalog", size(result.catalog_bytes)),
     )
     yield from (f"{name:<11}  {value}" for name, value in facts)

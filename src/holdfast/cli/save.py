@@ -31,8 +31,8 @@ def _init(console: Console, arguments: argparse.Namespace) -> int:
     import holdfast
 
     where = arguments.directory or console.directory or "."
+    console.prepare_log()
     with holdfast.init(where, home=console.home, force=arguments.force) as workspace:
-        console.prepare_log()
         wrote = arguments.write_ignore and workspace.write_ignore()
         if console.json:
             console.give(

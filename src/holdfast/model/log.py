@@ -2,6 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_steps: list[Callable[[], None]] = []
+"""What is to be done before the next record."""
+
+
+def before_first(step: Callable[[], None] | None) -> None:
+    """Have ``step``, which says where records go, called when something is logged; None takes that back."""
+    _steps[:] = [] if step is None else [step]
+
 
 class Log:
     """The logger of one module; the arguments are those of `logging.Logger`."""
@@ -22,4 +35,6 @@ class Log:
     def _log(self, level: int, message: str, arguments: tuple[object, ...]) -> None:
         import logging
 
+        while _steps:
+            _steps.pop()()
         logging.getLogger(self._name).log(level, message, *arguments)
