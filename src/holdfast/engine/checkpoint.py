@@ -15,6 +15,7 @@ from holdfast.model.checkpoint import KINDS, Checkpoint, Kind, Provenance
 from holdfast.model.entries import Change, Counts, count_changes
 from holdfast.model.errors import UsageError
 from holdfast.model.ids import new_checkpoint_id, new_pack_id
+from holdfast.store.late_writer import LateWriter
 from holdfast.store.records import CheckpointCommit, Cursor, HistoryEvent, VanishedError, pages_key
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def _attempt(
     cursor = catalog.cursor(context.workspace.id)
     parent = None if cursor.head is None else catalog.checkpoint(cursor.head)
     make_room(context, 0)
-    writer = context.store.writer()
+    writer = LateWriter(context.store.writer)
     try:
         scan = context.tree.scan(
             writer,

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 _WORKERS = 2
 _BATCH_BYTES = 1 << 20
 _BATCH_ITEMS = 512
+_FIRST_BATCH_ITEMS, _FIRST_BATCHES = 32, 8
+"""The first batches are small and encoded at once: to start threads for so little would cost more, and to wait until
+`finish` would waste the time in which another process (`holdfast.files.scout`) walks the tree."""
 _IN_FLIGHT_BYTES = 32 << 20
 _ENDED = "this writer of blobs has ended"
 
@@ -143,6 +146,7 @@ class BlobWriter:
         self._seen: set[Hash] = set()
         self._batch: list[tuple[Hash, bytes, Hash | None]] = []
         self._batch_bytes = 0
+        self._first_batches = _FIRST_BATCHES
         self._relied_on: set[Hash] = set()
         self._large: list[NewBlob] = []
         self._ended = False
@@ -162,6 +166,11 @@ class BlobWriter:
                 jobs = self._take_batch()
                 if jobs:
                     self._threads().submit(jobs)
+            elif self._first_batches and self._pipeline is None and len(self._batch) >= _FIRST_BATCH_ITEMS:
+                self._first_batches -= 1
+                jobs = self._take_batch()
+                if jobs:
+                    self._packs.add(_encode(jobs))
         return name
 
     def add_stream(self, pieces: Iterable[bytes]) -> tuple[Hash, int]:

@@ -17,6 +17,7 @@ from holdfast.model.sinks import CHUNK_BYTES, SMALL_BLOB_BYTES
 from holdfast.store import codec
 from holdfast.store.blob_writer import BlobWriter, Written, write_pages
 from holdfast.store.blobs import BlobReader, check_large, check_pack
+from holdfast.store.late_writer import LateWriter
 from holdfast.store.local import LocalObjects
 from holdfast.store.open_objects import open_objects
 from holdfast.store.pack import read_index
@@ -38,6 +39,7 @@ class Shelf:
         self.rows: dict[Hash, Location] = {}
         self.generation = 0
         self.queries = 0
+        self.stored_asked = 0
         self.thread = threading.get_ident()
         self.random = random.Random(7)
         self.reader = BlobReader(objects, self.locate)
@@ -49,6 +51,7 @@ class Shelf:
 
     def stored(self, hashes: Sequence[Hash]) -> set[Hash]:
         assert threading.get_ident() == self.thread
+        self.stored_asked += 1
         return self.rows.keys() & set(hashes)
 
     def read_bases(self, names: Sequence[Hash]) -> dict[Hash, tuple[Hash, bytes]]:
@@ -171,6 +174,40 @@ def test_nothing_new_writes_nothing(shelf: Shelf) -> None:
     assert writer.finish() == Written([], [], frozenset([hash_bytes(b"abc")]), 0)
     assert shelf.writer().finish() == Written([], [], frozenset(), 0)
     assert list(shelf.objects.list("")) == before
+
+
+def test_little_is_encoded_while_more_is_still_to_come(shelf: Shelf) -> None:
+    contents = sources(300)
+    writer = shelf.writer()
+    asked: list[int] = []
+    for content in contents:
+        writer.add(content)
+        asked.append(shelf.stored_asked)
+    assert 0 < asked[40] < asked[80], "not all at the end"
+    written = writer.finish()
+    assert len(written.packs) == 1
+    shelf.commit(written)
+    entries = [file_entry(hash_bytes(content), len(content), 0o644) for content in contents]
+    assert list(shelf.reader.fetch(entries)) == contents
+
+
+def test_a_writer_that_nobody_needs_is_not_made(shelf: Shelf) -> None:
+    made: list[BlobWriter] = []
+
+    def make() -> BlobWriter:
+        made.append(shelf.writer())
+        return made[-1]
+
+    unused = LateWriter(make)
+    unused.abort()
+    assert not made
+    used = LateWriter(make)
+    name = used.add(b"abc")
+    assert used.add_stream([b"a", b"bc"]) == (name, 3)
+    shelf.commit(used.finish())
+    used.abort()
+    assert len(made) == 1
+    assert list(shelf.reader.fetch([file_entry(name, 3, 0o644)])) == [b"abc"]
 
 
 def test_edits_are_stored_as_differences_one_deep(shelf: Shelf) -> None:
