@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from holdfast.engine import history
-from holdfast.engine.bundle import export_bundle, import_bundle
+from holdfast.engine.bundle_export import export_bundle
+from holdfast.engine.bundle_import import import_bundle
 from holdfast.engine.changes import changes_of
 from holdfast.engine.checkpoint import Request, take
 from holdfast.engine.context import Context

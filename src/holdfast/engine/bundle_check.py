@@ -16,7 +16,7 @@ from holdfast.store.pages import Inner, Leaf, children, decode_known_page, decod
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.engine.bundle_format import Head, Record
+    from holdfast.engine.bundle_head import Head, Record
     from holdfast.model.entries import Change
 
 MAX_CHECKED = 100_000_000

@@ -426,13 +426,13 @@ class Workspace:
         """Write checkpoints with their ancestors to one ``.tar.zst``, atomically; returns the ids of all that it
         holds.
         """
-        from holdfast.engine.bundle import export_bundle
+        from holdfast.engine.bundle_export import export_bundle
 
         return export_bundle(self._context, [self.resolve(name) for name in names], os.fsencode(file))
 
     def import_(self, file: str | bytes | os.PathLike[str]) -> list[CheckpointId]:
         """Take the checkpoints of a bundle in, as this workspace's. The file is hostile until all of it is verified."""
-        from holdfast.engine.bundle import import_bundle
+        from holdfast.engine.bundle_import import import_bundle
 
         return import_bundle(self._context, os.fsencode(file))
 

@@ -12,17 +12,10 @@ import pytest
 import zstandard
 
 from holdfast.engine import bundle_check
-from holdfast.engine.bundle import export_bundle, import_bundle
-from holdfast.engine.bundle_format import (
-    END_MAGIC,
-    BundleReader,
-    BundleWriter,
-    Head,
-    Record,
-    decode_head,
-    encode_head,
-    encode_member,
-)
+from holdfast.engine.bundle_export import export_bundle
+from holdfast.engine.bundle_format import END_MAGIC, BundleReader, BundleWriter, encode_member
+from holdfast.engine.bundle_head import Head, Record, decode_head, encode_head
+from holdfast.engine.bundle_import import import_bundle
 from holdfast.engine.context import Context
 from holdfast.model.checkpoint import Checkpoint, Kind, Provenance
 from holdfast.model.clock import SystemClock
