@@ -13,23 +13,26 @@ from holdfast.engine.changes import saved_in
 from holdfast.engine.upkeep import make_room, make_room_for
 from holdfast.model.checkpoint import KINDS, Checkpoint, Kind, Provenance
 from holdfast.model.entries import Change, Counts, count_changes
-from holdfast.model.errors import UsageError
+from holdfast.model.errors import HoldfastError, UsageError
 from holdfast.model.ids import new_checkpoint_id, new_pack_id
+from holdfast.model.log import Log
+from holdfast.model.paths import display
 from holdfast.store.late_writer import LateWriter
 from holdfast.store.records import CheckpointCommit, Cursor, HistoryEvent, VanishedError, pages_key
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from holdfast.engine.context import Context
     from holdfast.files.tree import Scan
     from holdfast.model.entries import NotCaptured
     from holdfast.model.ids import Hash
-    from holdfast.model.sinks import Progress
+    from holdfast.model.sinks import Content, Progress
     from holdfast.store.blob_writer import Written
     from holdfast.store.manifest import Built
 
 _TRIES = 3
+_LOG = Log(__name__)
 
 
 class CheckpointResult(NamedTuple):
@@ -85,10 +88,33 @@ def take_locked(context: Context, request: Request, progress: Progress | None = 
             if not left:
                 raise
             continue
+        if request.full_hash:
+            _mend(context, checkpoint)
         elapsed = (context.clock.monotonic() - started) * 1000
         labelled = bool(request.label) and checkpoint.label == request.label
         return CheckpointResult(checkpoint, created, scan.not_captured, elapsed, labelled)
     raise AssertionError("unreachable")
+
+
+def _mend(context: Context, checkpoint: Checkpoint) -> None:
+    """Store anew what the checkpoint holds and the store has lost, as far as the tree still has it."""
+    from holdfast.store import manifest
+
+    entries = manifest.iterate(context.store.pages, checkpoint.root)
+    lost = dict(context.store.reader.lost(entry for _, entry in entries))
+    if not lost:
+        return
+
+    def contents() -> Iterator[Content]:
+        for path, entry in manifest.iterate(context.store.pages, checkpoint.root):
+            if entry.hash in lost:
+                try:
+                    yield context.tree.read(path)
+                except HoldfastError as error:
+                    _LOG.warning("%s: its lost content cannot be stored anew: %s", display(path), error.message)
+
+    mended = context.store.mend(contents())
+    _LOG.warning("content was missing from the store: %d of %d blobs were stored anew", mended, len(lost))
 
 
 def _attempt(

@@ -103,20 +103,38 @@ class BlobReader:
 
     def require(self, entries: Iterable[Entry]) -> None:
         """Raise `IntegrityError` if the content of any of ``entries`` is surely not there: unknown, in an object that
-        is gone or too short, or of another size. No content is read.
+        is gone or too short. No content is read.
         """
-        ends: dict[str, int] = {}
+        for _, reason in self.lost(entries):
+            raise IntegrityError(reason)
+
+    def lost(self, entries: Iterable[Entry]) -> Iterator[tuple[Hash, str]]:
+        """The hashes of those of ``entries`` whose content is surely not there, as `require`, each with the reason."""
+        sizes: dict[str, int | None] = {}
         for batch in _batches(entries):
-            for location in self._located(batch).values():
-                end = location.offset + location.length
-                if ends.get(location.key, -1) < end:
-                    ends[location.key] = end
-        for key, end in ends.items():
-            size = self._objects.size(key)
-            if size is None:
-                raise IntegrityError(f"stored content is missing: there is no {key}")
-            if size < end:
-                raise IntegrityError(f"stored content is cut short: {key} has {size} bytes instead of {end} or more")
+            names = list(dict.fromkeys(entry.hash for entry in batch))
+            located = self._locate(names)
+            bases = {location.base for location in located.values() if location.base is not None} - located.keys()
+            located = {**located, **self._locate(list(bases))}
+            for name in names:
+                reason = self._absence(name, located, sizes)
+                if reason is not None:
+                    yield name, reason
+
+    def _absence(self, name: Hash, located: dict[Hash, Location], sizes: dict[str, int | None]) -> str | None:
+        """Why the content of ``name`` cannot be there; ``sizes`` are those of objects, asked for once each."""
+        location = located.get(name)
+        if location is None:
+            return f"blob {format_hash(name)} is missing: the catalog does not know it"
+        key, end = location.key, location.offset + location.length
+        if key not in sizes:
+            sizes[key] = self._objects.size(key)
+        size = sizes[key]
+        if size is None:
+            return f"blob {format_hash(name)} is missing: there is no {key}"
+        if size < end:
+            return f"blob {format_hash(name)} is cut short: {key} has {size} bytes instead of {end} or more"
+        return None if location.base is None else self._absence(location.base, located, sizes)
 
     def fetch(self, entries: Iterable[Entry]) -> Iterator[Content]:
         """The content of each of ``entries``, in their order; large content in pieces, to be used up before the next.

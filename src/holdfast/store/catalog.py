@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from holdfast.model.clock import Clock
     from holdfast.model.ids import CheckpointId, Hash, WorkspaceId
+    from holdfast.store.blob_writer import Written
     from holdfast.store.database import Database, Row, Session
     from holdfast.store.forgetting import Protection
     from holdfast.store.records import CheckpointCommit, HistoryEvent, Location, Workspace
@@ -232,6 +233,13 @@ class Catalog:
         """Where each of ``hashes`` is stored; one that is not, or whose pack's row is lost, is not in the answer."""
         with self.database.reading() as session:
             return locations.locate(session, self.tenant, self.name, hashes)
+
+    def relocate(self, written: Written) -> int:
+        """Note that blobs are where they were ``written`` anew: see `mending.relocate`."""
+        from holdfast.store.mending import relocate
+
+        with self.database.writing() as session:
+            return relocate(session, self.tenant, written, self.clock.now())
 
     def generation_of(self, hash: Hash) -> int:  # noqa: A002 - the field's own name
         """The generation to store a blob of its own under now: one whose key nobody is deleting or has just deleted."""

@@ -14,11 +14,12 @@ from holdfast.store.open_objects import local_directory, open_objects
 from holdfast.store.schema import APPLICATION_ID, MIGRATIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from holdfast.model.clock import Clock
     from holdfast.model.config import Settings
     from holdfast.model.ids import Hash
+    from holdfast.model.sinks import Content
     from holdfast.store.blob_reader import BlobReader
     from holdfast.store.blob_writer import BlobWriter
     from holdfast.store.collect import Collector
@@ -116,6 +117,33 @@ class Store:
             pack_bytes=self._pack_bytes,
             generation_of=self.catalog.generation_of,
         )
+
+    def mend(self, contents: Iterable[Content]) -> int:
+        """Store contents anew, whatever the catalog says, and note for those that it knows where they are now; returns
+        how many. All of it is durable then.
+        """
+        from holdfast.store.blob_writer import BlobWriter
+
+        writer = BlobWriter(
+            self.objects,
+            self.tenant,
+            lambda _: set(),
+            lambda _: {},
+            self._random,
+            pack_bytes=self._pack_bytes,
+            generation_of=self.catalog.generation_of,
+        )
+        try:
+            for content in contents:
+                if isinstance(content, bytes):
+                    writer.add(content)
+                else:
+                    writer.add_stream(content)
+            written = writer.finish()
+        except BaseException:
+            writer.abort()
+            raise
+        return self.catalog.relocate(written)
 
     @property
     def pages(self) -> CachedPages:
