@@ -9,9 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import selectors
-import signal
 import socket
-import threading
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
@@ -19,7 +17,8 @@ from holdfast.engine import messages
 from holdfast.engine.checkpoint import CheckpointResult, Request
 from holdfast.engine.listening import Client, Limits, Listener, claim
 from holdfast.engine.schedule import Pace, Scheduler
-from holdfast.files.dirty import Dirty
+from holdfast.engine.stopping import stopped_by_signals
+from holdfast.engine.watch_changes import Changes
 from holdfast.files.watch import open_watcher
 from holdfast.model.clock import isoformat
 from holdfast.model.errors import HoldfastError, LockedError
@@ -29,12 +28,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from holdfast.engine.results import Status
+    from holdfast.engine.watch_changes import Exclusion
     from holdfast.files.dirty import DirtySource
     from holdfast.files.watch import Backend, Watcher
     from holdfast.model.clock import Clock
 
 _log = logging.getLogger(__name__)
-_MAX_PATHS = 500_000
 _FIRST_RETENTION = 60.0
 _T = TypeVar("_T")
 
@@ -77,68 +76,6 @@ class Setup(NamedTuple):
     look_interval: float = 30.0
     """How often it is read without being told to: it cannot announce that its root has come back."""
     limits: Limits = Limits()
-
-
-class Exclusion(Protocol):
-    """Says what a watcher may leave unwatched; see `holdfast.files.exclusion.ExcludedDirectories`."""
-
-    def __call__(self, path: bytes, /) -> bool:
-        """True if nothing in the directory ``path`` is captured."""
-        ...
-
-    def outside_changed(self) -> bool:
-        """True once after the rules have changed that lie where no watcher looks."""
-        ...
-
-
-class Changes:
-    """The watcher's answers, added up until a scan takes them."""
-
-    def __init__(self, watcher: Watcher, exclusion: Exclusion, noticed: Callable[[], None]) -> None:
-        """``noticed`` is called whenever an answer is not empty."""
-        self._watcher = watcher
-        self._exclusion = exclusion
-        self._noticed = noticed
-        self._everything = False
-        self._paths: set[bytes] = set()
-        self._refresh_due = False
-
-    def look(self) -> None:
-        """Read the watcher, and look whether what it cannot see has changed."""
-        answer = self._watcher.drain()
-        if self._exclusion.outside_changed():
-            answer = Dirty(everything=True, paths=frozenset())
-        if answer.everything or len(self._paths) + len(answer.paths) > _MAX_PATHS:
-            self._everything = True
-            self._paths.clear()
-        elif not self._everything:
-            self._paths |= answer.paths
-        if answer.everything or answer.paths:
-            self._noticed()
-
-    def doubt(self) -> None:
-        """Let everything count as changed."""
-        self._everything = True
-        self._paths.clear()
-        self._noticed()
-
-    def drain(self) -> Dirty:
-        """See `DirtySource.drain`."""
-        self.look()
-        taken = Dirty(self._everything, frozenset(self._paths))
-        self._refresh_due = self._refresh_due or self._everything
-        self._everything = False
-        self._paths.clear()
-        return taken
-
-    def scanned(self) -> bool:
-        """A scan has succeeded. If it was a full one, it has read the ignore rules anew: then the watcher is told, and
-        the answer is True, to look soon, since what comes into view by them is not watched before the next look.
-        """
-        refreshed, self._refresh_due = self._refresh_due, False
-        if refreshed:
-            self._watcher.refresh()
-        return refreshed
 
 
 class Service:
@@ -188,6 +125,9 @@ class Service:
         self._stopping = True
         self._wake()
 
+    def _told_to_stop(self) -> None:
+        self._stopping = True
+
     def run(self, *, signals: bool = False, ready: Callable[[Watcher], None] | None = None) -> None:
         """Serve until `stop`, a call to stop, or (``signals``) a signal; then save once more, and close everything.
 
@@ -197,7 +137,7 @@ class Service:
             rest.callback(self._wake_read.close)
             rest.callback(self._wake_write.close)
             if signals:
-                rest.enter_context(self._signals())
+                rest.enter_context(stopped_by_signals(self._told_to_stop, self._wake_write.fileno()))
             rest.callback(self._close)
             if ready is not None:
                 ready(self._watcher)
@@ -207,36 +147,6 @@ class Service:
                 self._turn()
             if self._scheduler.unsaved and not self._scheduler.paused:
                 self._save()
-
-    @contextmanager
-    def _signals(self) -> Generator[None]:
-        """Let SIGTERM, SIGINT and SIGHUP stop the service during the block, however often they come.
-
-        Some senders signal a process and then its group, so that a second one is no sign of impatience; SIGQUIT ends it
-        at once, which costs no more than the index. Does nothing outside of the main thread, which alone may handle
-        signals. An ignored SIGHUP (``nohup``) stays so.
-        """
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {
-            number: signal.getsignal(number) or signal.SIG_DFL
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-        }
-
-        def stop(*_: object) -> None:
-            self._stopping = True
-
-        wakeup = signal.set_wakeup_fd(self._wake_write.fileno(), warn_on_full_buffer=False)
-        for number, handler in before.items():
-            if number != signal.SIGHUP or handler != signal.SIG_IGN:
-                signal.signal(number, stop)
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-            signal.set_wakeup_fd(wakeup)
 
     # -- the loop -----------------------------------------------------------------------------------------------
 
