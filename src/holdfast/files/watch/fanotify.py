@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from holdfast.files.watch import system
 from holdfast.files.watch.fanotify_events import ONDIR, decode
+from holdfast.files.watch.fanotify_mounts import Mounts
 from holdfast.files.watch.findings import Findings, vanished_or_shared
 from holdfast.files.watch.masks import CLOSE_WRITE, DELETE, MODIFY, MOVED_FROM, MOVED_TO, NAMES, Q_OVERFLOW, WRITTEN
 from holdfast.model.errors import UnsupportedError
-from holdfast.model.paths import display
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,8 +64,7 @@ class FanotifyWatcher:
         self._gone: set[Handle] = set()
         """Directories that were deleted. Handles are never used again; what happens in there happens in no tree."""
         self._hidden: dict[bytes, bool] = {b"": False}
-        self._mounts: dict[bytes, int] = {}
-        """A descriptor on each marked file system, by its id."""
+        self._mounts = Mounts()
         self._first = True
         self._blind = False
         self._fd = system.fanotify_init(_INIT, os.O_RDONLY | os.O_CLOEXEC)
@@ -86,9 +85,7 @@ class FanotifyWatcher:
         self._root.close()
 
     def _release(self) -> None:
-        for fd in self._mounts.values():
-            os.close(fd)
-        self._mounts.clear()
+        self._mounts.close()
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -141,9 +138,7 @@ class FanotifyWatcher:
             self._mark_again(findings)
 
     def _mark_again(self, findings: Findings) -> None:
-        for fd in self._mounts.values():
-            os.close(fd)
-        self._mounts.clear()
+        self._mounts.close()
         try:
             self._mark_all()
             self._blind = False
@@ -160,21 +155,8 @@ class FanotifyWatcher:
             self._mark(mount.point)
 
     def _mark(self, path: bytes) -> None:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            key = system.filesystem_id(fd)
-            if not any(key):
-                raise UnsupportedError(f"the file system at {display(path)} has no id")
-            if key in self._mounts:
-                # One file system in two places: a handle has two paths, and only one of them would be found.
-                raise UnsupportedError(
-                    f"{display(path)} is a second mount of a file system that the tree holds already"
-                )
-            system.fanotify_mark(self._fd, _MARK_ADD | _MARK_FILESYSTEM, MASK, fd, None)
-        except BaseException:
-            os.close(fd)
-            raise
-        self._mounts[key] = fd
+        fd = self._mounts.add(path)
+        system.fanotify_mark(self._fd, _MARK_ADD | _MARK_FILESYSTEM, MASK, fd, None)
 
     def _prove(self) -> None:
         """Raise if handles do not lead to paths here: the root's own must lead to the root."""
@@ -249,7 +231,7 @@ class FanotifyWatcher:
             return
         self._forget()
         try:
-            parent = self._where(directory)
+            parent = self._mounts.where(directory)
         except OSError:
             return
         moved = parent.rstrip(b"/") + b"/" + event.name
@@ -293,31 +275,11 @@ class FanotifyWatcher:
 
     def _locate(self, handle: Handle) -> bytes | None:
         """The path of a handle relative to the root, None if it is not below it. Raises ESTALE if it is gone."""
-        real = self._where(handle)
+        real = self._mounts.where(handle)
         if real == self._root.real:
             return b""
         above = self._root.real.rstrip(b"/") + b"/"
         return real[len(above) :] if real.startswith(above) else None
-
-    def _where(self, handle: Handle) -> bytes:
-        mount = self._mounts.get(handle[:8])
-        if mount is None:
-            # btrfs gives every subvolume an id of its own; any descriptor on the file system opens its handles.
-            mount = next(iter(self._mounts.values()), -1)
-        fd = system.open_by_handle(mount, handle[8:])
-        try:
-            real = os.readlink(b"/proc/self/fd/%d" % fd)
-            if real.endswith(b" (deleted)"):
-                about = os.fstat(fd)
-                try:
-                    named = os.lstat(real)
-                except OSError:
-                    named = None
-                if named is None or (named.st_dev, named.st_ino) != (about.st_dev, about.st_ino):
-                    raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
-            return real
-        finally:
-            os.close(fd)
 
     # -- files with several names -------------------------------------------------------------------------------
 
@@ -325,22 +287,11 @@ class FanotifyWatcher:
         if self._root.fd < 0:
             return
         for path in vanished_or_shared(self._root.fd, batch.written, batch.findings):
-            names = self._names_left(batch.written[path])
+            names = self._mounts.names_left(batch.written[path])
             # One that was only moved has its new name reported by the move itself.
             if names > 1 or (names == 1 and batch.written[path] not in batch.moved):
                 batch.findings.doubt("a file was written by a name that it has lost, and has others")
                 return
-
-    def _names_left(self, handle: Handle) -> int:
-        mount = self._mounts.get(handle[:8], -1)
-        try:
-            fd = system.open_by_handle(mount, handle[8:])
-        except OSError as error:
-            return 0 if error.errno == errno.ESTALE else 2
-        try:
-            return os.fstat(fd).st_nlink
-        finally:
-            os.close(fd)
 
 
 class _Batch:

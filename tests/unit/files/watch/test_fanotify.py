@@ -44,7 +44,7 @@ def test_the_root_moved_away_and_back_while_a_handle_is_looked_up(
     root: Path, watcher: FanotifyWatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It seems to be outside for a moment; neither this answer nor any later one may believe that."""
-    real, take = watcher._where, watcher._took_directory
+    real, take = watcher._mounts.where, watcher._took_directory
     away = root.with_name("away")
 
     def untold(event: Event, directory: bytes, batch: object) -> None:
@@ -61,7 +61,7 @@ def test_the_root_moved_away_and_back_while_a_handle_is_looked_up(
 
     (root / "a/b/file").write_text("1")
     with monkeypatch.context() as patch:
-        patch.setattr(watcher, "_where", moving)
+        patch.setattr(watcher._mounts, "where", moving)
         patch.setattr(watcher, "_took_directory", untold)
         assert watcher.drain() == Dirty(everything=False, paths=frozenset())
     root.rename(away)
@@ -74,7 +74,7 @@ def test_the_root_moved_away_and_back_while_a_handle_is_looked_up(
 def test_the_renames_of_such_a_move_are_read_in_the_same_drain(
     root: Path, watcher: FanotifyWatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, away, moves = watcher._where, root.with_name("away"), [1]
+    real, away, moves = watcher._mounts.where, root.with_name("away"), [1]
 
     def moving(handle: bytes) -> bytes:
         if not moves:
@@ -86,7 +86,7 @@ def test_the_renames_of_such_a_move_are_read_in_the_same_drain(
         finally:
             away.rename(root)
 
-    monkeypatch.setattr(watcher, "_where", moving)
+    monkeypatch.setattr(watcher._mounts, "where", moving)
     (root / "a/b/file").write_text("1")
     assert watcher.drain().everything
 
@@ -96,7 +96,7 @@ def test_a_directory_that_is_just_being_deleted(
 ) -> None:
     """Its handle leads nowhere and its end is not yet told: a doubt, once."""
 
-    real = watcher._where
+    real = watcher._mounts.where
 
     def gone(handle: bytes) -> bytes:
         path = real(handle)
@@ -104,7 +104,7 @@ def test_a_directory_that_is_just_being_deleted(
             raise OSError(errno.ESTALE, "stale")
         return path
 
-    monkeypatch.setattr(watcher, "_where", gone)
+    monkeypatch.setattr(watcher._mounts, "where", gone)
     (root / "a/b/file").write_text("1")
     assert watcher.drain().everything
     (root / "a/b/file").write_text("2")
@@ -118,7 +118,7 @@ def test_a_handle_that_cannot_be_looked_up(
         raise OSError(errno.ENOMEM, "no memory")
 
     with monkeypatch.context() as patch:
-        patch.setattr(watcher, "_where", refused)
+        patch.setattr(watcher._mounts, "where", refused)
         (root / "a/b/file").write_text("1")
         assert watcher.drain().everything
     (root / "a/b/file").write_text("2")
