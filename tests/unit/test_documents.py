@@ -33,7 +33,7 @@ def test_what_the_document_says_shows_it_names_it(kind: str, number: str, files:
 
 def test_every_invariant_that_is_named_is_in_the_document() -> None:
     known = {number for kind, number, _ in ROWS if kind}
-    assert len(known) == 11
+    assert len(known) > 10
     for folder in (PROJECT / "src", TESTS):
         for path in folder.rglob("*.py"):
             for number in re.findall(r"\bI(\d+)\b|_i(\d+)_", path.read_text()):
