@@ -32,6 +32,7 @@ _SYS_RENAMEAT2 = {
 _SYNC_FILE_RANGE_WRITE = 2
 
 _AT_FDCWD = -100
+_AT_SYMLINK_NOFOLLOW = 0x100
 _AT_EMPTY_PATH = 0x1000
 _STATX_BTIME = 0x800
 _STATX_BYTES = 256
@@ -71,10 +72,19 @@ def birth_time(path: bytes) -> int | None:
     """When the file ``path`` was made, in nanoseconds since 1970; None where the file system or the system cannot
     tell.
     """
+    return _birth_time(_AT_FDCWD, path, 0)
+
+
+def birth_time_at(dir_fd: int, name: bytes) -> int | None:
+    """As `birth_time`, of ``name`` in a directory (a link is not followed), or of ``dir_fd`` itself if it is empty."""
+    return _birth_time(dir_fd, name, _AT_SYMLINK_NOFOLLOW | (0 if name else _AT_EMPTY_PATH))
+
+
+def _birth_time(dir_fd: int, path: bytes, flags: int) -> int | None:
     if not _has_statx:
         return None
     found = ctypes.create_string_buffer(_STATX_BYTES)
-    _check(_libc.statx(_AT_FDCWD, path, 0, _STATX_BTIME, found))
+    _check(_libc.statx(dir_fd, path, flags, _STATX_BTIME, found))
     (mask,) = struct.unpack_from("=I", found.raw)
     if not mask & _STATX_BTIME:
         return None

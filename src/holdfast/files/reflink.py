@@ -24,6 +24,20 @@ _CANNOT = frozenset(
 _PIECE = 1 << 30
 
 
+def share_blocks(src_fd: int, dst_fd: int) -> bool:
+    """Make ``dst_fd`` hold the blocks of ``src_fd``, copying nothing; False where the file system cannot share them.
+
+    What ``dst_fd`` held beyond the size of ``src_fd`` stays. Raises `OSError` for other failures (disk full, I/O).
+    """
+    try:
+        fcntl.ioctl(dst_fd, _FICLONE, src_fd)
+    except OSError as error:
+        if error.errno not in _CANNOT:
+            raise
+        return False
+    return True
+
+
 def clone_file(src_fd: int, dst_fd: int) -> bool:
     """Make the file ``dst_fd`` hold the content of ``src_fd``; True if the kernel did it, sharing blocks if it can.
 
@@ -33,12 +47,8 @@ def clone_file(src_fd: int, dst_fd: int) -> bool:
     (disk full, I/O) raise `OSError`. Not durable until synced; a source that changes meanwhile gives a mixture, as
     any copy does.
     """
-    try:
-        fcntl.ioctl(dst_fd, _FICLONE, src_fd)
+    if share_blocks(src_fd, dst_fd):
         return True
-    except OSError as error:
-        if error.errno not in _CANNOT:
-            raise
     offset = 0
     try:
         while copied := os.copy_file_range(src_fd, dst_fd, _PIECE, offset, offset):

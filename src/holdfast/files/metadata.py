@@ -1,0 +1,84 @@
+"""Everything about an object but its content and its names: mode bits, owner, mtime, extended attributes.
+
+Access control lists are extended attributes. Access time and change time are nobody's memory, and are left alone.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import NamedTuple
+
+_ABSENT = frozenset({errno.ENODATA, errno.ENOTSUP, errno.EOPNOTSUPP})
+_DERIVED = frozenset({"security.selinux", "security.ima", "security.evm"})
+"""Set by the kernel's own policy; to write them back is not ours."""
+
+
+class Metadata(NamedTuple):
+    """The metadata of one object."""
+
+    mode: int
+    """The 12 bits of `stat.S_IMODE`."""
+    uid: int
+    gid: int
+    mtime: int
+    """Nanoseconds since 1970-01-01 UTC."""
+    xattrs: tuple[tuple[str, bytes], ...] = ()
+    """Sorted by name."""
+
+
+def read_metadata(fd: int, found: os.stat_result | None = None) -> Metadata:
+    """The metadata of the object that ``fd`` refers to (``O_PATH`` is enough, also of a link itself).
+
+    ``found`` saves the call if the caller has just made it. Raises `OSError`.
+    """
+    found = found or os.fstat(fd)
+    return Metadata(
+        stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid, found.st_mtime_ns, read_xattrs(fd, found.st_mode)
+    )
+
+
+def read_xattrs(fd: int, mode: int) -> tuple[tuple[str, bytes], ...]:
+    """The extended attributes of the object that ``fd`` refers to, sorted; those of a link are not read."""
+    if stat.S_ISLNK(mode):
+        return ()
+    path = through(fd)
+    try:
+        return tuple((name, os.getxattr(path, name)) for name in sorted(os.listxattr(path)) if name not in _DERIVED)
+    except OSError as error:
+        if error.errno in _ABSENT:
+            return ()
+        raise
+
+
+def apply_metadata(fd: int, wanted: Metadata) -> None:
+    """Give the object that ``fd`` refers to the metadata ``wanted``; only what differs is set, the mtime last.
+
+    Raises `OSError` for the first thing that the system refuses; a second call continues.
+    """
+    found = os.fstat(fd)
+    path = through(fd)
+    if (found.st_uid, found.st_gid) != (wanted.uid, wanted.gid):
+        os.chown(path, wanted.uid, wanted.gid)
+        found = os.fstat(fd)  # a change of owner takes the set-id bits away
+    if not stat.S_ISLNK(found.st_mode):
+        _apply_xattrs(path, dict(read_xattrs(fd, found.st_mode)), dict(wanted.xattrs))
+        found = os.fstat(fd)  # an access control list changes the mode
+        if stat.S_IMODE(found.st_mode) != wanted.mode:
+            os.chmod(path, wanted.mode)
+    if found.st_mtime_ns != wanted.mtime:
+        os.utime(path, ns=(found.st_atime_ns, wanted.mtime))
+
+
+def _apply_xattrs(path: str, have: dict[str, bytes], wanted: dict[str, bytes]) -> None:
+    for name in have.keys() - wanted.keys():
+        os.removexattr(path, name)
+    for name, value in wanted.items():
+        if have.get(name) != value:
+            os.setxattr(path, name, value)
+
+
+def through(fd: int) -> str:
+    """A path to the very object that ``fd`` refers to, for calls that take no ``O_PATH`` descriptor."""
+    return f"/proc/self/fd/{fd}"

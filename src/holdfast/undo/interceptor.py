@@ -1,0 +1,78 @@
+"""The port that every mutating operation on a workspace passes before it happens.
+
+Whoever serves operations (the supervisor of a process tree, a file system server) resolves where an operation leads,
+and then calls the method of the interceptor for it, with a function that performs it. The interceptor journals what
+reverses the operation, keeps what would be lost, and calls the function; where it can do the same in a cheaper way (a
+removed file is renamed into the log), it does that instead. So nothing can happen before it can be reversed.
+
+Every method may raise `HeldError` before anything has happened: a safeguard asks a person first. The caller keeps the
+operation back and calls again when the decision is there. `OSError` is the answer for whoever asked for the operation.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.undo.records import FileType, StepId
+
+T = TypeVar("T")
+
+
+class Place(NamedTuple):
+    """A name in a directory; what is there, if anything, is never followed."""
+
+    dir_fd: int
+    """The directory's descriptor, borrowed; ``O_PATH`` is enough."""
+    name: bytes
+    path: bytes
+    """The same relative to the workspace's root."""
+
+    @property
+    def parent(self) -> bytes:
+        """The path of the directory; empty for the root."""
+        return self.path.rpartition(b"/")[0]
+
+
+class Interceptor(Protocol):
+    """See the module. Methods may be called from several threads; each is atomic towards the others.
+
+    ``own`` says that the operation is performed with the keeper's own credentials, so that renaming into the log is
+    allowed to whoever asked if the removal is.
+    """
+
+    def create(self, step: StepId, place: Place, type_: FileType, perform: Callable[[], T]) -> T:
+        """Create something that is not there: a file (``perform`` opens it with ``O_EXCL``), a directory, a link."""
+        ...
+
+    def link(self, step: StepId, source_fd: int, place: Place, perform: Callable[[], T]) -> T:
+        """Give the object that ``source_fd`` refers to another name."""
+        ...
+
+    def unlink(self, step: StepId, place: Place, perform: Callable[[], None], *, own: bool = True) -> None:
+        """Remove the name of anything but a directory."""
+        ...
+
+    def rmdir(self, step: StepId, place: Place, perform: Callable[[], None], *, own: bool = True) -> None:
+        """Remove an empty directory."""
+        ...
+
+    def rename(
+        self, step: StepId, source: Place, target: Place, flags: int, perform: Callable[[], None], *, own: bool = True
+    ) -> None:
+        """Rename, with ``RENAME_NOREPLACE`` or ``RENAME_EXCHANGE`` if ``flags`` say so."""
+        ...
+
+    def opening(self, step: StepId, place: Place, fd: int, *, truncates: bool = False) -> None:
+        """Before the file that the ``O_PATH`` descriptor ``fd`` refers to is opened for writing.
+
+        The same before its content is changed by anything else than a descriptor that was opened so: ``truncate``,
+        a write of a file system server, ``fallocate``, a ``copy_file_range`` into it.
+        """
+        ...
+
+    def changing(self, step: StepId, place: Place, fd: int) -> None:
+        """Before mode, owner, times or extended attributes of what ``fd`` refers to change."""
+        ...

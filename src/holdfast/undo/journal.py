@@ -1,0 +1,176 @@
+"""The journal: records framed in segment files, appended before the operations that they speak of.
+
+docs/formats/undo-log.md specifies the bytes. What is appended survives a killed process at once, as the kernel has
+it; it survives a power loss only where ``sync`` is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+from zlib import crc32
+
+from holdfast.model.errors import FormatError, StorageError, room_hint
+from holdfast.model.paths import display
+from holdfast.undo.records import AnyRecord, decode, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_MAGIC = b"HFUJ\x00\x00\x00\x01"
+_FRAME = struct.Struct("<II")
+_NUMBER = struct.Struct("<Q")
+_HEAD_BYTES = len(_MAGIC) + _NUMBER.size
+_MAX_BODY = 16 << 20
+_SEGMENT_BYTES = 64 << 20
+_NAME = re.compile(r"journal-([0-9]{8})")
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+class Journal:
+    """The journal in a directory, open for appending. For one thread at a time."""
+
+    def __init__(self, directory: bytes, *, sync: bool = False) -> None:
+        """Begin a new segment behind those that are there; they stay until `restart`. Raises `StorageError`."""
+        self._directory = directory
+        self._sync = sync
+        self._number = max(segments(directory), default=0)
+        self._fd = -1
+        self._bytes = 0
+        self._broken = False
+        self._begin(())
+
+    def append(self, *records: AnyRecord) -> None:
+        """Write the records, all with one call. Raises `StorageError`: nothing that needs them may then happen."""
+        self._write(b"".join([_frame(record) for record in records]))
+
+    @property
+    def is_long(self) -> bool:
+        """True if it is time to `restart`."""
+        return self._bytes > _SEGMENT_BYTES
+
+    def restart(self, records: Iterable[AnyRecord] = ()) -> None:
+        """Go on in a new segment that begins with ``records``, and remove the older ones. Atomic."""
+        old = self._fd
+        self._begin(records)
+        os.close(old)
+        for number in segments(self._directory):
+            if number != self._number:
+                os.unlink(self._path(number))
+
+    def close(self) -> None:
+        """Close the segment; harmless a second time."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _path(self, number: int) -> bytes:
+        return os.path.join(self._directory, b"journal-%08d" % number)
+
+    def _begin(self, records: Iterable[AnyRecord]) -> None:
+        number = self._number + 1
+        path = self._path(number)
+        temporary = path + b".new"
+        try:
+            if os.path.lexists(temporary):
+                os.unlink(temporary)
+            self._fd = os.open(temporary, _CREATE, 0o600)
+            self._bytes = 0
+            self._broken = False
+            self._write(_MAGIC + _NUMBER.pack(number) + b"".join([_frame(record) for record in records]))
+            os.rename(temporary, path)
+        except OSError as error:
+            raise _failure(path, error) from error
+        self._number = number
+
+    def _write(self, data: bytes) -> None:
+        # After a write that was cut short, or a sync that failed, nothing behind it could be trusted.
+        if self._broken:
+            raise StorageError(
+                "the undo log could not be written before, and is closed for good",
+                hint="start again once there is room: what was recorded will be recovered",
+            )
+        try:
+            written = os.write(self._fd, data)
+            if written != len(data):
+                os.ftruncate(self._fd, self._bytes)
+                raise StorageError("no room left for the undo log", hint="free some space; nothing was changed")
+            self._bytes += written
+            if self._sync:
+                self._broken = True
+                os.fdatasync(self._fd)
+                self._broken = False
+        except OSError as error:
+            raise _failure(self._path(self._number), error) from error
+
+
+class Found(NamedTuple):
+    """What a journal holds."""
+
+    records: list[AnyRecord]
+    torn: bool
+    """True if its last record was cut short, as by a killed process: that operation did not happen."""
+
+
+def read_journal(directory: bytes) -> Found:
+    """All records of the segments in ``directory``, in order. Raises `FormatError` for damage that is no torn end."""
+    records: list[AnyRecord] = []
+    torn = False
+    for number in sorted(segments(directory)):
+        path = os.path.join(directory, b"journal-%08d" % number)
+        with open(path, "rb") as file:
+            data = file.read()
+        if data[: len(_MAGIC)] != _MAGIC or data[len(_MAGIC) : _HEAD_BYTES] != _NUMBER.pack(number):
+            raise FormatError(f"{display(path)} is not a journal of this version")
+        at = _HEAD_BYTES
+        for body in _bodies(data, at):
+            records.append(decode(body))
+            at += _FRAME.size + len(body)
+        if at != len(data):
+            if _goes_on(data, at + 1):
+                raise FormatError(f"{display(path)} is damaged at byte {at}: records follow that can be read")
+            torn = True
+    return Found(records, torn)
+
+
+def segments(directory: bytes) -> list[int]:
+    """The numbers of the segments in ``directory``, unsorted."""
+    found = (_NAME.fullmatch(os.fsdecode(name)) for name in os.listdir(directory))
+    return [int(match[1]) for match in found if match]
+
+
+def _frame(record: AnyRecord) -> bytes:
+    body = encode(record)
+    size = len(body)
+    if size > _MAX_BODY:
+        raise StorageError(f"a record of {size} bytes is too long for the undo log")
+    return _FRAME.pack(size, _check(size, body)) + body
+
+
+def _check(size: int, body: bytes | memoryview) -> int:
+    return crc32(body, crc32(size.to_bytes(4, "little")))
+
+
+def _bodies(data: bytes, at: int) -> Iterator[memoryview]:
+    view = memoryview(data)
+    while at + _FRAME.size <= len(data):
+        size, check = _FRAME.unpack_from(data, at)
+        body = view[at + _FRAME.size : at + _FRAME.size + size]
+        if not 0 < size <= _MAX_BODY or len(body) != size or _check(size, body) != check:
+            return
+        yield body
+        at += _FRAME.size + size
+
+
+def _goes_on(data: bytes, start: int) -> bool:
+    """True if a whole record begins anywhere behind ``start``: then what is before it is damaged, and not torn."""
+    return any(next(_bodies(data, at), None) is not None for at in range(start, min(len(data), start + _MAX_SCAN)))
+
+
+_MAX_SCAN = 1 << 16
+
+
+def _failure(path: bytes, error: OSError) -> StorageError:
+    return StorageError(f"cannot write {display(path)}: {error.strerror}", hint=room_hint(error))

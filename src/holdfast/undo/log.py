@@ -1,0 +1,229 @@
+"""The undo log of a workspace: its open steps, its finished ones, and who may change them.
+
+Whoever opens it is the keeper until it is closed; there is one at a time. Opening finishes what a killed keeper left
+(see `holdfast.undo.recovery`).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+from zlib import crc32
+
+from holdfast.model.errors import FormatError, LockedError, NotFoundError, StorageError, room_hint
+from holdfast.model.log import Log
+from holdfast.model.paths import display
+from holdfast.undo.directories import Directories
+from holdfast.undo.journal import Journal, read_journal
+from holdfast.undo.preimages import Preimages
+from holdfast.undo.recorder import Recorder
+from holdfast.undo.sealed import Head, Sealed, read_head, read_step, write_step
+
+if TYPE_CHECKING:
+    from holdfast.model.clock import Clock
+    from holdfast.undo.records import AnyRecord, StepId
+    from holdfast.undo.safeguard import Guard
+
+_log = Log(__name__)
+
+_VERSION = b"HFUNDO 1\n"
+_BEAT = struct.Struct("<Qqqq")
+_CHECK = struct.Struct("<I")
+
+
+class Limits(NamedTuple):
+    """How much the log may hold; what is beyond is evicted, oldest first."""
+
+    max_bytes: int = 1 << 30
+    max_steps: int = 100
+    max_step_bytes: int = 200 << 20
+    """Copied bytes in one step; with more it is not protected."""
+
+
+class Beat(NamedTuple):
+    """What the keeper notes again and again."""
+
+    at: int
+    """It was alive then: nanoseconds since 1970-01-01 UTC."""
+    step: StepId
+    """The largest id that was given out."""
+    ambient: StepId
+    """The smallest."""
+    seq: int
+    """The largest sequence number that was given out."""
+
+
+class VersionMismatchError(FormatError):
+    """The undo log was written by another version of Holdfast. Nothing of it was touched."""
+
+    code = "undo_version_mismatch"
+
+
+class UndoLog:
+    """See the module. The methods are for one thread; the recorder is for all."""
+
+    def __init__(
+        self,
+        directory: bytes,
+        root_fd: int,
+        clock: Clock,
+        guard: Guard | None = None,
+        limits: Limits | None = None,
+        *,
+        sync: bool = False,
+    ) -> None:
+        """Open the log in ``directory`` (made if it is missing) of the tree whose root ``root_fd`` (borrowed) is.
+
+        Raises `LockedError` if there is another keeper, `VersionMismatchError`, and `StorageError`. What a killed
+        keeper left is not looked at yet.
+        """
+        self.directory = directory
+        self.clock = clock
+        self.limits = limits or Limits()
+        self.sync = sync
+        self._lock = _locked(directory)
+        try:
+            _check_version(directory)
+            self._steps = os.path.join(directory, b"steps")
+            os.makedirs(self._steps, 0o700, exist_ok=True)
+            self.heads = self._read_heads()
+            self.found: list[AnyRecord] = read_journal(directory).records
+            self._beat_fd = os.open(os.path.join(directory, b"beat"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self.last_beat = self._read_beat()
+            self.journal = Journal(directory, sync=sync)
+            self.preimages = Preimages(os.path.join(directory, b"kept"))
+            self.directories = Directories(root_fd)
+        except OSError as error:
+            os.close(self._lock)
+            raise StorageError(f"{display(directory)}: {error.strerror}", hint=room_hint(error)) from error
+        except BaseException:
+            os.close(self._lock)
+            raise
+        self._next_step = max([self.last_beat.step, *self.heads])
+        self._next_ambient = min([self.last_beat.ambient, *self.heads])
+        seq = max([self.last_beat.seq, *(head.acted for head in self.heads.values()), *(r.seq for r in self.found)])
+        self.recorder = Recorder(
+            self.journal, self.preimages, clock, guard, seq=seq, max_step_bytes=self.limits.max_step_bytes
+        )
+
+    def close(self) -> None:
+        """Give the log up. Open steps stay in the journal: the next keeper rolls them back."""
+        self.directories.close()
+        self.preimages.close()
+        self.journal.close()
+        os.close(self._beat_fd)
+        os.close(self._lock)
+
+    def new_id(self, *, ambient: bool = False) -> StepId:
+        """An id that was never used in this log."""
+        if ambient:
+            self._next_ambient -= 1
+        else:
+            self._next_step += 1
+        self.beat()
+        return self._next_ambient if ambient else self._next_step
+
+    def beat(self) -> None:
+        """Note that the keeper is alive. To be called a few times a second while a step is open."""
+        data = _BEAT.pack(self.clock.now() * 1000, self._next_step, self._next_ambient, self.recorder.seq)
+        os.pwrite(self._beat_fd, data + _CHECK.pack(crc32(data)), 0)
+
+    def read(self, step: StepId) -> Sealed:
+        """A finished step, whole. Raises `NotFoundError`, `FormatError`, `IntegrityError`."""
+        if step not in self.heads:
+            raise NotFoundError(f"there is no step {step} in the undo log", hint="holdfast steps lists those that are")
+        return read_step(self._path(step))
+
+    def write(self, sealed: Sealed) -> None:
+        """Put a finished step in place of what was known of it. Atomic."""
+        write_step(self._steps, _name(sealed.head.id), sealed, sync=self.sync)
+        self.heads[sealed.head.id] = sealed.head
+
+    def remove(self, step: StepId) -> None:
+        """Forget a finished step and its preimages."""
+        for preimage in self.heads[step].preimages:
+            self.preimages.discard(preimage.number)
+        os.unlink(self._path(step))
+        del self.heads[step]
+
+    def evict(self) -> list[StepId]:
+        """Forget the oldest steps until the log is within its limits; returns what was forgotten."""
+        order = sorted(self.heads.values(), key=lambda head: head.last)
+        used = sum(_bytes(head) for head in order)
+        evicted: list[StepId] = []
+        for at, head in enumerate(order[:-1]):
+            if used <= self.limits.max_bytes and len(order) - at <= self.limits.max_steps:
+                break
+            used -= _bytes(head)
+            self.remove(head.id)
+            evicted.append(head.id)
+        if evicted:
+            _log.warning("the undo log is at its limit: %d of its oldest steps cannot be undone any more", len(evicted))
+        return evicted
+
+    def _path(self, step: StepId) -> bytes:
+        return os.path.join(self._steps, _name(step))
+
+    def _read_heads(self) -> dict[StepId, Head]:
+        heads: dict[StepId, Head] = {}
+        for name in os.listdir(self._steps):
+            path = os.path.join(self._steps, name)
+            if name.endswith(b".new"):
+                os.unlink(path)
+                continue
+            try:
+                head = read_head(path)
+            except FormatError as error:
+                # That one cannot be undone any more; the others can.
+                _log.warning("%s", error)
+                continue
+            heads[head.id] = head
+        return heads
+
+    def _read_beat(self) -> Beat:
+        data = os.pread(self._beat_fd, _BEAT.size + _CHECK.size, 0)
+        if len(data) == _BEAT.size + _CHECK.size and _CHECK.unpack_from(data, _BEAT.size)[0] == crc32(
+            data[: _BEAT.size]
+        ):
+            return Beat(*_BEAT.unpack_from(data))
+        return Beat(0, 0, 0, 0)
+
+
+def _name(step: StepId) -> bytes:
+    return b"%08d" % step if step >= 0 else b"a%08d" % -step
+
+
+def _bytes(head: Head) -> int:
+    return sum(preimage.size for preimage in head.preimages)
+
+
+def _locked(directory: bytes) -> int:
+    try:
+        os.makedirs(directory, 0o700, exist_ok=True)
+        fd = os.open(os.path.join(directory, b"lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise StorageError(f"{display(directory)}: {error.strerror}", hint=room_hint(error)) from error
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(fd)
+        raise LockedError("another process keeps the undo log of this workspace") from error
+    return fd
+
+
+def _check_version(directory: bytes) -> None:
+    path = os.path.join(directory, b"version")
+    try:
+        with open(path, "rb") as file:
+            found = file.read(64)
+    except FileNotFoundError:
+        with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            file.write(_VERSION)
+        return
+    if found != _VERSION:
+        raise VersionMismatchError(
+            f"the undo log in {display(directory)} was written by another version of Holdfast",
+            hint="its steps cannot be undone with this one; holdfast steps --discard begins a new log",
+        )

@@ -1,0 +1,122 @@
+"""The preimages: what a step would have lost, kept in the log under the number of its record.
+
+An object is kept by renaming it into the log, by another name for it, or by a copy of its content. The log lies on the
+same mount as the tree, so that all three are possible; whether each works is found out by trying.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from holdfast.files.duplicate import duplicate
+from holdfast.files.kernel import RENAME_NOREPLACE, renameat2
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
+_BUCKETS = 256
+
+
+class Preimages:
+    """The directory of preimages. Every method raises `OSError`; nothing is durable until synced."""
+
+    def __init__(self, directory: bytes) -> None:
+        """Open ``directory``, making it and its 256 parts if they are missing."""
+        os.makedirs(directory, 0o700, exist_ok=True)
+        self.fd = os.open(directory, _DIRECTORY)
+        for bucket in range(_BUCKETS):
+            try:
+                os.mkdir(b"%02x" % bucket, 0o700, dir_fd=self.fd)
+            except FileExistsError:
+                pass
+
+    def close(self) -> None:
+        """Close the directory; harmless a second time."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def move_in(self, dir_fd: int, name: bytes, number: int) -> None:
+        """Rename an object into the log. Its name is gone from the tree at the same moment."""
+        renameat2(dir_fd, name, self.fd, place_of(number), RENAME_NOREPLACE)
+
+    def link_in(self, dir_fd: int, name: bytes, number: int) -> None:
+        """Give an object a second name, in the log."""
+        os.link(name, place_of(number), src_dir_fd=dir_fd, dst_dir_fd=self.fd, follow_symlinks=False)
+
+    def copy_in(self, src_fd: int, number: int) -> int:
+        """Copy the content of the open file; whole or not there at all. Returns the bytes that were copied."""
+        place = place_of(number)
+        temporary = place + b".new"
+        fd = os.open(
+            temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=self.fd
+        )
+        try:
+            copied = duplicate(src_fd, fd)
+            os.rename(temporary, place, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+        except BaseException:
+            os.unlink(temporary, dir_fd=self.fd)
+            raise
+        finally:
+            os.close(fd)
+        return copied
+
+    def put_back(self, number: int, dir_fd: int, name: bytes) -> None:
+        """Rename a preimage to its place in the tree, which must be free."""
+        renameat2(self.fd, place_of(number), dir_fd, name, RENAME_NOREPLACE)
+
+    def open(self, number: int) -> int:
+        """A descriptor for reading a copied preimage; the caller closes it."""
+        return os.open(place_of(number), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=self.fd)
+
+    def look(self, number: int) -> os.stat_result | None:
+        """The metadata of a preimage; None if it is not there."""
+        try:
+            return os.stat(place_of(number), dir_fd=self.fd, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+
+    def is_empty(self, number: int) -> bool:
+        """Whether the directory that is kept under the number is empty."""
+        return is_empty(self.fd, place_of(number))
+
+    def discard(self, number: int) -> None:
+        """Remove a preimage for good; none there is no error."""
+        found = self.look(number)
+        if found is None:
+            return
+        if stat.S_ISDIR(found.st_mode):
+            os.rmdir(place_of(number), dir_fd=self.fd)
+        else:
+            os.unlink(place_of(number), dir_fd=self.fd)
+
+    def numbers(self) -> Iterator[int]:
+        """The numbers of all preimages, unsorted; what a copy that was cut short has left is removed on the way."""
+        for bucket in range(_BUCKETS):
+            fd = os.open(b"%02x" % bucket, _DIRECTORY, dir_fd=self.fd)
+            try:
+                for name in os.listdir(fd):
+                    if name.endswith(".new"):
+                        os.unlink(name, dir_fd=fd)
+                    else:
+                        yield int(name, 16)
+            finally:
+                os.close(fd)
+
+
+def place_of(number: int) -> bytes:
+    """Where a preimage lies, relative to the directory of preimages."""
+    return b"%02x/%016x" % (number % _BUCKETS, number)
+
+
+def is_empty(dir_fd: int, name: bytes) -> bool:
+    """Whether the directory ``name`` is empty. Raises `OSError`."""
+    fd = os.open(name, _DIRECTORY, dir_fd=dir_fd)
+    try:
+        with os.scandir(fd) as found:
+            return next(found, None) is None
+    finally:
+        os.close(fd)

@@ -1,0 +1,525 @@
+"""The interceptor that records: every mutation is journalled, and what it would lose is kept, before it happens.
+
+Content is captured once per object and step (I2), the mtime of a directory once per directory and step. What a step
+itself created needs no preimage at all. See `holdfast.undo.interceptor` for the port.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+from holdfast.files.handle import Identity, identity
+from holdfast.files.kernel import RENAME_EXCHANGE, RENAME_NOREPLACE, renameat2
+from holdfast.files.metadata import Metadata, read_metadata, through
+from holdfast.model.errors import StorageError
+from holdfast.model.log import Log
+from holdfast.model.paths import display, under
+from holdfast.undo.preimages import is_empty
+from holdfast.undo.records import (
+    NOT_KEPT,
+    Bare,
+    Begin,
+    Content,
+    End,
+    Failed,
+    FileType,
+    How,
+    Keeping,
+    Link,
+    Made,
+    Make,
+    Meta,
+    Move,
+    Mutation,
+    Put,
+    Remove,
+    Replaced,
+    StepId,
+    StepKind,
+    Touch,
+    file_type,
+)
+from holdfast.undo.safeguard import Danger
+from holdfast.undo.steps import OpenStep
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable
+
+    from holdfast.model.clock import Clock
+    from holdfast.undo.interceptor import Place
+    from holdfast.undo.journal import Journal
+    from holdfast.undo.preimages import Preimages
+    from holdfast.undo.records import AnyRecord
+    from holdfast.undo.safeguard import Guard
+
+T = TypeVar("T")
+
+_log = Log(__name__)
+
+_OBJECT = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+_INLINE_BYTES = 16 << 10
+_INLINE_TOTAL = 32 << 20
+_CANNOT_RENAME = frozenset({errno.EXDEV, errno.EACCES})
+_CANNOT_LINK = frozenset({errno.EPERM, errno.EACCES, errno.EMLINK, errno.EXDEV, errno.EOPNOTSUPP})
+
+
+class Recorder:
+    """Records the mutations of all open steps, in one order. Implements `Interceptor`; safe for several threads."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        preimages: Preimages,
+        clock: Clock,
+        guard: Guard | None = None,
+        *,
+        seq: int = 0,
+        max_step_bytes: int = 200 << 20,
+    ) -> None:
+        """``seq`` is the last sequence number that was ever given out in this log."""
+        self._guard = guard
+        self._journal = journal
+        self._preimages = preimages
+        self._clock = clock
+        self._seq = seq
+        self._max_step_bytes = max_step_bytes
+        self._steps: dict[StepId, OpenStep] = {}
+        self._copying: dict[Identity, threading.Event] = {}
+        self.gate = threading.RLock()
+        """Whoever holds it keeps every mutation waiting."""
+
+    # Steps ------------------------------------------------------------------------------------------------------
+
+    def begin(
+        self,
+        step: StepId,
+        kind: StepKind,
+        *,
+        run: str = "",
+        command: tuple[bytes, ...] = (),
+        directory: bytes = b"",
+        parent: StepId | None = None,
+    ) -> OpenStep:
+        """Open a step. Its id must never have been used before in this log."""
+        with self.gate:
+            record = Begin(self._next(), step, kind, run, command, directory, self._clock.now() * 1000, parent)
+            self._journal.append(record)
+            self._steps[step] = opened = OpenStep(record)
+            return opened
+
+    def end(self, step: StepId, exit_code: int | None = None) -> OpenStep:
+        """Close a step to further mutations, and return it for sealing. Its operations in flight must be done."""
+        with self.gate:
+            self._journal.append(End(self._next(), step, exit_code, self._clock.now() * 1000))
+            return self.drop(step)
+
+    def drop(self, step: StepId) -> OpenStep:
+        """Close a step without a word in the journal."""
+        with self.gate:
+            return self._steps.pop(step)
+
+    @property
+    def seq(self) -> int:
+        """The last sequence number that was given out."""
+        return self._seq
+
+    def resume(self, begin: Begin, records: Iterable[Mutation]) -> OpenStep:
+        """Open a step again, with what it had recorded before its keeper was killed."""
+        opened = OpenStep(begin)
+        for record in records:
+            opened.records.append(record)
+            match record:
+                case Touch():
+                    opened.touched.add(record.path)
+                case Made():
+                    opened.created.add(record.identity)
+                case Content():
+                    opened.captured.add(record.identity)
+                    opened.described.add(record.identity)
+                case Meta():
+                    opened.described.add(record.identity)
+                case _:
+                    pass
+        with self.gate:
+            self._steps[begin.step] = opened
+        return opened
+
+    @property
+    def open_steps(self) -> list[OpenStep]:
+        """All open steps, in the order in which they began."""
+        return list(self._steps.values())
+
+    def note(self, record: AnyRecord) -> None:
+        """Write a record that is no mutation. Raises `StorageError`."""
+        with self.gate:
+            self._journal.append(record)
+
+    def next_seq(self) -> int:
+        """A sequence number for a record of one's own."""
+        with self.gate:
+            return self._next()
+
+    def step(self, step: StepId) -> OpenStep:
+        """The open step; `KeyError` if it is not open."""
+        return self._steps[step]
+
+    # Mutations --------------------------------------------------------------------------------------------------
+
+    def create(self, step: StepId, place: Place, type_: FileType, perform: Callable[[], T]) -> T:
+        """See `Interceptor.create`."""
+        with self._operation(step) as opened:
+            self._touch(opened, place)
+            make = Make(self._next(), step, place.path, type_, self._clock.now() * 1000)
+            with self._recorded(opened, make):
+                result = perform()
+            made = identity(place.dir_fd, place.name)
+            opened.created.add(made)
+            self._append(opened, Made(self._next(), step, make.seq, made))
+            return result
+
+    def link(self, step: StepId, source_fd: int, place: Place, perform: Callable[[], T]) -> T:
+        """See `Interceptor.link`."""
+        with self._operation(step) as opened:
+            self._touch(opened, place)
+            kind = file_type(os.fstat(source_fd).st_mode)
+            with self._recorded(opened, Link(self._next(), step, place.path, kind, identity(source_fd, b""))):
+                return perform()
+
+    def unlink(self, step: StepId, place: Place, perform: Callable[[], None], *, own: bool = True) -> None:
+        """See `Interceptor.unlink`."""
+        with self._operation(step) as opened:
+            found = _lstat(place)
+            if stat.S_ISDIR(found.st_mode):
+                perform()  # which is an error, and the system knows which
+                return
+            self._ask(opened, Danger.DELETE, place)
+            self._remove(opened, place, found, perform, own=own)
+
+    def rmdir(self, step: StepId, place: Place, perform: Callable[[], None], *, own: bool = True) -> None:
+        """See `Interceptor.rmdir`."""
+        with self._operation(step) as opened:
+            found = _lstat(place)
+            # A rename would take away what is not empty as well.
+            empty = stat.S_ISDIR(found.st_mode) and _is_empty(place)
+            if empty is False:
+                perform()  # which is an error, and the system knows which
+                return
+            self._ask(opened, Danger.DELETE, place)
+            self._remove(opened, place, found, perform, own=own and empty is not None)
+
+    def rename(
+        self, step: StepId, source: Place, target: Place, flags: int, perform: Callable[[], None], *, own: bool = True
+    ) -> None:
+        """See `Interceptor.rename`."""
+        with self._operation(step) as opened:
+            found = _lstat(source)
+            victim = _lstat_or_none(target)
+            if flags & ~(RENAME_EXCHANGE | RENAME_NOREPLACE):
+                raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+            if victim is not None and os.path.samestat(found, victim):
+                perform()  # two names of one object: nothing happens
+                return
+            if victim is not None and not flags & RENAME_EXCHANGE:
+                if flags & RENAME_NOREPLACE or not _may_replace(found, victim, target):
+                    perform()  # which is an error, and the system knows which
+                    return
+                self._ask(opened, Danger.RENAME_OVER, target, victim.st_size)
+            self._move(opened, source, target, found, victim, flags, perform, own=own)
+
+    def opening(self, step: StepId, place: Place, fd: int, *, truncates: bool = False) -> None:
+        """See `Interceptor.opening`."""
+        opened = self._steps[step]
+        object_ = identity(fd, b"")
+        while True:
+            with self._operation(step):
+                if object_ in opened.created or object_ in opened.captured:
+                    return
+                copying = self._copying.get(object_)
+                if copying is None:
+                    found = os.fstat(fd)
+                    if not stat.S_ISREG(found.st_mode):
+                        return
+                    if truncates:
+                        self._ask(opened, Danger.OVERWRITE, place, found.st_size)
+                    if not self._has_room(opened, place, found.st_size):
+                        return
+                    if found.st_size <= _INLINE_BYTES and opened.inline < _INLINE_TOTAL:
+                        self._content_inline(opened, place, fd, object_, found)
+                        return
+                    self._copying[object_] = copying = threading.Event()
+                    seq = self._next()
+                    opened.busy += 1
+                    break
+            copying.wait()
+        try:
+            # A large copy takes its time; nobody else waits for it but who wants to write to the same file.
+            copied = self._copy(fd, seq)
+            with self.gate:
+                opened.copied += copied
+                metadata = read_metadata(fd)
+                keeping = Keeping(How.COPIED, seq)
+                self._append(opened, Content(self._next(), step, place.path, object_, keeping, metadata))
+                opened.captured.add(object_)
+                opened.described.add(object_)
+        finally:
+            with self.gate:
+                opened.busy -= 1
+                del self._copying[object_]
+                copying.set()
+
+    def changing(self, step: StepId, place: Place, fd: int) -> None:
+        """See `Interceptor.changing`."""
+        with self._operation(step) as opened:
+            object_ = identity(fd, b"")
+            if object_ in opened.created or object_ in opened.described:
+                return
+            self._append(opened, Meta(self._next(), step, place.path, object_, read_metadata(fd)))
+            opened.described.add(object_)
+
+    # For reversal -----------------------------------------------------------------------------------------------
+
+    def put(self, step: StepId, place: Place, type_: FileType, object_: Identity, number: int) -> None:
+        """Rename a preimage back to its place in the tree, which must be free (else `FileExistsError`)."""
+        with self._operation(step) as opened:
+            self._touch(opened, place)
+            with self._recorded(opened, Put(self._next(), step, place.path, type_, object_, number)):
+                self._preimages.put_back(number, place.dir_fd, place.name)
+
+    # The rest ---------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _operation(self, step: StepId) -> Generator[OpenStep]:
+        with self.gate:
+            opened = self._steps[step]
+            opened.last = self._clock.monotonic()
+            yield opened
+            opened.last = self._clock.monotonic()
+
+    @contextmanager
+    def _recorded(self, opened: OpenStep, record: Mutation) -> Generator[None]:
+        """Journal ``record`` before what is done inside; if that fails, the record means nothing."""
+        self._append(opened, record)
+        try:
+            yield
+        except OSError:
+            opened.records.pop()
+            self._journal.append(Failed(self._next(), opened.id, record.seq))
+            raise
+
+    def _ask(self, opened: OpenStep, danger: Danger, place: Place, size: int = 0) -> None:
+        if self._guard is not None:
+            self._guard.ask(opened, danger, place.path, size)
+        if danger is Danger.DELETE:
+            opened.deletes += 1
+
+    def _has_room(self, opened: OpenStep, place: Place, size: int) -> bool:
+        """Whether ``size`` more bytes may be copied for the step; False makes it unprotected, and says so."""
+        if opened.bare:
+            return False
+        if opened.copied + size <= self._max_step_bytes:
+            return True
+        self._ask(opened, Danger.LIMIT, place, size)
+        opened.bare = f"its preimages would take more than {self._max_step_bytes} bytes, at {display(place.path)}"
+        self._journal.append(Bare(self._next(), opened.id, opened.bare))
+        _log.warning("step %d is not protected any more: %s", opened.id, opened.bare)
+        return False
+
+    def _append(self, opened: OpenStep, record: Mutation) -> None:
+        try:
+            self._journal.append(record)
+        except StorageError as error:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
+        opened.records.append(record)
+
+    def _next(self) -> int:
+        self._seq += 1
+        return self._seq
+
+    def touch(self, step: StepId, path: bytes, fd: int) -> None:
+        """Before the mtime of the directory ``path``, open as ``fd``, changes with its names. Once for a step."""
+        with self.gate:
+            opened = self._steps[step]
+            if path not in opened.touched:
+                found = os.fstat(fd)
+                self._append(opened, Touch(self._next(), step, path, identity(fd, b""), found.st_mtime_ns))
+                opened.touched.add(path)
+
+    def _touch(self, opened: OpenStep, place: Place) -> None:
+        if place.parent not in opened.touched:
+            self.touch(opened.id, place.parent, place.dir_fd)
+
+    def _remove(
+        self, opened: OpenStep, place: Place, found: os.stat_result, perform: Callable[[], None], *, own: bool
+    ) -> None:
+        self._touch(opened, place)
+        object_ = identity(place.dir_fd, place.name)
+        seq = self._next()
+        # (A directory is kept in any case: things may have been moved through it.)
+        if object_ in opened.created and found.st_nlink == 1 and not stat.S_ISDIR(found.st_mode):
+            with self._recorded(opened, _removal(seq, opened.id, place, found, object_, NOT_KEPT)):
+                perform()
+            return
+        if own:
+            removal = _removal(seq, opened.id, place, found, object_, Keeping(How.MOVED, seq))
+            try:
+                with self._recorded(opened, removal):
+                    self._preimages.move_in(place.dir_fd, place.name, seq)
+                    if stat.S_ISDIR(found.st_mode) and not self._preimages.is_empty(seq):
+                        # Somebody was quicker: what they made must not end in the log.
+                        self._preimages.put_back(seq, place.dir_fd, place.name)
+                        raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
+                return
+            except OSError as error:
+                if error.errno not in _CANNOT_RENAME:
+                    raise
+            seq = self._next()
+        keeping, metadata = self._keep(opened, place, found, seq)
+        with self._recorded(
+            opened, Remove(seq, opened.id, place.path, file_type(found.st_mode), object_, keeping, metadata)
+        ):
+            self._perform_or_discard(perform, keeping)
+
+    def _move(
+        self,
+        opened: OpenStep,
+        source: Place,
+        target: Place,
+        found: os.stat_result,
+        victim: os.stat_result | None,
+        flags: int,
+        perform: Callable[[], None],
+        *,
+        own: bool,
+    ) -> None:
+        self._touch(opened, source)
+        self._touch(opened, target)
+        kind = file_type(found.st_mode)
+        seq = self._next()
+        replaced = None if victim is None else self._replaced(opened, target, victim, flags, seq, own=own)
+        exchange = bool(flags & RENAME_EXCHANGE)
+        record = Move(
+            seq, opened.id, source.path, target.path, kind, identity(source.dir_fd, source.name), replaced, exchange
+        )
+        keeping = NOT_KEPT if replaced is None else replaced.keeping
+        with self._recorded(opened, record):
+            if keeping.how is How.MOVED:
+                # The place that the rename leads to is never empty.
+                renameat2(source.dir_fd, source.name, target.dir_fd, target.name, RENAME_EXCHANGE)
+                self._preimages.move_in(source.dir_fd, source.name, seq)
+            else:
+                self._perform_or_discard(perform, keeping)
+        if kind == "d" or (victim is not None and stat.S_ISDIR(victim.st_mode)):
+            opened.touched = {
+                path for path in opened.touched if not (under(path, source.path) or under(path, target.path))
+            }
+
+    def _replaced(
+        self, opened: OpenStep, target: Place, victim: os.stat_result, flags: int, seq: int, *, own: bool
+    ) -> Replaced:
+        object_ = identity(target.dir_fd, target.name)
+        kind = file_type(victim.st_mode)
+        keeping, metadata = NOT_KEPT, _metadata(victim)
+        if flags & RENAME_EXCHANGE or (object_ in opened.created and victim.st_nlink == 1 and kind != "d"):
+            pass
+        elif kind == "d" and own:
+            keeping = Keeping(How.MOVED, seq)
+        else:
+            keeping, metadata = self._keep(opened, target, victim, seq)
+        return Replaced(kind, object_, keeping, metadata)
+
+    def _perform_or_discard(self, perform: Callable[[], None], keeping: Keeping) -> None:
+        try:
+            perform()
+        except OSError:
+            if keeping.number:
+                self._preimages.discard(keeping.number)
+            raise
+
+    def _keep(self, opened: OpenStep, place: Place, found: os.stat_result, seq: int) -> tuple[Keeping, Metadata]:
+        """Keep what is going to lose its name without moving it."""
+        fd = os.open(place.name, _OBJECT, dir_fd=place.dir_fd)
+        try:
+            metadata = read_metadata(fd)
+            if stat.S_ISDIR(found.st_mode):
+                return Keeping(How.INLINE), metadata
+            try:
+                self._preimages.link_in(place.dir_fd, place.name, seq)
+                return Keeping(How.LINKED, seq), metadata
+            except OSError as error:
+                if error.errno not in _CANNOT_LINK:
+                    raise
+            if stat.S_ISLNK(found.st_mode):
+                return Keeping(How.INLINE, 0, os.readlink(place.name, dir_fd=place.dir_fd)), metadata
+            if not stat.S_ISREG(found.st_mode):
+                return Keeping(How.INLINE, 0, found.st_rdev.to_bytes(8, "little")), metadata
+            if not self._has_room(opened, place, found.st_size):
+                return NOT_KEPT, metadata
+            opened.copied += self._copy(fd, seq)
+            return Keeping(How.COPIED, seq), metadata
+        finally:
+            os.close(fd)
+
+    def _content_inline(
+        self, opened: OpenStep, place: Place, fd: int, object_: Identity, found: os.stat_result
+    ) -> None:
+        source = os.open(through(fd), _READ)
+        try:
+            content = os.pread(source, _INLINE_BYTES + 1, 0)
+        finally:
+            os.close(source)
+        keeping = Keeping(How.INLINE, 0, content)
+        record = Content(self._next(), opened.id, place.path, object_, keeping, read_metadata(fd, found))
+        self._append(opened, record)
+        opened.inline += len(content)
+        opened.captured.add(object_)
+        opened.described.add(object_)
+
+    def _copy(self, fd: int, seq: int) -> int:
+        source = os.open(through(fd), _READ)
+        try:
+            return self._preimages.copy_in(source, seq)
+        finally:
+            os.close(source)
+
+
+def _removal(
+    seq: int, step: StepId, place: Place, found: os.stat_result, object_: Identity, keeping: Keeping
+) -> Remove:
+    # The object itself is kept or was never needed, and with it whatever else there is to say of it.
+    return Remove(seq, step, place.path, file_type(found.st_mode), object_, keeping, _metadata(found))
+
+
+def _metadata(found: os.stat_result) -> Metadata:
+    return Metadata(stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid, found.st_mtime_ns)
+
+
+def _lstat(place: Place) -> os.stat_result:
+    return os.stat(place.name, dir_fd=place.dir_fd, follow_symlinks=False)
+
+
+def _lstat_or_none(place: Place) -> os.stat_result | None:
+    try:
+        return _lstat(place)
+    except FileNotFoundError:
+        return None
+
+
+def _is_empty(place: Place) -> bool | None:
+    """Whether the directory is empty; None if we may not look."""
+    try:
+        return is_empty(place.dir_fd, place.name)
+    except PermissionError:
+        return None
+
+
+def _may_replace(found: os.stat_result, victim: os.stat_result, target: Place) -> bool:
+    """Whether the system would let ``found`` replace ``victim``."""
+    if stat.S_ISDIR(victim.st_mode):
+        return stat.S_ISDIR(found.st_mode) and _is_empty(target) is not False
+    return not stat.S_ISDIR(found.st_mode)

@@ -1,0 +1,273 @@
+"""What the journal says of each mutation; docs/formats/undo-log.md specifies every field."""
+
+from __future__ import annotations
+
+import stat
+from enum import IntEnum
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from holdfast.files.handle import Identity
+from holdfast.files.metadata import Metadata
+from holdfast.model.errors import FormatError
+
+StepId: TypeAlias = int
+"""Positive for commands, calls and explicit steps; negative for ambient ones, numbered downwards."""
+
+StepKind = Literal["command", "api", "ambient", "explicit"]
+
+FileType = Literal["f", "d", "l", "p", "s", "c", "b"]
+
+_TYPES: dict[int, FileType] = {
+    stat.S_IFREG: "f",
+    stat.S_IFDIR: "d",
+    stat.S_IFLNK: "l",
+    stat.S_IFIFO: "p",
+    stat.S_IFSOCK: "s",
+    stat.S_IFCHR: "c",
+    stat.S_IFBLK: "b",
+}
+
+
+def file_type(mode: int) -> FileType:
+    """The letter for the type in ``mode``."""
+    return _TYPES[stat.S_IFMT(mode)]
+
+
+class How(IntEnum):
+    """How a preimage is kept."""
+
+    MOVED = 1
+    """The object itself lies in the log, renamed there."""
+    LINKED = 2
+    """A name of the object is in the log."""
+    COPIED = 3
+    """Its content was copied, or shares its blocks."""
+    NOT = 4
+    """Not at all: the step itself had created it."""
+    INLINE = 5
+    """Its content is in the record."""
+
+
+class Keeping(msgspec.Struct, array_like=True, frozen=True):
+    """Where a preimage is."""
+
+    how: How
+    number: int = 0
+    """Of the preimage; 0 if there is none of its own."""
+    content: bytes = b""
+    """For `How.INLINE`."""
+
+
+NOT_KEPT = Keeping(How.NOT)
+
+
+class Signature(msgspec.Struct, array_like=True, frozen=True):
+    """What a path looks like: if it is equal, nobody has touched the object since."""
+
+    inode: int
+    mode: int
+    size: int
+    mtime: int
+    ctime: int
+
+
+class Record(msgspec.Struct, array_like=True, frozen=True, tag_field="record", tag=0):
+    """What all records have."""
+
+    seq: int
+
+
+class Begin(Record, tag=1, frozen=True):
+    """A step begins."""
+
+    step: StepId
+    kind: StepKind
+    run: str
+    command: tuple[bytes, ...]
+    directory: bytes
+    at: int
+    parent: StepId | None = None
+
+
+class End(Record, tag=2, frozen=True):
+    """A step is complete."""
+
+    step: StepId
+    exit_code: int | None
+    at: int
+
+
+class Touch(Record, tag=3, frozen=True):
+    """The names in a directory are going to change, and with them its mtime."""
+
+    step: StepId
+    path: bytes
+    identity: Identity
+    mtime: int
+
+
+class Make(Record, tag=4, frozen=True):
+    """Something is going to be created."""
+
+    step: StepId
+    path: bytes
+    type: FileType
+    at: int
+
+
+class Made(Record, tag=5, frozen=True):
+    """It was created."""
+
+    step: StepId
+    make: int
+    """The sequence number of the `Make`."""
+    identity: Identity
+
+
+class Remove(Record, tag=6, frozen=True):
+    """A name is going to be removed."""
+
+    step: StepId
+    path: bytes
+    type: FileType
+    identity: Identity
+    keeping: Keeping
+    metadata: Metadata
+
+
+class Replaced(msgspec.Struct, array_like=True, frozen=True):
+    """What was at the place that a rename leads to."""
+
+    type: FileType
+    identity: Identity
+    keeping: Keeping
+    metadata: Metadata
+
+
+class Move(Record, tag=7, frozen=True):
+    """An object is going to get another place."""
+
+    step: StepId
+    path: bytes
+    target: bytes
+    type: FileType
+    identity: Identity
+    replaced: Replaced | None = None
+    exchanged: bool = False
+    """What is replaced goes to the old place."""
+
+
+class Content(Record, tag=8, frozen=True):
+    """A file is going to be opened for writing."""
+
+    step: StepId
+    path: bytes
+    identity: Identity
+    keeping: Keeping
+    metadata: Metadata
+
+
+class Meta(Record, tag=9, frozen=True):
+    """Metadata is going to change."""
+
+    step: StepId
+    path: bytes
+    identity: Identity
+    metadata: Metadata
+
+
+class Put(Record, tag=10, frozen=True):
+    """A preimage that lies in the log is going to be renamed back into the tree."""
+
+    step: StepId
+    path: bytes
+    type: FileType
+    identity: Identity
+    number: int
+
+
+class Failed(Record, tag=11, frozen=True):
+    """The operation of an earlier record changed nothing."""
+
+    step: StepId
+    failed: int
+    """Its sequence number."""
+
+
+class Outside(Record, tag=12, frozen=True):
+    """Somebody else changed something: a barrier."""
+
+    paths: tuple[bytes, ...]
+    at: int
+    who: str
+
+
+class Reverse(Record, tag=13, frozen=True):
+    """Steps are going to be reversed, or brought forward again, together."""
+
+    steps: tuple[StepId, ...]
+    forward: bool
+    at: int
+
+
+class Reversed(Record, tag=14, frozen=True):
+    """The record at this position is going to be reversed, of all records of the steps by sequence number."""
+
+    reverse: int
+    """The sequence number of the `Reverse`."""
+    position: int
+
+
+class Bare(Record, tag=15, frozen=True):
+    """From here on the step is not protected."""
+
+    step: StepId
+    reason: str
+
+
+class Link(Record, tag=16, frozen=True):
+    """An object is going to get another name."""
+
+    step: StepId
+    path: bytes
+    type: FileType
+    identity: Identity
+
+
+AnyRecord: TypeAlias = (
+    Begin
+    | End
+    | Touch
+    | Make
+    | Made
+    | Remove
+    | Move
+    | Content
+    | Meta
+    | Put
+    | Failed
+    | Outside
+    | Reverse
+    | Reversed
+    | Bare
+    | Link
+)
+"""Every record of the journal."""
+
+Mutation: TypeAlias = Touch | Make | Made | Remove | Move | Content | Meta | Put | Link
+"""The records that a step is made of: those that can be reversed."""
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(AnyRecord)
+
+encode = _encoder.encode
+
+
+def decode(body: bytes | memoryview) -> AnyRecord:
+    """The record in ``body``; raises `FormatError` for anything else."""
+    try:
+        return _decoder.decode(body)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise FormatError(f"a record of the undo log cannot be read: {error}") from error

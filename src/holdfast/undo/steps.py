@@ -1,0 +1,43 @@
+"""The steps that are open: what each has recorded so far, and what it need not record again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast.files.handle import Identity
+    from holdfast.undo.records import Begin, Mutation, StepId
+
+
+@dataclass(slots=True)
+class OpenStep:
+    """One step, until it is sealed. Changed only by the recorder, under its gate."""
+
+    begin: Begin
+    records: list[Mutation] = field(default_factory=list["Mutation"])
+    """In the order of the journal."""
+    touched: set[bytes] = field(default_factory=set[bytes])
+    """Directories whose mtime is recorded."""
+    created: set[Identity] = field(default_factory=set["Identity"])
+    """What the step itself made: what becomes of it needs no preimage."""
+    captured: set[Identity] = field(default_factory=set["Identity"])
+    """Files whose content is recorded."""
+    described: set[Identity] = field(default_factory=set["Identity"])
+    """Objects whose metadata is recorded."""
+    copied: int = 0
+    """Bytes of preimages that were copied."""
+    inline: int = 0
+    """Bytes of preimages that are in records."""
+    deletes: int = 0
+    bare: str = ""
+    """Why it is not protected; empty if it is."""
+    busy: int = 0
+    """Operations in flight outside of the gate."""
+    last: float = 0.0
+    """When it last did something, on the monotonic clock."""
+
+    @property
+    def id(self) -> StepId:
+        """The step's id."""
+        return self.begin.step

@@ -1,0 +1,119 @@
+"""What the records of a step come to: where its objects ended, and what it has in common with another step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.undo.records import Content, Link, Made, Make, Meta, Move, Mutation, Put, Remove, Touch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from holdfast.files.handle import Identity
+
+
+def whereabouts(records: Sequence[Mutation]) -> dict[bytes, Identity | None]:
+    """Which object the step left at each path that it touched; None where it left nothing.
+
+    Directories that it only changed names in are not among them.
+    """
+    made = _made(records)
+    found: dict[bytes, Identity | None] = {}
+    for record in records:
+        match record:
+            case Make():
+                found[record.path] = made.get(record.seq)
+            case Link() | Put() | Content() | Meta():
+                found[record.path] = record.identity
+            case Remove():
+                found[record.path] = None
+            case Move():
+                _move(found, record)
+            case Made() | Touch():
+                pass
+    return found
+
+
+def _move(found: dict[bytes, Identity | None], record: Move) -> None:
+    came: dict[bytes, Identity | None] = {}
+    if record.type == "d" or record.exchanged:
+        came = _taken(found, record.path, record.target)
+        if record.exchanged:
+            came |= _taken(found, record.target, record.path)
+    found.pop(record.target, None)
+    found.update(came)
+    found[record.path] = record.replaced.identity if record.exchanged and record.replaced else None
+    found[record.target] = record.identity
+
+
+def _taken(found: dict[bytes, Identity | None], old: bytes, new: bytes) -> dict[bytes, Identity | None]:
+    """Take what lies below ``old`` out of ``found``, and give it with its path below ``new``."""
+    below = old + b"/"
+    return {new + path[len(old) :]: found.pop(path) for path in [path for path in found if path.startswith(below)]}
+
+
+class Reach(NamedTuple):
+    """All that the undoing of a step depends on."""
+
+    paths: frozenset[bytes]
+    trees: frozenset[bytes]
+    """Directories that it made, moved or removed: all below them depends on that."""
+    objects: frozenset[Identity]
+
+    def meets(self, other: Reach) -> bytes | None:
+        """A path at which the two have something in common; None if nothing."""
+        for path in self.paths & other.paths:
+            return path
+        for one, two in ((self, other), (other, self)):
+            for path in two.paths if one.trees else ():
+                if any(above in one.trees for above in _above(path)):
+                    return path
+        if self.objects & other.objects:
+            return min(other.paths, default=b"")
+        return None
+
+
+def reach(records: Iterable[Mutation]) -> Reach:
+    """What the records depend on."""
+    paths: set[bytes] = set()
+    trees: set[bytes] = set()
+    objects: set[Identity] = set()
+    for record in records:
+        match record:
+            case Touch():
+                continue
+            case Made():
+                objects.add(record.identity)
+                continue
+            case Make() | Put() | Remove() | Link():
+                places: tuple[bytes, ...] = (record.path,)
+                is_tree = record.type == "d"
+            case Move():
+                places = (record.path, record.target)
+                is_tree = record.type == "d" or record.exchanged
+            case Content() | Meta():
+                places, is_tree = (record.path,), False
+        paths.update(places)
+        if is_tree:
+            trees.update(places)
+        if not isinstance(record, Make):
+            objects.add(record.identity)
+        if isinstance(record, Move) and record.replaced is not None:
+            objects.add(record.replaced.identity)
+    return Reach(frozenset(paths), frozenset(trees), frozenset(objects))
+
+
+def outside(paths: Iterable[bytes]) -> Reach:
+    """The reach of somebody else's change to ``paths``."""
+    return Reach(frozenset(paths), frozenset(), frozenset())
+
+
+def _above(path: bytes) -> Iterator[bytes]:
+    at = path.rfind(b"/")
+    while at > 0:
+        yield path[:at]
+        at = path.rfind(b"/", 0, at)
+
+
+def _made(records: Iterable[Mutation]) -> dict[int, Identity]:
+    return {record.make: record.identity for record in records if isinstance(record, Made)}
