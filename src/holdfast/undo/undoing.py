@@ -168,14 +168,18 @@ def _is_in_the_way(head: Head, other: _Other) -> bool:
 
 def _refuse_strangers(log: UndoLog, sealed: Sequence[Sealed]) -> None:
     newest: dict[bytes, Signature | None] = {}
+    objects: dict[int, Signature] = {}
     for head in sorted(log.heads.values(), key=lambda head: head.acted):
         newest.update(head.left)
+        # A later step may have changed the same object by another of its names.
+        objects.update({left.inode: left for _, left in head.left if left is not None})
     lost: list[bytes] = []
     for one in sealed:
         lost += [
             path
             for path in whereabouts(one.records)
-            if path in newest and not is_same(newest[path], signature(log.directories, path))
+            if path in newest
+            and not is_same((at := newest[path]) and objects[at.inode], signature(log.directories, path))
         ]
     if lost:
         shown = ", ".join(display(path) for path in lost[:_SHOWN]) + (", …" if len(lost) > _SHOWN else "")
