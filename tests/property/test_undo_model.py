@@ -1,10 +1,10 @@
-"""I1: random mutations through the interceptor, undone, brought forward and undone again; whole trees are compared."""
+"""I1, I2: random mutations through the interceptor, undone and brought forward again; whole trees are compared."""
 
 from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from holdfast.undo.undoing import redo, undo
 
 
 @contextmanager
-def keeper(base: Path) -> Iterator[UndoLog]:
+def keeper(base: Path) -> Generator[UndoLog]:
     """The undo log of the tree in ``base``, recovered."""
     root = os.open(base / "tree", os.O_RDONLY | os.O_DIRECTORY)
     log = UndoLog(os.fsencode(base / "log"), root, SystemClock())
