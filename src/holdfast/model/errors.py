@@ -68,6 +68,17 @@ class QuotaError(RefusedError):
     code = "quota"
 
 
+class HeldError(RefusedError):
+    """A safeguard holds an operation until a person has decided; nothing of it has happened."""
+
+    code = "held"
+
+    def __init__(self, ticket: int, message: str) -> None:
+        """``ticket`` is the number that the answer has to name."""
+        super().__init__(message, hint=f"holdfast safeguard allow {ticket} lets it happen")
+        self.ticket = ticket
+
+
 class IntegrityError(HoldfastError):
     """Stored bytes are damaged, missing or not what their checksum says (exit 5)."""
 

@@ -1,0 +1,1 @@
+"""Feeds the interceptor from the system calls of a local process tree."""

@@ -1,0 +1,169 @@
+"""The port through which everybody but the interceptor's own callers uses the undo log of a workspace.
+
+There is one keeper at a time. It implements the port on its log (`holdfast.undo.desk`); every other process reaches
+that over the keeper's private socket, and without a keeper opens the log itself and is the keeper for as long as it
+takes.
+The values are plain, so that they go over a socket as they are.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import msgspec
+
+from holdfast.undo.records import StepId, StepKind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
+
+
+StepState = Literal["open", "done", "undone", "partly"]
+"""``partly``: an undo or a recovery left something as it is, and kept what belongs there."""
+
+
+class StepInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One step, as lists show it. Times are nanoseconds since 1970-01-01 UTC."""
+
+    id: StepId
+    kind: StepKind
+    state: StepState
+    command: tuple[bytes, ...]
+    """Its argument list; empty if no command is behind it."""
+    directory: bytes
+    """Where it ran, relative to the workspace's root if beneath it, else absolute."""
+    run: str
+    """The run it belongs to; empty outside of one."""
+    parent: StepId | None
+    """The explicit step that it is a part of."""
+    started_at: int
+    ended_at: int | None
+    """None while it is open."""
+    acted: int
+    """Orders the steps by their latest change to the tree, undo and redo included."""
+    paths: int
+    """How many paths it changed."""
+    copied: int
+    """Bytes of preimages that were copied, not renamed or linked."""
+    unprotected: str
+    """Why undo cannot bring back everything; empty if it can."""
+    exit_code: int | None
+    barrier_after: bool
+    """Somebody else changed the tree after it, and before the next one."""
+
+
+class PathChange(msgspec.Struct, frozen=True, kw_only=True):
+    """What a step did to one path."""
+
+    path: bytes
+    change: Literal["added", "modified", "deleted", "renamed", "metadata"]
+    source: bytes | None = None
+    """Where it was before, for a rename."""
+
+
+class ConflictInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that was left as it is."""
+
+    path: bytes
+    reason: str
+    kept: bytes | None
+    """Where what belongs there is kept: an absolute path; None if nothing was lost."""
+
+
+class UndoReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What an undo, a redo or a rollback did."""
+
+    steps: tuple[StepId, ...]
+    paths: int
+    conflicts: tuple[ConflictInfo, ...]
+
+
+class BarrierInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """An edit that no step made."""
+
+    id: int
+    at: int
+    """Nanoseconds since 1970-01-01 UTC."""
+    after: StepId | None
+    """The newest step before it."""
+    paths: tuple[bytes, ...]
+    """What was edited, as far as it is known; the root alone means: anything."""
+    who: str
+    """The process, as far as it is known: ``name (pid)``."""
+    blocks: bool
+    """False with the policy ``warn``."""
+
+
+class TicketInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """An operation that waits for a person."""
+
+    id: int
+    step: StepId
+    danger: Literal["delete", "overwrite", "rename_over", "limit"]
+    path: bytes
+    message: str
+    """What is about to happen, in one line."""
+    asked_at: int
+    denied_at: int
+    """When it is denied by itself. Both nanoseconds since 1970-01-01 UTC."""
+
+
+class UndoService(Protocol):
+    """See the module. Every method raises `HoldfastError`; `holdfast.undo.undoing` says what undo and
+    redo refuse.
+    """
+
+    def steps(self) -> Sequence[StepInfo]:
+        """All steps in the log, oldest first, open ones included."""
+        ...
+
+    def changes(self, step: StepId) -> Sequence[PathChange]:
+        """What a step did, sorted by path. Raises `NotFoundError`."""
+        ...
+
+    def undo(self, steps: Sequence[StepId], *, force: bool = False) -> UndoReport:
+        """Reverse finished steps, all or none."""
+        ...
+
+    def redo(self, steps: Sequence[StepId], *, force: bool = False) -> UndoReport:
+        """Bring undone steps forward again, all or none."""
+        ...
+
+    def begin(self, label: str) -> StepId:
+        """Open an explicit step: what follows, whoever does it, belongs to it until it is closed.
+
+        Raises `RefusedError` if one is open, or there is no keeper that could intercept anything.
+        """
+        ...
+
+    def commit(self, step: StepId) -> StepInfo:
+        """Close an explicit step."""
+        ...
+
+    def rollback(self, step: StepId) -> UndoReport:
+        """Close an explicit step and undo it."""
+        ...
+
+    def barriers(self) -> Sequence[BarrierInfo]:
+        """The barriers in the log, oldest first."""
+        ...
+
+    def held(self) -> Sequence[TicketInfo]:
+        """The operations that wait for a person, oldest first."""
+        ...
+
+    def answer(self, ticket: int, *, allow: bool) -> TicketInfo:
+        """Let a held operation happen, or deny it: then its step is rolled back and may change nothing more.
+
+        Raises `NotFoundError` if it does not wait (any more).
+        """
+        ...
+
+    def quiet(self) -> AbstractContextManager[None]:
+        """While it is entered, mutations by supervised processes wait; what the caller changes makes no barrier."""
+        ...
+
+    def discard(self) -> int:
+        """Forget all finished steps; returns how many. The only way past a log of another version."""
+        ...
