@@ -1,0 +1,212 @@
+"""The system calls that can change a file system object, or open one for writing: their names and numbers.
+
+A name here is what the kernel calls the entry of its table (``openat``, ``fchmodat2``). Every variant is a call of its
+own: x86-64 has the old forms without a directory descriptor as well, aarch64 has only the newer ones.
+
+Sources: ``arch/x86/entry/syscalls/syscall_64.tbl`` and ``scripts/syscall.tbl`` of Linux 6.18.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Architecture(NamedTuple):
+    """What the filter has to know of a machine."""
+
+    audit: int
+    """``AUDIT_ARCH_*``, which says by which table a number is to be read."""
+    numbers: Mapping[str, int]
+    """Of every name below that the machine has."""
+    foreign_bit: int
+    """Set in numbers of another table under the same ``audit`` (x32); 0 if there is none."""
+
+
+_COMMON: Final = {
+    "io_uring_setup": 425,
+    "io_uring_enter": 426,
+    "io_uring_register": 427,
+    "open_tree": 428,
+    "move_mount": 429,
+    "fsopen": 430,
+    "fsconfig": 431,
+    "fsmount": 432,
+    "fspick": 433,
+    "openat2": 437,
+    "mount_setattr": 442,
+    "quotactl_fd": 443,
+    "fchmodat2": 452,
+    "setxattrat": 463,
+    "removexattrat": 466,
+    "open_tree_attr": 467,
+    "file_setattr": 469,
+}
+
+LAST_KNOWN: Final = 470
+"""The largest number that was looked at for this table (``listns``). What a later kernel adds might change files by
+ways that nobody here knows of: it is refused as unknown, as the kernels before it would.
+"""
+
+ARCHITECTURES: Final[Mapping[str, Architecture]] = {
+    "x86_64": Architecture(
+        0xC000003E,
+        _COMMON
+        | {
+            "open": 2,
+            "ioctl": 16,
+            "bind": 49,
+            "truncate": 76,
+            "rename": 82,
+            "mkdir": 83,
+            "rmdir": 84,
+            "creat": 85,
+            "link": 86,
+            "unlink": 87,
+            "symlink": 88,
+            "chmod": 90,
+            "fchmod": 91,
+            "chown": 92,
+            "fchown": 93,
+            "lchown": 94,
+            "utime": 132,
+            "mknod": 133,
+            "pivot_root": 155,
+            "acct": 163,
+            "mount": 165,
+            "umount2": 166,
+            "swapon": 167,
+            "quotactl": 179,
+            "setxattr": 188,
+            "lsetxattr": 189,
+            "fsetxattr": 190,
+            "removexattr": 197,
+            "lremovexattr": 198,
+            "fremovexattr": 199,
+            "utimes": 235,
+            "openat": 257,
+            "mkdirat": 258,
+            "mknodat": 259,
+            "fchownat": 260,
+            "futimesat": 261,
+            "unlinkat": 263,
+            "renameat": 264,
+            "linkat": 265,
+            "symlinkat": 266,
+            "fchmodat": 268,
+            "utimensat": 280,
+            "open_by_handle_at": 304,
+            "renameat2": 316,
+            "userfaultfd": 323,
+        },
+        0x40000000,
+    ),
+    "aarch64": Architecture(
+        0xC00000B7,
+        _COMMON
+        | {
+            "setxattr": 5,
+            "lsetxattr": 6,
+            "fsetxattr": 7,
+            "removexattr": 14,
+            "lremovexattr": 15,
+            "fremovexattr": 16,
+            "ioctl": 29,
+            "mknodat": 33,
+            "mkdirat": 34,
+            "unlinkat": 35,
+            "symlinkat": 36,
+            "linkat": 37,
+            "renameat": 38,
+            "umount2": 39,
+            "mount": 40,
+            "pivot_root": 41,
+            "truncate": 45,
+            "fchmod": 52,
+            "fchmodat": 53,
+            "fchownat": 54,
+            "fchown": 55,
+            "openat": 56,
+            "quotactl": 60,
+            "utimensat": 88,
+            "acct": 89,
+            "bind": 200,
+            "swapon": 224,
+            "open_by_handle_at": 265,
+            "renameat2": 276,
+            "userfaultfd": 282,
+        },
+        0,
+    ),
+}
+
+REFUSED: Final[Mapping[str, int]] = {
+    # A program without io_uring reads and writes as ever; with it, nobody sees what it does.
+    **dict.fromkeys(("io_uring_setup", "io_uring_enter", "io_uring_register"), errno.ENOSYS),
+    # Memory that answers when its owner likes would hold up whoever reads a call's arguments.
+    "userfaultfd": errno.ENOSYS,
+    # What is where must not change under those who resolve paths; the last four write files of their own.
+    **dict.fromkeys(
+        (
+            "mount", "umount2", "pivot_root", "open_tree", "open_tree_attr", "move_mount", "fsopen", "fsconfig",
+            "fsmount", "fspick", "mount_setattr", "swapon", "acct", "quotactl", "quotactl_fd",
+        ),
+        errno.EPERM,
+    ),
+}  # fmt: skip
+"""Calls that fail with this error, whatever they ask."""
+
+REFUSED_IOCTLS: Final[Mapping[int, int]] = {
+    0x40806685: errno.EOPNOTSUPP,  # FS_IOC_ENABLE_VERITY
+    0x800C6613: errno.EOPNOTSUPP,  # FS_IOC_SET_ENCRYPTION_POLICY
+    0x50009401: errno.EPERM,  # BTRFS_IOC_SNAP_CREATE
+    0x5000940E: errno.EPERM,  # BTRFS_IOC_SUBVOL_CREATE
+    0x5000940F: errno.EPERM,  # BTRFS_IOC_SNAP_DESTROY
+    0x50009417: errno.EPERM,  # BTRFS_IOC_SNAP_CREATE_V2
+    0x50009418: errno.EPERM,  # BTRFS_IOC_SUBVOL_CREATE_V2
+    0x4008941A: errno.EPERM,  # BTRFS_IOC_SUBVOL_SETFLAGS
+    0x5000943F: errno.EPERM,  # BTRFS_IOC_SNAP_DESTROY_V2
+    0xC038586B: errno.EPERM,  # XFS_IOC_OPEN_BY_HANDLE
+}
+"""Changes to files that no other call makes and that nothing here could reverse, on descriptors opened for reading."""
+
+NOTIFIED_IOCTLS: Final[Mapping[str, int]] = {
+    "FS_IOC_SETFLAGS": 0x40086602,
+    "FS_IOC32_SETFLAGS": 0x40046602,
+    "FS_IOC_SETVERSION": 0x40087602,
+    "EXT4_IOC_SETVERSION": 0x40086604,
+    "FS_IOC_FSSETXATTR": 0x401C5820,
+    "FAT_IOCTL_SET_ATTRIBUTES": 0x40047211,
+}
+"""Of ``ioctl``, these reach the keeper. Those that write content need a descriptor that was opened for writing."""
+
+OPEN_FLAGS: Final[Mapping[str, int]] = {"open": 1, "openat": 2}
+"""Calls of which only those that write or create reach the keeper, by the number of the argument that says so."""
+
+NOTIFIED: Final = frozenset(
+    {
+        "open", "creat", "openat", "openat2", "open_by_handle_at",
+        "truncate",
+        "unlink", "unlinkat", "rmdir",
+        "rename", "renameat", "renameat2",
+        "link", "linkat", "symlink", "symlinkat",
+        "mkdir", "mkdirat", "mknod", "mknodat", "bind",
+        "chmod", "fchmod", "fchmodat", "fchmodat2",
+        "chown", "fchown", "lchown", "fchownat",
+        "utime", "utimes", "futimesat", "utimensat",
+        "setxattr", "lsetxattr", "fsetxattr", "setxattrat",
+        "removexattr", "lremovexattr", "fremovexattr", "removexattrat",
+        "file_setattr", "ioctl",
+    }
+)  # fmt: skip
+"""Calls that reach the keeper, where the machine has them. Every write, mapping and ``ftruncate`` on a descriptor that
+is open for writing passes by: what it can change was captured when it was opened.
+"""
+
+
+def numbers(machine: str, names: frozenset[str] | Mapping[str, int]) -> dict[int, str]:
+    """Number → name, of those of ``names`` that the machine has. `KeyError` for a machine that is not supported."""
+    return {number: name for name, number in ARCHITECTURES[machine].numbers.items() if name in names}
