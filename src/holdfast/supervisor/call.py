@@ -38,7 +38,9 @@ class Reply(NamedTuple):
     error: int = 0
     """The error number that it fails with, positive."""
     fd: int = -1
-    """A descriptor of the keeper, closed afterwards: the call returns a copy of it that the caller gets."""
+    """A descriptor of the keeper: the call returns a copy of it that the caller gets. The keeper's own is closed before
+    the caller goes on, else it might find that what it has just written cannot be executed (ETXTBSY).
+    """
     cloexec: bool = False
     """For the caller's descriptor."""
     native: bool = False
@@ -57,8 +59,10 @@ class Supervision(Protocol):
     interceptor: Interceptor
     root_fd: int
     """The workspace's root."""
-    forbidden: tuple[tuple[int, int], ...]
-    """Device and inode of directories that nothing inside may change anything beneath: Holdfast's home."""
+    forbidden: tuple[int, ...]
+    """Descriptors of directories that nothing inside may change anything beneath: Holdfast's home, and the undo log
+    where it lies elsewhere.
+    """
 
     def step(self, tid: int) -> StepId:
         """The step that a thread's mutations belong to now. Opens one if there is none."""
