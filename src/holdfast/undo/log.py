@@ -15,6 +15,7 @@ from zlib import crc32
 from holdfast.model.errors import FormatError, LockedError, NotFoundError, StorageError, room_hint
 from holdfast.model.log import Log
 from holdfast.model.paths import display
+from holdfast.undo.aside import Aside
 from holdfast.undo.directories import Directories
 from holdfast.undo.journal import Journal, read_journal
 from holdfast.undo.preimages import Preimages
@@ -94,6 +95,7 @@ class UndoLog:
             self.last_beat = self._read_beat()
             self.journal = Journal(directory, sync=sync)
             self.preimages = Preimages(os.path.join(directory, b"kept"))
+            self.aside = Aside(os.path.join(directory, b"aside"), self.preimages)
             self.directories = Directories(root_fd)
         except OSError as error:
             os.close(self._lock)
@@ -101,6 +103,8 @@ class UndoLog:
         except BaseException:
             os.close(self._lock)
             raise
+        self.interrupted = False
+        """An undo or a redo stopped in the middle; see `holdfast.undo.pending`."""
         self._next_step = max([self.last_beat.step, *self.heads])
         self._next_ambient = min([self.last_beat.ambient, *self.heads])
         seq = max([self.last_beat.seq, *(head.acted for head in self.heads.values()), *(r.seq for r in self.found)])
@@ -112,6 +116,7 @@ class UndoLog:
         """Give the log up. Open steps stay in the journal: the next keeper rolls them back."""
         self.directories.close()
         self.preimages.close()
+        self.aside.close()
         self.journal.close()
         os.close(self._beat_fd)
         os.close(self._lock)
@@ -129,6 +134,11 @@ class UndoLog:
         """Note that the keeper is alive. To be called a few times a second while a step is open."""
         data = _BEAT.pack(self.clock.now() * 1000, self._next_step, self._next_ambient, self.recorder.seq)
         os.pwrite(self._beat_fd, data + _CHECK.pack(crc32(data)), 0)
+
+    def restart(self) -> None:
+        """Begin the journal anew if nothing in it is needed any more."""
+        if not self.recorder.open_steps and not self.interrupted:
+            self.journal.restart()
 
     def read(self, step: StepId) -> Sealed:
         """A finished step, whole. Raises `NotFoundError`, `FormatError`, `IntegrityError`."""

@@ -200,8 +200,11 @@ class Outside(Record, tag=12, frozen=True):
     """Somebody else changed something: a barrier."""
 
     paths: tuple[bytes, ...]
+    """The root's, which is empty, stands for anything."""
     at: int
     who: str
+    blocks: bool = True
+    """False if undo may cross it."""
 
 
 class Reverse(Record, tag=13, frozen=True):
@@ -210,6 +213,8 @@ class Reverse(Record, tag=13, frozen=True):
     steps: tuple[StepId, ...]
     forward: bool
     at: int
+    spares: bool = False
+    """What others have changed since is left as it is: a recovery."""
 
 
 class Reversed(Record, tag=14, frozen=True):
@@ -236,6 +241,18 @@ class Link(Record, tag=16, frozen=True):
     identity: Identity
 
 
+class Conflicted(Record, tag=17, frozen=True):
+    """A record could not be reversed; what it keeps was put aside."""
+
+    step: StepId
+    failed: int
+    """Its sequence number."""
+    path: bytes
+    reason: str
+    aside: bool
+    """True if what belongs there lies in ``aside``, under the number of the record."""
+
+
 AnyRecord: TypeAlias = (
     Begin
     | End
@@ -253,6 +270,7 @@ AnyRecord: TypeAlias = (
     | Reversed
     | Bare
     | Link
+    | Conflicted
 )
 """Every record of the journal."""
 

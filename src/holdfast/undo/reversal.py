@@ -4,7 +4,7 @@ Every record says what was about to happen. So a reversal looks first what is th
 object of the record was not filled by it, a preimage that is not in the log was not taken or was given back already.
 That makes reversing idempotent: one that was cut short is continued from the record at which it stopped, and a record
 that is reversed twice does nothing the second time. What is there and is not what the step left is somebody else's: it
-is not touched, and the conflict is reported.
+is not touched, what belongs there is put aside (`holdfast.undo.aside`), and the conflict is reported.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from holdfast.files.handle import Identity, identity
 from holdfast.files.kernel import RENAME_EXCHANGE, RENAME_NOREPLACE, renameat2
 from holdfast.files.metadata import Metadata, apply_metadata, through
 from holdfast.undo.interceptor import Place
+from holdfast.undo.preimages import is_empty
 from holdfast.undo.records import (
+    Conflicted,
     Content,
     FileType,
     How,
@@ -32,46 +34,63 @@ from holdfast.undo.records import (
     Mutation,
     Put,
     Remove,
+    StepId,
     Touch,
+    file_type,
 )
+from holdfast.undo.writing import write_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
+    from holdfast.undo.aside import Aside
     from holdfast.undo.directories import Directories
     from holdfast.undo.preimages import Preimages
     from holdfast.undo.recorder import Recorder
-    from holdfast.undo.records import StepId
 
 _OBJECT = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 
 
+_ELSE = "something else is there now"
+_UNPROTECTED = "it was not kept, as the step was not protected any more"
+_THEIRS = "somebody else has changed it since"
+
+
 class Conflict(NamedTuple):
     """Something that could not be brought back, because it is not what the step left."""
 
+    step: StepId
     path: bytes
     reason: str
+    aside: int | None = None
+    """The number in `Aside` of what belongs there; None if nothing was lost."""
+
+
+class Kit(NamedTuple):
+    """What a reversal works with."""
+
+    recorder: Recorder
+    preimages: Preimages
+    aside: Aside
+    directories: Directories
 
 
 class Reversal:
     """Reverses records of one or more steps; what reverses that again goes into the open steps of the same ids."""
 
-    def __init__(
-        self,
-        recorder: Recorder,
-        preimages: Preimages,
-        directories: Directories,
-        theirs: frozenset[Identity] = frozenset(),
-    ) -> None:
-        """``theirs`` are the objects that somebody else has changed since: they are left as they are."""
-        self._recorder = recorder
-        self._preimages = preimages
-        self._directories = directories
+    def __init__(self, kit: Kit, theirs: frozenset[Identity] = frozenset(), known: Iterable[Conflict] = ()) -> None:
+        """``theirs`` are the objects that somebody else has changed since: they are left as they are.
+
+        ``known`` are the conflicts of the part that was done before it was cut short.
+        """
+        self._recorder, self._preimages, self._aside, self._directories = kit
         self._theirs = theirs
         self._step: StepId = 0
-        self.conflicts: list[Conflict] = []
+        self._seq = 0
+        self.conflicts = list(known)
         self._made: dict[int, Identity] = {}
+        self._created: frozenset[Identity] = frozenset()
         self.paths = 0
         """How many records were reversed."""
 
@@ -82,22 +101,38 @@ class Reversal:
         call again with the last position.
         """
         self._made = {record.make: record.identity for record in records if isinstance(record, Made)}
+        self._created = frozenset(self._made.values())
         with self._recorder.gate:
             for position in range(start, -1, -1):
                 record = records[position]
                 if isinstance(record, Made):
                     continue
                 before(position)
-                self._step = record.step
+                self._step, self._seq = record.step, record.seq
+                if position == start and self._aside.holds(record.seq):
+                    self._note(record.path, _ELSE, aside=True)  # where it was cut short
+                    continue
                 try:
                     self._reverse(record)
                 except OSError as error:
-                    if error.errno in _GONE:
-                        self._conflict(record.path, "its directory is not there any more")
-                    elif error.errno in (errno.EEXIST, errno.ENOTEMPTY):
-                        self._conflict(record.path, "something else is there now")
-                    else:
+                    if (reason := _stands_in_the_way(error)) is None:
                         raise
+                    self._give_up(record, reason)
+
+    def _give_up(self, record: Mutation, reason: str) -> None:
+        """What ``record`` would have brought back is put aside."""
+        match record:
+            case Remove():
+                self._put_aside(record.path, reason, record.type, record.keeping, record.metadata)
+            case Content():
+                self._put_aside(record.path, reason, "f", record.keeping, record.metadata)
+            case Move(replaced=lost) if lost is not None and not record.exchanged:
+                self._note(record.path, reason)
+                self._put_aside(record.target, reason, lost.type, lost.keeping, lost.metadata)
+            case Touch() | Made():
+                pass  # a directory that is gone needs no mtime
+            case _:
+                self._note(record.path, reason)
 
     def _reverse(self, record: Mutation) -> None:
         match record:
@@ -128,12 +163,13 @@ class Reversal:
         if object_ is None:
             # The step was cut off between the creation and the note of what was created: nobody can have written to it.
             if not _is_pristine(place, found, type_):
-                self._conflict(path, "it is not known who made it")
+                self._note(path, "it is not known who made it")
                 return
         elif identity(place.dir_fd, place.name) != object_:
+            self._note(path, _ELSE)
             return
         elif object_ in self._theirs:
-            self._conflict(path, "somebody else has changed it since")
+            self._note(path, _THEIRS)
             return
         if type_ == "d":
             self._recorder.rmdir(self._step, place, lambda: os.rmdir(place.name, dir_fd=place.dir_fd))
@@ -145,40 +181,69 @@ class Reversal:
     def _bring_back(
         self, path: bytes, type_: FileType, object_: Identity, keeping: Keeping, metadata: Metadata
     ) -> None:
+        try:
+            if self._is_brought_back(path, type_, object_, keeping, metadata):
+                self.paths += 1
+        except OSError as error:
+            if (reason := _stands_in_the_way(error)) is None:
+                raise
+            self._put_aside(path, reason, type_, keeping, metadata)
+
+    def _is_brought_back(
+        self, path: bytes, type_: FileType, object_: Identity, keeping: Keeping, metadata: Metadata
+    ) -> bool:
         match keeping.how:
             case How.NOT:
-                return
+                if object_ not in self._created:
+                    self._note(path, _UNPROTECTED)
+                return False
             case How.MOVED | How.LINKED:
                 if self._preimages.look(keeping.number) is None:
-                    return  # it was not taken, or given back already
+                    return False  # it was not taken, or given back already
                 place = self._directories.place(path)
                 if keeping.how is How.LINKED and _holds(place, object_):
                     self._preimages.discard(keeping.number)  # the name was never removed
-                    return
+                    return False
                 self._recorder.put(self._step, place, type_, object_, keeping.number)
                 self._set_mtime(place, metadata)
             case How.COPIED | How.INLINE:
                 place = self._directories.place(path)
-                if _lstat(place) is not None:
+                if _lstat(place) is not None and not self._is_half_made(place, type_):
                     if not _holds(place, object_):
-                        self._conflict(path, "something else is there now")
-                    return
+                        self._put_aside(path, _ELSE, type_, keeping, metadata)
+                    return False
                 self._recreate(place, type_, keeping, metadata)
-        self.paths += 1
+        return True
+
+    def _is_half_made(self, place: Place, type_: FileType) -> bool:
+        """Whether what is there was made by this very reversal before it was cut short."""
+        opened = self._recorder.step(self._step)
+        if identity(place.dir_fd, place.name) in opened.created:
+            return True
+        last = opened.records[-1] if opened.records else None
+        found = _lstat(place)
+        return (
+            isinstance(last, Make)
+            and last.path == place.path
+            and found is not None
+            and _is_pristine(place, found, type_)
+        )
 
     def _recreate(self, place: Place, type_: FileType, keeping: Keeping, metadata: Metadata) -> None:
         mode = {"f": stat.S_IFREG, "p": stat.S_IFIFO, "s": stat.S_IFSOCK, "c": stat.S_IFCHR, "b": stat.S_IFBLK}
         name, dir_fd = place.name, place.dir_fd
-        match type_:
-            case "d":
-                self._recorder.create(self._step, place, "d", lambda: os.mkdir(name, 0o700, dir_fd=dir_fd))
-            case "l":
-                self._recorder.create(self._step, place, "l", lambda: os.symlink(keeping.content, name, dir_fd=dir_fd))
-            case _:
-                device = int.from_bytes(keeping.content, "little") if type_ in ("c", "b") else 0
-                self._recorder.create(
-                    self._step, place, type_, lambda: os.mknod(name, mode[type_] | 0o600, device, dir_fd=dir_fd)
-                )
+        if _lstat(place) is None:
+            match type_:
+                case "d":
+                    self._recorder.create(self._step, place, "d", lambda: os.mkdir(name, 0o700, dir_fd=dir_fd))
+                case "l":
+                    target = keeping.content
+                    self._recorder.create(self._step, place, "l", lambda: os.symlink(target, name, dir_fd=dir_fd))
+                case _:
+                    device = int.from_bytes(keeping.content, "little") if type_ in ("c", "b") else 0
+                    self._recorder.create(
+                        self._step, place, type_, lambda: os.mknod(name, mode[type_] | 0o600, device, dir_fd=dir_fd)
+                    )
         fd = os.open(name, _OBJECT, dir_fd=dir_fd)
         try:
             if type_ == "f":
@@ -195,13 +260,18 @@ class Reversal:
         if there and swapped:
             self._rename(target, source, RENAME_EXCHANGE, record)
         elif there:
-            self._rename(target, source, RENAME_NOREPLACE, record)
+            try:
+                self._rename(target, source, RENAME_NOREPLACE, record)
+            except OSError as error:
+                if (reason := _stands_in_the_way(error)) is None:
+                    raise
+                self._note(record.path, reason)
         elif swapped and record.exchanged:
             self._rename(source, target, RENAME_NOREPLACE, record)
-        elif not _holds(source, record.identity) and record.identity not in self._made.values():
+        elif not _holds(source, record.identity) and record.identity not in self._created:
             # (What the step itself had made and removed again is nowhere by now.)
-            self._conflict(record.target, "what was moved here is not here any more")
-        if lost is not None and not record.exchanged and not _holds(target, record.identity):
+            self._note(record.target, "what was moved here is not here any more")
+        if lost is not None and not record.exchanged:
             self._bring_back(record.target, lost.type, lost.identity, lost.keeping, lost.metadata)
 
     def _rename(self, source: Place, target: Place, flags: int, record: Move) -> None:
@@ -218,13 +288,17 @@ class Reversal:
         self.paths += 1
 
     def _rewrite(self, record: Content) -> None:
+        if record.keeping.how is How.NOT:
+            self._note(record.path, _UNPROTECTED)
+            return
         place = self._directories.place(record.path)
-        fd = self._open_object(place, record.identity)
-        if fd is None:
+        fd, reason = _open_object(place, record.identity)
+        if fd < 0:
+            self._give_up(record, reason)
             return
         try:
             if record.identity in self._theirs:
-                self._conflict(record.path, "somebody else has changed it since")
+                self._give_up(record, _THEIRS)
                 return
             self._recorder.opening(self._step, place, fd)
             self._fill(fd, record.keeping)
@@ -235,12 +309,12 @@ class Reversal:
 
     def _describe(self, path: bytes, object_: Identity, metadata: Metadata) -> None:
         if not path:
-            fd: int | None = os.open(b".", _OBJECT, dir_fd=self._directories.directory(b""))
             place = Place(self._directories.directory(b""), b".", b"")
         else:
             place = self._directories.place(path)
-            fd = self._open_object(place, object_)
-        if fd is None:
+        fd, reason = _open_object(place, object_)
+        if fd < 0:
+            self._note(path, reason)
             return
         try:
             self._recorder.changing(self._step, place, fd)
@@ -264,24 +338,12 @@ class Reversal:
         if stat.S_ISDIR(found.st_mode) and found.st_mtime_ns != metadata.mtime and metadata.mtime:
             os.utime(place.name, ns=(found.st_atime_ns, metadata.mtime), dir_fd=place.dir_fd, follow_symlinks=False)
 
-    def _open_object(self, place: Place, object_: Identity) -> int | None:
-        try:
-            fd = os.open(place.name, _OBJECT, dir_fd=place.dir_fd)
-        except FileNotFoundError:
-            self._conflict(place.path, "it is not there any more")
-            return None
-        if identity(fd, b"") != object_:
-            os.close(fd)
-            self._conflict(place.path, "something else is there now")
-            return None
-        return fd
-
     def _fill(self, fd: int, keeping: Keeping) -> None:
         target = os.open(through(fd), os.O_RDWR | os.O_CLOEXEC)
         try:
             if keeping.how is How.INLINE:
                 os.ftruncate(target, 0)
-                os.pwrite(target, keeping.content, 0)
+                write_whole(target, keeping.content)
                 return
             source = self._preimages.open(keeping.number)
             try:
@@ -291,8 +353,38 @@ class Reversal:
         finally:
             os.close(target)
 
-    def _conflict(self, path: bytes, reason: str) -> None:
-        self.conflicts.append(Conflict(path, reason))
+    def _put_aside(self, path: bytes, reason: str, type_: FileType, keeping: Keeping, metadata: Metadata) -> None:
+        if type_ == "d" and reason == _ELSE:
+            place = self._directories.place(path)
+            found = _lstat(place)
+            if found is not None and stat.S_ISDIR(found.st_mode):
+                return  # it has become somebody else's, but there it is: nothing is lost
+        self._note(path, reason, aside=self._aside.keep(self._seq, type_, keeping, metadata))
+
+    def _note(self, path: bytes, reason: str, *, aside: bool = False) -> None:
+        conflict = Conflict(self._step, path, reason, self._seq if aside else None)
+        if conflict not in self.conflicts:
+            self._recorder.note(Conflicted(self._recorder.next_seq(), self._step, self._seq, path, reason, aside))
+            self.conflicts.append(conflict)
+
+
+def _stands_in_the_way(error: OSError) -> str | None:
+    """How the tree differs from what the step left, if ``error`` says that; None if the system failed."""
+    if error.errno in _GONE:
+        return "its directory is not there any more"
+    return _ELSE if error.errno in (errno.EEXIST, errno.ENOTEMPTY) else None
+
+
+def _open_object(place: Place, object_: Identity) -> tuple[int, str]:
+    """A descriptor of the object at the place; or -1, and why not."""
+    try:
+        fd = os.open(place.name, _OBJECT, dir_fd=place.dir_fd)
+    except FileNotFoundError:
+        return -1, "it is not there any more"
+    if identity(fd, b"") != object_:
+        os.close(fd)
+        return -1, _ELSE
+    return fd, ""
 
 
 def _lstat(place: Place) -> os.stat_result | None:
@@ -313,9 +405,6 @@ def _holds(place: Place, object_: Identity) -> bool:
 
 def _is_pristine(place: Place, found: os.stat_result, type_: FileType) -> bool:
     """Whether what is there can be what a creation has just left: empty, and of the right type."""
-    from holdfast.undo.preimages import is_empty
-    from holdfast.undo.records import file_type
-
     if file_type(found.st_mode) != type_:
         return False
     if type_ == "d":

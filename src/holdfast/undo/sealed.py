@@ -17,7 +17,7 @@ from holdfast.model.ids import HASH_BYTES, hash_bytes
 from holdfast.model.paths import display
 from holdfast.undo.records import Mutation, Signature, StepId, StepKind
 
-State = Literal["done", "undone", "partly"]
+State = Literal["done", "undone"]
 
 _MAGIC = b"HFUS\x00\x00\x00\x01"
 _LENGTH = struct.Struct("<Q")
@@ -34,6 +34,15 @@ class Preimage(msgspec.Struct, array_like=True, frozen=True):
     size: int
     check: bytes | None
     """The truncated BLAKE3 of its content if it was copied; None where the object itself is kept."""
+
+
+class Trouble(msgspec.Struct, array_like=True, frozen=True):
+    """A part of a step that could not be reversed."""
+
+    path: bytes
+    reason: str
+    aside: int | None
+    """The number in `Aside` of what belongs there; None if nothing was lost."""
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +69,10 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     """How many paths it touched."""
     left: tuple[tuple[bytes, Signature | None], ...]
     preimages: tuple[Preimage, ...]
+    conflicts: tuple[Trouble, ...] = ()
+    """What could not be reversed when it came to its state."""
+    parent: StepId | None = None
+    """The explicit step that it is a part of."""
 
 
 class Sealed(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.model.ids import Hasher
 from holdfast.undo.records import Content, How, Keeping, Move, Put, Remove, Signature
-from holdfast.undo.sealed import Head, Preimage, Sealed, State
+from holdfast.undo.sealed import Head, Preimage, Sealed, State, Trouble
 from holdfast.undo.traces import whereabouts
 
 if TYPE_CHECKING:
@@ -37,11 +37,13 @@ def seal(
     exit_code: int | None,
     before: Head | None = None,
     alive_until: int | None = None,
+    conflicts: Iterable[Trouble] = (),
 ) -> Head:
     """Write the step, which the recorder has closed, as a finished one.
 
     ``before`` is what was said of it if it was finished before. ``alive_until`` is the last moment (ns) at which its
     keeper can have changed anything, if it was killed: what was changed later is not taken for the step's.
+    ``conflicts`` are what could not be reversed on the way to ``state``.
     """
     places = whereabouts(step.records)
     left = tuple((path, signature(log.directories, path, alive_until)) for path in sorted(places))
@@ -66,6 +68,8 @@ def seal(
         paths=len(places),
         left=left,
         preimages=preimages,
+        conflicts=tuple(conflicts),
+        parent=begin.parent,
     )
     log.write(Sealed(head, tuple(step.records)))
     return head

@@ -1,4 +1,4 @@
-"""Undo and redo of finished steps: whether they may be, and carrying it out so that it survives being killed."""
+"""Undo and redo of finished steps: whether they may be."""
 
 from __future__ import annotations
 
@@ -7,31 +7,21 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError
 from holdfast.model.paths import display
-from holdfast.undo.records import Reverse, Reversed
-from holdfast.undo.reversal import Conflict, Reversal
-from holdfast.undo.sealing import damaged, is_same, numbers, seal, signature
-from holdfast.undo.traces import reach, whereabouts
+from holdfast.undo.carrying import Undone, reverse
+from holdfast.undo.pending import go_on
+from holdfast.undo.sealing import damaged
+from holdfast.undo.strangers import changed
+from holdfast.undo.traces import reach
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from holdfast.files.handle import Identity
     from holdfast.undo.log import UndoLog
-    from holdfast.undo.records import Mutation, Signature, StepId
+    from holdfast.undo.records import StepId
     from holdfast.undo.sealed import Head, Sealed
     from holdfast.undo.traces import Reach
 
 _SHOWN = 5
-
-
-class Undone(NamedTuple):
-    """What an undo or a redo did."""
-
-    steps: tuple[StepId, ...]
-    paths: int
-    """How many operations were reversed."""
-    conflicts: tuple[Conflict, ...]
-    """What was left as it is; not empty only if it was forced, or in a recovery."""
 
 
 def undo(log: UndoLog, steps: Iterable[StepId], *, force: bool = False) -> Undone:
@@ -51,9 +41,10 @@ def redo(log: UndoLog, steps: Iterable[StepId], *, force: bool = False) -> Undon
 
 def _change(log: UndoLog, steps: Sequence[StepId], state: str, *, force: bool) -> Undone:
     with log.recorder.gate:
+        go_on(log)
         sealed = [log.read(step) for step in steps]
         for one in sealed:
-            if one.head.state != state and one.head.state != "partly":
+            if one.head.state != state:
                 word = "undone already" if state == "done" else "not undone"
                 raise NotFoundError(f"step {one.head.id} is {word}")
         if not force:
@@ -67,51 +58,6 @@ def _change(log: UndoLog, steps: Sequence[StepId], state: str, *, force: bool) -
                     hint="the other steps are not affected",
                 )
         return reverse(log, sealed, forward=state == "undone")
-
-
-def reverse(
-    log: UndoLog, sealed: Sequence[Sealed], *, forward: bool = False, theirs: frozenset[Identity] = frozenset()
-) -> Undone:
-    """Reverse finished steps without asking whether they may be; what conflicts is left and reported."""
-    note = Reverse(log.recorder.next_seq(), tuple(one.head.id for one in sealed), forward, log.clock.now() * 1000)
-    log.recorder.note(note)
-    for one in sealed:
-        head = one.head
-        log.recorder.begin(head.id, head.kind, run=head.run, command=head.command, directory=head.directory)
-    return carry_out(log, sealed, note, theirs=theirs)
-
-
-def carry_out(
-    log: UndoLog,
-    sealed: Sequence[Sealed],
-    note: Reverse,
-    *,
-    start: int | None = None,
-    theirs: frozenset[Identity] = frozenset(),
-) -> Undone:
-    """Reverse the records of the steps, which are open in the recorder again, from position ``start``; then finish
-    them.
-    """
-    records: list[Mutation] = sorted(
-        (record for one in sealed for record in one.records), key=lambda record: record.seq
-    )
-
-    def before(position: int) -> None:
-        log.recorder.note(Reversed(log.recorder.next_seq(), note.seq, position))
-
-    log.directories.close()
-    reversal = Reversal(log.recorder, log.preimages, log.directories, theirs)
-    reversal.run(records, len(records) - 1 if start is None else start, before)
-    for one in sealed:
-        head = one.head
-        opened = log.recorder.end(head.id, head.exit_code)
-        state = "done" if note.forward else "undone"
-        seal(log, opened, state=state, ended_at=head.ended_at, exit_code=head.exit_code, before=head)
-        for number in numbers(one.records) - numbers(opened.records):
-            log.preimages.discard(number)
-    if not log.recorder.open_steps:
-        log.journal.restart()
-    return Undone(tuple(one.head.id for one in sealed), reversal.paths, tuple(reversal.conflicts))
 
 
 def _refuse_unprotected(sealed: Sequence[Sealed]) -> None:
@@ -167,20 +113,7 @@ def _is_in_the_way(head: Head, other: _Other) -> bool:
 
 
 def _refuse_strangers(log: UndoLog, sealed: Sequence[Sealed]) -> None:
-    newest: dict[bytes, Signature | None] = {}
-    objects: dict[int, Signature] = {}
-    for head in sorted(log.heads.values(), key=lambda head: head.acted):
-        newest.update(head.left)
-        # A later step may have changed the same object by another of its names.
-        objects.update({left.inode: left for _, left in head.left if left is not None})
-    lost: list[bytes] = []
-    for one in sealed:
-        lost += [
-            path
-            for path in whereabouts(one.records)
-            if path in newest
-            and not is_same((at := newest[path]) and objects[at.inode], signature(log.directories, path))
-        ]
+    lost = [path for path, _ in changed(log, sealed)]
     if lost:
         shown = ", ".join(display(path) for path in lost[:_SHOWN]) + (", …" if len(lost) > _SHOWN else "")
         raise RefusedError(

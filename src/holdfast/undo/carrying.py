@@ -1,0 +1,125 @@
+"""Carrying out the reversal of finished steps so that it survives being killed, and being stopped by the system."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.model.errors import StorageError, room_hint
+from holdfast.undo.records import Reverse, Reversed
+from holdfast.undo.reversal import Conflict, Kit, Reversal
+from holdfast.undo.sealed import Trouble
+from holdfast.undo.sealing import numbers, seal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from holdfast.files.handle import Identity
+    from holdfast.undo.log import UndoLog
+    from holdfast.undo.records import Mutation, StepId
+    from holdfast.undo.sealed import Sealed
+
+
+class Undone(NamedTuple):
+    """What an undo or a redo did."""
+
+    steps: tuple[StepId, ...]
+    paths: int
+    """How many operations were reversed."""
+    conflicts: tuple[Conflict, ...]
+    """What was left as it is; not empty only if it was forced, or in a recovery."""
+
+
+class Unfinished(NamedTuple):
+    """Where a reversal that was cut short goes on."""
+
+    position: int | None
+    """Of all records of its steps; None: from the start, -1: all are reversed."""
+    conflicts: tuple[Conflict, ...] = ()
+    """Those that it had met."""
+    theirs: frozenset[Identity] = frozenset()
+    """Objects that somebody else has changed since: they stay as they are."""
+
+
+_FROM_THE_START = Unfinished(None)
+
+
+def reverse(
+    log: UndoLog, sealed: Sequence[Sealed], *, forward: bool = False, theirs: frozenset[Identity] | None = None
+) -> Undone:
+    """Reverse finished steps without asking whether they may be; what conflicts is left and reported.
+
+    ``theirs`` is given by a recovery: what somebody else has changed since, which is left as it is. Raises as
+    `carry_out` does.
+    """
+    ids = tuple(one.head.id for one in sealed)
+    note = Reverse(log.recorder.next_seq(), ids, forward, log.clock.now() * 1000, theirs is not None)
+    log.recorder.note(note)
+    for one in sealed:
+        begin_again(log, one)
+    return carry_out(log, sealed, note, Unfinished(None, (), theirs or frozenset()))
+
+
+def begin_again(log: UndoLog, one: Sealed) -> None:
+    """Open a finished step, to record in it what brings it to where it is now."""
+    head = one.head
+    log.recorder.begin(
+        head.id, head.kind, run=head.run, command=head.command, directory=head.directory, parent=head.parent
+    )
+
+
+def carry_out(
+    log: UndoLog, sealed: Sequence[Sealed], note: Reverse, unfinished: Unfinished = _FROM_THE_START
+) -> Undone:
+    """Reverse the records of the steps, which are open in the recorder again; then finish them.
+
+    Raises `StorageError` where the system fails in the middle: the log then remembers to go on with it
+    (`holdfast.undo.pending`).
+    """
+    try:
+        return _carry_out(log, sealed, note, unfinished)
+    except (OSError, StorageError) as error:
+        for one in sealed:
+            log.recorder.drop(one.head.id)
+        log.interrupted = True
+        cause = error.message if isinstance(error, StorageError) else str(error)
+        raise StorageError(
+            f"stopped in the middle: {cause}",
+            hint=(isinstance(error, OSError) and room_hint(error)) or "the next undo or redo goes on where it stopped",
+        ) from error
+
+
+def _carry_out(log: UndoLog, sealed: Sequence[Sealed], note: Reverse, unfinished: Unfinished) -> Undone:
+    records = in_order(sealed)
+
+    def before(position: int) -> None:
+        log.recorder.note(Reversed(log.recorder.next_seq(), note.seq, position))
+
+    log.directories.close()
+    kit = Kit(log.recorder, log.preimages, log.aside, log.directories)
+    reversal = Reversal(kit, unfinished.theirs, unfinished.conflicts)
+    reversal.run(records, len(records) - 1 if unfinished.position is None else unfinished.position, before)
+    conflicts = reversal.conflicts
+    for one in sealed:
+        head = one.head
+        opened = log.recorder.end(head.id, head.exit_code)
+        state = "done" if note.forward else "undone"
+        troubles = [Trouble(found.path, found.reason, found.aside) for found in conflicts if found.step == head.id]
+        seal(
+            log,
+            opened,
+            state=state,
+            ended_at=head.ended_at,
+            exit_code=head.exit_code,
+            before=head,
+            conflicts=troubles,
+        )
+        # (What could not be put back is not among them any more: it lies aside.)
+        for number in numbers(one.records) - numbers(opened.records):
+            log.preimages.discard(number)
+    log.restart()
+    return Undone(tuple(one.head.id for one in sealed), reversal.paths, tuple(conflicts))
+
+
+def in_order(sealed: Iterable[Sealed]) -> list[Mutation]:
+    """The records of all the steps, as they were made."""
+    return sorted((record for one in sealed for record in one.records), key=lambda record: record.seq)

@@ -1,0 +1,52 @@
+"""What others than the steps have changed since, as the signatures that the steps left tell (I8)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.undo.sealing import NOT_OURS, is_same, signature
+from holdfast.undo.traces import reach, whereabouts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from holdfast.files.handle import Identity
+    from holdfast.undo.log import UndoLog
+    from holdfast.undo.records import Signature
+    from holdfast.undo.sealed import Sealed
+
+
+def changed(log: UndoLog, sealed: Iterable[Sealed]) -> Iterator[tuple[bytes, Identity | None]]:
+    """The paths at which the steps left something that is not as any step left it, and what they left there."""
+    newest: dict[bytes, Signature | None] = {}
+    objects: dict[int, Signature] = {}
+    for head in sorted(log.heads.values(), key=lambda head: head.acted):
+        newest.update(head.left)
+        # A later step may have changed the same object by another of its names.
+        objects.update({left.inode: left for _, left in head.left if left is not None})
+    for one in sealed:
+        for path, object_ in whereabouts(one.records).items():
+            if path not in newest:
+                continue
+            left = newest[path]
+            if not is_same(left and objects[left.inode], signature(log.directories, path)):
+                yield path, object_
+
+
+def theirs(log: UndoLog, opened: Iterable[Sealed]) -> frozenset[Identity]:
+    """Of the objects of steps that were cut off: those that steps finished later, or others after the keeper was
+    killed, have changed.
+    """
+    opened = list(opened)
+    chosen = {one.head.id for one in opened}
+    found: set[Identity] = set()
+    for one in opened:
+        places = whereabouts(one.records)
+        for path, left in one.head.left:
+            if left == NOT_OURS and (object_ := places.get(path)) is not None:
+                found.add(object_)
+        mine = reach(one.records)
+        for head in log.heads.values():
+            if head.id not in chosen and head.state != "undone" and head.last > one.head.first:
+                found |= reach(log.read(head.id).records).objects & mine.objects
+    return frozenset(found)

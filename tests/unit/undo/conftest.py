@@ -1,0 +1,72 @@
+"""A tree, its undo log, and steps done in it through the interceptor."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from holdfast.model.clock import SystemClock
+from holdfast.testing.acting import Actor
+from holdfast.testing.photograph import Seen, differences, photograph
+from holdfast.undo.log import Limits, UndoLog
+from holdfast.undo.records import StepId
+from holdfast.undo.recovery import recover
+from holdfast.undo.sealing import seal
+
+
+class Bench:
+    """See the module."""
+
+    def __init__(self, base: Path) -> None:
+        self.tree = base / "tree"
+        self.directory = base / "log"
+        self.tree.mkdir()
+        self.limits = Limits()
+
+    @contextmanager
+    def keeper(self) -> Generator[UndoLog]:
+        """The log, as one process that keeps it has it."""
+        root = os.open(self.tree, os.O_RDONLY | os.O_DIRECTORY)
+        log = UndoLog(os.fsencode(self.directory), root, SystemClock(), limits=self.limits)
+        try:
+            yield log
+        finally:
+            log.close()
+            os.close(root)
+
+    def open_step(self, log: UndoLog, work: Callable[[Actor], object]) -> StepId:
+        """Begin a step, do ``work`` in it, and leave it open."""
+        step = log.new_id()
+        log.recorder.begin(step, "api")
+        with Actor(log.recorder, os.fsencode(self.tree), step) as actor:
+            work(actor)
+        return step
+
+    def step(self, log: UndoLog, work: Callable[[Actor], object]) -> StepId:
+        """A finished step that does ``work``."""
+        step = self.open_step(log, work)
+        seal(log, log.recorder.end(step, 0), state="done", ended_at=0, exit_code=0)
+        log.restart()
+        return step
+
+    def abandon(self, work: Callable[[Actor], object]) -> None:
+        """A keeper that is gone in the middle of a step."""
+        with self.keeper() as log:
+            recover(log)
+            self.open_step(log, work)
+            log.beat()
+
+    def photograph(self) -> dict[bytes, Seen]:
+        return photograph(self.tree)
+
+    def assert_as(self, before: dict[bytes, Seen]) -> None:
+        assert differences(before, self.photograph()) == []
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)

@@ -1,0 +1,149 @@
+"""What cannot be put back where it belongs is not lost: it lies aside, and its path is told (I8)."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from zlib import crc32
+
+import pytest
+
+from holdfast.testing.acting import Actor
+from holdfast.undo import log as log_module
+from holdfast.undo import recovery
+from holdfast.undo.log import UndoLog
+from holdfast.undo.preimages import Preimages
+from holdfast.undo.recovery import recover
+from holdfast.undo.reversal import Conflict
+from holdfast.undo.undoing import redo, undo
+
+from .conftest import Bench
+
+LARGE = b"large" * 10_000
+
+
+def kept(log: UndoLog, conflict: Conflict) -> Path:
+    assert conflict.aside is not None
+    return Path(os.fsdecode(log.aside.path(conflict.aside)))
+
+
+def remove(actor: Actor) -> None:
+    actor.unlink(b"file")
+
+
+def replace(actor: Actor) -> None:
+    actor.write(b"new", b"new")
+    actor.rename(b"new", b"file")
+
+
+@pytest.mark.parametrize("work", [remove, replace])
+def test_a_removed_file_whose_place_is_taken(bench: Bench, work: Callable[[Actor], None]) -> None:
+    path = bench.tree / "file"
+    path.write_bytes(b"the first")
+    with bench.keeper() as log:
+        step = bench.step(log, work)
+        path.unlink(missing_ok=True)
+        path.write_bytes(b"a stranger's")
+        done = undo(log, [step], force=True)
+        assert path.read_bytes() == b"a stranger's"
+        found = [conflict for conflict in done.conflicts if conflict.aside is not None]
+        assert [conflict.path for conflict in found] == [b"file"]
+        assert kept(log, found[0]).read_bytes() == b"the first"
+        assert log.heads[step].conflicts
+    with bench.keeper() as log:
+        redo(log, [step], force=True)
+        assert kept(log, found[0]).read_bytes() == b"the first"
+        assert path.read_bytes() == b"a stranger's"
+
+
+@pytest.mark.parametrize("content", [b"small", LARGE])
+def test_a_file_that_was_written_to_and_is_gone(bench: Bench, content: bytes) -> None:
+    path = bench.tree / "file"
+    path.write_bytes(content)
+    path.chmod(0o640)
+    os.utime(path, ns=(5, 5_000_000_000))
+    with bench.keeper() as log:
+        step = bench.step(log, lambda actor: actor.write(b"file", b"written"))
+        path.unlink()
+        (conflict,) = undo(log, [step], force=True).conflicts
+        there = kept(log, conflict)
+        assert there.read_bytes() == content
+        assert (there.stat().st_mode & 0o777, there.stat().st_mtime_ns) == (0o640, 5_000_000_000)
+
+
+def test_a_file_whose_directory_is_gone(bench: Bench) -> None:
+    directory = bench.tree / "directory"
+    directory.mkdir()
+    (directory / "file").write_bytes(b"the first")
+    with bench.keeper() as log:
+        step = bench.step(log, lambda actor: actor.unlink(b"directory/file"))
+        directory.rmdir()
+        (conflict,) = undo(log, [step], force=True).conflicts
+        assert conflict.path == b"directory/file"
+        assert kept(log, conflict).read_bytes() == b"the first"
+
+
+def test_what_was_edited_after_the_keeper_was_killed(bench: Bench) -> None:
+    path = bench.tree / "file"
+    path.write_bytes(b"the first")
+    bench.abandon(lambda actor: actor.write(b"file", b"the step's"))
+    _edit(path, b"edited after the kill", _end_of_life(bench))
+    with bench.keeper() as log:
+        recovered = recover(log)
+        assert path.read_bytes() == b"edited after the kill"
+        assert recovered.rolled_back is not None
+        (conflict,) = recovered.rolled_back.conflicts
+        assert kept(log, conflict).read_bytes() == b"the first"
+
+
+def test_what_was_edited_after_the_kill_survives_a_kill_of_the_recovery(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I3, I8: the second recovery knows what the first one knew."""
+    for name in ("edited", "other"):
+        (bench.tree / name).write_bytes(b"the first")
+
+    def both(actor: Actor) -> None:
+        actor.write(b"edited", b"the step's")
+        actor.write(b"other", b"the step's")
+        actor.mkdir(b"new")
+
+    bench.abandon(both)
+    _edit(bench.tree / "edited", b"edited after the kill", end := _end_of_life(bench))
+
+    class Killed(BaseException):
+        pass
+
+    def die(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch, bench.keeper() as log:
+        patch.setattr(Preimages, "move_in", die)
+        with pytest.raises(Killed):
+            recover(log)
+    _edit(bench.tree / "other", b"edited between the recoveries", end)
+    with bench.keeper() as log:
+        (finished,) = recover(log).finished
+        assert (bench.tree / "edited").read_bytes() == b"edited after the kill"
+        assert (bench.tree / "other").read_bytes() == b"edited between the recoveries"
+        assert sorted(conflict.path for conflict in finished.conflicts) == [b"edited", b"other"]
+        assert {kept(log, conflict).read_bytes() for conflict in finished.conflicts} == {b"the first"}
+        assert not (bench.tree / "new").exists()
+
+
+def _end_of_life(bench: Bench) -> int:
+    """Let the keeper have been killed now: what is changed after the returned time is not its own."""
+    beat = bench.directory / "beat"
+    _, *rest = log_module._BEAT.unpack_from(beat.read_bytes())  # pyright: ignore[reportPrivateUsage]
+    now = time.time_ns()
+    data = log_module._BEAT.pack(now - recovery._SLACK, *rest)  # pyright: ignore[reportPrivateUsage]
+    beat.write_bytes(data + crc32(data).to_bytes(4, "little"))
+    return now
+
+
+def _edit(path: Path, content: bytes, after: int) -> None:
+    """Write to the file, later than ``after`` by the file system's coarser clock."""
+    while path.stat().st_ctime_ns <= after:
+        path.write_bytes(content)
