@@ -1,0 +1,123 @@
+"""The seccomp filter that sorts a process tree's system calls, as a program of the classic Berkeley packet filter.
+
+It looks at the number first and by bisection, and at arguments only of calls that may reach the keeper: for all others
+the kernel has found out once, when the filter was installed, that it need not be run at all.
+
+Sources: seccomp(2), ``Documentation/networking/filter.rst``, ``include/uapi/linux/seccomp.h``.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from holdfast.supervisor.calls import (
+    ARCHITECTURES,
+    LAST_KNOWN,
+    NOTIFIED,
+    NOTIFIED_IOCTLS,
+    OPEN_FLAGS,
+    REFUSED,
+    REFUSED_IOCTLS,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+INSTRUCTION: Final = struct.Struct("=HBBI")
+"""``struct sock_filter``: code, jump if true, jump if false, constant."""
+
+KILL: Final = 0x80000000
+ALLOW: Final = 0x7FFF0000
+NOTIFY: Final = 0x7FC00000
+ERRNO: Final = 0x00050000
+
+_LOAD = 0x20  # BPF_LD | BPF_W | BPF_ABS
+_EQUAL = 0x15  # BPF_JMP | BPF_JEQ | BPF_K
+_AT_LEAST = 0x35  # BPF_JMP | BPF_JGE | BPF_K
+_ANY_OF = 0x45  # BPF_JMP | BPF_JSET | BPF_K
+_RETURN = 0x06  # BPF_RET | BPF_K
+
+_NUMBER_AT = 0
+_AUDIT_AT = 4
+_ARGUMENTS_AT = 16
+
+_TMPFILE = 0o20000000  # without O_DIRECTORY, whose bit differs between machines
+_CHANGES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | _TMPFILE
+
+_Block: TypeAlias = "list[tuple[int, int, int, int]]"
+
+
+def program(machine: str) -> bytes:
+    """The filter for processes of ``machine`` (as `os.uname` has it): an array of ``struct sock_filter``.
+
+    `KeyError` for a machine that is not supported. Calls of another architecture end their process: there is no
+    errno that would keep it from going on as if they had worked.
+    """
+    target = ARCHITECTURES[machine]
+    code: _Block = [(_LOAD, 0, 0, _AUDIT_AT), (_EQUAL, 1, 0, target.audit), (_RETURN, 0, 0, KILL)]
+    code += [(_LOAD, 0, 0, _NUMBER_AT)]
+    if target.foreign_bit:
+        code += [(_ANY_OF, 0, 1, target.foreign_bit), (_RETURN, 0, 0, ERRNO | errno.ENOSYS)]
+    blocks: dict[int, _Block] = {LAST_KNOWN + 1: [(_RETURN, 0, 0, ERRNO | errno.ENOSYS)]}
+    for name, number in target.numbers.items():
+        blocks[number] = _block(name)
+    code += _search(_segments(blocks))
+    return b"".join(INSTRUCTION.pack(*instruction) for instruction in code)
+
+
+def _block(name: str) -> _Block:
+    """What is to be done about one call; every way through it returns."""
+    if name in REFUSED:
+        return [(_RETURN, 0, 0, ERRNO | REFUSED[name])]
+    if name in OPEN_FLAGS:
+        return [
+            (_LOAD, 0, 0, _low_half(OPEN_FLAGS[name])),
+            (_ANY_OF, 1, 0, os.O_PATH),  # with it, the others mean nothing
+            (_ANY_OF, 1, 0, _CHANGES),
+            (_RETURN, 0, 0, ALLOW),
+            (_RETURN, 0, 0, NOTIFY),
+        ]
+    if name == "ioctl":
+        answers = dict.fromkeys(NOTIFIED_IOCTLS.values(), NOTIFY)
+        answers |= {command: ERRNO | error for command, error in REFUSED_IOCTLS.items()}
+        block: _Block = [(_LOAD, 0, 0, _low_half(1))]
+        for command, answer in answers.items():
+            block += [(_EQUAL, 0, 1, command), (_RETURN, 0, 0, answer)]
+        return [*block, (_RETURN, 0, 0, ALLOW)]
+    assert name in NOTIFIED
+    return [(_RETURN, 0, 0, NOTIFY)]
+
+
+def _segments(blocks: dict[int, _Block]) -> list[tuple[int, _Block]]:
+    """All numbers from 0 on: where each stretch of equal treatment begins, and the treatment."""
+    allow: _Block = [(_RETURN, 0, 0, ALLOW)]
+    segments: list[tuple[int, _Block]] = [(0, allow)]
+    for number in sorted(blocks):
+        _begin(segments, number, blocks[number])
+        if number <= LAST_KNOWN:
+            _begin(segments, number + 1, allow)
+    return segments
+
+
+def _begin(segments: list[tuple[int, _Block]], number: int, block: _Block) -> None:
+    if segments[-1][0] == number:
+        segments.pop()
+    if not segments or segments[-1][1] != block:
+        segments.append((number, block))
+
+
+def _search(segments: Sequence[tuple[int, _Block]]) -> _Block:
+    """Find the segment of the number that is loaded, and do what it says."""
+    if len(segments) == 1:
+        return segments[0][1]
+    middle = len(segments) // 2
+    below, above = _search(segments[:middle]), _search(segments[middle:])
+    assert len(below) < 256, "a jump has eight bits"
+    return [(_AT_LEAST, len(below), 0, segments[middle][0]), *below, *above]
+
+
+def _low_half(argument: int) -> int:
+    return _ARGUMENTS_AT + 8 * argument  # both machines are little-endian; the width of an int counts

@@ -1,0 +1,104 @@
+"""The Landlock domain of a supervised tree: nothing on a real file system can be opened for writing, made or removed.
+
+All that is allowed reaches the tree as a descriptor that the keeper opened, outside of the domain. So a call that the
+keeper lets the kernel carry out as it is (a terminal, something in ``/proc``) cannot change a file, whatever another
+thread puts into its arguments in between. A domain also keeps its processes from tracing or reading the memory of
+those outside of it, the keeper among them.
+
+What no domain can forbid (``chmod``, ``chown``, times, extended attributes) is never carried out as it is.
+Sources: landlock(7), ``include/uapi/linux/landlock.h``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_CREATE, _ADD_RULE, _RESTRICT = 444, 445, 446  # one number on every architecture
+_VERSION = 1
+_PATH_BENEATH = 1
+
+_WRITE_FILE = 1 << 1
+_REMOVE = 1 << 4 | 1 << 5
+_MAKE = 1 << 6 | 1 << 7 | 1 << 8 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 12
+_REFER = 1 << 13  # since 2
+_TRUNCATE = 1 << 14  # since 3
+
+_OPEN: Final = (b"/dev", b"/proc", b"/sys")
+"""Where processes write without any file changing. Only writing: what is made there, the keeper makes."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def version() -> int:
+    """The kernel's version of Landlock; 0 if it has none or it is switched off.
+
+    Without one, calls that name a path are never left to the kernel where they could lead into a workspace. With 1 or
+    2, a thread that races its own arguments could still empty a file by ``O_RDONLY | O_TRUNC``.
+    """
+    found = _libc.syscall(_CREATE, None, ctypes.c_size_t(0), _VERSION)
+    return max(found, 0)
+
+
+def confine(root: bytes) -> bool:
+    """Put this process and all it starts into a domain that keeps them from changing anything by themselves.
+
+    ``root`` is the workspace, which stays out of what is open to writing wherever it lies. Needs
+    `holdfast.supervisor.notify.give_up_privileges`. Returns False if the kernel has no Landlock.
+    """
+    found = version()
+    if not found:
+        return False
+    handled = _WRITE_FILE | _REMOVE | _MAKE
+    if found >= 2:
+        handled |= _REFER
+    if found >= 3:
+        handled |= _TRUNCATE
+    attributes = struct.pack("=Q", handled)
+    ruleset = _check(_libc.syscall(_CREATE, attributes, ctypes.c_size_t(len(attributes)), 0))
+    try:
+        for path in writable(os.path.realpath(root)):
+            _allow(ruleset, path, handled & (_WRITE_FILE | _TRUNCATE))
+        _check(_libc.syscall(_RESTRICT, ruleset, 0))
+    finally:
+        os.close(ruleset)
+    return True
+
+
+def writable(root: bytes) -> Iterator[bytes]:
+    """What may be opened for writing: `_OPEN`, without the workspace if it lies there."""
+    waiting = list(_OPEN)
+    while waiting:
+        path = waiting.pop()
+        if root == path or path.startswith(root + b"/"):
+            continue
+        if root.startswith(path + b"/"):
+            # On the way to the workspace: what lies beside the way is open, except by links, which lead elsewhere.
+            with os.scandir(path) as entries:
+                waiting += [entry.path for entry in entries if not entry.is_symlink()]
+        else:
+            yield path
+
+
+def _allow(ruleset: int, path: bytes, access: int) -> None:
+    try:
+        fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return  # it is not there, or went away
+    try:
+        rule = struct.pack("=Qi", access, fd)
+        _check(_libc.syscall(_ADD_RULE, ruleset, _PATH_BENEATH, rule, 0))
+    finally:
+        os.close(fd)
+
+
+def _check(result: int) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result

@@ -1,0 +1,136 @@
+"""Seccomp's user notification: a filter hands system calls to whoever holds its listener, and waits for the answer.
+
+Sources: seccomp(2), seccomp_unotify(2), ``include/uapi/linux/seccomp.h``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import struct
+from fcntl import ioctl
+from typing import Final
+
+_PR_SET_NO_NEW_PRIVS = 38
+_SECCOMP_SET_MODE_FILTER = 1
+_NEW_LISTENER = 1 << 3
+_WAIT_KILLABLE_RECV = 1 << 5
+_SYS_SECCOMP = {"x86_64": 317, "aarch64": 277}
+
+_RECEIVE = 0xC0502100
+_SEND = 0xC0182101
+_ID_VALID = 0x40082102
+_ADDFD = 0x40182103
+_SET_FLAGS = 0x40082104
+_SYNC_WAKE_UP = 1
+_ADDFD_SEND = 2
+_FLAG_CONTINUE = 1
+
+NOTIFICATION: Final = struct.Struct("=QIIiIQ6Q")
+"""``struct seccomp_notif``: id, tid, flags, number, architecture, instruction pointer, six arguments."""
+_ANSWER = struct.Struct("=QqiI")
+_ADDING = struct.Struct("=QIIII")
+_EMPTY = bytes(NOTIFICATION.size)
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _Program(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
+
+
+def give_up_privileges() -> None:
+    """From now on no ``exec`` of this process gains anything: what an unprivileged filter and domain ask for."""
+    if _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
+        _fail()
+
+
+def install(program: bytes) -> int:
+    """Put this process, all it starts and all its threads under the filter; returns the listener (close-on-exec).
+
+    Calls that were taken in wait for their answer even if a signal arrives that does not kill (Linux 5.19): nothing
+    that was carried out is reported as interrupted. Raises `OSError`: EBUSY if it is under such a filter already.
+    """
+    number = _SYS_SECCOMP[os.uname().machine]
+    filter_ = _Program(len(program) // 8, program)
+    for flags in (_NEW_LISTENER | _WAIT_KILLABLE_RECV, _NEW_LISTENER):
+        listener = _libc.syscall(number, _SECCOMP_SET_MODE_FILTER, flags, ctypes.byref(filter_))
+        if listener >= 0:
+            return listener
+        if ctypes.get_errno() != errno.EINVAL:
+            break
+    return _fail()
+
+
+class Listener:
+    """The keeper's end. `receive` is for one thread, answers are for all.
+
+    Answers to a call whose caller was killed meanwhile are dropped: nobody waits for them.
+    """
+
+    __slots__ = ("_notification", "fd")
+
+    def __init__(self, fd: int) -> None:
+        """Take the descriptor over."""
+        self.fd = fd
+        self._notification = bytearray(NOTIFICATION.size)
+        try:
+            # Whoever calls waits for us, so we may as well run where it ran (Linux 6.6).
+            ioctl(fd, _SET_FLAGS, _SYNC_WAKE_UP)
+        except OSError:
+            pass
+
+    def close(self) -> None:
+        """All calls that wait, and all that come, fail with ENOSYS."""
+        os.close(self.fd)
+
+    def receive(self) -> tuple[int, ...] | None:
+        """The next call, as `NOTIFICATION` has it; None if the one that was there is gone. Waits if there is none."""
+        self._notification[:] = _EMPTY  # which the kernel insists on
+        try:
+            ioctl(self.fd, _RECEIVE, self._notification)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.EINTR):
+                return None
+            raise
+        return NOTIFICATION.unpack(self._notification)
+
+    def answer(self, id_: int, value: int, error: int) -> None:
+        """The call returns ``value``, or fails with the errno ``error`` if that is not 0."""
+        self._send(_SEND, _ANSWER.pack(id_, value, -error, 0))
+
+    def go_on(self, id_: int) -> None:
+        """The kernel carries the call out, with the arguments that it finds then."""
+        self._send(_SEND, _ANSWER.pack(id_, 0, 0, _FLAG_CONTINUE))
+
+    def add(self, id_: int, fd: int, *, cloexec: bool) -> int:
+        """The call returns a copy of ``fd``, which the caller gets in the same moment.
+
+        Returns 0, or the errno if the caller could not take it (EMFILE): then it still waits for an answer.
+        """
+        flags = os.O_CLOEXEC if cloexec else 0
+        return self._send(_ADDFD, _ADDING.pack(id_, _ADDFD_SEND, fd, 0, flags))
+
+    def is_valid(self, id_: int) -> bool:
+        """Whether the caller still waits."""
+        try:
+            ioctl(self.fd, _ID_VALID, id_.to_bytes(8, "little"))
+        except OSError:
+            return False
+        return True
+
+    def _send(self, request: int, data: bytes) -> int:
+        while True:
+            try:
+                ioctl(self.fd, request, data)
+            except OSError as error:
+                if error.errno == errno.EINTR:
+                    continue
+                return 0 if error.errno in (errno.ENOENT, errno.EINPROGRESS) else error.errno or errno.EIO
+            return 0
+
+
+def _fail() -> int:
+    number = ctypes.get_errno()
+    raise OSError(number, os.strerror(number))

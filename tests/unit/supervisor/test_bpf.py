@@ -1,0 +1,96 @@
+"""The filter, run by an interpreter: what reaches the keeper, what is refused, and what passes by."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from holdfast.supervisor.bpf import ALLOW, ERRNO, KILL, NOTIFY, program
+from holdfast.supervisor.calls import (
+    ARCHITECTURES,
+    LAST_KNOWN,
+    NOTIFIED,
+    NOTIFIED_IOCTLS,
+    OPEN_FLAGS,
+    REFUSED,
+    REFUSED_IOCTLS,
+)
+from holdfast.testing.packet_filter import run
+
+MACHINES = sorted(ARCHITECTURES)
+PROGRAMS = {machine: program(machine) for machine in MACHINES}
+HIGH = 0xABCD << 32
+"""What may be in the half of a register that an int does not use."""
+
+
+def answer(machine: str, number: int, *arguments: int) -> int:
+    padded = (*arguments, 0, 0, 0, 0, 0, 0)[:6]
+    return run(PROGRAMS[machine], number, ARCHITECTURES[machine].audit, padded)[0]
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_every_number_is_answered_as_its_table_says(machine: str) -> None:
+    names = {number: name for name, number in ARCHITECTURES[machine].numbers.items()}
+    for number in range(LAST_KNOWN + 100):
+        name = names.get(number)
+        if number > LAST_KNOWN:
+            expected = ERRNO | errno.ENOSYS
+        elif name is None or name in OPEN_FLAGS or name == "ioctl":
+            expected = ALLOW
+        elif name in REFUSED:
+            expected = ERRNO | REFUSED[name]
+        else:
+            assert name in NOTIFIED
+            expected = NOTIFY
+        assert answer(machine, number) == expected, name
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("name", sorted(OPEN_FLAGS))
+def test_only_what_writes_or_creates_is_told_of_opening(machine: str, name: str) -> None:
+    if name not in ARCHITECTURES[machine].numbers:
+        return
+    number = ARCHITECTURES[machine].numbers[name]
+
+    def opened(flags: int) -> int:
+        return answer(machine, number, *([0] * OPEN_FLAGS[name]), flags | HIGH)
+
+    for reading in (os.O_RDONLY, os.O_CLOEXEC, os.O_NONBLOCK | os.O_DIRECTORY, os.O_PATH, os.O_PATH | os.O_CREAT):
+        assert opened(reading) == ALLOW
+    for change in (os.O_WRONLY, os.O_RDWR, os.O_WRONLY | os.O_RDWR, os.O_CREAT, os.O_TRUNC, os.O_TMPFILE | os.O_RDWR):
+        assert opened(change) == NOTIFY
+        assert opened(change | os.O_CLOEXEC) == NOTIFY
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_only_the_ioctls_that_change_files_are_told_of_or_refused(machine: str) -> None:
+    number = ARCHITECTURES[machine].numbers["ioctl"]
+    for command in NOTIFIED_IOCTLS.values():
+        assert answer(machine, number, 3, command | HIGH) == NOTIFY
+    for command, error in REFUSED_IOCTLS.items():
+        assert answer(machine, number, 3, command | HIGH) == ERRNO | error
+    for terminal in (0x5401, 0x5413, 0x80086601):
+        assert answer(machine, number, 3, terminal) == ALLOW
+
+
+def test_calls_of_another_table_never_pass() -> None:
+    assert run(PROGRAMS["x86_64"], 1, 0x40000003)[0] == KILL  # i386
+    assert run(PROGRAMS["aarch64"], 1, 0x40000028)[0] == KILL  # arm
+    assert answer("x86_64", 0x40000000 | 1) == ERRNO | errno.ENOSYS  # x32
+    assert answer("x86_64", 0x40000000 | 257, 0, 0, os.O_RDWR) == ERRNO | errno.ENOSYS
+    assert answer("x86_64", -1) == ERRNO | errno.ENOSYS
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_no_call_costs_more_than_a_few_instructions(machine: str) -> None:
+    number = ARCHITECTURES[machine].numbers["ioctl"]
+    for each in range(LAST_KNOWN + 1):
+        if each != number:
+            assert run(PROGRAMS[machine], each, ARCHITECTURES[machine].audit)[1] <= 18
+
+
+def test_a_machine_without_a_table_is_no_machine() -> None:
+    with pytest.raises(KeyError):
+        program("riscv64")
