@@ -11,13 +11,12 @@ import logging
 import os
 import selectors
 import socket
-import struct
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.engine.folder import WATCH_LOCK, WATCH_SOCKET
 from holdfast.engine.messages import MAX_CALL_BYTES, encode_failure
-from holdfast.engine.watch_client import address
+from holdfast.files.sockets import address, peer
 from holdfast.model.errors import FormatError, LockedError, StorageError
 from holdfast.model.paths import display
 
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from holdfast.model.clock import Clock
 
 _log = logging.getLogger(__name__)
-_CREDENTIALS = struct.Struct("3i")
 _PIECE = 1 << 16
 _BACKLOG = 64
 
@@ -90,7 +88,7 @@ class Listener:
                 os.unlink(self._path)
             except FileNotFoundError:
                 pass
-            with address(folder) as path:
+            with address(folder, WATCH_SOCKET) as path:
                 self._socket.bind(path)
             self._socket.listen(_BACKLOG)
         except OSError as error:
@@ -156,11 +154,10 @@ class Listener:
     @staticmethod
     def _may_speak(connection: socket.socket) -> bool:
         """True for processes of the same user, and for root's."""
-        raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        _, uid, _ = _CREDENTIALS.unpack(raw)
-        if uid in (os.geteuid(), 0):
+        other = peer(connection)
+        if other.may_speak:
             return True
-        _log.warning("refused a connection from user %d", uid)
+        _log.warning("refused a connection from user %d", other.uid)
         return False
 
     def _receive(self, client: Client) -> None:

@@ -21,6 +21,7 @@ from holdfast.engine.messages import (
     unpack_status,
     unpack_watching,
 )
+from holdfast.files.sockets import address
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import HoldfastError, LockedError
 from holdfast.model.log import Log
@@ -43,7 +44,6 @@ _LOG = Log(__name__)
 WAIT = 120.0
 """Seconds that an answer may take: the watcher does one thing at a time, and a first checkpoint can be long."""
 _CONNECT_WAIT = 1.0
-_MAX_ADDRESS = 107
 _PIECE = 1 << 16
 
 
@@ -56,7 +56,7 @@ def connect(folder: bytes, *, wait: float = WAIT, clock: Clock | None = None) ->
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(_CONNECT_WAIT)
     try:
-        with address(folder) as path:
+        with address(folder, WATCH_SOCKET) as path:
             connection.connect(path)
     except OSError:
         # Nothing there, the socket of a dead process, or one that takes nobody in: the work can be done without it.
@@ -199,17 +199,3 @@ class WatchClient:
             hint="try again: the work can be done without it",
             code=GONE,
         )
-
-
-@contextmanager
-def address(folder: bytes) -> Generator[bytes]:
-    """The address of the socket in ``folder``, however long its path (unix(7): an address has 108 bytes at most)."""
-    path = folder + b"/" + WATCH_SOCKET
-    if len(path) <= _MAX_ADDRESS:
-        yield path
-        return
-    fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield b"/proc/self/fd/%d/%b" % (fd, WATCH_SOCKET)
-    finally:
-        os.close(fd)

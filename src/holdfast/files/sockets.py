@@ -1,0 +1,50 @@
+"""Private sockets in the folders of the home: an address however long the path is, and who is at the other end."""
+
+from __future__ import annotations
+
+import os
+import struct
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Generator
+
+_MAX_ADDRESS = 107
+_CREDENTIALS = struct.Struct("3i")
+
+
+class Peer(NamedTuple):
+    """Who connected, at the moment of connecting."""
+
+    pid: int
+    """0 if it is in a pid namespace that ours cannot see."""
+    uid: int
+
+    @property
+    def may_speak(self) -> bool:
+        """True for processes of the same user, and for root's."""
+        return self.uid in (os.geteuid(), 0)
+
+
+def peer(connection: socket.socket) -> Peer:
+    """Who is at the other end of a connection of ``AF_UNIX``."""
+    import socket  # who has a connection has paid for it already
+
+    pid, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return Peer(pid, uid)
+
+
+@contextmanager
+def address(folder: bytes, name: bytes) -> Generator[bytes]:
+    """The address of the socket in ``folder``, however long its path (unix(7): an address has 108 bytes at most)."""
+    path = folder + b"/" + name
+    if len(path) <= _MAX_ADDRESS:
+        yield path
+        return
+    fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield b"/proc/self/fd/%d/%b" % (fd, name)
+    finally:
+        os.close(fd)
