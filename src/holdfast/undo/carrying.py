@@ -63,7 +63,13 @@ def begin_again(log: UndoLog, one: Sealed) -> None:
     """Open a finished step, to record in it what brings it to where it is now."""
     head = one.head
     log.recorder.begin(
-        head.id, head.kind, run=head.run, command=head.command, directory=head.directory, parent=head.parent
+        head.id,
+        head.kind,
+        run=head.run,
+        command=head.command,
+        directory=head.directory,
+        parent=head.parent,
+        reverses=True,
     )
 
 

@@ -6,30 +6,33 @@ Whoever opens it is the keeper until it is closed; there is one at a time. Openi
 
 from __future__ import annotations
 
-import fcntl
 import os
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
-from holdfast.model.errors import FormatError, LockedError, NotFoundError, StorageError, room_hint
+from holdfast.model.errors import FormatError, NotFoundError, StorageError, room_hint
 from holdfast.model.log import Log
 from holdfast.model.paths import display
 from holdfast.undo.aside import Aside
+from holdfast.undo.barriers import Barriers
 from holdfast.undo.directories import Directories
 from holdfast.undo.journal import Journal, read_journal
 from holdfast.undo.preimages import Preimages
 from holdfast.undo.recorder import Recorder
+from holdfast.undo.records import Outside
 from holdfast.undo.sealed import Head, Sealed, read_head, read_step, write_step
+from holdfast.undo.version import begin_version, check_version, locked
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from holdfast.model.clock import Clock
     from holdfast.undo.records import AnyRecord, StepId
     from holdfast.undo.safeguard import Guard
 
 _log = Log(__name__)
 
-_VERSION = b"HFUNDO 1\n"
 _BEAT = struct.Struct("<Qqqq")
 _CHECK = struct.Struct("<I")
 
@@ -56,12 +59,6 @@ class Beat(NamedTuple):
     """The largest sequence number that was given out."""
 
 
-class VersionMismatchError(FormatError):
-    """The undo log was written by another version of Holdfast. Nothing of it was touched."""
-
-    code = "undo_version_mismatch"
-
-
 class UndoLog:
     """See the module. The methods are for one thread; the recorder is for all."""
 
@@ -84,13 +81,15 @@ class UndoLog:
         self.clock = clock
         self.limits = limits or Limits()
         self.sync = sync
-        self._lock = _locked(directory)
+        check_version(directory)
+        self._lock = locked(directory)
         try:
-            _check_version(directory)
+            begin_version(directory)
             self._steps = os.path.join(directory, b"steps")
             os.makedirs(self._steps, 0o700, exist_ok=True)
             self.heads = self._read_heads()
             self.found: list[AnyRecord] = read_journal(directory).records
+            self.barriers = Barriers(record for record in self.found if isinstance(record, Outside))
             self._beat_fd = os.open(os.path.join(directory, b"beat"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             self.last_beat = self._read_beat()
             self.journal = Journal(directory, sync=sync)
@@ -105,6 +104,8 @@ class UndoLog:
             raise
         self.interrupted = False
         """An undo or a redo stopped in the middle; see `holdfast.undo.pending`."""
+        self.unsealed: set[StepId] = set()
+        """Steps that have ended and are not finished yet: the journal is needed for them."""
         self._next_step = max([self.last_beat.step, *self.heads])
         self._next_ambient = min([self.last_beat.ambient, *self.heads])
         seq = max([self.last_beat.seq, *(head.acted for head in self.heads.values()), *(r.seq for r in self.found)])
@@ -136,9 +137,27 @@ class UndoLog:
         os.pwrite(self._beat_fd, data + _CHECK.pack(crc32(data)), 0)
 
     def restart(self) -> None:
-        """Begin the journal anew if nothing in it is needed any more."""
-        if not self.recorder.open_steps and not self.interrupted:
-            self.journal.restart()
+        """Begin the journal anew if nothing in it is needed any more, or with what is needed if it has grown long."""
+        with self.recorder.gate:
+            if self.interrupted or self.unsealed:
+                return
+            steps = self.recorder.open_steps
+            begun = [*(head.first for head in self.heads.values()), *(step.begin.seq for step in steps)]
+            self.barriers.prune(min(begun, default=0))
+            if not steps:
+                self.journal.restart(self.barriers.records)
+            elif self.journal.is_long and not any(step.reverses for step in steps):
+                records = [record for step in steps for record in (step.begin, *step.records, *step.note)]
+                self.journal.restart(sorted([*self.barriers.records, *records], key=lambda record: record.seq))
+
+    def outside(self, paths: Iterable[bytes], who: str, *, blocks: bool = True) -> Outside:
+        """Record that somebody else changed ``paths``: a barrier, unless it does not block. Raises `StorageError`."""
+        with self.recorder.gate:
+            record = Outside(self.recorder.seq + 1, tuple(paths), self.clock.now() * 1000, who, blocks)
+            if (merged := self.barriers.add(record)) is not None:
+                self.recorder.next_seq()
+                self.recorder.note(merged)
+            return self.barriers.records[-1]
 
     def read(self, step: StepId) -> Sealed:
         """A finished step, whole. Raises `NotFoundError`, `FormatError`, `IntegrityError`."""
@@ -207,33 +226,3 @@ def _name(step: StepId) -> bytes:
 
 def _bytes(head: Head) -> int:
     return sum(preimage.size for preimage in head.preimages)
-
-
-def _locked(directory: bytes) -> int:
-    try:
-        os.makedirs(directory, 0o700, exist_ok=True)
-        fd = os.open(os.path.join(directory, b"lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError as error:
-        raise StorageError(f"{display(directory)}: {error.strerror}", hint=room_hint(error)) from error
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(fd)
-        raise LockedError("another process keeps the undo log of this workspace") from error
-    return fd
-
-
-def _check_version(directory: bytes) -> None:
-    path = os.path.join(directory, b"version")
-    try:
-        with open(path, "rb") as file:
-            found = file.read(64)
-    except FileNotFoundError:
-        with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-            file.write(_VERSION)
-        return
-    if found != _VERSION:
-        raise VersionMismatchError(
-            f"the undo log in {display(directory)} was written by another version of Holdfast",
-            hint="its steps cannot be undone with this one; holdfast steps --discard begins a new log",
-        )

@@ -28,7 +28,7 @@ class Part:
     begin: Begin
     records: list[Mutation] = field(default_factory=list["Mutation"])
     end: End | None = None
-    bare: str = ""
+    bare: Bare | None = None
 
 
 @dataclass
@@ -70,7 +70,7 @@ def tell(records: Iterable[AnyRecord]) -> Story:
                     case Failed():
                         part.records = [kept for kept in part.records if kept.seq != record.failed]
                     case Bare():
-                        part.bare = record.reason
+                        part.bare = record
                     case _:
                         part.records.append(record)
     return story
@@ -108,7 +108,7 @@ def _finish(log: UndoLog, note: Reverse, story: Story) -> Undone | None:
         if part is None:
             begin_again(log, one)
         else:
-            log.recorder.resume(part.begin, part.records)
+            log.recorder.resume(part.begin, part.records, reverses=True)
     conflicts = tuple(dict.fromkeys(story.conflicts.get(note.seq, ())))
     return carry_out(log, pending, note, Unfinished(position, conflicts, strangers))
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 from holdfast.files.handle import Identity, identity
 from holdfast.files.kernel import RENAME_EXCHANGE, RENAME_NOREPLACE, renameat2
 from holdfast.files.metadata import Metadata, read_metadata, through
-from holdfast.model.errors import StorageError
+from holdfast.model.errors import HeldError, StorageError
 from holdfast.model.log import Log
 from holdfast.model.paths import display, under
 from holdfast.undo.preimages import is_empty
@@ -90,9 +90,11 @@ class Recorder:
         self._seq = seq
         self._max_step_bytes = max_step_bytes
         self._steps: dict[StepId, OpenStep] = {}
+        self._denied: set[StepId] = set()
         self._copying: dict[Identity, threading.Event] = {}
         self.gate = threading.RLock()
         """Whoever holds it keeps every mutation waiting."""
+        self._calm = threading.Condition(self.gate)
 
     # Steps ------------------------------------------------------------------------------------------------------
 
@@ -105,17 +107,19 @@ class Recorder:
         command: tuple[bytes, ...] = (),
         directory: bytes = b"",
         parent: StepId | None = None,
+        reverses: bool = False,
     ) -> OpenStep:
-        """Open a step. Its id must never have been used before in this log."""
+        """Open a step. Its id must never have been used before in this log, but for what it reverses itself."""
         with self.gate:
             record = Begin(self._next(), step, kind, run, command, directory, self._clock.now() * 1000, parent)
             self._journal.append(record)
-            self._steps[step] = opened = OpenStep(record)
+            self._steps[step] = opened = OpenStep(record, reverses=reverses, last=self._clock.monotonic())
             return opened
 
     def end(self, step: StepId, exit_code: int | None = None) -> OpenStep:
-        """Close a step to further mutations, and return it for sealing. Its operations in flight must be done."""
+        """Close a step to further mutations, and return it for sealing. Waits for its operations in flight."""
         with self.gate:
+            self.wait_for(step)
             self._journal.append(End(self._next(), step, exit_code, self._clock.now() * 1000))
             return self.drop(step)
 
@@ -124,14 +128,33 @@ class Recorder:
         with self.gate:
             return self._steps.pop(step)
 
+    def deny(self, step: StepId) -> None:
+        """From here on mutations of the step, which is closed, fail with EPERM; until `forgive`."""
+        with self.gate:
+            self._denied.add(step)
+
+    def forgive(self, step: StepId) -> bool:
+        """Whether the step was denied; it is not any more."""
+        with self.gate:
+            if step not in self._denied:
+                return False
+            self._denied.remove(step)
+            return True
+
+    def wait_for(self, *steps: StepId) -> None:
+        """Wait until no operation of these open steps is in flight, for none given: of any."""
+        with self.gate:
+            chosen = steps or tuple(self._steps)
+            self._calm.wait_for(lambda: not any(self._steps[step].busy for step in chosen if step in self._steps))
+
     @property
     def seq(self) -> int:
         """The last sequence number that was given out."""
         return self._seq
 
-    def resume(self, begin: Begin, records: Iterable[Mutation]) -> OpenStep:
+    def resume(self, begin: Begin, records: Iterable[Mutation], *, reverses: bool = False) -> OpenStep:
         """Open a step again, with what it had recorded before its keeper was killed."""
-        opened = OpenStep(begin)
+        opened = OpenStep(begin, reverses=reverses)
         for record in records:
             opened.records.append(record)
             match record:
@@ -198,7 +221,6 @@ class Recorder:
             if stat.S_ISDIR(found.st_mode):
                 perform()  # which is an error, and the system knows which
                 return
-            self._ask(opened, Danger.DELETE, place)
             self._remove(opened, place, found, perform, own=own)
 
     def rmdir(self, step: StepId, place: Place, perform: Callable[[], None], *, own: bool = True) -> None:
@@ -210,7 +232,6 @@ class Recorder:
             if empty is False:
                 perform()  # which is an error, and the system knows which
                 return
-            self._ask(opened, Danger.DELETE, place)
             self._remove(opened, place, found, perform, own=own and empty is not None)
 
     def rename(
@@ -229,15 +250,15 @@ class Recorder:
                 if flags & RENAME_NOREPLACE or not _may_replace(found, victim, target):
                     perform()  # which is an error, and the system knows which
                     return
-                self._ask(opened, Danger.RENAME_OVER, target, victim.st_size)
+                if identity(target.dir_fd, target.name) not in opened.created:
+                    self._ask(opened, Danger.RENAME_OVER, target, victim.st_size)
             self._move(opened, source, target, found, victim, flags, perform, own=own)
 
     def opening(self, step: StepId, place: Place, fd: int, *, truncates: bool = False) -> None:
         """See `Interceptor.opening`."""
-        opened = self._steps[step]
         object_ = identity(fd, b"")
         while True:
-            with self._operation(step):
+            with self._operation(step) as opened:
                 if object_ in opened.created or object_ in opened.captured:
                     return
                 copying = self._copying.get(object_)
@@ -248,6 +269,9 @@ class Recorder:
                     if truncates:
                         self._ask(opened, Danger.OVERWRITE, place, found.st_size)
                     if not self._has_room(opened, place, found.st_size):
+                        lost = Content(self._next(), step, place.path, object_, NOT_KEPT, read_metadata(fd, found))
+                        self._append(opened, lost)
+                        opened.captured.add(object_)
                         return
                     if found.st_size <= _INLINE_BYTES and opened.inline < _INLINE_TOTAL:
                         self._content_inline(opened, place, fd, object_, found)
@@ -272,6 +296,7 @@ class Recorder:
                 opened.busy -= 1
                 del self._copying[object_]
                 copying.set()
+                self._calm.notify_all()
 
     def changing(self, step: StepId, place: Place, fd: int) -> None:
         """See `Interceptor.changing`."""
@@ -296,10 +321,16 @@ class Recorder:
     @contextmanager
     def _operation(self, step: StepId) -> Generator[OpenStep]:
         with self.gate:
-            opened = self._steps[step]
+            try:
+                opened = self._steps[step]
+            except KeyError:
+                if step in self._denied:
+                    raise PermissionError(errno.EPERM, os.strerror(errno.EPERM)) from None
+                raise
+            if opened.held:
+                raise HeldError(opened.held, f"step {step} waits for a person")
             opened.last = self._clock.monotonic()
             yield opened
-            opened.last = self._clock.monotonic()
 
     @contextmanager
     def _recorded(self, opened: OpenStep, record: Mutation) -> Generator[None]:
@@ -313,29 +344,34 @@ class Recorder:
             raise
 
     def _ask(self, opened: OpenStep, danger: Danger, place: Place, size: int = 0) -> None:
-        if self._guard is not None:
+        if self._guard is not None and not opened.reverses:
             self._guard.ask(opened, danger, place.path, size)
-        if danger is Danger.DELETE:
-            opened.deletes += 1
 
     def _has_room(self, opened: OpenStep, place: Place, size: int) -> bool:
         """Whether ``size`` more bytes may be copied for the step; False makes it unprotected, and says so."""
+        if opened.reverses:
+            return True
         if opened.bare:
             return False
         if opened.copied + size <= self._max_step_bytes:
             return True
         self._ask(opened, Danger.LIMIT, place, size)
-        opened.bare = f"its preimages would take more than {self._max_step_bytes} bytes, at {display(place.path)}"
-        self._journal.append(Bare(self._next(), opened.id, opened.bare))
-        _log.warning("step %d is not protected any more: %s", opened.id, opened.bare)
+        reason = f"its preimages would take more than {self._max_step_bytes} bytes, at {display(place.path)}"
+        record = Bare(self._next(), opened.id, reason)
+        self._write(record)
+        opened.unprotected = record
+        _log.warning("step %d is not protected any more: %s", opened.id, reason)
         return False
 
     def _append(self, opened: OpenStep, record: Mutation) -> None:
+        self._write(record)
+        opened.records.append(record)
+
+    def _write(self, record: AnyRecord) -> None:
         try:
             self._journal.append(record)
         except StorageError as error:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
-        opened.records.append(record)
 
     def _next(self) -> int:
         self._seq += 1
@@ -357,8 +393,11 @@ class Recorder:
     def _remove(
         self, opened: OpenStep, place: Place, found: os.stat_result, perform: Callable[[], None], *, own: bool
     ) -> None:
-        self._touch(opened, place)
         object_ = identity(place.dir_fd, place.name)
+        if object_ not in opened.created:
+            self._ask(opened, Danger.DELETE, place)
+            opened.deletes += 1
+        self._touch(opened, place)
         seq = self._next()
         # (A directory is kept in any case: things may have been moved through it.)
         if object_ in opened.created and found.st_nlink == 1 and not stat.S_ISDIR(found.st_mode):

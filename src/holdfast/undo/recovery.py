@@ -52,7 +52,7 @@ def recover(log: UndoLog) -> Recovered:
 
 def _seal_as_found(log: UndoLog, part: Part) -> None:
     step = log.recorder.resume(part.begin, part.records)
-    step.bare = part.bare
+    step.unprotected = part.bare
     at, code = (part.end.at, part.end.exit_code) if part.end else (log.last_beat.at, None)
     # (Without a note of its end: that is what tells the next recovery that it has to be rolled back.)
     closed = log.recorder.drop(part.begin.step)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from holdfast.files.handle import Identity
-    from holdfast.undo.records import Begin, Mutation, StepId
+    from holdfast.undo.records import Bare, Begin, Mutation, StepId
+    from holdfast.undo.safeguard import Danger
 
 
 @dataclass(slots=True)
@@ -30,12 +31,29 @@ class OpenStep:
     inline: int = 0
     """Bytes of preimages that are in records."""
     deletes: int = 0
-    bare: str = ""
-    """Why it is not protected; empty if it is."""
+    """Names that were removed of what the step did not itself create."""
+    held: int = 0
+    """The ticket that it waits for; 0 if none."""
+    allowed: set[Danger] = field(default_factory=set["Danger"])
+    """What a person was asked about, and let happen."""
+    reverses: bool = False
+    """It records a reversal: nobody is asked, and no limit holds, so that everything can be had back."""
+    unprotected: Bare | None = None
+    """From when on it is not protected, and why."""
     busy: int = 0
     """Operations in flight outside of the gate."""
     last: float = 0.0
     """When it last did something, on the monotonic clock."""
+
+    @property
+    def note(self) -> tuple[Bare, ...]:
+        """What the journal says of it besides."""
+        return (self.unprotected,) if self.unprotected else ()
+
+    @property
+    def bare(self) -> str:
+        """Why it is not protected; empty if it is."""
+        return self.unprotected.reason if self.unprotected else ""
 
     @property
     def id(self) -> StepId:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from holdfast.undo.traces import Reach
 
 _SHOWN = 5
+_FORCE = "--force undoes it nevertheless; redo gives their version back"
 
 
 def undo(log: UndoLog, steps: Iterable[StepId], *, force: bool = False) -> Undone:
@@ -50,6 +51,7 @@ def _change(log: UndoLog, steps: Sequence[StepId], state: str, *, force: bool) -
         if not force:
             _refuse_unprotected(sealed)
             _refuse_overlaps(log, sealed)
+            _refuse_barriers(log, sealed)
             _refuse_strangers(log, sealed)
         for one in sealed:
             if bad := damaged(log.preimages, one.head, one.records):
@@ -112,12 +114,27 @@ def _is_in_the_way(head: Head, other: _Other) -> bool:
     return head.state == "undone" and other.first < head.first
 
 
+def _refuse_barriers(log: UndoLog, sealed: Sequence[Sealed]) -> None:
+    for one in sealed:
+        since = min((record.seq for record in one.records), default=one.head.first)
+        if (barrier := log.barriers.crossed(since, reach(one.records))) is not None:
+            what = _listed(barrier.paths) if b"" not in barrier.paths else "the workspace"
+            raise RefusedError(
+                f"{barrier.who or 'somebody else'} has changed {what} since step {one.head.id}",
+                hint=_FORCE,
+                code="barrier",
+            )
+
+
+def _listed(paths: Sequence[bytes]) -> str:
+    return ", ".join(display(path) for path in paths[:_SHOWN]) + (", …" if len(paths) > _SHOWN else "")
+
+
 def _refuse_strangers(log: UndoLog, sealed: Sequence[Sealed]) -> None:
     lost = [path for path, _ in changed(log, sealed)]
     if lost:
-        shown = ", ".join(display(path) for path in lost[:_SHOWN]) + (", …" if len(lost) > _SHOWN else "")
         raise RefusedError(
-            f"somebody else has changed what step {sealed[-1].head.id} left: {shown}",
-            hint="--force undoes it nevertheless; redo gives their version back",
+            f"somebody else has changed what step {sealed[-1].head.id} left: {_listed(lost)}",
+            hint=_FORCE,
             code="barrier",
         )

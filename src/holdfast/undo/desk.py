@@ -1,0 +1,303 @@
+"""The port of undo (`holdfast.undo.service`) on a log that this process keeps, and what its keeper does beside it.
+
+Whoever feeds the interceptor opens and closes steps here, asks `Desk.explicit` and `Desk.ambient` where a mutation
+belongs that is no command's, calls `Desk.tick` a few times a second, and keeps operations back while `Desk.is_quiet`.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from holdfast.model.errors import NotFoundError, RefusedError, StorageError
+from holdfast.model.log import Log
+from holdfast.undo.carrying import Undone, reverse
+from holdfast.undo.changes import changes
+from holdfast.undo.pending import go_on
+from holdfast.undo.safeguards import Safeguards
+from holdfast.undo.sealing import seal
+from holdfast.undo.showing import all_steps, report, shown_barriers, shown_step
+from holdfast.undo.strangers import theirs
+from holdfast.undo.undoing import redo, undo
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Sequence
+
+    from holdfast.undo.log import UndoLog
+    from holdfast.undo.records import StepId, StepKind
+    from holdfast.undo.sealed import Head
+    from holdfast.undo.service import BarrierInfo, PathChange, StepInfo, TicketInfo, UndoReport
+    from holdfast.undo.steps import OpenStep
+
+_log = Log(__name__)
+
+AMBIENT_QUIET = 5.0
+"""Seconds without a change after which an ambient step is closed."""
+
+
+class Desk:
+    """See the module. Implements `UndoService`; safe for several threads.
+
+    No method waits for a person. `close`, `commit`, `rollback` and `answer` wait for operations of the step that are in
+    flight, `undo` and `redo` for all: whoever serves them is on another thread.
+    """
+
+    def __init__(
+        self,
+        log: UndoLog,
+        safeguards: Safeguards | None = None,
+        *,
+        intercepts: bool = False,
+        ambient_quiet: float = AMBIENT_QUIET,
+    ) -> None:
+        """``safeguards`` are those that ``log`` was opened with. ``intercepts``: mutations by others come through."""
+        self._undo_log = log
+        self._recorder = log.recorder
+        self._safeguards = safeguards or Safeguards(log.clock)
+        self._intercepts = intercepts
+        self._ambient_quiet = ambient_quiet
+        self._ambient: StepId | None = None
+        self._explicit: StepId | None = None
+        self._quiets = 0
+        self._late: dict[StepId, Callable[[], Head]] = {}
+
+    # For whoever feeds the interceptor --------------------------------------------------------------------------
+
+    @property
+    def explicit(self) -> StepId | None:
+        """The explicit step that is open: everything belongs to it."""
+        return self._explicit
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether mutations have to wait: somebody has entered `quiet`."""
+        return self._quiets > 0
+
+    def open(
+        self,
+        kind: StepKind,
+        *,
+        run: str = "",
+        command: tuple[bytes, ...] = (),
+        directory: bytes = b"",
+        parent: StepId | None = None,
+    ) -> StepId:
+        """Open a step. Raises `StorageError`."""
+        with self._recorder.gate:
+            step = self._undo_log.new_id(ambient=kind == "ambient")
+            self._recorder.begin(step, kind, run=run, command=command, directory=directory, parent=parent)
+            return step
+
+    def ambient(self) -> StepId:
+        """The step of what belongs to no command; it is closed by itself. Raises `StorageError`."""
+        with self._recorder.gate:
+            if self._ambient is None:
+                self._ambient = self.open("ambient")
+            return self._ambient
+
+    def close(self, step: StepId, exit_code: int | None = None) -> StepInfo | None:
+        """Close a step. None if it changed nothing (then nothing is left of it), or was denied.
+
+        What it left is looked at and its preimages are summed up while others go on. Raises `NotFoundError` if it is
+        not open. If the log cannot be written the step stays in the journal, and is finished later.
+        """
+        with self._recorder.gate:
+            if self._recorder.forgive(step):
+                self._leave(step)
+                return None
+            opened = self._end(step, exit_code)
+            if not opened.records:
+                self._undo_log.restart()
+                return None
+        return self._finish(opened, exit_code)
+
+    def tick(self) -> None:
+        """Do what is due: the sign of life, tickets that nobody answered, an ambient step that has become quiet.
+
+        To be called a few times a second while a step is open or a ticket waits.
+        """
+        with self._recorder.gate:
+            if self._recorder.open_steps:
+                self._undo_log.beat()
+            expired = self._safeguards.expired()
+            quiet = self._quiet_ambient()
+        for ticket in expired:
+            self.answer(ticket, allow=False)
+        if quiet is not None:
+            self.close(quiet)
+        self._catch_up()
+
+    def outside(self, paths: Iterable[bytes], who: str = "", *, blocks: bool = True) -> None:
+        """Somebody else changed ``paths`` (the root's: anything). Nothing while `is_quiet`: that is known.
+
+        ``blocks`` is false with the policy ``warn``. Raises `StorageError`.
+        """
+        if not self.is_quiet:
+            self._undo_log.outside(paths, who, blocks=blocks)
+
+    # The service ------------------------------------------------------------------------------------------------
+
+    def steps(self) -> Sequence[StepInfo]:
+        """See `UndoService.steps`."""
+        with self._recorder.gate:
+            return all_steps(self._undo_log)
+
+    def changes(self, step: StepId) -> Sequence[PathChange]:
+        """See `UndoService.changes`."""
+        with self._recorder.gate:
+            if any(opened.id == step for opened in self._recorder.open_steps):
+                return changes(self._recorder.step(step).records)
+            sealed = self._undo_log.read(step)
+        return changes(sealed.records, backward=sealed.head.state == "undone")
+
+    def undo(self, steps: Sequence[StepId], *, force: bool = False) -> UndoReport:
+        """See `UndoService.undo`."""
+        return self._reverse(undo, steps, force=force)
+
+    def redo(self, steps: Sequence[StepId], *, force: bool = False) -> UndoReport:
+        """See `UndoService.redo`."""
+        return self._reverse(redo, steps, force=force)
+
+    def begin(self, label: str) -> StepId:
+        """See `UndoService.begin`."""
+        with self._recorder.gate:
+            if not self._intercepts:
+                raise RefusedError(
+                    "nothing is intercepted here: a step would hold nothing", hint="holdfast run -- COMMAND intercepts"
+                )
+            if self._explicit is not None:
+                raise RefusedError(f"step {self._explicit} is open", hint="holdfast step commit or rollback closes it")
+            command = (label.encode("utf-8", "surrogateescape"),) if label else ()
+            self._explicit = self.open("explicit", command=command)
+            return self._explicit
+
+    def commit(self, step: StepId) -> StepInfo:
+        """See `UndoService.commit`."""
+        return shown_step(self._close_explicit(step))
+
+    def rollback(self, step: StepId) -> UndoReport:
+        """See `UndoService.rollback`."""
+        head = self._close_explicit(step)
+        with self._recorder.gate:
+            return report(self._undo_log.aside, [self._take_back(head.id)])
+
+    def barriers(self) -> Sequence[BarrierInfo]:
+        """See `UndoService.barriers`."""
+        with self._recorder.gate:
+            return shown_barriers(self._undo_log)
+
+    def held(self) -> Sequence[TicketInfo]:
+        """See `UndoService.held`."""
+        with self._recorder.gate:
+            return self._safeguards.held()
+
+    def answer(self, ticket: int, *, allow: bool) -> TicketInfo:
+        """See `UndoService.answer`."""
+        with self._recorder.gate:
+            if allow:
+                return self._safeguards.allow(ticket)
+            info = self._safeguards.deny(ticket)
+            # What waits for the gate finds the step closed, and is refused; until `close`.
+            opened = self._end(info.step, None)
+            self._recorder.deny(info.step)
+            if info.step == self._explicit or info.step == self._ambient:
+                self._leave(info.step)
+                self._recorder.forgive(info.step)
+        if opened.records:
+            self._finish(opened, None)
+            with self._recorder.gate:
+                self._take_back(info.step)
+        return info
+
+    @contextmanager
+    def quiet(self) -> Generator[None]:
+        """See `UndoService.quiet`."""
+        with self._recorder.gate:
+            self._quiets += 1
+            self._recorder.wait_for()
+        try:
+            yield
+        finally:
+            with self._recorder.gate:
+                self._quiets -= 1
+
+    def discard(self) -> int:
+        """See `UndoService.discard`. A log of another version is discarded by `holdfast.undo.version.discard_log`."""
+        with self._recorder.gate:
+            found = list(self._undo_log.heads)
+            for step in found:
+                self._undo_log.remove(step)
+            self._undo_log.restart()
+            return len(found)
+
+    # The rest ---------------------------------------------------------------------------------------------------
+
+    def _end(self, step: StepId, exit_code: int | None) -> OpenStep:
+        if not any(opened.id == step for opened in self._recorder.open_steps):
+            raise NotFoundError(f"step {step} is not open")
+        self._undo_log.beat()
+        opened = self._recorder.end(step, exit_code)
+        self._safeguards.forget(step)
+        self._leave(step)
+        if opened.records:
+            self._undo_log.unsealed.add(step)
+        return opened
+
+    def _leave(self, step: StepId) -> None:
+        if step == self._explicit:
+            self._explicit = None
+        if step == self._ambient:
+            self._ambient = None
+
+    def _finish(self, opened: OpenStep, exit_code: int | None) -> StepInfo | None:
+        ended_at = self._undo_log.clock.now() * 1000
+
+        def finish() -> Head:
+            head = seal(self._undo_log, opened, state="done", ended_at=ended_at, exit_code=exit_code)
+            with self._recorder.gate:
+                self._undo_log.unsealed.discard(opened.id)
+                self._undo_log.evict()
+                self._undo_log.restart()
+            return head
+
+        try:
+            return shown_step(finish())
+        except StorageError as error:
+            _log.warning("step %d cannot be finished yet: %s", opened.id, error.message)
+            self._late[opened.id] = finish
+            return None
+
+    def _catch_up(self) -> None:
+        """Finish the steps that could not be, as there was no room. Raises `StorageError` if there is none yet."""
+        for step, finish in list(self._late.items()):
+            finish()
+            del self._late[step]
+
+    def _quiet_ambient(self) -> StepId | None:
+        if self._ambient is None:
+            return None
+        step = self._recorder.step(self._ambient)
+        is_quiet = self._undo_log.clock.monotonic() - step.last >= self._ambient_quiet
+        return step.id if is_quiet and not step.busy and not step.held else None
+
+    def _close_explicit(self, step: StepId) -> Head:
+        with self._recorder.gate:
+            if step != self._explicit:
+                raise NotFoundError(f"step {step} is no explicit step that is open")
+            opened = self._end(step, None)
+            self._undo_log.unsealed.add(step)
+        self._finish(opened, None)
+        self._catch_up()
+        return self._undo_log.heads[step]
+
+    def _reverse(self, change: Callable[..., Undone], steps: Sequence[StepId], *, force: bool) -> UndoReport:
+        self._catch_up()
+        with self._recorder.gate:
+            self._recorder.wait_for()
+            return report(self._undo_log.aside, [change(self._undo_log, steps, force=force)])
+
+    def _take_back(self, step: StepId) -> Undone:
+        """Roll one step back, leaving what others have changed since."""
+        go_on(self._undo_log)
+        sealed = [self._undo_log.read(step)]
+        return reverse(self._undo_log, sealed, theirs=theirs(self._undo_log, sealed))

@@ -1,0 +1,146 @@
+"""The safeguards that are configured, and the tickets of the operations that they hold.
+
+While a ticket waits, its step waits whole: each of its mutations is held. An answer allows the danger for the rest of
+the step, or denies it: then whoever keeps the log rolls the step back (`holdfast.undo.desk`). A ticket that nobody
+answers in time is denied.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from holdfast.model.errors import HeldError, NotFoundError
+from holdfast.model.paths import display
+from holdfast.undo.safeguard import Danger
+from holdfast.undo.service import TicketInfo
+
+if TYPE_CHECKING:
+    from holdfast.model.clock import Clock
+    from holdfast.undo.records import StepId
+    from holdfast.undo.steps import OpenStep
+
+_MOST = 1000
+_MIB = 1 << 20
+
+DangerName = Literal["delete", "overwrite", "rename_over", "limit"]
+
+
+class Thresholds(NamedTuple):
+    """When a person is asked. Zero and False: never."""
+
+    deletes: int = 0
+    """At this many removals in one step, of what it did not itself create."""
+    overwrite_bytes: int = 0
+    """When a file of at least this size is truncated to be written anew."""
+    rename_over: bool = False
+    """When a rename replaces a file."""
+    limit: bool = False
+    """When a step would go on without protection."""
+    timeout: float = 30.0
+    """Seconds until a ticket is denied."""
+
+
+OFF = Thresholds()
+PRESET = Thresholds(deletes=50, overwrite_bytes=_MIB, limit=True)
+"""Mass deletion and large overwrites; never renames over something, which every ``git`` command does."""
+
+
+class _Ticket(NamedTuple):
+    info: TicketInfo
+    step: OpenStep
+    danger: Danger
+    until: float
+
+
+class Safeguards:
+    """Implements `Guard`. All methods are called under the recorder's gate."""
+
+    def __init__(self, clock: Clock, thresholds: Thresholds = OFF) -> None:
+        self.thresholds = thresholds
+        """May be changed at any time."""
+        self._clock = clock
+        self._last = 0
+        self._tickets: dict[int, _Ticket] = {}
+
+    def ask(self, step: OpenStep, danger: Danger, path: bytes, size: int) -> None:
+        """See `Guard.ask`."""
+        if danger in step.allowed or (message := self._message(step, danger, path, size)) is None:
+            return
+        if len(self._tickets) >= _MOST:
+            raise OSError(errno.ENOSPC, "too many operations wait for a person")
+        self._last += 1
+        now, timeout = self._clock.now() * 1000, self.thresholds.timeout
+        info = TicketInfo(
+            id=self._last,
+            step=step.id,
+            danger=_NAMES[danger],
+            path=path,
+            message=message,
+            asked_at=now,
+            denied_at=now + int(timeout * 1e9),
+        )
+        self._tickets[info.id] = _Ticket(info, step, danger, self._clock.monotonic() + timeout)
+        step.held = info.id
+        raise HeldError(info.id, message)
+
+    def held(self) -> list[TicketInfo]:
+        """The tickets that wait, oldest first."""
+        return [ticket.info for ticket in self._tickets.values()]
+
+    def allow(self, number: int) -> TicketInfo:
+        """Let the step go on, past this danger for good. Raises `NotFoundError`."""
+        ticket = self._take(number)
+        ticket.step.allowed.add(ticket.danger)
+        ticket.step.held = 0
+        return ticket.info
+
+    def deny(self, number: int) -> TicketInfo:
+        """Take the ticket away; its step stays held until it is rolled back. Raises `NotFoundError`."""
+        return self._take(number).info
+
+    def expired(self) -> list[int]:
+        """The tickets whose time is over: to be denied."""
+        now = self._clock.monotonic()
+        return [number for number, ticket in self._tickets.items() if ticket.until <= now]
+
+    def forget(self, step: StepId) -> None:
+        """The step has ended: nothing of it waits any more."""
+        self._tickets = {number: ticket for number, ticket in self._tickets.items() if ticket.step.id != step}
+
+    def _take(self, number: int) -> _Ticket:
+        ticket = self._tickets.pop(number, None)
+        if ticket is None:
+            raise NotFoundError(
+                f"nothing waits under the number {number}", hint="holdfast safeguard list shows what does"
+            )
+        return ticket
+
+    def _message(self, step: OpenStep, danger: Danger, path: bytes, size: int) -> str | None:
+        """What is about to happen; None if nobody has to be asked."""
+        limits = self.thresholds
+        match danger:
+            case Danger.DELETE if limits.deletes and step.deletes + 1 >= limits.deletes:
+                return f"{_name(step)} is about to delete its file number {step.deletes + 1}: {display(path)}"
+            case Danger.OVERWRITE if limits.overwrite_bytes and size >= limits.overwrite_bytes:
+                return f"{_name(step)} is about to overwrite {display(path)} ({size} bytes)"
+            case Danger.RENAME_OVER if limits.rename_over:
+                return f"{_name(step)} is about to rename something over {display(path)}"
+            case Danger.LIMIT if limits.limit:
+                return f"{_name(step)} is about to change more than can be undone, at {display(path)}"
+            case _:
+                return None
+
+
+_NAMES: dict[Danger, DangerName] = {
+    Danger.DELETE: "delete",
+    Danger.OVERWRITE: "overwrite",
+    Danger.RENAME_OVER: "rename_over",
+    Danger.LIMIT: "limit",
+}
+
+
+def _name(step: OpenStep) -> str:
+    command = " ".join(os.fsdecode(word) for word in step.begin.command)
+    return f"step {step.id}" + (f" ({display(command[:60].encode(errors='surrogateescape'))})" if command else "")

@@ -1,0 +1,113 @@
+"""Steps, barriers and reversals as the plain values of `holdfast.undo.service`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.undo.service import BarrierInfo, ConflictInfo, StepInfo, UndoReport
+from holdfast.undo.traces import whereabouts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from holdfast.undo.aside import Aside
+    from holdfast.undo.carrying import Undone
+    from holdfast.undo.log import UndoLog
+    from holdfast.undo.records import Outside
+    from holdfast.undo.sealed import Head
+    from holdfast.undo.steps import OpenStep
+
+
+def all_steps(log: UndoLog) -> list[StepInfo]:
+    """See `UndoService.steps`."""
+    found = [(head.first, head.last, _finished(head)) for head in log.heads.values()]
+    found += [(step.begin.seq, log.recorder.seq, _open(step)) for step in log.recorder.open_steps]
+    found.sort(key=lambda each: each[0])
+    barriers = [record.seq for record in log.barriers.records]
+    shown: list[StepInfo] = []
+    for at, (_, last, make) in enumerate(found):
+        following = found[at + 1][0] if at + 1 < len(found) else None
+        shown.append(make(any(last < seq and (following is None or seq < following) for seq in barriers)))
+    return shown
+
+
+def shown_step(head: Head) -> StepInfo:
+    """A finished step by itself."""
+    return _finished(head)(False)
+
+
+def _finished(head: Head) -> Callable[[bool], StepInfo]:
+    return lambda barrier_after: StepInfo(
+        id=head.id,
+        kind=head.kind,
+        state="partly" if head.conflicts else head.state,
+        command=head.command,
+        directory=head.directory,
+        run=head.run,
+        parent=head.parent,
+        started_at=head.started_at,
+        ended_at=head.ended_at,
+        acted=head.acted,
+        paths=head.paths,
+        copied=head.copied,
+        unprotected=head.protected,
+        exit_code=head.exit_code,
+        barrier_after=barrier_after,
+    )
+
+
+def _open(step: OpenStep) -> Callable[[bool], StepInfo]:
+    begin = step.begin
+    return lambda barrier_after: StepInfo(
+        id=begin.step,
+        kind=begin.kind,
+        state="open",
+        command=begin.command,
+        directory=begin.directory,
+        run=begin.run,
+        parent=begin.parent,
+        started_at=begin.at,
+        ended_at=None,
+        acted=step.records[-1].seq if step.records else begin.seq,
+        paths=len(whereabouts(step.records)),
+        copied=step.copied,
+        unprotected=step.bare,
+        exit_code=None,
+        barrier_after=barrier_after,
+    )
+
+
+def shown_barriers(log: UndoLog) -> list[BarrierInfo]:
+    """See `UndoService.barriers`."""
+    return [_barrier(log, record) for record in log.barriers.records]
+
+
+def _barrier(log: UndoLog, record: Outside) -> BarrierInfo:
+    before = [(head.last, head.id) for head in log.heads.values() if head.last < record.seq]
+    before += [(step.begin.seq, step.id) for step in log.recorder.open_steps if step.begin.seq < record.seq]
+    return BarrierInfo(
+        id=record.seq,
+        at=record.at,
+        after=max(before)[1] if before else None,
+        paths=record.paths,
+        who=record.who,
+        blocks=record.blocks,
+    )
+
+
+def report(aside: Aside, done: Iterable[Undone]) -> UndoReport:
+    """What several reversals did, together."""
+    done = list(done)
+    return UndoReport(
+        steps=tuple(step for one in done for step in one.steps),
+        paths=sum(one.paths for one in done),
+        conflicts=tuple(
+            ConflictInfo(
+                path=conflict.path,
+                reason=conflict.reason,
+                kept=None if conflict.aside is None else aside.path(conflict.aside),
+            )
+            for one in done
+            for conflict in one.conflicts
+        ),
+    )
