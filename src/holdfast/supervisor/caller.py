@@ -1,0 +1,118 @@
+"""The threads whose calls wait: where each one's view of the file systems begins, and in whose name it acts."""
+
+from __future__ import annotations
+
+import errno
+import os
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.supervisor.credentials import Credentials, own_status, read_status
+
+if TYPE_CHECKING:
+    from holdfast.supervisor.call import Call, Supervision
+
+_DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+_MOST = 256
+
+
+class Caller:
+    """A thread. Its descriptor is closed when nobody holds it any more."""
+
+    __slots__ = ("credentials", "fd", "foreign", "tgid", "tid", "umask")
+
+    def __init__(self, tid: int) -> None:
+        """Raises `OSError` if there is no such thread."""
+        self.tid = tid
+        self.fd = -1
+        try:
+            self.fd = os.open(f"/proc/{tid}", _DIRECTORY)
+            status = read_status(self.fd)
+        except OSError as error:
+            raise OSError(errno.ESRCH, os.strerror(errno.ESRCH)) from error
+        self.tgid = status.tgid
+        self.umask = status.umask
+        keeper = _keeper()
+        privileged = keeper.credentials.capabilities != 0
+        self.credentials: Credentials | None = status.credentials if privileged else None
+        """None: the same as the keeper's, or of no more use than those."""
+        if self.credentials is not None and os.readlink("ns/user", dir_fd=self.fd) != keeper.user_namespace:
+            # What it may do in a user namespace of its own, it may not do outside.
+            self.credentials = self.credentials._replace(capabilities=0)
+        if self.credentials == keeper.credentials:
+            self.credentials = None
+        self.foreign = os.readlink("ns/mnt", dir_fd=self.fd) != keeper.mount_namespace or not os.path.samestat(
+            os.stat("root", dir_fd=self.fd), keeper.root
+        )
+        """Its paths begin somewhere else than the keeper's."""
+
+    def __del__(self) -> None:
+        """Close the descriptor."""
+        if self.fd >= 0:
+            os.close(self.fd)
+
+    def is_alive(self) -> bool:
+        """Whether the thread is still there, so that its number cannot be another one's."""
+        try:
+            os.stat(b"comm", dir_fd=self.fd)
+        except OSError:
+            return False
+        return True
+
+
+class Callers:
+    """The threads that were seen, at most 256 of them. For several threads at once."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, Caller] = {}
+        self._steady = True
+
+    def find(self, call: Call, world: Supervision, *, fresh: bool = False) -> Caller:
+        """Who calls. It may be one that was there before and had the same number: unless something that its directory
+        in ``/proc`` leads to was found there since the call came, ask whether it `is_alive`. ``fresh`` looks anew.
+
+        Raises `OSError` with ESRCH if the caller is gone.
+        """
+        caller = None if fresh or not self._steady else self._known.get(call.tid)
+        if caller is None:
+            caller = Caller(call.tid)
+            if not world.is_valid(call):
+                raise OSError(errno.ESRCH, os.strerror(errno.ESRCH))
+            self._known[call.tid] = caller
+            if len(self._known) > _MOST:
+                self._known.pop(next(iter(self._known)), None)
+        return caller
+
+    def forget(self, tid: int) -> None:
+        """The thread is going to change its credentials."""
+        self._known.pop(tid, None)
+
+    def mask(self, tid: int, umask: int) -> None:
+        """The thread is going to change the umask, which all threads of its process have in common."""
+        caller = self._known.get(tid) or Caller(tid)
+        for known in list(self._known.values()):
+            if known.tgid == caller.tgid:
+                known.umask = umask
+
+    def distrust(self) -> None:
+        """Somebody is going to change its view of the file systems, which others may share: from now on everybody is
+        looked at anew for every call.
+        """
+        self._steady = False
+
+
+CALLERS = Callers()
+"""What is known of the threads of this machine."""
+
+
+class _Keeper(NamedTuple):
+    credentials: Credentials
+    user_namespace: str
+    mount_namespace: str
+    root: os.stat_result
+
+
+@cache
+def _keeper() -> _Keeper:
+    user, mount = (os.readlink(f"/proc/thread-self/ns/{name}") for name in ("user", "mnt"))
+    return _Keeper(own_status().credentials, user, mount, os.stat("/"))

@@ -1,0 +1,154 @@
+"""In whose name a call is carried out: the caller's ids, groups, capabilities over files, and umask.
+
+They are read from ``/proc`` when a thread is first seen and kept until the thread itself changes them: the calls that
+do (``umask``, ``setuid``, …) reach the keeper, which forgets what it knew. A thread is known by a descriptor of its
+directory in ``/proc``, which no later thread with the same number has.
+
+Only a keeper that is root can meet callers with other credentials than its own: nothing below a filter can gain any
+(``no_new_privs``), and whoever makes a user namespace keeps, towards files, the ids that it had.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+_SYSCALLS = {
+    "x86_64": {"setfsuid": 122, "setfsgid": 123, "setgroups": 116, "capset": 126},
+    "aarch64": {"setfsuid": 151, "setfsgid": 152, "setgroups": 159, "capset": 91},
+}
+# CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, FSETID, LINUX_IMMUTABLE, SYS_ADMIN (trusted attributes), SYS_RESOURCE
+# (room that is reserved), MKNOD, SETFCAP, MAC_OVERRIDE
+_OVER_FILES = sum(1 << bit for bit in (0, 1, 2, 3, 4, 9, 21, 24, 27, 31, 32))
+_CAPABILITY_VERSION_3 = 0x20080522
+_CLONE_FS = 0x200
+_STATUS_BYTES = 4096
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_thread = threading.local()
+
+
+class Credentials(NamedTuple):
+    """What decides whether a file system lets somebody do something."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+    capabilities: int
+    """Of those that matter for files."""
+
+
+class Status(NamedTuple):
+    """What ``/proc/TID/status`` says."""
+
+    tgid: int
+    umask: int
+    credentials: Credentials
+
+
+def read_status(dir_fd: int) -> Status:
+    """The status of the thread whose directory in ``/proc`` is ``dir_fd``. Raises `OSError`: ENOENT if it is gone."""
+    fd = os.open("status", os.O_RDONLY | os.O_CLOEXEC, dir_fd=dir_fd)
+    try:
+        text = os.read(fd, _STATUS_BYTES)
+        while more := os.read(fd, _STATUS_BYTES):
+            text += more
+    finally:
+        os.close(fd)
+    fields = _fields(text)
+    return Status(
+        int(fields[b"Tgid"]),
+        int(fields[b"Umask"], 8),
+        Credentials(
+            int(fields[b"Uid"].split()[3]),
+            int(fields[b"Gid"].split()[3]),
+            tuple(map(int, fields[b"Groups"].split())),
+            int(fields[b"CapEff"], 16) & _OVER_FILES,
+        ),
+    )
+
+
+def own_status() -> Status:
+    """The calling thread's."""
+    fd = os.open("/proc/thread-self", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        return read_status(fd)
+    finally:
+        os.close(fd)
+
+
+def _fields(status: bytes) -> dict[bytes, bytes]:
+    parts = (line.partition(b":\t") for line in status.split(b"\n"))
+    return {name: value for name, _, value in parts}
+
+
+@contextmanager
+def masked(umask: int) -> Generator[None]:
+    """Create files with another umask; for this thread alone."""
+    if not getattr(_thread, "apart", False):
+        # Umask and working directory belong to all threads together until one says otherwise.
+        _check(_libc.unshare(_CLONE_FS))
+        _thread.apart = True
+    before = os.umask(umask)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+@contextmanager
+def assumed(credentials: Credentials) -> Generator[None]:
+    """Access files in the name of somebody else; this thread alone, and only towards files."""
+    numbers = _SYSCALLS[platform.machine()]
+    own = _own()
+    permitted = _effective()
+    _assume(numbers, credentials)
+    try:
+        _set_effective(numbers, permitted & ~_OVER_FILES | permitted & credentials.capabilities)
+        yield
+    finally:
+        _set_effective(numbers, permitted)
+        _assume(numbers, own)
+        _set_effective(numbers, permitted)
+
+
+def _assume(numbers: dict[str, int], wanted: Credentials) -> None:
+    groups = (ctypes.c_uint32 * len(wanted.groups))(*wanted.groups)
+    _check(_libc.syscall(numbers["setgroups"], len(groups), groups))
+    _libc.syscall(numbers["setfsgid"], ctypes.c_uint32(wanted.gid))
+    _libc.syscall(numbers["setfsuid"], ctypes.c_uint32(wanted.uid))
+
+
+def _own() -> Credentials:
+    found: Credentials | None = getattr(_thread, "own", None)
+    if found is None:
+        _thread.own = found = own_status().credentials
+    return found
+
+
+def _effective() -> int:
+    found: int | None = getattr(_thread, "effective", None)
+    if found is None:
+        with open("/proc/thread-self/status", "rb") as file:
+            _thread.effective = found = int(_fields(file.read())[b"CapEff"], 16)
+    return found
+
+
+def _set_effective(numbers: dict[str, int], effective: int) -> None:
+    permitted = _effective()
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    data = (ctypes.c_uint32 * 6)(effective & 0xFFFFFFFF, permitted & 0xFFFFFFFF, 0, effective >> 32, permitted >> 32, 0)
+    _check(_libc.syscall(numbers["capset"], header, data))
+
+
+def _check(result: int) -> None:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))

@@ -1,0 +1,79 @@
+"""What ``openat2`` asks of the way to a file (``RESOLVE_*``), which the kernel sees to as far as it can."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING
+
+from holdfast.files.kernel import RESOLVE_BENEATH, RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, openat2
+from holdfast.supervisor.operations.arguments import check_flags, failure
+from holdfast.supervisor.resolve import split
+
+if TYPE_CHECKING:
+    from holdfast.supervisor.resolve import Sight, Spot, Thing
+
+_RESOLVE_IN_ROOT = 0x10
+_RESOLVE_CACHED = 0x20
+_CLOSED = RESOLVE_BENEATH | _RESOLVE_IN_ROOT
+_KNOWN = 0x3F
+
+
+class Confined:
+    """Looks as `Sight` does, under such rules."""
+
+    def __init__(self, sight: Sight, resolve: int) -> None:
+        self._sight = sight
+        # (Where a link in /proc leads would be the keeper's, not the caller's.)
+        self._resolve = resolve | RESOLVE_NO_MAGICLINKS
+        self._start = -1
+        self._head = b""
+
+    def object(self, dirfd: int, path: bytes, *, follow: bool = True) -> Thing:
+        """See `Sight.object`."""
+        self._begin(dirfd, path)
+        return self._sight.reached(self._open(path, 0 if follow else os.O_NOFOLLOW))
+
+    def parent(self, dirfd: int, path: bytes) -> Spot:
+        """See `Sight.parent`."""
+        self._begin(dirfd, path)
+        return self._parent(path)
+
+    def follow(self, _spot: Spot, link: int, /) -> Spot | Thing:
+        """See `Sight.follow`."""
+        if self._resolve & RESOLVE_NO_SYMLINKS:
+            raise failure(errno.ELOOP)
+        target = os.readlink(b"", dir_fd=link)
+        if not target.startswith(b"/"):
+            return self._parent(os.path.join(self._head, target))
+        if self._resolve & RESOLVE_BENEATH:
+            raise failure(errno.EXDEV)
+        return self._parent(target)
+
+    def _begin(self, dirfd: int, path: bytes) -> None:
+        if not path:
+            raise failure(errno.ENOENT)
+        self._start = self._sight.start(dirfd, b"" if self._resolve & _CLOSED else path)
+        if self._sight.caller.foreign and not self._resolve & _CLOSED:
+            if not path.startswith(b"/"):
+                raise failure(errno.EXDEV)
+            self._resolve |= _RESOLVE_IN_ROOT
+
+    def _parent(self, path: bytes) -> Spot:
+        self._head, name, slash = split(path)
+        dir_fd = self._open(self._head, os.O_DIRECTORY) if self._head else self._start
+        return self._sight.spot(dir_fd, name, slash, self._head)
+
+    def _open(self, path: bytes, flags: int) -> int:
+        with self._sight.acting():
+            return self._sight.held(openat2(self._start, path, os.O_PATH | flags, self._resolve))
+
+
+def check_resolve(flags: int, resolve: int) -> None:
+    """Raise what ``openat2`` fails with for these rules, whatever the path."""
+    check_flags(resolve, _KNOWN)
+    if resolve & _CLOSED == _CLOSED:
+        raise failure(errno.EINVAL)
+    if resolve & _RESOLVE_CACHED:
+        # The answer is allowed at any time: then the caller asks again without this rule.
+        raise failure(errno.EINVAL if flags & (os.O_TRUNC | os.O_CREAT | os.O_TMPFILE) else errno.EAGAIN)

@@ -1,0 +1,166 @@
+"""Calls that make a name: directories, links, devices and pipes, further names of an object."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from holdfast.supervisor.call import Reply
+from holdfast.supervisor.memory import read_path
+from holdfast.supervisor.operations.arguments import check_flags, failure, integer, unsigned
+from holdfast.supervisor.resolve import AT_FDCWD, Sight, Spot, Thing
+from holdfast.supervisor.territory import SELF_FD
+from holdfast.undo.records import FileType, file_type
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.supervisor.call import Call, Handler, Supervision
+
+_AT_SYMLINK_FOLLOW = 0x400
+_AT_EMPTY_PATH = 0x1000
+
+
+def make(
+    sight: Sight, call: Call, world: Supervision, spot: Spot, type_: FileType, perform: Callable[[], None]
+) -> Reply:
+    """Let ``perform`` make something that is not there."""
+    performed = sight.creating(perform)
+    if spot.path is None:
+        performed()
+    else:
+        world.interceptor.create(world.step(call.tid), spot.place, type_, performed)
+    return Reply()
+
+
+def _mkdir(call: Call, world: Supervision, dirfd: int, address: int, mode: int) -> Reply:
+    path = read_path(call.tid, address)
+    with Sight(call, world) as sight:
+        spot = sight.parent(dirfd, path)
+        return make(sight, call, world, spot, "d", lambda: os.mkdir(spot.full, mode, dir_fd=spot.dir_fd))
+
+
+def mkdir(call: Call, world: Supervision) -> Reply:
+    """``mkdir``."""
+    return _mkdir(call, world, AT_FDCWD, call.args[0], call.args[1] & 0xFFFF)
+
+
+def mkdirat(call: Call, world: Supervision) -> Reply:
+    """``mkdirat``."""
+    return _mkdir(call, world, integer(call.args[0]), call.args[1], call.args[2] & 0xFFFF)
+
+
+def _mknod(call: Call, world: Supervision, dirfd: int, address: int, mode: int, device: int) -> Reply:
+    path = read_path(call.tid, address)
+    kind = stat.S_IFMT(mode) or stat.S_IFREG
+    with Sight(call, world) as sight:
+        spot = sight.parent(dirfd, path)
+
+        def perform() -> None:
+            os.mknod(spot.full, mode, device, dir_fd=spot.dir_fd)
+
+        if kind == stat.S_IFDIR:
+            raise failure(errno.EPERM)
+        if kind not in (stat.S_IFREG, stat.S_IFIFO, stat.S_IFSOCK, stat.S_IFCHR, stat.S_IFBLK):
+            raise failure(errno.EINVAL)
+        return make(sight, call, world, spot, file_type(kind), perform)
+
+
+def mknod(call: Call, world: Supervision) -> Reply:
+    """``mknod``."""
+    return _mknod(call, world, AT_FDCWD, call.args[0], call.args[1] & 0xFFFF, unsigned(call.args[2]))
+
+
+def mknodat(call: Call, world: Supervision) -> Reply:
+    """``mknodat``."""
+    return _mknod(call, world, integer(call.args[0]), call.args[1], call.args[2] & 0xFFFF, unsigned(call.args[3]))
+
+
+def _symlink(call: Call, world: Supervision, target_address: int, dirfd: int, address: int) -> Reply:
+    target, path = read_path(call.tid, target_address), read_path(call.tid, address)
+    if not target:
+        raise failure(errno.ENOENT)
+    with Sight(call, world) as sight:
+        spot = sight.parent(dirfd, path)
+        return make(sight, call, world, spot, "l", lambda: os.symlink(target, spot.full, dir_fd=spot.dir_fd))
+
+
+def symlink(call: Call, world: Supervision) -> Reply:
+    """``symlink``."""
+    return _symlink(call, world, call.args[0], AT_FDCWD, call.args[1])
+
+
+def symlinkat(call: Call, world: Supervision) -> Reply:
+    """``symlinkat``."""
+    return _symlink(call, world, call.args[0], integer(call.args[1]), call.args[2])
+
+
+def _link(call: Call, world: Supervision, source: tuple[int, int], target: tuple[int, int], flags: int) -> Reply:
+    old, new = read_path(call.tid, source[1]), read_path(call.tid, target[1])
+    check_flags(flags, _AT_SYMLINK_FOLLOW | _AT_EMPTY_PATH)
+    with Sight(call, world) as sight:
+        if not old and flags & _AT_EMPTY_PATH:
+            thing = sight.descriptor(source[0]) if source[0] != AT_FDCWD else sight.thing(sight.start(AT_FDCWD))
+        else:
+            thing = sight.object(source[0], old, follow=bool(flags & _AT_SYMLINK_FOLLOW))
+        spot = sight.parent(target[0], new)
+        return _name_again(sight, call, world, thing, spot)
+
+
+def _name_again(sight: Sight, call: Call, world: Supervision, thing: Thing, spot: Spot) -> Reply:
+    def perform() -> None:
+        source = b"%d" % thing.fd
+        os.link(source, spot.full, src_dir_fd=SELF_FD, dst_dir_fd=spot.dir_fd, follow_symlinks=True)
+
+    performed = sight.by_caller(perform)
+    found = os.fstat(thing.fd)
+    if not found.st_nlink:
+        # It has no name yet (O_TMPFILE): it is this call that creates it, as far as anyone can see.
+        if spot.path is None:
+            performed()
+        else:
+            world.interceptor.create(world.step(call.tid), spot.place, file_type(found.st_mode), performed)
+    elif thing.path is None and spot.path is None:
+        performed()
+    elif thing.path is None or spot.path is None:
+        # Changes through a name outside would be nobody's: for links, the workspace is a file system of its own.
+        if _exists(sight, spot):
+            raise failure(errno.EEXIST)
+        raise failure(errno.EXDEV)
+    else:
+        world.interceptor.link(world.step(call.tid), thing.fd, spot.place, performed)
+    return Reply()
+
+
+def _exists(sight: Sight, spot: Spot) -> bool:
+    try:
+        with sight.acting():
+            os.stat(spot.full, dir_fd=spot.dir_fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def link(call: Call, world: Supervision) -> Reply:
+    """``link``."""
+    return _link(call, world, (AT_FDCWD, call.args[0]), (AT_FDCWD, call.args[1]), 0)
+
+
+def linkat(call: Call, world: Supervision) -> Reply:
+    """``linkat``."""
+    source, target = (integer(call.args[0]), call.args[1]), (integer(call.args[2]), call.args[3])
+    return _link(call, world, source, target, integer(call.args[4]))
+
+
+HANDLERS: dict[str, Handler] = {
+    "mkdir": mkdir,
+    "mkdirat": mkdirat,
+    "mknod": mknod,
+    "mknodat": mknodat,
+    "symlink": symlink,
+    "symlinkat": symlinkat,
+    "link": link,
+    "linkat": linkat,
+}

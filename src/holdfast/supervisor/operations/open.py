@@ -1,0 +1,234 @@
+"""``open``, ``creat``, ``openat``, ``openat2``: opening for writing, and creating.
+
+Later writes, mappings and truncations through the descriptor run native: the content was captured here.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import struct
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.supervisor.call import Reply, SlowError
+from holdfast.supervisor.memory import read, read_path
+from holdfast.supervisor.operations.arguments import failure, integer, unsigned
+from holdfast.supervisor.operations.confined import Confined, check_resolve
+from holdfast.supervisor.resolve import AT_FDCWD, Sight, Spot, Thing, is_native
+from holdfast.supervisor.territory import reopen
+
+if TYPE_CHECKING:
+    from holdfast.supervisor.call import Call, Handler, Supervision
+
+O_TMPFILE = os.O_TMPFILE & ~os.O_DIRECTORY
+_LINK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_NAMING = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+_WRITING = os.O_WRONLY | os.O_RDWR
+_KNOWN = (
+    os.O_ACCMODE | os.O_CREAT | os.O_EXCL | os.O_NOCTTY | os.O_TRUNC | os.O_APPEND | os.O_NONBLOCK | os.O_SYNC
+    | os.O_DSYNC | os.O_ASYNC | os.O_DIRECT | 0o100000 | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NOATIME
+    | os.O_CLOEXEC | os.O_PATH | os.O_TMPFILE
+)  # fmt: skip
+_MOST_LINKS = 40
+_TRIES = 100
+_SLOW_BYTES = 1 << 20
+"""Copying more takes longer than others should have to wait."""
+_PIPE_POLL = 0.005
+_HOW = struct.Struct("=QQQ")
+
+
+class Wish(NamedTuple):
+    """What the caller wants."""
+
+    flags: int
+    mode: int
+    resolve: int = 0
+
+    @property
+    def writes(self) -> bool:
+        """Whether content may change."""
+        return bool(self.flags & (_WRITING | os.O_TRUNC))
+
+
+def open_path(call: Call, world: Supervision, dirfd: int, path: bytes, wish: Wish) -> Reply:
+    """Open what ``path`` leads to."""
+    flags = wish.flags
+    if flags & os.O_PATH or not (wish.writes or flags & (os.O_CREAT | O_TMPFILE)):
+        # Nothing comes of it that could change anything; and what a thread makes of the arguments meanwhile, the
+        # domain forbids.
+        return Reply(native=True)
+    if flags & os.O_CREAT and flags & os.O_DIRECTORY:
+        raise failure(errno.EINVAL)
+    with Sight(call, world) as sight:
+        look = Confined(sight, wish.resolve) if wish.resolve else sight
+        if flags & O_TMPFILE or not flags & os.O_CREAT:
+            follow = not flags & os.O_NOFOLLOW
+            return _open_thing(sight, call, world, look.object(dirfd, path, follow=follow), wish)
+        spot = look.parent(dirfd, path)
+        for _ in range(_TRIES):
+            try:
+                return _open_or_create(sight, call, world, look, spot, wish)
+            except FileExistsError:
+                # Somebody outside was quicker, and it is not to be created at any price.
+                if flags & os.O_EXCL:
+                    raise
+        raise failure(errno.EAGAIN)
+
+
+def _open_or_create(
+    sight: Sight, call: Call, world: Supervision, look: Sight | Confined, spot: Spot, wish: Wish
+) -> Reply:
+    for _ in range(_MOST_LINKS):
+        if spot.slash:
+            raise failure(errno.EISDIR)
+        if wish.flags & os.O_EXCL and spot.name not in (b".", b"..", b"/"):
+            return _create(sight, call, world, spot, wish)
+        try:
+            with sight.acting():
+                fd = sight.held(os.open(spot.name, _LINK, dir_fd=spot.dir_fd))
+        except FileNotFoundError:
+            return _create(sight, call, world, spot, wish)
+        mode = os.fstat(fd).st_mode
+        if not stat.S_ISLNK(mode):
+            if wish.flags & os.O_EXCL:
+                raise failure(errno.EEXIST)
+            return _open_thing(sight, call, world, Thing(fd, spot.where), wish)
+        if wish.flags & os.O_NOFOLLOW:
+            raise failure(errno.ELOOP)
+        following = look.follow(spot, fd)
+        if isinstance(following, Thing):
+            return _open_thing(sight, call, world, following, wish)
+        spot = following
+    raise failure(errno.ELOOP)
+
+
+def _create(sight: Sight, call: Call, world: Supervision, spot: Spot, wish: Wish) -> Reply:
+    flags, mode = wish.flags | os.O_EXCL | os.O_NOFOLLOW, wish.mode & 0o7777
+
+    performed = sight.creating(lambda: os.open(spot.name, flags, mode, dir_fd=spot.dir_fd))
+    if spot.path is None:
+        fd = performed()
+    else:
+        fd = world.interceptor.create(world.step(call.tid), spot.place, "f", performed)
+    return _reply(fd, wish)
+
+
+def _open_thing(sight: Sight, call: Call, world: Supervision, thing: Thing, wish: Wish) -> Reply:
+    found = os.fstat(thing.fd)
+    kind = stat.S_IFMT(found.st_mode)
+    if kind == stat.S_IFDIR:
+        if wish.flags & O_TMPFILE:
+            # It has no name, so nothing changes: the call that gives it one is recorded.
+            create = sight.creating(lambda: os.open(b".", wish.flags & ~os.O_NOFOLLOW, wish.mode, dir_fd=thing.fd))
+            return _reply(create(), wish)
+        raise failure(errno.EISDIR)
+    if wish.flags & os.O_DIRECTORY:
+        raise failure(errno.ENOTDIR)
+    if kind == stat.S_IFLNK:
+        raise failure(errno.ELOOP)
+    if thing.path is None and is_native(thing.where, found.st_mode):
+        return Reply(native=True)
+    if kind == stat.S_IFREG:
+        return _open_file(sight, call, world, thing, wish, found)
+    flags = wish.flags & ~(_NAMING | os.O_TRUNC) | os.O_NOCTTY
+    if kind == stat.S_IFIFO:
+        return _open_pipe(sight, call, world, thing, wish, flags)
+    with sight.acting():
+        return _reply(reopen(thing.fd, flags), wish)
+
+
+def _open_file(sight: Sight, call: Call, world: Supervision, thing: Thing, wish: Wish, found: os.stat_result) -> Reply:
+    """Open a file that is there. It is cut short only when its content has been captured."""
+    if thing.path is None:
+        with sight.acting():
+            return _reply(reopen(thing.fd, wish.flags & ~_NAMING), wish)
+    if wish.writes and found.st_size > _SLOW_BYTES and not call.patient:
+        raise SlowError
+    with sight.acting():
+        fd = reopen(thing.fd, wish.flags & ~(_NAMING | os.O_TRUNC))
+    try:
+        if wish.writes:
+            truncates = bool(wish.flags & os.O_TRUNC)
+            world.interceptor.opening(world.step(call.tid), thing.place, thing.fd, truncates=truncates)
+            if truncates:
+                with sight.acting():
+                    os.truncate(fd if wish.flags & _WRITING else f"/proc/self/fd/{thing.fd}", 0)
+    except BaseException:
+        os.close(fd)
+        raise
+    return _reply(fd, wish)
+
+
+def _open_pipe(sight: Sight, call: Call, world: Supervision, thing: Thing, wish: Wish, flags: int) -> Reply:
+    """Open a named pipe; without a reader that waits, for as long as the caller does."""
+    if wish.flags & os.O_NONBLOCK or wish.flags & os.O_ACCMODE == os.O_RDWR:
+        with sight.acting():
+            return _reply(reopen(thing.fd, flags), wish)
+    if not call.patient:
+        raise SlowError
+    while True:
+        try:
+            with sight.acting():
+                fd = reopen(thing.fd, flags | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+        else:
+            os.set_blocking(fd, True)
+            return _reply(fd, wish)
+        if not world.is_valid(call):
+            raise failure(errno.EINTR)
+        time.sleep(_PIPE_POLL)
+
+
+def _reply(fd: int, wish: Wish) -> Reply:
+    return Reply(fd=fd, cloexec=bool(wish.flags & os.O_CLOEXEC))
+
+
+def _wish(flags: int, mode: int) -> Wish:
+    """What an ``open`` without ``open_how`` means: what it does not know of, it ignores."""
+    flags &= _KNOWN
+    if flags & O_TMPFILE and (not flags & os.O_DIRECTORY or not flags & _WRITING or flags & os.O_CREAT):
+        raise failure(errno.EINVAL)
+    return Wish(flags, mode & 0o7777)
+
+
+def open_(call: Call, world: Supervision) -> Reply:
+    """``open``."""
+    wish = _wish(integer(call.args[1]), unsigned(call.args[2]))
+    return open_path(call, world, AT_FDCWD, read_path(call.tid, call.args[0]), wish)
+
+
+def creat(call: Call, world: Supervision) -> Reply:
+    """``creat``."""
+    wish = _wish(os.O_CREAT | os.O_WRONLY | os.O_TRUNC, unsigned(call.args[1]))
+    return open_path(call, world, AT_FDCWD, read_path(call.tid, call.args[0]), wish)
+
+
+def openat(call: Call, world: Supervision) -> Reply:
+    """``openat``."""
+    wish = _wish(integer(call.args[2]), unsigned(call.args[3]))
+    return open_path(call, world, integer(call.args[0]), read_path(call.tid, call.args[1]), wish)
+
+
+def openat2(call: Call, world: Supervision) -> Reply:
+    """``openat2``."""
+    size = call.args[3]
+    if size < _HOW.size:
+        raise failure(errno.EINVAL)
+    if size > 4096:
+        raise failure(errno.E2BIG)
+    raw = read(call.tid, call.args[2], size)
+    if any(raw[_HOW.size :]):
+        raise failure(errno.E2BIG)
+    flags, mode, resolve = _HOW.unpack_from(raw)
+    path = read_path(call.tid, call.args[1])
+    if flags & ~_KNOWN or mode & ~0o7777 or (mode and not flags & (os.O_CREAT | O_TMPFILE)):
+        raise failure(errno.EINVAL)
+    check_resolve(flags, resolve)
+    return open_path(call, world, integer(call.args[0]), path, _wish(flags, mode)._replace(resolve=resolve))
+
+
+HANDLERS: dict[str, Handler] = {"open": open_, "creat": creat, "openat": openat, "openat2": openat2}

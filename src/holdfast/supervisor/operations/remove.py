@@ -1,0 +1,60 @@
+"""Calls that take a name away: ``unlink``, ``rmdir``, ``unlinkat``."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from holdfast.supervisor.call import Reply
+from holdfast.supervisor.memory import read_path
+from holdfast.supervisor.operations.arguments import check_flags, integer
+from holdfast.supervisor.resolve import AT_FDCWD, Sight
+
+if TYPE_CHECKING:
+    from holdfast.supervisor.call import Call, Handler, Supervision
+
+_AT_REMOVEDIR = 0x200
+
+
+def _unlink(call: Call, world: Supervision, dirfd: int, address: int) -> Reply:
+    path = read_path(call.tid, address)
+    with Sight(call, world) as sight:
+        spot = sight.parent(dirfd, path)
+        perform = sight.by_caller(lambda: os.unlink(spot.full, dir_fd=spot.dir_fd))
+        if spot.path is None or spot.slash:  # with a slash it can only fail
+            perform()
+        else:
+            world.interceptor.unlink(world.step(call.tid), spot.place, perform, own=sight.is_own)
+        return Reply()
+
+
+def _rmdir(call: Call, world: Supervision, dirfd: int, address: int) -> Reply:
+    path = read_path(call.tid, address)
+    with Sight(call, world) as sight:
+        spot = sight.parent(dirfd, path)
+        perform = sight.by_caller(lambda: os.rmdir(spot.name, dir_fd=spot.dir_fd))
+        if spot.path is None:
+            perform()
+        else:
+            world.interceptor.rmdir(world.step(call.tid), spot.place, perform, own=sight.is_own)
+        return Reply()
+
+
+def unlink(call: Call, world: Supervision) -> Reply:
+    """``unlink``."""
+    return _unlink(call, world, AT_FDCWD, call.args[0])
+
+
+def rmdir(call: Call, world: Supervision) -> Reply:
+    """``rmdir``."""
+    return _rmdir(call, world, AT_FDCWD, call.args[0])
+
+
+def unlinkat(call: Call, world: Supervision) -> Reply:
+    """``unlinkat``."""
+    flags = integer(call.args[2])
+    check_flags(flags, _AT_REMOVEDIR)
+    return (_rmdir if flags else _unlink)(call, world, integer(call.args[0]), call.args[1])
+
+
+HANDLERS: dict[str, Handler] = {"unlink": unlink, "rmdir": rmdir, "unlinkat": unlinkat}

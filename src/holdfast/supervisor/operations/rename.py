@@ -1,0 +1,82 @@
+"""``rename``, ``renameat``, ``renameat2``."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from holdfast.files.kernel import RENAME_EXCHANGE, RENAME_NOREPLACE
+from holdfast.files.kernel import renameat2 as rename_on_descriptors
+from holdfast.supervisor.call import Reply
+from holdfast.supervisor.memory import read_path
+from holdfast.supervisor.operations.arguments import check_flags, failure, integer, unsigned
+from holdfast.supervisor.resolve import AT_FDCWD, Sight, Spot
+
+if TYPE_CHECKING:
+    from holdfast.supervisor.call import Call, Handler, Supervision
+
+_WHITEOUT = 4
+
+
+def _rename(call: Call, world: Supervision, source: tuple[int, int], target: tuple[int, int], flags: int) -> Reply:
+    old, new = read_path(call.tid, source[1]), read_path(call.tid, target[1])
+    check_flags(flags, RENAME_EXCHANGE | RENAME_NOREPLACE | _WHITEOUT)
+    if (flags & RENAME_EXCHANGE and flags != RENAME_EXCHANGE) or flags & _WHITEOUT:
+        # A whiteout is a device: only overlay file systems make them, and nothing here could reverse it.
+        raise failure(errno.EINVAL)
+    with Sight(call, world) as sight:
+        origin, place = sight.parent(source[0], old), sight.parent(target[0], new)
+        perform = sight.by_caller(
+            lambda: rename_on_descriptors(origin.dir_fd, origin.full, place.dir_fd, place.full, flags)
+        )
+        if origin.path is not None and place.path is not None:
+            if origin.slash or place.slash:
+                _check_directory(sight, origin)
+            world.interceptor.rename(world.step(call.tid), origin.place, place.place, flags, perform, own=sight.is_own)
+        elif sight.territory.holds_forbidden(origin.where.absolute):
+            raise failure(errno.EACCES)
+        elif origin.path is None and place.path is None:
+            perform()
+            sight.territory.forget()
+        else:
+            raise _crossing(origin, place, flags)
+        return Reply()
+
+
+def _check_directory(sight: Sight, origin: Spot) -> None:
+    """Only what is a directory may be named with a slash behind it."""
+    with sight.acting():
+        found = os.stat(origin.name, dir_fd=origin.dir_fd, follow_symlinks=False)
+    if not stat.S_ISDIR(found.st_mode):
+        raise failure(errno.ENOTDIR)
+
+
+def _crossing(origin: Spot, place: Spot, flags: int) -> OSError:
+    """Why nothing is renamed into the workspace or out of it: no undo could bring it back.
+
+    For renames it is a file system of its own; every program that moves files knows what to do then.
+    """
+    if origin.name in (b".", b"..", b"/") or place.name in (b".", b"..", b"/"):
+        return failure(errno.EEXIST if flags & RENAME_NOREPLACE else errno.EBUSY)
+    return failure(errno.EXDEV)
+
+
+def rename(call: Call, world: Supervision) -> Reply:
+    """``rename``."""
+    return _rename(call, world, (AT_FDCWD, call.args[0]), (AT_FDCWD, call.args[1]), 0)
+
+
+def renameat(call: Call, world: Supervision) -> Reply:
+    """``renameat``."""
+    return _rename(call, world, (integer(call.args[0]), call.args[1]), (integer(call.args[2]), call.args[3]), 0)
+
+
+def renameat2(call: Call, world: Supervision) -> Reply:
+    """``renameat2``."""
+    source, target = (integer(call.args[0]), call.args[1]), (integer(call.args[2]), call.args[3])
+    return _rename(call, world, source, target, unsigned(call.args[4]))
+
+
+HANDLERS: dict[str, Handler] = {"rename": rename, "renameat": renameat, "renameat2": renameat2}

@@ -1,0 +1,373 @@
+"""Where a path leads, as the caller would see it, held by descriptors: what is done happens there and nowhere else.
+
+Nearly always the keeper sees the same tree as the caller, and the kernel resolves the path in one call from the
+caller's directory. Where it cannot (a link in ``/proc`` that means the caller and would mean the keeper, another root,
+another mount namespace), the path is walked name by name.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from contextlib import nullcontext
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from holdfast.files.kernel import RESOLVE_NO_MAGICLINKS, openat2
+from holdfast.supervisor.caller import CALLERS
+from holdfast.supervisor.credentials import assumed, masked
+from holdfast.supervisor.territory import Territory, Where, absolute, is_deleted
+from holdfast.undo.interceptor import Place
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+    from types import TracebackType
+
+    from holdfast.supervisor.call import Call, Supervision
+
+T = TypeVar("T")
+
+AT_FDCWD = -100
+
+_OBJECT = os.O_PATH | os.O_CLOEXEC
+_LINK = os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW
+_DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+_MOST_LINKS = 40
+_PROC_ROOT_INODE = 1
+_SPECIAL = frozenset({b"/", b".", b".."})
+
+
+class Spot(NamedTuple):
+    """A name in a directory, whether anything is there or not."""
+
+    dir_fd: int
+    name: bytes
+    """Also ``.`` and ``..`` and ``/``, which nothing can be done to; then it lies outside."""
+    slash: bytes
+    """``/`` if the caller has written one behind the name, so that it must be a directory's; else empty."""
+    where: Where
+
+    @property
+    def path(self) -> bytes | None:
+        """Relative to the workspace's root; None outside."""
+        return self.where.path
+
+    @property
+    def place(self) -> Place:
+        """For the interceptor; only inside."""
+        return Place(self.dir_fd, self.name, self.where.path or b"")
+
+    @property
+    def full(self) -> bytes:
+        """The name as the caller has given it."""
+        return self.name + self.slash
+
+
+class Thing(NamedTuple):
+    """An object that is there."""
+
+    fd: int
+    """``O_PATH``."""
+    where: Where
+
+    @property
+    def path(self) -> bytes | None:
+        """Relative to the workspace's root; None outside, and if it has no name any more."""
+        return self.where.path
+
+    @property
+    def place(self) -> Place:
+        """For the interceptor; only inside."""
+        return Place(-1, b"", self.where.path or b"")
+
+
+class Sight:
+    """The tree as the caller of one call sees it. Closes at its end what it has opened."""
+
+    __slots__ = ("_call", "_fds", "_sure", "_world", "caller", "territory")
+
+    def __init__(self, call: Call, world: Supervision) -> None:
+        """The arguments must have been read before: that the caller is still there is found out afterwards."""
+        self._call = call
+        self._world = world
+        self._fds: list[int] = []
+        self._sure = False
+        self.caller = CALLERS.find(call, world)
+        self.territory = _territory(world)
+
+    def __enter__(self) -> Sight:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close everything."""
+        for fd in self._fds:
+            os.close(fd)
+
+    # In the caller's name ------------------------------------------------------------------------------------------
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the caller may do what the keeper may."""
+        return self.caller.credentials is None
+
+    def acting(self) -> AbstractContextManager[None]:
+        """What is done inside is done with the caller's credentials."""
+        credentials = self.caller.credentials
+        return nullcontext() if credentials is None else assumed(credentials)
+
+    def by_caller(self, perform: Callable[[], T]) -> Callable[[], T]:
+        """``perform``, with the caller's credentials."""
+        if self.caller.credentials is None:
+            return perform
+
+        def performed() -> T:
+            with self.acting():
+                return perform()
+
+        return performed
+
+    def creating(self, perform: Callable[[], T]) -> Callable[[], T]:
+        """``perform``, with the caller's credentials and umask."""
+        umask = self.caller.umask
+
+        def performed() -> T:
+            with self.acting(), masked(umask):
+                return perform()
+
+        return performed
+
+    # Looking -------------------------------------------------------------------------------------------------------
+
+    def parent(self, dirfd: int, path: bytes) -> Spot:
+        """The directory that holds what ``path`` names, and the name in it; a link there is not followed."""
+        if not path:
+            raise _error(errno.ENOENT)
+        return self._parent(self.start(dirfd, path), path)
+
+    def follow(self, spot: Spot, link: int, /) -> Spot | Thing:
+        """Where the link leads that is at ``spot`` and open as ``link``: a name, or an object that it stands for."""
+        target = self._target(spot.dir_fd, spot.name, link)
+        if target is None:
+            return self.reached(self.held(os.open(spot.name, _OBJECT, dir_fd=spot.dir_fd)))
+        start = spot.dir_fd
+        if target.startswith(b"/"):
+            start = self._root() if self.caller.foreign else AT_FDCWD
+        return self._parent(start, target)
+
+    def spot(self, dir_fd: int, name: bytes, slash: bytes, head: bytes) -> Spot:
+        """The name in a directory, which ``head`` has led to. Raises `OSError` if it is out of reach."""
+        inside = self.directory(dir_fd)
+        where = self.territory.of(os.path.join(inside.absolute, name))
+        if inside.forbidden or where.forbidden:
+            # The caller's own directory can only be there because it was removed: it lies in the undo log now.
+            raise _error(errno.EACCES if head else errno.ENOENT)
+        if inside.path is None or name in _SPECIAL:
+            return Spot(dir_fd, name, slash, Where(where.absolute, None))
+        return Spot(dir_fd, name, slash, where)
+
+    def directory(self, dir_fd: int) -> Where:
+        """Where a directory is; outside if it has been removed."""
+        where = self.territory.where(dir_fd)
+        if where.path is not None and is_deleted(dir_fd, where.absolute):
+            return where._replace(path=None)
+        return where
+
+    def object(self, dirfd: int, path: bytes, *, follow: bool = True) -> Thing:
+        """What ``path`` leads to."""
+        if not path:
+            raise _error(errno.ENOENT)
+        return self.reached(self._object(self.start(dirfd, path), path, follow=follow))
+
+    def descriptor(self, number: int) -> Thing:
+        """What the caller's descriptor refers to."""
+        return self.reached(self._opened(number, _OBJECT))
+
+    def reached(self, fd: int) -> Thing:
+        """What ``fd`` refers to. Raises `OSError` if it is out of reach."""
+        thing = self.thing(fd)
+        if thing.where.forbidden:
+            raise _error(errno.EACCES)
+        return thing
+
+    def thing(self, fd: int) -> Thing:
+        """What ``fd`` refers to; outside if it has no name any more."""
+        where = self.territory.where(fd)
+        if where.path is not None and is_deleted(fd, where.absolute):
+            return Thing(fd, where._replace(path=None))
+        return Thing(fd, where)
+
+    def held(self, fd: int) -> int:
+        """``fd``, which is closed at the end."""
+        self._fds.append(fd)
+        return fd
+
+    def start(self, dirfd: int, path: bytes = b"") -> int:
+        """The directory at which the caller begins to resolve ``path``."""
+        if path.startswith(b"/"):
+            if not self._sure and not self.caller.is_alive():
+                self._renew()
+            self._sure = True
+            return self._root() if self.caller.foreign else AT_FDCWD
+        return self._opened(None if dirfd == AT_FDCWD else dirfd, _DIRECTORY)
+
+    # The rest ------------------------------------------------------------------------------------------------------
+
+    def _parent(self, start: int, path: bytes) -> Spot:
+        head, name, slash = split(path)
+        dir_fd = start
+        if head:
+            dir_fd = self._directory(start, head)
+        return self.spot(dir_fd, name, slash, head)
+
+    def _directory(self, start: int, path: bytes) -> int:
+        if not self.caller.foreign:
+            try:
+                with self.acting():
+                    fd = self.held(openat2(start, path, _DIRECTORY, RESOLVE_NO_MAGICLINKS))
+            except OSError as error:
+                if error.errno != errno.ELOOP:
+                    raise
+            else:
+                if not _is_below(absolute(fd), _proc_mounts()):
+                    return fd
+        return self._walk(start, path + b"/", follow=True)
+
+    def _object(self, start: int, path: bytes, *, follow: bool) -> int:
+        if not self.caller.foreign:
+            try:
+                with self.acting():
+                    fd = self.held(openat2(start, path, _OBJECT if follow else _LINK, RESOLVE_NO_MAGICLINKS))
+            except OSError as error:
+                if error.errno != errno.ELOOP:
+                    raise
+            else:
+                if not _is_below(absolute(fd), _proc_mounts()):
+                    return fd
+        return self._walk(start, path, follow=follow)
+
+    def _opened(self, number: int | None, flags: int) -> int:
+        name = b"cwd" if number is None else b"fd/%d" % number
+        try:
+            fd = os.open(name, flags, dir_fd=self.caller.fd)
+        except (FileNotFoundError, ProcessLookupError):
+            if self.caller.is_alive():
+                raise _error(errno.ENOENT if number is None else errno.EBADF) from None
+            self._renew()
+            fd = os.open(name, flags, dir_fd=self.caller.fd)
+        self._sure = True
+        return self.held(fd)
+
+    def _renew(self) -> None:
+        self.caller = CALLERS.find(self._call, self._world, fresh=True)
+
+    def _root(self) -> int:
+        return self.held(os.open(b"root", _DIRECTORY, dir_fd=self.caller.fd))
+
+    def _walk(self, start: int, path: bytes, *, follow: bool) -> int:
+        """Resolve ``path`` name by name to an object that is there."""
+        root = self._root()
+        top = os.fstat(root)
+        at = root if path.startswith(b"/") else start
+        follow = follow or path.endswith(b"/")
+        waiting = _names(path)
+        links = 0
+        while waiting:
+            name = waiting.pop()
+            if name == b"..":
+                if not os.path.samestat(os.fstat(at), top):
+                    at = self._step(at, b"..", _DIRECTORY)
+                continue
+            inner = self._step(at, name, _LINK)
+            found = os.fstat(inner)
+            if not stat.S_ISLNK(found.st_mode) or not (waiting or follow):
+                if waiting and not stat.S_ISDIR(found.st_mode):
+                    raise _error(errno.ENOTDIR)
+                at = inner
+                continue
+            links += 1
+            if links > _MOST_LINKS:
+                raise _error(errno.ELOOP)
+            target = self._target(at, name, inner)
+            if target is None:
+                # (Whoever may look at the caller's descriptors may reach what they are, wherever it lies.)
+                at = self.held(os.open(name, _OBJECT, dir_fd=at))
+                continue
+            if target.startswith(b"/"):
+                at = root
+            waiting += _names(target)
+        if path.endswith((b"/", b"/.")) and not stat.S_ISDIR(os.fstat(at).st_mode):
+            raise _error(errno.ENOTDIR)
+        return at
+
+    def _step(self, at: int, name: bytes, flags: int) -> int:
+        with self.acting():
+            return self.held(os.open(name, flags, dir_fd=at))
+
+    def _target(self, at: int, name: bytes, link: int) -> bytes | None:
+        """Where a link leads; None if it is an object itself that it stands for, rather than a path."""
+        if os.fstat(at).st_dev in _proc_devices():
+            if os.fstat(at).st_ino == _PROC_ROOT_INODE and name == b"self":
+                return b"%d" % self.caller.tgid
+            if os.fstat(at).st_ino == _PROC_ROOT_INODE and name == b"thread-self":
+                return b"%d/task/%d" % (self.caller.tgid, self.caller.tid)
+            try:
+                os.close(openat2(at, name, _OBJECT, RESOLVE_NO_MAGICLINKS))
+            except OSError as error:
+                if error.errno == errno.ELOOP:
+                    return None
+        target = os.readlink(b"", dir_fd=link)
+        if not target:
+            raise _error(errno.ENOENT)
+        return target
+
+
+def split(path: bytes) -> tuple[bytes, bytes, bytes]:
+    """The directory of a path (empty: where it begins), the last name (``/`` for the root), and a slash behind it."""
+    trimmed = path.rstrip(b"/")
+    head, _, name = trimmed.rpartition(b"/")
+    if path.startswith(b"/"):
+        head = head or b"/"
+    if not trimmed:
+        return head, b"/", b""
+    return head, name, b"/" if len(trimmed) != len(path) else b""
+
+
+def is_native(where: Where, mode: int) -> bool:
+    """Whether only the caller itself can open what is there: a terminal that is its own, a file about itself."""
+    if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+        return _is_below(where.absolute, (b"/dev",))
+    return _is_below(where.absolute, (*_proc_mounts(), b"/sys"))
+
+
+def _names(path: bytes) -> list[bytes]:
+    return [name for name in reversed(path.split(b"/")) if name not in (b"", b".")]
+
+
+def _is_below(path: bytes, directories: tuple[bytes, ...]) -> bool:
+    return any(path == directory or path.startswith(directory + b"/") for directory in directories)
+
+
+@cache
+def _proc_mounts() -> tuple[bytes, ...]:
+    with open("/proc/self/mountinfo", "rb") as file:
+        lines = [line.split(b" ") for line in file]
+    return tuple(fields[4] for fields in lines if fields[fields.index(b"-") + 1] == b"proc")
+
+
+@cache
+def _proc_devices() -> frozenset[int]:
+    return frozenset(os.stat(mount).st_dev for mount in _proc_mounts())
+
+
+@lru_cache(maxsize=4)
+def _territory(world: Supervision) -> Territory:
+    return Territory(world)
+
+
+def _error(number: int) -> OSError:
+    return OSError(number, os.strerror(number))

@@ -1,0 +1,94 @@
+"""What belongs to the workspace, and what is out of reach: told by where a descriptor is, as the kernel says."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from holdfast.supervisor.call import Supervision
+
+SELF_FD = os.open("/proc/self/fd", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+"""The keeper's descriptors, by number, as links to what they are. Not for a process that was forked off since."""
+
+_FRESH_NS = 20_000_000
+"""For so long, the workspace and Holdfast's home are taken to be where they were: only somebody outside, who is not
+held up by anything here, moves them."""
+_DELETED = b" (deleted)"
+
+
+class Where(NamedTuple):
+    """Where an object is."""
+
+    absolute: bytes
+    """In the keeper's view."""
+    path: bytes | None
+    """Relative to the workspace's root, empty for the root; None outside."""
+    forbidden: bool = False
+    """In Holdfast's home or in the undo log."""
+
+
+class Territory:
+    """The workspace and the directories that are out of reach, of one `Supervision`."""
+
+    def __init__(self, world: Supervision) -> None:
+        self._world = world
+        self._looked = 0
+        self._root = b""
+        self._forbidden: tuple[bytes, ...] = ()
+
+    def where(self, fd: int) -> Where:
+        """Where the object is that ``fd`` refers to. Raises `OSError`; ENAMETOOLONG if it is too deep for a path."""
+        return self.of(absolute(fd))
+
+    def of(self, absolute: bytes) -> Where:
+        """Where a path is that holds no links."""
+        now = time.monotonic_ns()
+        if now - self._looked > _FRESH_NS:
+            self._look()
+            self._looked = now
+        for forbidden in self._forbidden:
+            if absolute == forbidden or absolute.startswith(forbidden + b"/"):
+                return Where(absolute, None, True)
+        root = self._root
+        if absolute == root:
+            return Where(absolute, b"")
+        if absolute.startswith(root) and (absolute[len(root)] == 47 or root == b"/"):
+            return Where(absolute, absolute[len(root) :].lstrip(b"/"))
+        return Where(absolute, None)
+
+    def holds_forbidden(self, absolute: bytes) -> bool:
+        """Whether what is out of reach lies beneath the path, and would move with it."""
+        return any(forbidden.startswith(absolute + b"/") for forbidden in self._forbidden)
+
+    def forget(self) -> None:
+        """A directory outside was moved: perhaps one of those that this is about."""
+        self._looked = 0
+
+    def _look(self) -> None:
+        self._root = absolute(self._world.root_fd)
+        self._forbidden = tuple(absolute(fd) for fd in self._world.forbidden)
+
+
+def absolute(fd: int) -> bytes:
+    """The path of what ``fd`` refers to, as the kernel knows it; with `` (deleted)`` behind it if it has none."""
+    return os.readlink(b"%d" % fd, dir_fd=SELF_FD)
+
+
+def is_deleted(fd: int, path: bytes) -> bool:
+    """Whether the object with this `absolute` path has been deleted, rather than being named so."""
+    if not path.endswith(_DELETED):
+        return False
+    try:
+        return not os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(fd))
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            return True
+        raise
+
+
+def reopen(fd: int, flags: int) -> int:
+    """Open what the descriptor refers to again, whatever may have become of its name."""
+    return os.open(b"%d" % fd, flags, dir_fd=SELF_FD)
