@@ -24,7 +24,6 @@ _ID_VALID = 0x40082102
 _ADDFD = 0x40182103
 _SET_FLAGS = 0x40082104
 _SYNC_WAKE_UP = 1
-_ADDFD_SEND = 2
 _FLAG_CONTINUE = 1
 
 NOTIFICATION: Final = struct.Struct("=QIIiIQ6Q")
@@ -98,19 +97,23 @@ class Listener:
 
     def answer(self, id_: int, value: int, error: int) -> None:
         """The call returns ``value``, or fails with the errno ``error`` if that is not 0."""
-        self._send(_SEND, _ANSWER.pack(id_, value, -error, 0))
+        self._send(_ANSWER.pack(id_, value, -error, 0))
 
     def go_on(self, id_: int) -> None:
         """The kernel carries the call out, with the arguments that it finds then."""
-        self._send(_SEND, _ANSWER.pack(id_, 0, 0, _FLAG_CONTINUE))
+        self._send(_ANSWER.pack(id_, 0, 0, _FLAG_CONTINUE))
 
-    def add(self, id_: int, fd: int, *, cloexec: bool) -> int:
-        """The call returns a copy of ``fd``, which the caller gets in the same moment.
+    def add(self, id_: int, fd: int, *, cloexec: bool) -> tuple[int, int]:
+        """Give the caller a copy of ``fd``; it goes on waiting for its answer.
 
-        Returns 0, or the errno if the caller could not take it (EMFILE): then it still waits for an answer.
+        Returns its number there and 0, or the errno if the caller could not take it (EMFILE).
         """
-        flags = os.O_CLOEXEC if cloexec else 0
-        return self._send(_ADDFD, _ADDING.pack(id_, _ADDFD_SEND, fd, 0, flags))
+        # (Mutable: for what is not, `ioctl` returns the data instead of the result.)
+        adding = bytearray(_ADDING.pack(id_, 0, fd, 0, os.O_CLOEXEC if cloexec else 0))
+        try:
+            return ioctl(self.fd, _ADDFD, adding), 0
+        except OSError as error:
+            return 0, error.errno or errno.EIO
 
     def is_valid(self, id_: int) -> bool:
         """Whether the caller still waits."""
@@ -120,15 +123,12 @@ class Listener:
             return False
         return True
 
-    def _send(self, request: int, data: bytes) -> int:
-        while True:
-            try:
-                ioctl(self.fd, request, data)
-            except OSError as error:
-                if error.errno == errno.EINTR:
-                    continue
-                return 0 if error.errno in (errno.ENOENT, errno.EINPROGRESS) else error.errno or errno.EIO
-            return 0
+    def _send(self, answer: bytes) -> None:
+        try:
+            ioctl(self.fd, _SEND, answer)
+        except OSError as error:
+            if error.errno != errno.ENOENT:
+                raise
 
 
 def _fail() -> int:

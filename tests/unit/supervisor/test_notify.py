@@ -63,7 +63,7 @@ def said(reader: int) -> str:
 def test_a_value_an_error_and_a_descriptor_are_passed_on(tmp_path: Path) -> None:
     def act() -> object:
         os.rmdir("/never/there")
-        with pytest.raises(OSError) as caught:
+        with pytest.raises(OSError, match="never") as caught:
             os.rmdir("/never/there")
         fd = os.open("/never/there", os.O_WRONLY)
         os.write(fd, b"written")
@@ -81,8 +81,10 @@ def test_a_value_an_error_and_a_descriptor_are_passed_on(tmp_path: Path) -> None
         third = listener.receive()
         assert third is not None
         fd = os.open(tmp_path / "file", os.O_CREAT | os.O_WRONLY)
-        assert listener.add(third[0], fd, cloexec=True) == 0
+        number, error = listener.add(third[0], fd, cloexec=True)
+        assert error == 0
         os.close(fd)
+        listener.answer(third[0], number, 0)
         assert said(reader) == repr((errno.ENOTEMPTY, False))
     assert (tmp_path / "file").read_text() == "written"
 
@@ -104,7 +106,7 @@ def test_answers_to_the_dead_are_dropped_and_the_end_is_seen() -> None:
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         assert not listener.is_valid(call[0])
         listener.answer(call[0], 0, 0)
-        assert listener.add(call[0], 0, cloexec=True) == 0
+        assert listener.add(call[0], 0, cloexec=True) == (0, errno.ENOENT)
 
 
 def test_without_a_listener_calls_fail() -> None:

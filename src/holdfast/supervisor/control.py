@@ -1,0 +1,196 @@
+"""The keeper's private socket: whoever may speak there asks for what `UndoService` offers, and runs join.
+
+The server never blocks: a peer that sends half a frame or does not take its answer costs a bounded buffer, and nobody
+else any time. What a connection holds (a pause, a run) ends with it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import TYPE_CHECKING, Any
+
+from holdfast.files.sockets import Peer, address, peer
+from holdfast.model.errors import HoldfastError, RefusedError
+from holdfast.model.log import Log
+from holdfast.supervisor.messages import (
+    LENGTH,
+    MAX_REQUEST_BYTES,
+    OUTSIDE_ONLY,
+    decode_request,
+    encode_error,
+    encode_result,
+)
+
+if TYPE_CHECKING:
+    import select
+    from collections.abc import Callable
+
+_log = Log(__name__)
+
+SOCKET = b"keeper"
+"""The name of the socket in the log's directory."""
+
+_CLIENTS = 64
+_PIECE = 1 << 16
+_DESCRIPTORS = 4
+_READ, _WRITE = 1, 4  # EPOLLIN, EPOLLOUT
+
+LATER = object()
+"""What a method returns if `Client.send` will be called when the result is there."""
+
+
+class Client:
+    """One connection."""
+
+    __slots__ = ("_selector", "fds", "inbox", "outbox", "peer", "socket")
+
+    def __init__(self, connection: socket.socket, selector: select.epoll, who: Peer) -> None:
+        self.socket = connection
+        self.peer = who
+        self.inbox = bytearray()
+        self.outbox = b""
+        self.fds: list[int] = []
+        """Descriptors that came with the request; whoever takes one removes it."""
+        self._selector = selector
+
+    def send(self, frame: bytes) -> None:
+        """Send a frame, as far as that goes now; the rest when the peer has made room. Until then it is not heard."""
+        self.outbox += frame
+        try:
+            sent = self.socket.send(self.outbox, socket.MSG_NOSIGNAL)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            return  # it has gone, which the selector will say
+        self.outbox = self.outbox[sent:]
+        self._selector.modify(self.socket.fileno(), _WRITE if self.outbox else _READ)
+
+    def close(self) -> None:
+        """Hang up."""
+        self._selector.unregister(self.socket.fileno())
+        self.socket.close()
+        self.drop_fds()
+
+    def drop_fds(self) -> None:
+        """Close the descriptors that nobody has taken."""
+        while self.fds:
+            os.close(self.fds.pop())
+
+
+class Control:
+    """The listening socket and its clients, for one thread."""
+
+    def __init__(
+        self,
+        folder: bytes,
+        selector: select.epoll,
+        perform: Callable[[Client, str, tuple[Any, ...]], object],
+        left: Callable[[Client], None],
+        is_inside: Callable[[int], bool],
+    ) -> None:
+        """Bind the socket, mode 0600, in place of one that a dead keeper left; the caller holds the log.
+
+        ``perform(client, method, arguments)`` does what is asked; ``left(client)`` is told of the end of a connection;
+        ``is_inside(pid)`` says whether a process belongs to a supervised tree.
+        """
+        self._path = folder + b"/" + SOCKET
+        self._selector = selector
+        self._perform = perform
+        self._left = left
+        self._is_inside = is_inside
+        self._clients: dict[int, Client] = {}
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        os.fchmod(self._socket.fileno(), 0o600)  # before it has a name: it never exists with another mode
+        try:
+            os.unlink(self._path)
+        except FileNotFoundError:
+            pass
+        with address(folder, SOCKET) as path:
+            self._socket.bind(path)
+        self._socket.listen(_CLIENTS)
+        selector.register(self._socket.fileno(), _READ)
+
+    def close(self) -> None:
+        """Take nobody in any more, hang up, and remove the socket."""
+        os.unlink(self._path)
+        self._selector.unregister(self._socket.fileno())
+        self._socket.close()
+        for client in list(self._clients.values()):
+            self._end(client)
+
+    def owns(self, fd: int) -> bool:
+        """Whether the descriptor that the selector named is one of ours."""
+        return fd == self._socket.fileno() or fd in self._clients
+
+    def serve(self, fd: int) -> None:
+        """Do what can be done for the descriptor."""
+        if fd == self._socket.fileno():
+            self._accept()
+            return
+        client = self._clients[fd]
+        if client.outbox:
+            client.send(b"")
+        else:
+            self._receive(client)
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._socket.accept()
+        except OSError:
+            return  # it went away, or there are no descriptors left
+        who = peer(connection)
+        if not who.may_speak or len(self._clients) >= _CLIENTS:
+            _log.warning("refused a connection from process %d of user %d", *who)
+            connection.close()
+            return
+        connection.setblocking(False)
+        self._clients[connection.fileno()] = Client(connection, self._selector, who)
+        self._selector.register(connection.fileno(), _READ)
+
+    def _receive(self, client: Client) -> None:
+        try:
+            piece, fds, _, _ = socket.recv_fds(client.socket, _PIECE, _DESCRIPTORS)
+        except BlockingIOError:
+            return
+        except OSError:
+            piece, fds = b"", []
+        client.fds += fds
+        if not piece or len(client.fds) > _DESCRIPTORS:
+            self._end(client)
+            return
+        client.inbox += piece
+        while len(client.inbox) >= LENGTH.size and not client.outbox:
+            (length,) = LENGTH.unpack_from(client.inbox)
+            if length > MAX_REQUEST_BYTES:
+                self._end(client)
+                return
+            if len(client.inbox) < LENGTH.size + length:
+                return
+            body = bytes(client.inbox[LENGTH.size : LENGTH.size + length])
+            del client.inbox[: LENGTH.size + length]
+            self._answer(client, body)
+            client.drop_fds()
+
+    def _answer(self, client: Client, body: bytes) -> None:
+        try:
+            method, arguments = decode_request(body)
+            if method in OUTSIDE_ONLY and self._is_inside(client.peer.pid):
+                raise RefusedError(f"a supervised process may not ask for {method}")
+            result = self._perform(client, method, arguments)
+        except HoldfastError as error:
+            client.send(encode_error(error))
+        except OSError as error:
+            client.send(encode_error(HoldfastError(f"{error.strerror}", code="storage")))
+        except Exception as error:  # noqa: BLE001
+            # A mistake of ours ends one request, and not everything that runs.
+            _log.warning("a request failed by a mistake of Holdfast's own: %r", error)
+            client.send(encode_error(HoldfastError(f"the keeper failed: {error!r}")))
+        else:
+            if result is not LATER:
+                client.send(encode_result(result))
+
+    def _end(self, client: Client) -> None:
+        del self._clients[client.socket.fileno()]
+        client.close()
+        self._left(client)

@@ -1,0 +1,96 @@
+"""What a keeper and those who ask it say to each other: frames of MessagePack, in their length. Pure: no I/O.
+
+A request is ``[method, [argument, …]]``, an answer ``[result, nil]`` or ``[nil, [type, code, message, hint]]``. Every
+method of `UndoService` is one, and those of runs. Both sides are of one version: whoever asks finds the socket in the
+log, and the log has a version.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.model import errors
+from holdfast.model.errors import FormatError, HoldfastError
+from holdfast.undo.service import BarrierInfo, PathChange, StepInfo, TicketInfo, UndoReport
+
+LENGTH: Final = struct.Struct("<I")
+MAX_REQUEST_BYTES: Final = 1 << 20
+MAX_ANSWER_BYTES: Final = 1 << 28
+
+SIGNATURES: Final[dict[str, tuple[Any, Any]]] = {
+    "steps": (tuple[()], list[StepInfo]),
+    "changes": (tuple[int], list[PathChange]),
+    "undo": (tuple[list[int], bool], UndoReport),
+    "redo": (tuple[list[int], bool], UndoReport),
+    "begin": (tuple[str], int),
+    "commit": (tuple[int], StepInfo),
+    "rollback": (tuple[int], UndoReport),
+    "barriers": (tuple[()], list[BarrierInfo]),
+    "held": (tuple[()], list[TicketInfo]),
+    "answer": (tuple[int, bool], TicketInfo),
+    "discard": (tuple[()], int),
+    "quiet": (tuple[()], None),
+    "resume": (tuple[()], None),
+    "join": (tuple[str, int, bool, list[bytes], bytes], None),
+    "leave": (tuple[()], None),
+}
+"""Of every method: the types of its arguments, and of its result."""
+
+OUTSIDE_ONLY: Final = frozenset({"answer", "discard", "join"})
+"""What a process of a supervised tree may not ask: who asks for something never approves it (I9)."""
+
+_encoder = msgspec.msgpack.Encoder()
+_request = msgspec.msgpack.Decoder(tuple[str, list[Any]])
+_answer = msgspec.msgpack.Decoder(tuple[Any, tuple[str, str, str, str | None] | None])
+
+
+def encode_request(method: str, *arguments: object) -> bytes:
+    """A frame."""
+    return _frame((method, arguments))
+
+
+def decode_request(body: bytes) -> tuple[str, tuple[Any, ...]]:
+    """The method and its arguments, of the right types. Raises `FormatError` naming what is wrong."""
+    try:
+        method, arguments = _request.decode(body)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise FormatError(f"request: {error}") from error
+    if method not in SIGNATURES:
+        raise FormatError(f"request: there is no method {method[:40]!r}")
+    try:
+        return method, msgspec.convert(arguments, SIGNATURES[method][0])
+    except msgspec.MsgspecError as error:
+        raise FormatError(f"{method}: {error}") from error
+
+
+def encode_result(result: object) -> bytes:
+    """A frame."""
+    return _frame((result, None))
+
+
+def encode_error(error: HoldfastError) -> bytes:
+    """A frame that `decode_answer` raises on the other side."""
+    return _frame((None, (type(error).__name__, error.code, error.message, error.hint)))
+
+
+def decode_answer(method: str, body: bytes) -> Any:
+    """The result. Raises the error that it holds instead; `FormatError` if it is no answer."""
+    try:
+        result, failure = _answer.decode(body)
+        if failure is None:
+            return msgspec.convert(result, SIGNATURES[method][1])
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise FormatError(f"the keeper's answer to {method}: {error}") from error
+    name, code, message, hint = failure
+    kind = getattr(errors, name, HoldfastError)
+    if not (isinstance(kind, type) and issubclass(kind, HoldfastError)) or kind is errors.HeldError:
+        kind = HoldfastError
+    raise kind(message, hint=hint, code=code)
+
+
+def _frame(value: object) -> bytes:
+    body = _encoder.encode(value)
+    return LENGTH.pack(len(body)) + body

@@ -1,0 +1,250 @@
+"""Which processes make up a step.
+
+Everything below one direct child of the agent is one group, however many processes that is; what the agent does by
+itself is another. A process is sorted when it is first seen to change something, with all its ancestors, and stays
+where it was sorted when these are gone. A `pidfd` of each tells when it ends, so that a number that is used again is
+another process. One that was orphaned before anybody saw it belongs to the group whose process group or session it
+is in; else to none: the run's ambient group.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from fcntl import ioctl
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_MAX_COMMAND_BYTES = 1 << 16
+_PIDFD_GET_INFO = 0xC040FF0B
+_PIDFD_INFO_EXIT = 1 << 3
+_PIDFD_INFO = struct.Struct("=Q52xi")
+"""``struct pidfd_info``: what it holds, and (last of its first version) the status."""
+
+
+class Group:
+    """Processes whose changes are one step."""
+
+    __slots__ = ("ambient", "command", "directory", "exit_code", "live", "root", "run", "step")
+
+    def __init__(self, run: Run, root: int, *, ambient: bool = False) -> None:
+        self.run = run
+        self.root = root
+        """The child of the agent, or the agent."""
+        self.ambient = ambient
+        self.command: tuple[bytes, ...] = ()
+        self.directory = b""
+        self.live = 0
+        """How many of its processes are known and have not ended."""
+        self.exit_code: int | None = None
+        """Of its root, if that has ended and the kernel still knew; after death by a signal, 128 and its number."""
+        self.step = 0
+        """The open step; 0 if there is none."""
+
+    @property
+    def lives_on(self) -> bool:
+        """Whether its steps are told apart by pauses alone: it is the agent, or nobody's child."""
+        return self.ambient or (self.root == self.run.agent and not self.run.one_step)
+
+
+class Run:
+    """One supervised process tree."""
+
+    __slots__ = ("agent", "agents", "ambient", "id", "members", "one_step")
+
+    def __init__(self, id_: str, agent: int, *, one_step: bool = False) -> None:
+        self.id = id_
+        self.agent = agent
+        self.one_step = one_step
+        self.agents = Group(self, agent)
+        """What the agent does by itself."""
+        self.ambient = Group(self, 0, ambient=True)
+        self.members: dict[int, Group] = {}
+        """Process groups and sessions that only one group's processes are in, by the number of their leader."""
+
+
+class Process:
+    """One process that was seen."""
+
+    __slots__ = ("group", "pidfd", "tgid", "threads")
+
+    def __init__(self, tgid: int, pidfd: int, group: Group) -> None:
+        self.tgid = tgid
+        self.pidfd = pidfd
+        self.group = group
+        self.threads: list[int] = []
+
+
+class _Stat(NamedTuple):
+    parent: int
+    process_group: int
+    session: int
+
+
+class Processes:
+    """All processes that were seen and live. For one thread."""
+
+    def __init__(self, watch: Callable[[int], None]) -> None:
+        """``watch(pidfd)`` is to see to it that `ended` is called when the descriptor becomes readable."""
+        self._watch = watch
+        self._processes: dict[int, Process] = {}
+        self._threads: dict[int, Process] = {}
+        self._pidfds: dict[int, Process] = {}
+
+    def group(self, run: Run, tid: int) -> Group:
+        """The group of a thread of the run's tree that is waiting for a system call."""
+        process = self._processes.get(tid) or self._threads.get(tid)
+        if process is None:
+            process = self._find_thread(run, tid)
+            if process is None:
+                return run.ambient
+        return process.group
+
+    def ended(self, pidfd: int) -> Group | None:
+        """A process has ended: forget it. Returns its group if it was the last one of it."""
+        process = self._pidfds.pop(pidfd)
+        del self._processes[process.tgid]
+        for tid in process.threads:
+            self._threads.pop(tid, None)
+        group = process.group
+        group.live -= 1
+        if process.tgid == group.root:
+            group.exit_code = _exit_code(process)
+        os.close(pidfd)
+        if group.live:
+            return None
+        members = group.run.members
+        for number in [number for number, owner in members.items() if owner is group]:
+            del members[number]
+        return group
+
+    def forget_threads(self) -> None:
+        """To be called a few times a second: unlike a process's, the number of a thread that ended is not watched,
+        and comes back at the earliest after all others.
+        """
+        for process in self._threads.values():
+            process.threads.clear()
+        self._threads.clear()
+
+    def known(self, run: Run) -> list[int]:
+        """Descriptors (pidfds) of the run's processes that are known and live."""
+        return [process.pidfd for process in self._processes.values() if process.group.run is run]
+
+    def _find_thread(self, run: Run, tid: int) -> Process | None:
+        try:
+            tgid = _tgid(tid)
+        except OSError:
+            return None  # it was killed
+        process = self._find(run, tgid)
+        if process is not None and tid != tgid:
+            self._threads[tid] = process
+            process.threads.append(tid)
+        return process
+
+    def _find(self, run: Run, tgid: int) -> Process | None:
+        """The process, sorted; None if it is gone, or none of the run's tree."""
+        if (known := self._processes.get(tgid)) is not None:
+            return known
+        try:
+            pidfd = os.pidfd_open(tgid)
+        except OSError:
+            return None
+        try:
+            found = _stat(tgid)
+            group = self._sort(run, tgid, found)
+        except OSError:
+            os.close(pidfd)
+            return None
+        process = Process(tgid, pidfd, group)
+        group.live += 1
+        self._processes[tgid] = process
+        self._pidfds[pidfd] = process
+        self._watch(pidfd)
+        if group is not run.agents and group is not run.ambient:
+            for leader in {found.process_group, found.session}:
+                # The agent's own, and those that it was started in, say nothing.
+                if self._is_below(run, leader):
+                    run.members.setdefault(leader, group)
+        return process
+
+    def _sort(self, run: Run, tgid: int, found: _Stat) -> Group:
+        if run.one_step or tgid == run.agent:
+            return run.agents
+        if found.parent == run.agent:
+            group = Group(run, tgid)
+            group.command, group.directory = _command(tgid), os.readlink(b"/proc/%d/cwd" % tgid)
+            return group
+        if found.parent > 1:
+            parent = self._processes.get(found.parent) or self._below(run, found.parent)
+            if parent is not None:
+                return parent.group
+        return run.members.get(found.process_group) or run.members.get(found.session) or run.ambient
+
+    def _below(self, run: Run, tgid: int) -> Process | None:
+        """The process, sorted, if it is below the agent."""
+        at = tgid
+        while at != run.agent:
+            if at in self._processes:
+                break
+            try:
+                at = _stat(at).parent
+            except OSError:
+                return None
+            if at <= 1:
+                return None
+        return self._find(run, tgid)
+
+    def _is_below(self, run: Run, leader: int) -> bool:
+        known = self._processes.get(leader)
+        if known is not None:
+            return known.group.run is run and known.group is not run.agents
+        return leader != run.agent and leader > 1 and self._below(run, leader) is not None
+
+
+def _tgid(tid: int) -> int:
+    text = _read(b"/proc/%d/status" % tid)
+    at = text.index(b"\nTgid:\t") + 7
+    return int(text[at : text.index(b"\n", at)])
+
+
+def _stat(tgid: int) -> _Stat:
+    # The name may hold anything, the last parenthesis ends it (proc(5)).
+    fields = _read(b"/proc/%d/stat" % tgid).rpartition(b") ")[2].split(b" ", 4)
+    return _Stat(int(fields[1]), int(fields[2]), int(fields[3]))
+
+
+def _exit_code(process: Process) -> int | None:
+    """How a process ended: one that nobody has waited for yet shows it in ``/proc``, one that is gone by its pidfd."""
+    try:
+        fields = _read(b"/proc/%d/stat" % process.tgid).rpartition(b") ")[2].split()
+        if fields[0] in (b"Z", b"X"):
+            return _as_shells_say(int(fields[-1]))
+    except OSError:
+        pass
+    found = bytearray(_PIDFD_INFO.size)
+    _PIDFD_INFO.pack_into(found, 0, _PIDFD_INFO_EXIT, 0)
+    try:
+        ioctl(process.pidfd, _PIDFD_GET_INFO, found)  # Linux 6.15
+    except OSError:
+        return None
+    mask, status = _PIDFD_INFO.unpack(found)
+    return _as_shells_say(status) if mask & _PIDFD_INFO_EXIT else None
+
+
+def _as_shells_say(status: int) -> int:
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code
+
+
+def _command(tgid: int) -> tuple[bytes, ...]:
+    return tuple(_read(b"/proc/%d/cmdline" % tgid).removesuffix(b"\0").split(b"\0"))
+
+
+def _read(path: bytes) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(fd, _MAX_COMMAND_BYTES)
+    finally:
+        os.close(fd)

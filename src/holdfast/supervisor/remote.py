@@ -1,0 +1,155 @@
+"""The undo log of a workspace that has a keeper, as everybody else uses it: `UndoService` over the keeper's socket."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Self
+
+from holdfast.files.sockets import address
+from holdfast.model.errors import HoldfastError, StorageError
+from holdfast.supervisor.control import SOCKET
+from holdfast.supervisor.messages import LENGTH, MAX_ANSWER_BYTES, decode_answer, encode_request
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+
+    from holdfast.undo.records import StepId
+    from holdfast.undo.service import BarrierInfo, PathChange, StepInfo, TicketInfo, UndoReport
+
+GONE = "keeper_gone"
+"""The code of the error when the keeper ended before it answered."""
+
+
+def connect(log: bytes) -> Remote | None:
+    """The keeper of the undo log in the directory ``log``; None if there is none."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with address(log, SOCKET) as path:
+            connection.connect(path)
+    except (FileNotFoundError, ConnectionRefusedError):
+        connection.close()
+        return None
+    except OSError as error:
+        connection.close()
+        raise StorageError(f"the keeper cannot be reached: {error.strerror}") from error
+    return Remote(connection)
+
+
+class Remote:
+    """A connection to a keeper; implements `UndoService`. For one thread at a time.
+
+    Every method raises what it raised there, and `HoldfastError` with the code `GONE` if the keeper ends.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        """Take the connection over."""
+        self._socket = connection
+
+    def __enter__(self) -> Self:
+        """Return itself; leaving closes it."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """See `close`."""
+        self.close()
+
+    def close(self) -> None:
+        """Hang up; what this connection holds ends."""
+        self._socket.close()
+
+    def fileno(self) -> int:
+        """For waiting until the keeper ends."""
+        return self._socket.fileno()
+
+    def steps(self) -> Sequence[StepInfo]:
+        """See `UndoService.steps`."""
+        return self._ask("steps")
+
+    def changes(self, step: StepId) -> Sequence[PathChange]:
+        """See `UndoService.changes`."""
+        return self._ask("changes", step)
+
+    def undo(self, steps: Sequence[StepId], *, force: bool = False) -> UndoReport:
+        """See `UndoService.undo`."""
+        return self._ask("undo", list(steps), force)
+
+    def redo(self, steps: Sequence[StepId], *, force: bool = False) -> UndoReport:
+        """See `UndoService.redo`."""
+        return self._ask("redo", list(steps), force)
+
+    def begin(self, label: str) -> StepId:
+        """See `UndoService.begin`."""
+        return self._ask("begin", label)
+
+    def commit(self, step: StepId) -> StepInfo:
+        """See `UndoService.commit`."""
+        return self._ask("commit", step)
+
+    def rollback(self, step: StepId) -> UndoReport:
+        """See `UndoService.rollback`."""
+        return self._ask("rollback", step)
+
+    def barriers(self) -> Sequence[BarrierInfo]:
+        """See `UndoService.barriers`."""
+        return self._ask("barriers")
+
+    def held(self) -> Sequence[TicketInfo]:
+        """See `UndoService.held`."""
+        return self._ask("held")
+
+    def answer(self, ticket: int, *, allow: bool) -> TicketInfo:
+        """See `UndoService.answer`."""
+        return self._ask("answer", ticket, allow)
+
+    @contextmanager
+    def quiet(self) -> Generator[None]:
+        """See `UndoService.quiet`. It ends with this connection as well."""
+        self._ask("quiet")
+        try:
+            yield
+        finally:
+            self._ask("resume")
+
+    def discard(self) -> int:
+        """See `UndoService.discard`."""
+        return self._ask("discard")
+
+    def join(
+        self, run: str, agent: int, listener: int, *, one_step: bool, command: Sequence[bytes], directory: bytes
+    ) -> None:
+        """Have the keeper serve a tree whose filter's listener this is (borrowed) and whose first process ``agent`` is.
+
+        The run lasts until the tree is gone or this connection ends without a `leave`, which ends the tree.
+        """
+        self._ask("join", run, agent, one_step, list(command), directory, descriptor=listener)
+
+    def leave(self) -> None:
+        """The agent has ended, and its step with it. Returns when what its children did is finished as well; those
+        that live on are served until they end.
+        """
+        self._ask("leave")
+
+    def _ask(self, method: str, *arguments: object, descriptor: int | None = None) -> Any:
+        try:
+            frame = encode_request(method, *arguments)
+            if descriptor is not None:
+                socket.send_fds(self._socket, [frame[:1]], [descriptor])
+                frame = frame[1:]
+            self._socket.sendall(frame)
+            (length,) = LENGTH.unpack(self._read(LENGTH.size))
+            if length > MAX_ANSWER_BYTES:
+                raise HoldfastError("the keeper's answer is too long", code="too_long")
+            body = self._read(length)
+        except OSError as error:
+            raise HoldfastError("the keeper ended before it answered", code=GONE) from error
+        return decode_answer(method, body)
+
+    def _read(self, length: int) -> bytes:
+        body = bytearray()
+        while len(body) < length:
+            piece = self._socket.recv(min(length - len(body), 1 << 20))
+            if not piece:
+                raise ConnectionResetError
+            body += piece
+        return bytes(body)

@@ -1,0 +1,171 @@
+"""Calls of a supervised tree, one after the other: received, handed to their handler, answered.
+
+A call whose handler fails by a mistake of ours fails with EIO: nobody is ever left waiting.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from typing import TYPE_CHECKING
+
+from holdfast.model.errors import HeldError, HoldfastError
+from holdfast.model.log import Log
+from holdfast.supervisor.call import Call, Reply, SlowError
+from holdfast.supervisor.calls import NOTIFIED, numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from holdfast.supervisor.call import Handler
+    from holdfast.supervisor.notify import Listener
+    from holdfast.supervisor.processes import Processes, Run
+    from holdfast.supervisor.stepping import Steps
+    from holdfast.undo.interceptor import Interceptor
+    from holdfast.undo.records import StepId
+
+_log = Log(__name__)
+
+
+def table(machine: str, handlers: Mapping[str, Handler]) -> dict[int, tuple[str, Handler]]:
+    """Number → name and handler of every call that reaches the keeper. `KeyError` if one has no handler."""
+    return {number: (name, handlers[name]) for number, name in numbers(machine, NOTIFIED).items()}
+
+
+class Tree:
+    """One supervised tree. Implements `Supervision` for its calls.
+
+    Its methods are for the serving thread; slow calls are carried out on threads of their own.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        listener: Listener,
+        calls: Mapping[int, tuple[str, Handler]],
+        processes: Processes,
+        steps: Steps,
+        interceptor: Interceptor,
+        root_fd: int,
+        forbidden: tuple[int, ...],
+        wake: Callable[[], None],
+    ) -> None:
+        """Take the listener over. ``wake()``, called from any thread, is to see to it that `settle` is called."""
+        self.run = run
+        self.listener = listener
+        self.interceptor = interceptor
+        self.root_fd = root_fd
+        self.forbidden = forbidden
+        self.held: list[tuple[int, Call]] = []
+        """Calls that wait for a person, with the number of the ticket."""
+        self._calls = calls
+        self._processes = processes
+        self._steps = steps
+        self._wake = wake
+        self._slow: dict[int, StepId] = {}
+        self._slow_held: list[tuple[int, Call]] = []
+
+    # Supervision ------------------------------------------------------------------------------------------------
+
+    def step(self, tid: int) -> StepId:
+        """See `Supervision.step`."""
+        known = self._slow.get(threading.get_ident())
+        return self._steps.of(self._processes.group(self.run, tid)) if known is None else known
+
+    def is_valid(self, call: Call) -> bool:
+        """See `Supervision.is_valid`."""
+        return self.listener.is_valid(call.id)
+
+    # Serving ----------------------------------------------------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        """Whether slow calls are being carried out."""
+        return bool(self._slow)
+
+    def serve(self) -> None:
+        """Carry out one call. There must be one, or the serving thread waits for it."""
+        found = self.listener.receive()
+        if found is not None:
+            id_, tid, _, number, _, _, *arguments = found
+            name, _ = self._calls[number]
+            self._handle(Call(id_, tid, name, tuple(arguments)), number)  # type: ignore[arg-type]
+
+    def retry(self, waiting: set[int]) -> None:
+        """Go on with held calls whose ticket is not among those that still wait."""
+        settled = [call for ticket, call in self.held if ticket not in waiting]
+        self.held = [(ticket, call) for ticket, call in self.held if ticket in waiting]
+        for call in settled:
+            if self.is_valid(call):
+                self._handle(call, self._number(call))
+
+    def settle(self) -> None:
+        """Take over what threads have left."""
+        while self._slow_held:
+            self.held.append(self._slow_held.pop())
+
+    def _number(self, call: Call) -> int:
+        return next(number for number, (name, _) in self._calls.items() if name == call.name)
+
+    def _handle(self, call: Call, number: int) -> None:
+        try:
+            reply = self._calls[number][1](call, self)
+        except OSError as error:
+            self.listener.answer(call.id, 0, error.errno or errno.EIO)
+        except SlowError:
+            self._begin_slow(call, number)
+        except HeldError as error:
+            self.held.append((error.ticket, call))
+        except Exception as error:  # noqa: BLE001
+            self._fail(call, error)
+        else:
+            self._reply(call, reply)
+
+    def _begin_slow(self, call: Call, number: int) -> None:
+        patient = call._replace(patient=True)
+        try:
+            step = self.step(call.tid)
+            thread = threading.Thread(target=self._do_slow, args=(patient, number, step), daemon=True)
+            thread.start()
+        except Exception as error:  # noqa: BLE001
+            self._fail(call, error)
+
+    def _do_slow(self, call: Call, number: int, step: StepId) -> None:
+        me = threading.get_ident()
+        self._slow[me] = step
+        try:
+            reply = self._calls[number][1](call, self)
+        except OSError as error:
+            self.listener.answer(call.id, 0, error.errno or errno.EIO)
+        except HeldError as error:
+            self._slow_held.append((error.ticket, call._replace(patient=False)))
+        except Exception as error:  # noqa: BLE001
+            self._fail(call, error)
+        else:
+            self._reply(call, reply)
+        finally:
+            del self._slow[me]
+            self._wake()
+
+    def _reply(self, call: Call, reply: Reply) -> None:
+        listener = self.listener
+        if reply.fd >= 0:
+            # Ours is closed before the caller goes on: what it has written it may want to execute.
+            number, error = listener.add(call.id, reply.fd, cloexec=reply.cloexec)
+            os.close(reply.fd)
+            listener.answer(call.id, number, error)
+        elif reply.native:
+            listener.go_on(call.id)
+        else:
+            listener.answer(call.id, reply.value, reply.error)
+
+    def _fail(self, call: Call, error: Exception) -> None:
+        if isinstance(error, HoldfastError):
+            _log.warning("%s by thread %d failed: %s", call.name, call.tid, error)
+        else:
+            import traceback
+
+            text = "".join(traceback.format_exception(error))
+            _log.warning("%s by thread %d failed by a mistake of Holdfast's own: %s", call.name, call.tid, text)
+        self.listener.answer(call.id, 0, errno.EIO)
