@@ -6,7 +6,7 @@ belongs that is no command's, calls `Desk.tick` a few times a second, and keeps 
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from holdfast.model.errors import NotFoundError, RefusedError, StorageError
@@ -125,7 +125,8 @@ class Desk:
             self.answer(ticket, allow=False)
         if quiet is not None:
             self.close(quiet)
-        self._catch_up()
+        with suppress(StorageError):
+            self._catch_up()
 
     def outside(self, paths: Iterable[bytes], who: str = "", *, blocks: bool = True) -> None:
         """Somebody else changed ``paths`` (the root's: anything). Nothing while `is_quiet`: that is known.
@@ -204,9 +205,7 @@ class Desk:
                 self._leave(info.step)
                 self._recorder.forgive(info.step)
         if opened.records:
-            self._finish(opened, None)
-            with self._recorder.gate:
-                self._take_back(info.step)
+            self._finish(opened, None, take_back=True)
         return info
 
     @contextmanager
@@ -249,13 +248,15 @@ class Desk:
         if step == self._ambient:
             self._ambient = None
 
-    def _finish(self, opened: OpenStep, exit_code: int | None) -> StepInfo | None:
+    def _finish(self, opened: OpenStep, exit_code: int | None, *, take_back: bool = False) -> StepInfo | None:
         ended_at = self._undo_log.clock.now() * 1000
 
         def finish() -> Head:
             head = seal(self._undo_log, opened, state="done", ended_at=ended_at, exit_code=exit_code)
             with self._recorder.gate:
                 self._undo_log.unsealed.discard(opened.id)
+                if take_back:
+                    self._take_back(opened.id)
                 self._undo_log.evict()
                 self._undo_log.restart()
             return head
@@ -271,7 +272,7 @@ class Desk:
         """Finish the steps that could not be, as there was no room. Raises `StorageError` if there is none yet."""
         for step, finish in list(self._late.items()):
             finish()
-            del self._late[step]
+            self._late.pop(step, None)
 
     def _quiet_ambient(self) -> StepId | None:
         if self._ambient is None:

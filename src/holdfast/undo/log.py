@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import struct
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
@@ -20,13 +21,14 @@ from holdfast.undo.directories import Directories
 from holdfast.undo.journal import Journal, read_journal
 from holdfast.undo.preimages import Preimages
 from holdfast.undo.recorder import Recorder
-from holdfast.undo.records import Outside
+from holdfast.undo.records import Alias, Outside
 from holdfast.undo.sealed import Head, Sealed, read_head, read_step, write_step
 from holdfast.undo.version import begin_version, check_version, locked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Generator, Iterable, Iterator
 
+    from holdfast.files.handle import Identity
     from holdfast.model.clock import Clock
     from holdfast.undo.records import AnyRecord, StepId
     from holdfast.undo.safeguard import Guard
@@ -78,6 +80,7 @@ class UndoLog:
         keeper left is not looked at yet.
         """
         self.directory = directory
+        self._root = root_fd
         self.clock = clock
         self.limits = limits or Limits()
         self.sync = sync
@@ -113,6 +116,9 @@ class UndoLog:
             self.journal, self.preimages, clock, guard, seq=seq, max_step_bytes=self.limits.max_step_bytes
         )
 
+        for old, new in self._aliases():
+            self.recorder.aliases.add(old, new)
+
     def close(self) -> None:
         """Give the log up. Open steps stay in the journal: the next keeper rolls them back."""
         self.directories.close()
@@ -130,6 +136,15 @@ class UndoLog:
             self._next_step += 1
         self.beat()
         return self._next_ambient if ambient else self._next_step
+
+    @contextmanager
+    def looking(self) -> Generator[Directories]:
+        """Directories for one thread, beside the gate; closed at the end."""
+        directories = Directories(self._root)
+        try:
+            yield directories
+        finally:
+            directories.close()
 
     def beat(self) -> None:
         """Note that the keeper is alive. To be called a few times a second while a step is open."""
@@ -191,6 +206,13 @@ class UndoLog:
         if evicted:
             _log.warning("the undo log is at its limit: %d of its oldest steps cannot be undone any more", len(evicted))
         return evicted
+
+    def _aliases(self) -> Iterator[tuple[Identity, Identity]]:
+        for head in sorted(self.heads.values(), key=lambda head: head.acted):
+            yield from head.aliases
+        for record in self.found:
+            if isinstance(record, Alias):
+                yield record.old, record.new
 
     def _path(self, step: StepId) -> bytes:
         return os.path.join(self._steps, _name(step))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.undo.carrying import Undone, Unfinished, begin_again, carry_out, in_order
 from holdfast.undo.journal import read_journal
-from holdfast.undo.records import Bare, Begin, Conflicted, End, Failed, Outside, Reverse, Reversed
+from holdfast.undo.records import Alias, Bare, Begin, Conflicted, End, Failed, Outside, Reverse, Reversed
 from holdfast.undo.reversal import Conflict
 from holdfast.undo.strangers import changed, theirs
 from holdfast.undo.traces import reach
@@ -29,6 +29,7 @@ class Part:
     records: list[Mutation] = field(default_factory=list["Mutation"])
     end: End | None = None
     bare: Bare | None = None
+    aliases: list[tuple[Identity, Identity]] = field(default_factory=list[tuple["Identity", "Identity"]])
 
 
 @dataclass
@@ -69,6 +70,8 @@ def tell(records: Iterable[AnyRecord]) -> Story:
                         part.end = record
                     case Failed():
                         part.records = [kept for kept in part.records if kept.seq != record.failed]
+                    case Alias():
+                        part.aliases.append((record.old, record.new))
                     case Bare():
                         part.bare = record
                     case _:
@@ -108,7 +111,7 @@ def _finish(log: UndoLog, note: Reverse, story: Story) -> Undone | None:
         if part is None:
             begin_again(log, one)
         else:
-            log.recorder.resume(part.begin, part.records, reverses=True)
+            log.recorder.resume(part.begin, part.records, reverses=True).aliases += part.aliases
     conflicts = tuple(dict.fromkeys(story.conflicts.get(note.seq, ())))
     return carry_out(log, pending, note, Unfinished(position, conflicts, strangers))
 
@@ -126,4 +129,5 @@ def _changed_meanwhile(log: UndoLog, pending: Sequence[Sealed], position: int | 
         return frozenset()
     reversed_ = in_order(pending)[position:] if position is not None else []
     touched = reach(reversed_).objects
-    return frozenset(object_ for _, object_ in changed(log, pending) if object_ is not None and object_ not in touched)
+    found = (object_ for _, object_ in changed(log, pending) if object_ is not None and object_ not in touched)
+    return frozenset(found)

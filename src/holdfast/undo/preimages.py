@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 
 from holdfast.files.duplicate import duplicate
 from holdfast.files.kernel import RENAME_NOREPLACE, renameat2
+from holdfast.files.metadata import apply_metadata, read_metadata, through
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
+_NEW = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
 _BUCKETS = 256
 
 
@@ -26,6 +28,7 @@ class Preimages:
     def __init__(self, directory: bytes) -> None:
         """Open ``directory``, making it and its 256 parts if they are missing."""
         os.makedirs(directory, 0o700, exist_ok=True)
+        self._prefix = os.fsdecode(os.path.realpath(directory)) + "/"
         self.fd = os.open(directory, _DIRECTORY)
         for bucket in range(_BUCKETS):
             try:
@@ -51,9 +54,7 @@ class Preimages:
         """Copy the content of the open file; whole or not there at all. Returns the bytes that were copied."""
         place = place_of(number)
         temporary = place + b".new"
-        fd = os.open(
-            temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=self.fd
-        )
+        fd = os.open(temporary, _NEW, 0o600, dir_fd=self.fd)
         try:
             copied = duplicate(src_fd, fd)
             os.rename(temporary, place, src_dir_fd=self.fd, dst_dir_fd=self.fd)
@@ -64,13 +65,45 @@ class Preimages:
             os.close(fd)
         return copied
 
+    def break_off(self, number: int) -> int:
+        """Put a copy in the place of a file that is kept itself: whoever has it open does not change the preimage.
+
+        Atomic. Returns the bytes that were copied.
+        """
+        source = self.open(number)
+        try:
+            place = place_of(number)
+            temporary = place + b".new"
+            target = os.open(temporary, _NEW, 0o600, dir_fd=self.fd)
+            try:
+                copied = duplicate(source, target)
+                apply_metadata(target, read_metadata(source))
+            finally:
+                os.close(target)
+            os.rename(temporary, place, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+            return copied
+        finally:
+            os.close(source)
+
+    def number_of(self, fd: int) -> int | None:
+        """The number of the preimage that the descriptor was opened as, or has become since; None if it is none."""
+        path = os.readlink(through(fd))
+        if not path.startswith(self._prefix):
+            return None
+        _, _, name = path.rpartition("/")
+        try:
+            return int(name, 16)
+        except ValueError:
+            return None  # broken off before
+
     def put_back(self, number: int, dir_fd: int, name: bytes) -> None:
         """Rename a preimage to its place in the tree, which must be free."""
         renameat2(self.fd, place_of(number), dir_fd, name, RENAME_NOREPLACE)
 
     def open(self, number: int) -> int:
-        """A descriptor for reading a copied preimage; the caller closes it."""
-        return os.open(place_of(number), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=self.fd)
+        """A descriptor for reading a preimage that is a file; the caller closes it."""
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        return os.open(place_of(number), flags, dir_fd=self.fd)
 
     def look(self, number: int) -> os.stat_result | None:
         """The metadata of a preimage; None if it is not there."""

@@ -19,9 +19,11 @@ from holdfast.files.metadata import Metadata, read_metadata, through
 from holdfast.model.errors import HeldError, StorageError
 from holdfast.model.log import Log
 from holdfast.model.paths import display, under
+from holdfast.undo.aliases import Aliases
 from holdfast.undo.preimages import is_empty
 from holdfast.undo.records import (
     NOT_KEPT,
+    Alias,
     Bare,
     Begin,
     Content,
@@ -90,6 +92,8 @@ class Recorder:
         self._seq = seq
         self._max_step_bytes = max_step_bytes
         self._steps: dict[StepId, OpenStep] = {}
+        self.aliases = Aliases()
+        """Of the whole log."""
         self._denied: set[StepId] = set()
         self._copying: dict[Identity, threading.Event] = {}
         self.gate = threading.RLock()
@@ -264,8 +268,13 @@ class Recorder:
                 copying = self._copying.get(object_)
                 if copying is None:
                     found = os.fstat(fd)
-                    if not stat.S_ISREG(found.st_mode):
+                    if not stat.S_ISREG(found.st_mode) or not found.st_nlink:
                         return
+                    if (number := self._preimages.number_of(fd)) is not None:
+                        # Somebody still knows it by a descriptor. What they write is not in the tree.
+                        opened.copied += self._preimages.break_off(number)
+                        if found.st_nlink == 1:
+                            return
                     if truncates:
                         self._ask(opened, Danger.OVERWRITE, place, found.st_size)
                     if not self._has_room(opened, place, found.st_size):
@@ -315,6 +324,14 @@ class Recorder:
             self._touch(opened, place)
             with self._recorded(opened, Put(self._next(), step, place.path, type_, object_, number)):
                 self._preimages.put_back(number, place.dir_fd, place.name)
+
+    def alias(self, step: StepId, old: Identity, new: Identity) -> None:
+        """``old`` has been brought back as ``new``."""
+        with self.gate:
+            opened = self._steps[step]
+            self._write(Alias(self._next(), step, old, new))
+            opened.aliases.append((old, new))
+            self.aliases.add(old, new)
 
     # The rest ---------------------------------------------------------------------------------------------------
 

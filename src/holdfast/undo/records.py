@@ -253,6 +253,14 @@ class Conflicted(Record, tag=17, frozen=True):
     """True if what belongs there lies in ``aside``, under the number of the record."""
 
 
+class Alias(Record, tag=18, frozen=True):
+    """An object could only be brought back as another one."""
+
+    step: StepId
+    old: Identity
+    new: Identity
+
+
 AnyRecord: TypeAlias = (
     Begin
     | End
@@ -271,6 +279,7 @@ AnyRecord: TypeAlias = (
     | Bare
     | Link
     | Conflicted
+    | Alias
 )
 """Every record of the journal."""
 

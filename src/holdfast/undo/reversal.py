@@ -19,7 +19,7 @@ from holdfast.files.handle import Identity, identity
 from holdfast.files.kernel import RENAME_EXCHANGE, RENAME_NOREPLACE, renameat2
 from holdfast.files.metadata import Metadata, apply_metadata, through
 from holdfast.undo.interceptor import Place
-from holdfast.undo.preimages import is_empty
+from holdfast.undo.preimages import is_empty, place_of
 from holdfast.undo.records import (
     Conflicted,
     Content,
@@ -85,7 +85,8 @@ class Reversal:
         ``known`` are the conflicts of the part that was done before it was cut short.
         """
         self._recorder, self._preimages, self._aside, self._directories = kit
-        self._theirs = theirs
+        self._aliases = self._recorder.aliases
+        self._theirs = self._aliases.all(theirs)
         self._step: StepId = 0
         self._seq = 0
         self.conflicts = list(known)
@@ -165,10 +166,10 @@ class Reversal:
             if not _is_pristine(place, found, type_):
                 self._note(path, "it is not known who made it")
                 return
-        elif identity(place.dir_fd, place.name) != object_:
+        elif (there := identity(place.dir_fd, place.name)) != self._aliases.now(object_):
             self._note(path, _ELSE)
             return
-        elif object_ in self._theirs:
+        elif there in self._theirs:
             self._note(path, _THEIRS)
             return
         if type_ == "d":
@@ -201,18 +202,20 @@ class Reversal:
                 if self._preimages.look(keeping.number) is None:
                     return False  # it was not taken, or given back already
                 place = self._directories.place(path)
-                if keeping.how is How.LINKED and _holds(place, object_):
+                if keeping.how is How.LINKED and self._holds(place, object_):
                     self._preimages.discard(keeping.number)  # the name was never removed
                     return False
-                self._recorder.put(self._step, place, type_, object_, keeping.number)
+                actual = identity(self._preimages.fd, place_of(keeping.number))
+                self._stands_for(object_, actual)  # it may have been broken off
+                self._recorder.put(self._step, place, type_, actual, keeping.number)
                 self._set_mtime(place, metadata)
             case How.COPIED | How.INLINE:
                 place = self._directories.place(path)
                 if _lstat(place) is not None and not self._is_half_made(place, type_):
-                    if not _holds(place, object_):
+                    if not self._holds(place, object_):
                         self._put_aside(path, _ELSE, type_, keeping, metadata)
                     return False
-                self._recreate(place, type_, keeping, metadata)
+                self._recreate(place, type_, object_, keeping, metadata)
         return True
 
     def _is_half_made(self, place: Place, type_: FileType) -> bool:
@@ -229,7 +232,11 @@ class Reversal:
             and _is_pristine(place, found, type_)
         )
 
-    def _recreate(self, place: Place, type_: FileType, keeping: Keeping, metadata: Metadata) -> None:
+    def _stands_for(self, object_: Identity, actual: Identity) -> None:
+        if actual != self._aliases.now(object_):
+            self._recorder.alias(self._step, object_, actual)
+
+    def _recreate(self, place: Place, type_: FileType, object_: Identity, keeping: Keeping, metadata: Metadata) -> None:
         mode = {"f": stat.S_IFREG, "p": stat.S_IFIFO, "s": stat.S_IFSOCK, "c": stat.S_IFCHR, "b": stat.S_IFBLK}
         name, dir_fd = place.name, place.dir_fd
         if _lstat(place) is None:
@@ -246,6 +253,7 @@ class Reversal:
                     )
         fd = os.open(name, _OBJECT, dir_fd=dir_fd)
         try:
+            self._stands_for(object_, identity(fd, b""))
             if type_ == "f":
                 self._fill(fd, keeping)
             apply_metadata(fd, metadata)
@@ -255,8 +263,8 @@ class Reversal:
     def _move_back(self, record: Move) -> None:
         source, target = self._directories.place(record.path), self._directories.place(record.target)
         lost = record.replaced
-        there = _holds(target, record.identity)
-        swapped = lost is not None and _holds(source, lost.identity)
+        there = self._holds(target, record.identity)
+        swapped = lost is not None and self._holds(source, lost.identity)
         if there and swapped:
             self._rename(target, source, RENAME_EXCHANGE, record)
         elif there:
@@ -268,7 +276,7 @@ class Reversal:
                 self._note(record.path, reason)
         elif swapped and record.exchanged:
             self._rename(source, target, RENAME_NOREPLACE, record)
-        elif not _holds(source, record.identity) and record.identity not in self._created:
+        elif not self._holds(source, record.identity) and record.identity not in self._created:
             # (What the step itself had made and removed again is nowhere by now.)
             self._note(record.target, "what was moved here is not here any more")
         if lost is not None and not record.exchanged:
@@ -292,12 +300,12 @@ class Reversal:
             self._note(record.path, _UNPROTECTED)
             return
         place = self._directories.place(record.path)
-        fd, reason = _open_object(place, record.identity)
+        fd, reason = _open_object(place, self._aliases.now(record.identity))
         if fd < 0:
             self._give_up(record, reason)
             return
         try:
-            if record.identity in self._theirs:
+            if self._aliases.now(record.identity) in self._theirs:
                 self._give_up(record, _THEIRS)
                 return
             self._recorder.opening(self._step, place, fd)
@@ -312,7 +320,7 @@ class Reversal:
             place = Place(self._directories.directory(b""), b".", b"")
         else:
             place = self._directories.place(path)
-        fd, reason = _open_object(place, object_)
+        fd, reason = _open_object(place, self._aliases.now(object_))
         if fd < 0:
             self._note(path, reason)
             return
@@ -325,7 +333,7 @@ class Reversal:
 
     def _untouch(self, record: Touch) -> None:
         fd = self._directories.directory(record.path)
-        if identity(fd, b"") != record.identity:
+        if identity(fd, b"") != self._aliases.now(record.identity):
             return
         found = os.fstat(fd)
         if found.st_mtime_ns != record.mtime:
@@ -352,6 +360,14 @@ class Reversal:
                 os.close(source)
         finally:
             os.close(target)
+
+    def _holds(self, place: Place, object_: Identity) -> bool:
+        try:
+            return identity(place.dir_fd, place.name) == self._aliases.now(object_)
+        except OSError as error:
+            if error.errno in _GONE:
+                return False
+            raise
 
     def _put_aside(self, path: bytes, reason: str, type_: FileType, keeping: Keeping, metadata: Metadata) -> None:
         if type_ == "d" and reason == _ELSE:
@@ -392,15 +408,6 @@ def _lstat(place: Place) -> os.stat_result | None:
         return os.stat(place.name, dir_fd=place.dir_fd, follow_symlinks=False)
     except FileNotFoundError:
         return None
-
-
-def _holds(place: Place, object_: Identity) -> bool:
-    try:
-        return identity(place.dir_fd, place.name) == object_
-    except OSError as error:
-        if error.errno in _GONE:
-            return False
-        raise
 
 
 def _is_pristine(place: Place, found: os.stat_result, type_: FileType) -> bool:

@@ -12,6 +12,7 @@ from typing import Literal
 
 import msgspec
 
+from holdfast.files.handle import Identity
 from holdfast.model.errors import FormatError, IntegrityError, StorageError, room_hint
 from holdfast.model.ids import HASH_BYTES, hash_bytes
 from holdfast.model.paths import display
@@ -71,6 +72,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     preimages: tuple[Preimage, ...]
     conflicts: tuple[Trouble, ...] = ()
     """What could not be reversed when it came to its state."""
+    aliases: tuple[tuple[Identity, Identity], ...] = ()
+    """What its reversals, all of them so far, had to make anew: the old identity and the new one."""
     parent: StepId | None = None
     """The explicit step that it is a part of."""
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from holdfast.files.lease import has_writer
 from holdfast.model.ids import Hasher
 from holdfast.undo.records import Content, How, Keeping, Move, Put, Remove, Signature
 from holdfast.undo.sealed import Head, Preimage, Sealed, State, Trouble
@@ -46,7 +47,9 @@ def seal(
     ``conflicts`` are what could not be reversed on the way to ``state``.
     """
     places = whereabouts(step.records)
-    left = tuple((path, signature(log.directories, path, alive_until)) for path in sorted(places))
+    step.copied += _break_off_what_is_written(log.preimages, step.records)
+    with log.looking() as directories:
+        left = tuple((path, signature(directories, path, alive_until)) for path in sorted(places))
     preimages = tuple(_preimages(log.preimages, step.records))
     begin = step.begin
     last = step.records[-1].seq if step.records else begin.seq
@@ -69,6 +72,7 @@ def seal(
         left=left,
         preimages=preimages,
         conflicts=tuple(conflicts),
+        aliases=(*(before.aliases if before else ()), *step.aliases),
         parent=begin.parent,
     )
     log.write(Sealed(head, tuple(step.records)))
@@ -127,6 +131,24 @@ def _preimages(preimages: Preimages, records: Iterable[Mutation]) -> Iterator[Pr
             copied = keeping.how is How.COPIED
             check = _sum_up(preimages, keeping.number) if copied else None
             yield Preimage(keeping.number, found.st_blocks * 512, check)
+
+
+def _break_off_what_is_written(preimages: Preimages, records: Iterable[Mutation]) -> int:
+    """Copy the files in the log that somebody still writes to, and that have no other name; returns the bytes."""
+    copied = 0
+    for keeping, _ in keepings(records):
+        if keeping.how not in (How.MOVED, How.LINKED):
+            continue
+        found = preimages.look(keeping.number)
+        if found is not None and stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
+            fd = preimages.open(keeping.number)
+            try:
+                is_written = has_writer(fd)
+            finally:
+                os.close(fd)
+            if is_written:
+                copied += preimages.break_off(keeping.number)
+    return copied
 
 
 def _sum_up(preimages: Preimages, number: int) -> bytes:

@@ -32,6 +32,8 @@ class OpenStep:
     """Bytes of preimages that are in records."""
     deletes: int = 0
     """Names that were removed of what the step did not itself create."""
+    aliases: list[tuple[Identity, Identity]] = field(default_factory=list[tuple["Identity", "Identity"]])
+    """The old and the new object for each that had to be made anew."""
     held: int = 0
     """The ticket that it waits for; 0 if none."""
     allowed: set[Danger] = field(default_factory=set["Danger"])

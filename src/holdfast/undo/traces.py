@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from holdfast.files.handle import Identity
+    from holdfast.undo.aliases import Aliases
 
 
 def whereabouts(records: Sequence[Mutation]) -> dict[bytes, Identity | None]:
@@ -73,8 +74,8 @@ class Reach(NamedTuple):
         return None
 
 
-def reach(records: Iterable[Mutation]) -> Reach:
-    """What the records depend on."""
+def reach(records: Iterable[Mutation], aliases: Aliases | None = None) -> Reach:
+    """What the records depend on; of objects, what stands for them now if ``aliases`` tell."""
     paths: set[bytes] = set()
     trees: set[bytes] = set()
     objects: set[Identity] = set()
@@ -100,12 +101,7 @@ def reach(records: Iterable[Mutation]) -> Reach:
             objects.add(record.identity)
         if isinstance(record, Move) and record.replaced is not None:
             objects.add(record.replaced.identity)
-    return Reach(frozenset(paths), frozenset(trees), frozenset(objects))
-
-
-def outside(paths: Iterable[bytes]) -> Reach:
-    """The reach of somebody else's change to ``paths``."""
-    return Reach(frozenset(paths), frozenset(), frozenset())
+    return Reach(frozenset(paths), frozenset(trees), aliases.all(objects) if aliases else frozenset(objects))
 
 
 def _above(path: bytes) -> Iterator[bytes]:

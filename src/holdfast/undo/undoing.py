@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from holdfast.files.lease import has_writer
 from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError
 from holdfast.model.paths import display
 from holdfast.undo.carrying import Undone, reverse
 from holdfast.undo.pending import go_on
+from holdfast.undo.records import Content
 from holdfast.undo.sealing import damaged
 from holdfast.undo.strangers import changed
 from holdfast.undo.traces import reach
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
     from holdfast.undo.sealed import Head, Sealed
     from holdfast.undo.traces import Reach
 
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 _SHOWN = 5
 _FORCE = "--force undoes it nevertheless; redo gives their version back"
 
@@ -53,6 +58,7 @@ def _change(log: UndoLog, steps: Sequence[StepId], state: str, *, force: bool) -
             _refuse_overlaps(log, sealed)
             _refuse_barriers(log, sealed)
             _refuse_strangers(log, sealed)
+            _refuse_writers(log, sealed)
         for one in sealed:
             if bad := damaged(log.preimages, one.head, one.records):
                 raise IntegrityError(
@@ -73,7 +79,8 @@ def _refuse_unprotected(sealed: Sequence[Sealed]) -> None:
 
 def _refuse_overlaps(log: UndoLog, sealed: Sequence[Sealed]) -> None:
     chosen = {one.head.id for one in sealed}
-    ours = [(one.head, reach(one.records)) for one in sealed]
+    aliases = log.recorder.aliases
+    ours = [(one.head, reach(one.records, aliases)) for one in sealed]
     for other in _others(log, chosen):
         mine = [(head, its) for head, its in ours if _is_in_the_way(head, other)]
         theirs = other.reach() if mine else None
@@ -100,11 +107,13 @@ def _others(log: UndoLog, chosen: set[StepId]) -> Iterator[_Other]:
             yield _Other(head.id, head.state, head.first, head.last, partial(_reach_of, log, head.id))
     for step in log.recorder.open_steps:
         if step.id not in chosen:
-            yield _Other(step.id, "open", step.begin.seq, float("inf"), partial(reach, step.records))
+            yield _Other(
+                step.id, "open", step.begin.seq, float("inf"), partial(reach, step.records, log.recorder.aliases)
+            )
 
 
 def _reach_of(log: UndoLog, step: StepId) -> Reach:
-    return reach(log.read(step).records)
+    return reach(log.read(step).records, log.recorder.aliases)
 
 
 def _is_in_the_way(head: Head, other: _Other) -> bool:
@@ -138,3 +147,23 @@ def _refuse_strangers(log: UndoLog, sealed: Sequence[Sealed]) -> None:
             hint=_FORCE,
             code="barrier",
         )
+
+
+def _refuse_writers(log: UndoLog, sealed: Sequence[Sealed]) -> None:
+    """What is written through a descriptor that a step opened belongs to it, and would go on after its undo."""
+    written = {record.path for one in sealed for record in one.records if isinstance(record, Content)}
+    for path in sorted(written):
+        try:
+            place = log.directories.place(path)
+            fd = os.open(place.name, _READ, dir_fd=place.dir_fd)
+        except OSError:
+            continue  # it is not there, and that has been judged
+        try:
+            is_written = stat.S_ISREG(os.fstat(fd).st_mode) and has_writer(fd)
+        finally:
+            os.close(fd)
+        if is_written:
+            raise RefusedError(
+                f"a process still has {display(path)} open for writing",
+                hint="end it first; --force undoes what it has written so far",
+            )

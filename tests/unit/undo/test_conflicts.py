@@ -136,9 +136,9 @@ def test_what_was_edited_after_the_kill_survives_a_kill_of_the_recovery(
 def _end_of_life(bench: Bench) -> int:
     """Let the keeper have been killed now: what is changed after the returned time is not its own."""
     beat = bench.directory / "beat"
-    _, *rest = log_module._BEAT.unpack_from(beat.read_bytes())  # pyright: ignore[reportPrivateUsage]
+    _, *rest = log_module._BEAT.unpack_from(beat.read_bytes())
     now = time.time_ns()
-    data = log_module._BEAT.pack(now - recovery._SLACK, *rest)  # pyright: ignore[reportPrivateUsage]
+    data = log_module._BEAT.pack(now - recovery._SLACK, *rest)
     beat.write_bytes(data + crc32(data).to_bytes(4, "little"))
     return now
 

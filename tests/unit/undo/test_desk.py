@@ -1,0 +1,334 @@
+"""The port of undo on a log: steps, groups, barriers, safeguards."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
+import pytest
+
+from holdfast.model.errors import HeldError, NotFoundError, RefusedError
+from holdfast.testing.acting import Actor
+from holdfast.testing.clocks import ManualClock
+from holdfast.undo.desk import Desk
+from holdfast.undo.log import Limits, UndoLog
+from holdfast.undo.records import StepId
+from holdfast.undo.recovery import recover
+from holdfast.undo.safeguards import OFF, Safeguards, Thresholds
+
+from .conftest import Bench
+
+
+class Office:
+    """A desk on the log of a bench, with a clock that stands still."""
+
+    def __init__(self, bench: Bench, log: UndoLog, clock: ManualClock, safeguards: Safeguards) -> None:
+        self.bench = bench
+        self.log = log
+        self.clock = clock
+        self.safeguards = safeguards
+        self.desk = Desk(log, safeguards, intercepts=True)
+
+    def act(self, step: StepId, work: Callable[[Actor], object]) -> None:
+        with Actor(self.log.recorder, os.fsencode(self.bench.tree), step) as actor:
+            work(actor)
+
+    def step(self, work: Callable[[Actor], object]) -> StepId:
+        step = self.desk.open("command", command=(b"work",))
+        self.act(step, work)
+        self.desk.close(step, 0)
+        return step
+
+
+@contextmanager
+def opened(bench: Bench, thresholds: Thresholds = OFF, limits: Limits | None = None) -> Generator[Office]:
+    root = os.open(bench.tree, os.O_RDONLY | os.O_DIRECTORY)
+    clock = ManualClock()
+    safeguards = Safeguards(clock, thresholds)
+    log = UndoLog(os.fsencode(bench.directory), root, clock, safeguards, limits)
+    recover(log)
+    try:
+        yield Office(bench, log, clock, safeguards)
+    finally:
+        log.close()
+        os.close(root)
+
+
+def write(name: bytes, content: bytes = b"content") -> Callable[[Actor], None]:
+    return lambda actor: actor.write(name, content)
+
+
+def test_steps_are_listed_oldest_first_with_what_they_did(bench: Bench) -> None:
+    (bench.tree / "old").write_bytes(b"old")
+    with opened(bench) as office:
+        desk = office.desk
+        first = office.step(write(b"new"))
+        second = office.step(lambda actor: actor.rename(b"old", b"moved"))
+        third = desk.open("api")
+        office.act(third, write(b"new", b"more"))
+        infos = desk.steps()
+        assert [(info.id, info.state) for info in infos] == [(first, "done"), (second, "done"), (third, "open")]
+        assert infos[0].command == (b"work",)
+        assert [(each.path, each.change) for each in desk.changes(first)] == [(b"new", "added")]
+        assert [(each.path, each.change, each.source) for each in desk.changes(second)] == [
+            (b"moved", "renamed", b"old")
+        ]
+        assert [(each.path, each.change) for each in desk.changes(third)] == [(b"new", "modified")]
+        with pytest.raises(NotFoundError):
+            desk.changes(99)
+
+
+def test_what_a_step_did_is_told_also_once_it_is_undone(bench: Bench) -> None:
+    (bench.tree / "old").write_bytes(b"old")
+
+    def work(actor: Actor) -> None:
+        actor.write(b"new", b"new")
+        actor.rename(b"old", b"moved")
+
+    with opened(bench) as office:
+        step = office.step(work)
+        before = office.desk.changes(step)
+        office.desk.undo([step])
+        assert office.desk.changes(step) == before
+        assert office.desk.steps()[0].state == "undone"
+
+
+def test_a_step_that_changed_nothing_leaves_nothing(bench: Bench) -> None:
+    with opened(bench) as office:
+        step = office.desk.open("command", command=(b"ls",))
+        assert office.desk.close(step, 0) is None
+        assert office.desk.steps() == []
+
+
+def test_an_explicit_step_is_rolled_back(bench: Bench) -> None:
+    before = bench.photograph()
+    with opened(bench) as office:
+        step = office.desk.begin("a try")
+        assert office.desk.explicit == step
+        with pytest.raises(RefusedError, match="is open"):
+            office.desk.begin("another")
+        office.act(step, write(b"new"))
+        assert office.desk.rollback(step).steps == (step,)
+        assert office.desk.explicit is None
+        bench.assert_as(before)
+        with pytest.raises(NotFoundError):
+            office.desk.commit(step)
+
+
+def test_an_explicit_step_without_changes_is_committed(bench: Bench) -> None:
+    with opened(bench) as office:
+        info = office.desk.commit(office.desk.begin("nothing"))
+        assert (info.kind, info.command, info.paths) == ("explicit", (b"nothing",), 0)
+
+
+def test_no_group_begins_where_nothing_is_intercepted(bench: Bench) -> None:
+    with opened(bench) as office, pytest.raises(RefusedError, match="nothing is intercepted"):
+        Desk(office.log).begin("")
+
+
+def test_an_ambient_step_ends_after_quiet(bench: Bench) -> None:
+    with opened(bench) as office:
+        desk = office.desk
+        step = desk.ambient()
+        assert step < 0
+        office.act(step, write(b"one"))
+        office.clock.advance(4)
+        office.act(desk.ambient(), write(b"two"))
+        office.clock.advance(4)
+        desk.tick()
+        assert desk.ambient() == step
+        office.clock.advance(1)
+        desk.tick()
+        assert [(info.id, info.state, info.paths) for info in desk.steps()] == [(step, "done", 2)]
+        assert desk.ambient() == step - 1
+
+
+def test_a_barrier_is_not_crossed_and_survives_the_keeper(bench: Bench) -> None:
+    """I8."""
+    with opened(bench) as office:
+        step = office.step(write(b"file"))
+        free = office.step(write(b"free"))
+        office.desk.outside([b"file"], "vim (12)")
+    with opened(bench) as office:
+        (barrier,) = office.desk.barriers()
+        assert (barrier.paths, barrier.who, barrier.blocks, barrier.after) == ((b"file",), "vim (12)", True, free)
+        assert [info.barrier_after for info in office.desk.steps()] == [False, True]
+        with pytest.raises(RefusedError, match=r"vim \(12\) has changed file since") as refused:
+            office.desk.undo([step])
+        assert refused.value.code == "barrier"
+        office.desk.undo([free])
+        office.desk.undo([step], force=True)
+        office.desk.redo([step])
+
+
+def test_a_warning_is_listed_and_does_not_block(bench: Bench) -> None:
+    with opened(bench) as office:
+        step = office.step(write(b"file"))
+        office.desk.outside([b""], blocks=False)
+        assert [barrier.blocks for barrier in office.desk.barriers()] == [False]
+        office.desk.undo([step])
+
+
+def test_edits_without_a_step_between_are_one_barrier(bench: Bench) -> None:
+    with opened(bench) as office:
+        office.step(write(b"file"))
+        for path in (b"one", b"two", b"one"):
+            office.desk.outside([path], "vim (12)")
+        assert [barrier.paths for barrier in office.desk.barriers()] == [(b"one", b"two")]
+        with office.desk.quiet():
+            assert office.desk.is_quiet
+            office.desk.outside([b"ours"])
+        assert not office.desk.is_quiet
+        assert len(office.desk.barriers()) == 1
+
+
+def removals(count: int) -> Callable[[Actor], None]:
+    def work(actor: Actor) -> None:
+        for at in range(count):
+            actor.unlink(b"%d" % at)
+
+    return work
+
+
+@pytest.fixture
+def three(bench: Bench) -> Bench:
+    for name in "012":
+        (bench.tree / name).write_bytes(b"content")
+    return bench
+
+
+def test_a_safeguard_holds_the_removal_that_reaches_it(three: Bench) -> None:
+    """I9."""
+    with opened(three, Thresholds(deletes=3)) as office:
+        desk = office.desk
+        step = desk.open("command", command=(b"rm", b"-rf"))
+        with pytest.raises(HeldError) as held:
+            office.act(step, removals(3))
+        assert os.listdir(three.tree) == ["2"]
+        (ticket,) = desk.held()
+        assert (ticket.id, ticket.danger, ticket.path) == (held.value.ticket, "delete", b"2")
+        assert "rm -rf" in ticket.message
+        with pytest.raises(HeldError):  # the whole step waits, and the others do not
+            office.act(step, write(b"new"))
+        office.step(write(b"other"))
+        desk.answer(ticket.id, allow=True)
+        assert desk.held() == []
+        office.act(step, lambda actor: actor.unlink(b"2"))
+        office.act(step, lambda actor: actor.unlink(b"other"))
+        assert os.listdir(three.tree) == []
+        with pytest.raises(NotFoundError):
+            desk.answer(ticket.id, allow=True)
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_what_is_denied_is_rolled_back_alone(three: Bench, is_late: bool) -> None:
+    """I9: timeout is deny."""
+    before = three.photograph()
+    with opened(three, Thresholds(deletes=3)) as office:
+        desk = office.desk
+        step = desk.open("command")
+        other = desk.open("command")
+        (three.tree / "by-another").mkdir()
+        before = three.photograph()
+        office.act(other, write(b"by-another/file"))
+        with pytest.raises(HeldError) as held:
+            office.act(step, removals(3))
+        if is_late:
+            office.clock.advance(29)
+            desk.tick()
+            assert len(desk.held()) == 1
+            office.clock.advance(1)
+            desk.tick()
+        else:
+            desk.answer(held.value.ticket, allow=False)
+        assert desk.held() == []
+        assert os.listdir(three.tree / "by-another") == ["file"]
+        with pytest.raises(PermissionError):
+            office.act(step, write(b"new"))
+        assert desk.close(step, 1) is None
+        desk.close(other, 0)
+        assert [info.state for info in desk.steps()] == ["undone", "done"]
+        desk.undo([other])
+        three.assert_as(before)
+
+
+def test_what_a_step_made_itself_is_no_loss(bench: Bench) -> None:
+    with opened(bench, Thresholds(deletes=1, overwrite_bytes=1, rename_over=True)) as office:
+
+        def work(actor: Actor) -> None:
+            actor.write(b"a", b"content")
+            actor.write(b"a", b"again")
+            actor.write(b"b", b"content")
+            actor.rename(b"a", b"b")
+            actor.unlink(b"b")
+
+        office.step(work)
+        assert office.desk.held() == []
+
+
+@pytest.mark.parametrize(
+    ("thresholds", "work", "danger"),
+    [
+        (Thresholds(overwrite_bytes=7), write(b"0", b""), "overwrite"),
+        (Thresholds(rename_over=True), lambda actor: actor.rename(b"0", b"1"), "rename_over"),
+        (Thresholds(deletes=1), lambda actor: actor.unlink(b"0"), "delete"),
+    ],
+)
+def test_dangers(three: Bench, thresholds: Thresholds, work: Callable[[Actor], None], danger: str) -> None:
+    before = three.photograph()
+    with opened(three, thresholds) as office:
+        step = office.desk.open("command")
+        with pytest.raises(HeldError):
+            office.act(step, work)
+        three.assert_as(before)
+        assert [ticket.danger for ticket in office.desk.held()] == [danger]
+        office.desk.undo([office.step(write(b"other"))])  # an undo asks nobody
+        office.desk.close(step)
+        assert office.desk.held() == []
+
+
+def test_a_step_over_its_limit_goes_on_unprotected_and_says_what_is_lost(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    large = bench.tree / "large"
+    large.write_bytes(b"x" * 100_000)
+    (bench.tree / "small").write_bytes(b"small")
+
+    def work(actor: Actor) -> None:
+        actor.write(b"large", b"gone")
+        actor.unlink(b"small")
+
+    with opened(bench, limits=Limits(max_step_bytes=50_000)) as office:
+        step = office.step(work)
+        assert "large" in office.desk.steps()[0].unprotected
+        with pytest.raises(RefusedError, match="cannot be undone whole"):
+            office.desk.undo([step])
+        (conflict,) = office.desk.undo([step], force=True).conflicts
+        assert (conflict.path, conflict.kept) == (b"large", None)
+        assert (bench.tree / "small").read_bytes() == b"small"
+        assert office.desk.steps()[0].state == "partly"
+    caplog.clear()
+
+
+def test_the_oldest_steps_are_forgotten_at_the_limit(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    with opened(bench, limits=Limits(max_steps=2)) as office:
+        steps = [office.step(write(b"%d" % at)) for at in range(3)]
+        assert [info.id for info in office.desk.steps()] == steps[1:]
+        assert "cannot be undone any more" in caplog.text
+        assert office.desk.discard() == 2
+        assert office.desk.steps() == []
+    caplog.clear()
+
+
+def test_a_killed_keeper_brings_nobody_into_debt(three: Bench) -> None:
+    before = three.photograph()
+    with opened(three) as office:
+        step = office.desk.begin("cut off")
+        office.act(step, removals(2))
+        office.desk.tick()
+    with opened(three) as office:
+        three.assert_as(before)
+        assert [info.state for info in office.desk.steps()] == ["undone"]
+        office.desk.redo([step])
+        assert os.listdir(three.tree) == ["2"]

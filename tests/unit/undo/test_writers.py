@@ -1,0 +1,75 @@
+"""A file that is kept in the log and that somebody still writes to is broken off by a copy."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from holdfast.files.metadata import through
+from holdfast.model.errors import RefusedError
+from holdfast.testing.acting import Actor
+from holdfast.undo.interceptor import Place
+from holdfast.undo.sealing import seal
+from holdfast.undo.undoing import redo, undo
+
+from .conftest import Bench
+
+
+def test_a_removed_file_with_a_writer_when_the_step_ends(bench: Bench) -> None:
+    path = bench.tree / "file"
+    path.write_bytes(b"before")
+    path.chmod(0o640)
+    os.setxattr(path, "user.a", b"1")
+    with bench.keeper() as log:
+        earlier = bench.step(log, lambda actor: actor.write(b"file", b"earlier"))
+        before = bench.photograph()
+        with open(path, "r+b", buffering=0) as file:
+            step = bench.step(log, lambda actor: actor.unlink(b"file"))
+            file.write(b"WRITTEN")
+        undo(log, [step])
+        bench.assert_as(before)
+        redo(log, [step])
+        assert not path.exists()
+        undo(log, [step])
+        bench.assert_as(before)
+        undo(log, [earlier])  # of an object that is another one by now
+        assert path.read_bytes() == b"before"
+    with bench.keeper() as log:
+        redo(log, [earlier])
+        bench.assert_as(before)
+
+
+def test_a_removed_file_that_is_opened_again_for_writing(bench: Bench) -> None:
+    path = bench.tree / "file"
+    path.write_bytes(b"before")
+    before = bench.photograph()
+    reader = os.open(path, os.O_RDONLY)
+    with bench.keeper() as log:
+        earlier = bench.step(log, lambda actor: actor.unlink(b"file"))
+
+        def write_through(actor: Actor) -> None:
+            log.recorder.opening(actor.step, Place(-1, b"", b""), reader)
+            os.truncate(through(reader), 0)
+
+        bench.step(log, write_through)
+        undo(log, [earlier])
+        bench.assert_as(before)
+    os.close(reader)
+
+
+def test_a_file_that_is_still_open_for_writing_is_not_undone(bench: Bench) -> None:
+    path = bench.tree / "file"
+    path.write_bytes(b"before")
+    with bench.keeper() as log:
+        step = log.new_id()
+        log.recorder.begin(step, "api")
+        with Actor(log.recorder, os.fsencode(bench.tree), step) as actor:
+            fd = actor.open(b"file", os.O_WRONLY)
+            os.write(fd, b"after")
+            seal(log, log.recorder.end(step, 0), state="done", ended_at=0, exit_code=0)
+            with pytest.raises(RefusedError, match="still has file open for writing"):
+                undo(log, [step])
+            os.close(fd)
+        undo(log, [step])
+        assert path.read_bytes() == b"before"
