@@ -1,0 +1,69 @@
+"""What runs inside a box before the command does: it puts itself under the filter, hands the listener out, and becomes
+the command.
+
+It is started by `arguments` where a box is built by another program, or called as `enter` in a child. What it says on
+the channel, a pair of ``SOCK_SEQPACKET``, is one message with the listener (who sends it tells ``SCM_CREDENTIALS``, in
+the pid namespace of whoever receives it); it goes on when one comes back, and ends if the other side does. If the
+command cannot be executed, a second message is the errno in decimal.
+
+Only the standard library is needed here, and of it little: this is on the way of every command.
+"""
+
+from __future__ import annotations
+
+import array
+import os
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+from holdfast.supervisor import bpf, landlock, notify
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+READY = b"ready"
+GO = b"go"
+CANNOT_EXECUTE = 126
+NOT_FOUND = 127
+
+_START = (
+    "import sys; sys.path.insert(0, sys.argv.pop(1)); "
+    "from holdfast.supervisor.shim import main; main(sys.argv[1:])"
+)  # fmt: skip
+
+
+def arguments(channel: int, root: bytes, command: Sequence[bytes]) -> list[bytes]:
+    """What to execute, with the descriptor ``channel``, to `enter`. Neither the environment nor the working directory
+    has a say in what code that is.
+    """
+    above = os.fsencode(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+    python = os.fsencode(sys.executable)
+    return [python, b"-I", b"-S", b"-B", b"-c", _START.encode(), above, b"%d" % channel, root, *command]
+
+
+def main(argv: Sequence[str]) -> NoReturn:
+    """See `arguments`."""
+    channel, root, *command = argv
+    enter(int(channel), os.fsencode(root), [os.fsencode(word) for word in command])
+
+
+def enter(channel: int, root: bytes, command: Sequence[bytes]) -> NoReturn:
+    """Confine this process as the workspace ``root`` asks for, hand out the listener, and become ``command`` with this
+    process's environment. Does not return; ends with 126 or 127 as a shell would if the command cannot be executed.
+    """
+    import socket
+
+    os.set_inheritable(channel, False)
+    talk = socket.socket(fileno=channel)
+    notify.give_up_privileges()
+    landlock.confine(root)
+    listener = notify.install(bpf.program(os.uname().machine))
+    talk.sendmsg([READY], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [listener]))])
+    os.close(listener)
+    if talk.recv(len(GO)) != GO:
+        os._exit(1)
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        talk.send(b"%d" % (error.errno or 0))
+        os._exit(NOT_FOUND if isinstance(error, FileNotFoundError) else CANNOT_EXECUTE)
