@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 from typing import TYPE_CHECKING
@@ -10,19 +11,26 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 
+_PR_SET_CHILD_SUBREAPER = 36
+_PR_GET_CHILD_SUBREAPER = 37
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def become_subreaper(*, wanted: bool = True) -> bool:
+    """Whatever is orphaned below this process becomes its child, or does not any more; returns what was so before."""
+    before = ctypes.c_int()
+    _libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, int(wanted), 0, 0, 0)
+    return bool(before.value)
+
+
 def descendants(of: int, spare: Collection[int] = ()) -> list[int]:
     """The processes below ``of``, parents first, without those in ``spare`` and what is below them."""
     children: dict[int, list[int]] = {}
-    for name in os.listdir(b"/proc"):
-        if name.isdigit():
-            try:
-                with open(b"/proc/%b/stat" % name, "rb", buffering=0) as file:
-                    # The name may hold anything, the last parenthesis ends it (proc(5)).
-                    fields = file.read(4096).rpartition(b") ")[2].split(b" ", 2)
-            except OSError:
-                continue  # it has ended
-            if fields[0] != b"Z":
-                children.setdefault(int(fields[1]), []).append(int(name))
+    for pid, (parent, state) in _processes().items():
+        if state != b"Z":
+            children.setdefault(parent, []).append(pid)
     found: list[int] = []
     waiting = [of]
     while waiting:
@@ -30,6 +38,12 @@ def descendants(of: int, spare: Collection[int] = ()) -> list[int]:
         found += below
         waiting += below
     return found
+
+
+def children() -> set[int]:
+    """The processes whose parent this one is."""
+    own = os.getpid()
+    return {pid for pid, (parent, _) in _processes().items() if parent == own}
 
 
 def end_descendants(spare: Collection[int] = ()) -> None:
@@ -50,3 +64,41 @@ def end_descendants(spare: Collection[int] = ()) -> None:
                 os.waitpid(pid, 0)
             except ChildProcessError:
                 pass
+
+
+def reap_orphans(spare: Collection[int]) -> None:
+    """Wait for children that have ended, without waiting, except for those in ``spare``."""
+    while True:
+        try:
+            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return
+        if found is None:
+            return
+        if found.si_pid in spare:
+            # It hides those that come after it; they are looked for one by one.
+            _reap_each(spare)
+            return
+        os.waitpid(found.si_pid, 0)
+
+
+def _reap_each(spare: Collection[int]) -> None:
+    own = os.getpid()
+    for pid, (parent, state) in _processes().items():
+        if parent == own and state == b"Z" and pid not in spare:
+            os.waitpid(pid, 0)
+
+
+def _processes() -> dict[int, tuple[int, bytes]]:
+    """Every process, with its parent and state."""
+    found: dict[int, tuple[int, bytes]] = {}
+    for name in os.listdir(b"/proc"):
+        if name.isdigit():
+            try:
+                with open(b"/proc/%b/stat" % name, "rb", buffering=0) as file:
+                    # The name may hold anything, the last parenthesis ends it (proc(5)).
+                    state, parent, _ = file.read(4096).rpartition(b") ")[2].split(b" ", 2)
+            except OSError:
+                continue  # it has ended
+            found[int(name)] = int(parent), state
+    return found

@@ -132,6 +132,13 @@ class Processes:
         """Descriptors (pidfds) of the run's processes that are known and live."""
         return [process.pidfd for process in self._processes.values() if process.group.run is run]
 
+    def is_below(self, run: Run, tgid: int) -> bool:
+        """Whether the process is in the run's tree, and not the agent."""
+        known = self._processes.get(tgid)
+        if known is not None:
+            return known.group.run is run and tgid != run.agent
+        return tgid != run.agent and tgid > 1 and self._below(run, tgid) is not None
+
     def _find_thread(self, run: Run, tid: int) -> Process | None:
         try:
             tgid = _tgid(tid)
@@ -165,7 +172,7 @@ class Processes:
         if group is not run.agents and group is not run.ambient:
             for leader in {found.process_group, found.session}:
                 # The agent's own, and those that it was started in, say nothing.
-                if self._is_below(run, leader):
+                if self.is_below(run, leader):
                     run.members.setdefault(leader, group)
         return process
 
@@ -195,12 +202,6 @@ class Processes:
             if at <= 1:
                 return None
         return self._find(run, tgid)
-
-    def _is_below(self, run: Run, leader: int) -> bool:
-        known = self._processes.get(leader)
-        if known is not None:
-            return known.group.run is run and known.group is not run.agents
-        return leader != run.agent and leader > 1 and self._below(run, leader) is not None
 
 
 def _tgid(tid: int) -> int:

@@ -125,8 +125,8 @@ class Remote:
         self._ask("join", run, agent, one_step, list(command), directory, descriptor=listener)
 
     def leave(self) -> None:
-        """The agent has ended, and its step with it. Returns when what its children did is finished as well; those
-        that live on are served until they end.
+        """The agent has ended: returns when all steps of the run are finished. What lives on is served until it ends,
+        and what it changes from now on makes new steps.
         """
         self._ask("leave")
 

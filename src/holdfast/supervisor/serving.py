@@ -18,7 +18,7 @@ from holdfast.supervisor.calls import NOTIFIED, numbers
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from holdfast.supervisor.call import Handler
+    from holdfast.supervisor.call import Handler, Supervision
     from holdfast.supervisor.notify import Listener
     from holdfast.supervisor.processes import Processes, Run
     from holdfast.supervisor.stepping import Steps
@@ -29,8 +29,12 @@ _log = Log(__name__)
 
 
 def table(machine: str, handlers: Mapping[str, Handler]) -> dict[int, tuple[str, Handler]]:
-    """Number → name and handler of every call that reaches the keeper. `KeyError` if one has no handler."""
-    return {number: (name, handlers[name]) for number, name in numbers(machine, NOTIFIED).items()}
+    """Number → name and handler of every call that reaches the keeper. What has no handler fails with ENOSYS."""
+    return {number: (name, handlers.get(name, _refuse)) for number, name in numbers(machine, NOTIFIED).items()}
+
+
+def _refuse(_call: Call, _world: Supervision) -> Reply:
+    return Reply(error=errno.ENOSYS)
 
 
 class Tree:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from holdfast.supervisor.processes import Group, Run
     from holdfast.undo.desk import Desk
-    from holdfast.undo.records import StepId
     from holdfast.undo.recorder import Recorder
+    from holdfast.undo.records import StepId
 
 _log = Log(__name__)
 

@@ -1,0 +1,190 @@
+"""Runs a command under supervision, as if it was run natively.
+
+The launcher starts the parent of the tree (`holdfast.supervisor.parent`), which starts the command and, if there is
+none yet, the workspace's keeper. Signals that somebody sends to the launcher go to the command; what the terminal
+sends, it gets by itself. If the launcher is killed, the tree ends; so it does when the keeper is.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+import holdfast
+from holdfast.model import errors
+from holdfast.model.errors import HoldfastError
+from holdfast.supervisor.descent import become_subreaper, children, end_descendants
+from holdfast.supervisor.messages import LENGTH
+from holdfast.supervisor.parent import Order, Report
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Mapping, Sequence
+
+    from holdfast.supervisor.keeper import Settings
+
+_PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
+_LEFT_TO_THE_COMMAND = (signal.SIGINT, signal.SIGQUIT)
+
+
+def supervise(
+    command: Sequence[bytes],
+    settings: Settings,
+    *,
+    run: str = "",
+    directory: bytes | None = None,
+    environment: Mapping[bytes, bytes] | None = None,
+    one_step: bool = False,
+) -> int:
+    """Run ``command`` until it ends, and return its exit code; if a signal ended it, 128 and its number.
+
+    When it returns, all steps of the run are finished. What the command has left running goes on, supervised. The
+    directory and the environment default to this process's own. Raises `UnsupportedError` where the kernel cannot
+    supervise, `LockedError` if somebody else keeps the undo log, and what opening that raises.
+    """
+    order = Order(
+        command=tuple(command),
+        directory=os.getcwdb() if directory is None else directory,
+        environment=dict(os.environb if environment is None else environment),
+        run=run,
+        one_step=one_step,
+        settings=settings,
+    )
+    mine = children()
+    was_subreaper = become_subreaper()
+    try:
+        ours, its = socket.socketpair()
+        with ours:
+            with its:
+                parent = _start_parent(its)
+            ours.sendall(_framed(order))
+            with _signals(ours):
+                return _follow(ours, parent, mine)
+    finally:
+        become_subreaper(wanted=was_subreaper)
+
+
+def _start_parent(its: socket.socket) -> subprocess.Popen[bytes]:
+    # (-P: what lies in the directory where the command runs is none of our modules.)
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "holdfast.supervisor.parent", str(its.fileno())],
+        pass_fds=[its.fileno()],
+        env=os.environ | {"PYTHONPATH": str(Path(holdfast.__file__).parents[1])},
+        cwd="/",
+    )
+
+
+def _follow(parent_socket: socket.socket, parent: subprocess.Popen[bytes], mine: set[int]) -> int:
+    keeper = 0
+    while (report := _receive(parent_socket)) is not None:
+        match report.kind:
+            case "started":
+                keeper = report.pid
+            case "stopped":
+                _stop_with(report.pid)
+            case "failed":
+                parent.wait()
+                kind = next((kind for kind in _kinds() if kind.code == report.code), HoldfastError)
+                raise kind(report.message, hint=report.hint, code=report.code)
+            case "ended":
+                if report.stays:
+                    parent.returncode = 0  # it looks after what lives on: nobody waits for it
+                else:
+                    parent.wait()
+                code = os.waitstatus_to_exitcode(report.status)
+                return code if code >= 0 else 128 - code
+    parent.wait()
+    end_descendants({keeper, *mine})
+    raise HoldfastError(
+        "the run was ended: its keeper was killed, or what looked after it",
+        hint="the step that was open is rolled back when the undo log is used next; holdfast redo brings it forward",
+        code="keeper_gone",
+    )
+
+
+def _kinds() -> list[type[HoldfastError]]:
+    return [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, HoldfastError)]
+
+
+def _stop_with(command: int) -> None:
+    """Stop as the command has, so that the shell sees it; unless both were stopped, and continued, together."""
+    with open(f"/proc/{command}/stat", "rb") as file:
+        state = file.read().rpartition(b") ")[2][:1]
+    if state == b"T":
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _receive(parent_socket: socket.socket) -> Report | None:
+    head = parent_socket.recv(LENGTH.size, socket.MSG_WAITALL)
+    if len(head) < LENGTH.size:
+        return None
+    body = parent_socket.recv(LENGTH.unpack(head)[0], socket.MSG_WAITALL)
+    return msgspec.msgpack.decode(body, type=Report)
+
+
+@contextmanager
+def _signals(parent_socket: socket.socket) -> Generator[None]:
+    """Pass signals on for the length of the block. Only a process's first thread gets any."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def pass_on(number: int, _: object) -> None:
+        try:
+            parent_socket.send(bytes([number]))
+        except OSError:
+            pass  # nobody is left
+
+    def leave(_number: int, _frame: object) -> None:
+        """The command has got it too, and decides."""
+
+    wanted: dict[signal.Signals, Callable[[int, object], None]] = dict.fromkeys(_PASSED_ON, pass_on)
+    wanted |= dict.fromkeys(_LEFT_TO_THE_COMMAND, leave)
+    before = {number: signal.getsignal(number) for number in wanted}
+    for number, handler in wanted.items():
+        if before[number] is not signal.SIG_IGN:  # nohup
+            signal.signal(number, handler)
+    if os.getsid(0) == os.getpid():
+        before[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _framed(value: object) -> bytes:
+    body = msgspec.msgpack.encode(value)
+    return LENGTH.pack(len(body)) + body
+
+
+def main() -> int:
+    """``python -m holdfast.supervisor.launch --log DIR --root DIR [--one-step] -- COMMAND…``, for trying it out."""
+    import argparse
+
+    from holdfast.supervisor.keeper import Settings
+
+    parser = argparse.ArgumentParser(prog="holdfast.supervisor.launch")
+    parser.add_argument("--log", required=True, type=os.fsencode)
+    parser.add_argument("--root", required=True, type=os.fsencode)
+    parser.add_argument("--one-step", action="store_true")
+    parser.add_argument("command", nargs="+", type=os.fsencode)
+    given = parser.parse_args()
+    settings = Settings(root=os.path.realpath(given.root), log=os.path.realpath(given.log))
+    try:
+        return supervise(given.command, settings, one_step=given.one_step)
+    except HoldfastError as error:
+        sys.stderr.write(f"holdfast: {error.message}\n")
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,329 @@
+"""The parent of a supervised tree: starts the command under the filter, and sees the tree to its end.
+
+Between the launcher and the tree stands this small process, so that no death leaves a tree behind that nobody looks
+after. Whatever is orphaned in the tree becomes its child (it is a subreaper). It ends the tree if the launcher or the
+keeper dies; if it is killed itself, the launcher does (`holdfast.supervisor.launch`). The command stays in the
+launcher's process group: stopping, continuing, interrupting and hanging up concern all of them together, and the shell
+from which they were started does job control as if there was nothing between it and the command.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Literal, NoReturn
+
+import msgspec
+
+from holdfast.model.errors import HoldfastError, LockedError, UnsupportedError
+from holdfast.supervisor.bpf import program
+from holdfast.supervisor.descent import descendants, end_descendants, reap_orphans
+from holdfast.supervisor.keeper import Settings
+from holdfast.supervisor.landlock import confine
+from holdfast.supervisor.messages import LENGTH, decode_answer
+from holdfast.supervisor.notify import give_up_privileges, install
+from holdfast.supervisor.remote import GONE, Remote, connect
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_PATIENCE_SECONDS = 10.0
+"""For somebody who uses the undo log without being a keeper for long."""
+_RETRY_SECONDS = 0.05
+_NOT_FOUND, _NOT_EXECUTABLE = 127, 126
+_OURS_TO_IGNORE = (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGHUP)
+_PYTHONS_OWN = (signal.SIGPIPE, signal.SIGXFSZ)
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """What the launcher asks for."""
+
+    command: tuple[bytes, ...]
+    directory: bytes
+    """Where the command runs."""
+    environment: dict[bytes, bytes]
+    run: str
+    one_step: bool
+    settings: Settings
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What the launcher is told."""
+
+    kind: Literal["started", "stopped", "ended", "failed"]
+    pid: int = 0
+    """With ``started``: the keeper, if it was started for this run; with ``stopped``: the command."""
+    status: int = 0
+    """With ``ended``: as `os.wait` has it."""
+    stays: bool = False
+    """With ``ended``: something of the tree lives on, and this process with it."""
+    message: str = ""
+    """With ``failed``: what went wrong."""
+    code: str = ""
+    hint: str | None = None
+
+
+class _Parent:
+    def __init__(self, launcher: socket.socket, order: Order) -> None:
+        self._launcher = launcher
+        self._order = order
+        self._keeper: subprocess.Popen[bytes] | None = None
+        self._agent = 0
+        self._ignored = [
+            number
+            for number in signal.valid_signals()
+            if number not in _PYTHONS_OWN and signal.getsignal(number) is signal.SIG_IGN
+        ]
+
+    def run(self) -> None:
+        """See the module."""
+        for number in _OURS_TO_IGNORE:
+            signal.signal(number, signal.SIG_IGN)
+        awake, wake = socket.socketpair()
+        for end in (awake, wake):
+            end.setblocking(False)
+        signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, _notice)
+        listener, go = self._fork()
+        remote = self._join(listener)
+        os.close(listener)
+        self._tell(Report(kind="started", pid=self._keeper.pid if self._keeper else 0))
+        go.sendall(b"g")
+        go.close()
+        status = self._look_after(remote, awake)
+        stays = False
+        if status is not None:
+            remote.leave()
+            stays = bool(descendants(os.getpid(), self._spared))
+            self._tell(Report(kind="ended", status=status, stays=stays))
+        if stays:
+            self._stay(remote, awake)
+        else:
+            end_descendants(self._spared)
+
+    @property
+    def _spared(self) -> tuple[int, ...]:
+        return () if self._keeper is None else (self._keeper.pid,)
+
+    def _tell(self, report: Report) -> None:
+        try:
+            self._launcher.sendall(_framed(report))
+        except OSError:
+            pass  # it is gone, which is seen where it matters
+
+    # The command ------------------------------------------------------------------------------------------------
+
+    def _fork(self) -> tuple[int, socket.socket]:
+        """The command's process, before it is one: it waits under the filter, whose listener is returned, for a byte on
+        the socket.
+        """
+        ours, its = socket.socketpair()
+        self._agent = os.fork()
+        if not self._agent:
+            ours.close()
+            self._become_command(its)
+        its.close()
+        message, fds, _, _ = socket.recv_fds(ours, 4096, 1)
+        if not fds:
+            raise UnsupportedError(f"the command cannot be supervised here: {message.decode() or 'it was killed'}")
+        return fds[0], ours
+
+    def _become_command(self, parent: socket.socket) -> NoReturn:
+        order = self._order
+        code = _NOT_EXECUTABLE
+        try:
+            try:
+                os.chdir(order.directory)
+                give_up_privileges()
+                confine(order.settings.root)
+                listener = install(program(os.uname().machine))
+                socket.send_fds(parent, [b"l"], [listener])
+                os.close(listener)
+            except (OSError, KeyError) as error:
+                parent.send(repr(error).encode())
+                os._exit(code)
+            if not parent.recv(1):
+                os._exit(code)
+            for number in signal.valid_signals():
+                if number not in (signal.SIGKILL, signal.SIGSTOP):
+                    signal.signal(number, signal.SIG_IGN if number in self._ignored else signal.SIG_DFL)
+            os.execvpe(order.command[0], order.command, order.environment)  # noqa: S606
+        except OSError as error:
+            if isinstance(error, FileNotFoundError):
+                code = _NOT_FOUND
+            name = os.fsdecode(order.command[0])
+            os.write(2, f"holdfast: cannot run {name}: {error.strerror}\n".encode("utf-8", "replace"))
+        finally:
+            os._exit(code)
+
+    # The keeper -------------------------------------------------------------------------------------------------
+
+    def _join(self, listener: int) -> Remote:
+        """Have the keeper that there is, or a new one, serve the tree."""
+        order = self._order
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while True:
+            try:
+                remote = connect(order.settings.log)
+                starter = None
+                if remote is None:
+                    starter = self._start_keeper()
+                    remote = connect(order.settings.log)
+                if remote is not None:
+                    remote.join(
+                        order.run,
+                        self._agent,
+                        listener,
+                        one_step=order.one_step,
+                        command=order.command,
+                        directory=order.directory,
+                    )
+                    if starter is not None:
+                        starter.close()
+                    return remote
+            except LockedError:
+                # A command has the log for a moment, or a keeper that is about to end, or to begin.
+                if time.monotonic() > deadline:
+                    raise
+            except HoldfastError as error:
+                if error.code != GONE or time.monotonic() > deadline:
+                    raise
+            time.sleep(_RETRY_SECONDS)
+
+    def _start_keeper(self) -> socket.socket:
+        settings = self._order.settings
+        os.makedirs(settings.log, 0o700, exist_ok=True)
+        ours, its = socket.socketpair()
+        notes = os.open(
+            settings.log + b"/keeper.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+        )
+        try:
+            keeper = subprocess.Popen(
+                [sys.executable, "-P", "-m", "holdfast.supervisor.keeper", str(its.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=notes,
+                cwd="/",
+                pass_fds=[its.fileno()],
+                start_new_session=True,
+            )
+        finally:
+            os.close(notes)
+            its.close()
+        self._keeper = keeper
+        ours.sendall(_framed(settings))
+        head = ours.recv(LENGTH.size, socket.MSG_WAITALL)
+        if len(head) < LENGTH.size:
+            raise HoldfastError("the keeper ended before it was ready", hint="the undo log's keeper.log may say why")
+        try:
+            decode_answer("leave", ours.recv(LENGTH.unpack(head)[0], socket.MSG_WAITALL))
+        except HoldfastError:
+            keeper.wait()
+            self._keeper = None
+            raise
+        return ours
+
+    # Until the end ----------------------------------------------------------------------------------------------
+
+    def _look_after(self, remote: Remote, awake: socket.socket) -> int | None:
+        """Wait for the command; returns its status, or None if the launcher or the keeper is gone."""
+        waiting = select.poll()
+        for fd in (self._launcher.fileno(), remote.fileno(), awake.fileno()):
+            waiting.register(fd, select.POLLIN)
+        while True:
+            for fd, _ in waiting.poll():
+                if fd == remote.fileno():
+                    return None
+                if fd == awake.fileno():
+                    awake.recv(4096)
+                    if (status := self._wait()) is not None:
+                        return status
+                else:
+                    numbers = self._launcher.recv(4096)
+                    if not numbers:
+                        return None
+                    for number in numbers:
+                        self._pass_on(number)
+
+    def _wait(self) -> int | None:
+        reap_orphans({self._agent, *self._spared})
+        pid, status = os.waitpid(self._agent, os.WNOHANG | os.WUNTRACED)
+        if not pid:
+            return None
+        if os.WIFSTOPPED(status):
+            self._stopped(os.WSTOPSIG(status))
+            return None
+        return status
+
+    def _stopped(self, number: int) -> None:
+        if os.getsid(0) == os.getppid() and number != signal.SIGSTOP:
+            # The launcher has no shell above it that could continue it; without us, the kernel would not have stopped
+            # the command either.
+            os.kill(self._agent, signal.SIGCONT)
+        else:
+            self._tell(Report(kind="stopped", pid=self._agent))
+
+    def _pass_on(self, number: int) -> None:
+        try:
+            if number == signal.SIGCONT:
+                os.killpg(os.getpgid(self._agent), number)
+            else:
+                os.kill(self._agent, number)
+        except ProcessLookupError:
+            pass
+
+    def _stay(self, remote: Remote, awake: socket.socket) -> None:
+        """Look after what lives on when the command has ended: out of the terminal's way, until it has ended too."""
+        self._launcher.close()
+        os.setsid()
+        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        for fd in range(3):
+            os.dup2(null, fd)
+        waiting = select.poll()
+        for fd in (remote.fileno(), awake.fileno()):
+            waiting.register(fd, select.POLLIN)
+        while descendants(os.getpid(), self._spared):
+            for fd, _ in waiting.poll():
+                if fd == remote.fileno():
+                    end_descendants(self._spared)
+                    return
+                awake.recv(4096)
+                reap_orphans(set(self._spared))
+
+
+def _notice(_number: int, _frame: object) -> None:
+    """The wake-up descriptor says it."""
+
+
+def _framed(value: object) -> bytes:
+    body = msgspec.msgpack.encode(value)
+    return LENGTH.pack(len(body)) + body
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Be the parent of a tree: ``arguments`` name the descriptor of a socket on which the launcher sends an `Order`."""
+    from holdfast.supervisor.descent import become_subreaper
+
+    launcher = socket.socket(fileno=int(arguments[0]))
+    launcher.set_inheritable(False)
+    (length,) = LENGTH.unpack(launcher.recv(LENGTH.size, socket.MSG_WAITALL))
+    order = msgspec.msgpack.decode(launcher.recv(length, socket.MSG_WAITALL), type=Order)
+    become_subreaper()
+    parent = _Parent(launcher, order)
+    try:
+        parent.run()
+    except HoldfastError as error:
+        report = Report(kind="failed", message=error.message, code=error.code, hint=error.hint)
+        launcher.sendall(_framed(report))
+        end_descendants()
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
