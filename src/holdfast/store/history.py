@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.model.errors import NotFoundError, RefusedError
+from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError
 from holdfast.store.checksums import HISTORY, WORKSPACES, changing, set_checksum
 from holdfast.store.records import Cursor, HistoryEvent
 
@@ -45,9 +45,19 @@ def set_cursor(session: Session, tenant: int, workspace: WorkspaceId, new: Curso
 def append_event(session: Session, tenant: int, workspace: WorkspaceId, event: HistoryEvent) -> int:
     """Append to a workspace's history; the number that the event got."""
     row = session.one(
-        """INSERT INTO history (tenant, workspace, at, operation, checkpoint, previous)
-        VALUES (?, ?, ?, ?, ?, ?) RETURNING seq""",
-        (tenant, workspace, event.at, event.operation, event.checkpoint, event.previous),
+        """INSERT INTO history (tenant, workspace, at, operation, checkpoint, previous, ahead, steps, run)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING seq""",
+        (
+            tenant,
+            workspace,
+            event.at,
+            event.operation,
+            event.checkpoint,
+            event.previous,
+            event.ahead,
+            " ".join(map(str, event.steps)),
+            event.run,
+        ),
     )
     assert row is not None
     set_checksum(session, HISTORY, tenant, row[0])
@@ -57,6 +67,14 @@ def append_event(session: Session, tenant: int, workspace: WorkspaceId, event: H
 def events(session: Session, tenant: int, rest: str, *values: object) -> list[HistoryEvent]:
     """The events that ``rest`` (``AND …``) leaves, in its order."""
     rows = session.all(
-        f"SELECT seq, at, operation, checkpoint, previous FROM history WHERE tenant = ? {rest}", (tenant, *values)
+        f"SELECT seq, at, operation, checkpoint, previous, ahead, steps, run FROM history WHERE tenant = ? {rest}",
+        (tenant, *values),
     )
-    return [HistoryEvent(*row) for row in rows]
+    return [HistoryEvent(*row[:6], _steps(row[0], row[6]), row[7]) for row in rows]
+
+
+def _steps(seq: int, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(map(int, text.split()))
+    except (ValueError, AttributeError):
+        raise IntegrityError(f"event {seq} of the history is damaged: its steps cannot be read") from None

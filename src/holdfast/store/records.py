@@ -78,11 +78,21 @@ class HistoryEvent(NamedTuple):
     seq: int
     at: int
     """Microseconds since 1970-01-01 UTC."""
-    operation: Literal["checkpoint", "restore", "undo", "redo", "fork"]
+    operation: Literal["checkpoint", "restore", "undo", "redo", "fork", "run"]
     checkpoint: CheckpointId
     """The state that the tree was in afterwards."""
     previous: int | None
-    """The event whose state this one replaced: what `undo` goes back to. None on undo and redo, which are no states."""
+    """The event whose state this one replaced: what `undo` goes back to. None where there is none, and on events that
+    are no states: runs, and undo and redo that went to a state there was.
+    """
+    ahead: int | None = None
+    """On a state that an undo has made: the event whose state it was undone from, to which `redo` leads."""
+    steps: tuple[int, ...] = ()
+    """The steps of the undo log that were reversed (`undo`) or brought forward (`redo`), or that a run had (`run`, at
+    its end).
+    """
+    run: str = ""
+    """The run that begins or ends here, on events of `run`."""
 
 
 class Cursor(NamedTuple):

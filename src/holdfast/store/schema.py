@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.store.checksums import COVERED, set_checksum
+from holdfast.store.checksums import COVERED, HISTORY, damaged, set_checksum
 
 if TYPE_CHECKING:
     from holdfast.store.database import Session
@@ -188,6 +188,12 @@ CREATE TABLE leases (
 )
 
 
+_HISTORY_2 = HISTORY._replace(columns="seq, tenant, workspace, at, operation, checkpoint, previous")
+"""As version 2 covers it."""
+
+_COVERED_2 = tuple(_HISTORY_2 if covered is HISTORY else covered for covered in COVERED)
+
+
 def _create(session: Session) -> None:
     for statement in _VERSION_1:
         session.run(statement)
@@ -195,7 +201,7 @@ def _create(session: Session) -> None:
 
 def _add_checksums(session: Session) -> None:
     """To version 2. What stands in the rows now is taken for right: there is nothing to tell otherwise."""
-    for covered in COVERED:
+    for covered in _COVERED_2:
         session.run(
             f"ALTER TABLE {covered.table} ADD COLUMN "
             "checksum BLOB                   /* of the row's other columns, as docs/formats/catalog.md says */"
@@ -204,5 +210,20 @@ def _add_checksums(session: Session) -> None:
             set_checksum(session, covered, tenant, key)
 
 
-MIGRATIONS = (_create, _add_checksums)
+def _add_steps(session: Session) -> None:
+    """To version 3. Rows that are damaged stay so."""
+    rows = session.all("SELECT tenant, seq FROM history")
+    wrong = {(tenant, seq) for tenant in {tenant for tenant, _ in rows} for seq in damaged(session, _HISTORY_2, tenant)}
+    for column in (
+        "ahead INTEGER                   /* of a state that an undo made: the event that it was undone from */",
+        "steps TEXT NOT NULL DEFAULT ''  /* steps of the undo log, in decimal, with spaces between them */",
+        "run TEXT NOT NULL DEFAULT ''    /* of operation run: which one begins or ends */",
+    ):
+        session.run(f"ALTER TABLE history ADD COLUMN {column}")
+    for tenant, seq in rows:
+        if (tenant, seq) not in wrong:
+            set_checksum(session, HISTORY, tenant, seq)
+
+
+MIGRATIONS = (_create, _add_checksums, _add_steps)
 """Step n leads from schema version n to n + 1."""

@@ -92,6 +92,12 @@ def _check_cursors(session: Session, tenant: int) -> Iterator[_Found]:
         (tenant,),
     ):
         yield "reference", f"event {seq}", "the event whose state it replaced is not in the history before it"
+    for (seq,) in session.all(
+        """SELECT seq FROM history e WHERE tenant = ? AND ahead IS NOT NULL AND NOT EXISTS (SELECT 1 FROM history p
+            WHERE p.tenant = e.tenant AND p.workspace = e.workspace AND p.seq = e.ahead AND p.seq < e.seq)""",
+        (tenant,),
+    ):
+        yield "reference", f"event {seq}", "the event that it was undone from is not in the history before it"
 
 
 def _check_checksums(session: Session, tenant: int) -> Iterator[_Found]:

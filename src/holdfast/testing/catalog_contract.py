@@ -359,6 +359,9 @@ class CatalogContract:
         newest = self.catalog.events(saver.workspace, limit=1)[0]
         assert after == Cursor(second, newest.seq, newest.seq)
         assert newest == restore._replace(seq=newest.seq) == self.catalog.event(newest.seq)
+        back = HistoryEvent(0, self.time.now(), "undo", first, events[1].seq, ahead=newest.seq, steps=(7, -2), run="r")
+        after = self.catalog.record_event(saver.workspace, back, expected=after, head=first)
+        assert self.catalog.event(after.position or 0) == back._replace(seq=after.position or 0)
         with pytest.raises(NotFoundError):
             self.catalog.event(10_000)
 

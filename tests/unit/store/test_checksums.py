@@ -11,10 +11,12 @@ import pytest
 
 from holdfast.model.entries import NotCaptured
 from holdfast.model.errors import IntegrityError
-from holdfast.model.ids import WorkspaceId
+from holdfast.model.ids import CheckpointId, WorkspaceId
 from holdfast.store.catalog import Catalog
+from holdfast.store.checksums import HISTORY, WORKSPACES, set_checksum
 from holdfast.store.database import SqliteDatabase
 from holdfast.store.local import LocalObjects
+from holdfast.store.records import HistoryEvent
 from holdfast.store.schema import APPLICATION_ID, MIGRATIONS
 from holdfast.store.store import Store
 from holdfast.testing.clocks import ManualClock
@@ -46,8 +48,8 @@ TABLES = (
 )
 
 
-def opened(tmp_path):
-    database = SqliteDatabase(os.fsencode(tmp_path / "catalog.db"), MIGRATIONS, application_id=APPLICATION_ID)
+def opened(tmp_path, migrations=MIGRATIONS):
+    database = SqliteDatabase(os.fsencode(tmp_path / "catalog.db"), migrations, application_id=APPLICATION_ID)
     try:
         return Store(LocalObjects(str(tmp_path / "objects")), Catalog(database, "local", ManualClock()))
     except BaseException:
@@ -181,6 +183,8 @@ def test_a_catalog_of_version_1_is_brought_forward(tmp_path):
         before = store.catalog.checkpoints()
     path = tmp_path / "catalog.db"
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        for column in ("ahead", "steps", "run"):
+            connection.execute(f"ALTER TABLE history DROP COLUMN {column}")
         for table in ("tenants", "checkpoints", "workspaces", "history"):
             connection.execute(f"ALTER TABLE {table} DROP COLUMN checksum")
         connection.execute("PRAGMA user_version = 1")
@@ -196,7 +200,28 @@ def test_a_catalog_of_version_1_is_brought_forward(tmp_path):
         store.catalog.relabel(names[0], "still")
         assert store.verifier().verify(read_data=True).problems == []
     with contextlib.closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+        assert connection.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
+
+
+def test_a_catalog_of_version_2_is_brought_forward_and_damage_stays_damage(tmp_path):
+    path = tmp_path / "catalog.db"
+    opened(tmp_path, MIGRATIONS[:2]).close()
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("INSERT INTO workspaces VALUES (1, 'w', x'61', 1, 1, 1, NULL, 1, NULL, NULL, NULL, NULL)")
+        row = "INSERT INTO history VALUES (?, 1, 'w', 5, 'undo', 'c', NULL, NULL)"
+        connection.executemany(row, [(1,), (2,)])
+    version_2 = SqliteDatabase(os.fsencode(path), MIGRATIONS[:2], application_id=APPLICATION_ID)
+    with version_2.writing() as session:
+        set_checksum(session, WORKSPACES, 1, "w")
+        covered = HISTORY._replace(columns="seq, tenant, workspace, at, operation, checkpoint, previous")
+        set_checksum(session, covered, 1, 1)
+        set_checksum(session, covered, 1, 2)
+        session.run("UPDATE history SET at = 6 WHERE seq = 2")
+    version_2.close()
+    with opened(tmp_path) as store:
+        found = store.verifier().verify(read_data=True).problems
+        assert [(problem.kind, problem.object) for problem in found] == [("damaged", "event 2")]
+        assert store.catalog.event(1) == HistoryEvent(1, 5, "undo", CheckpointId("c"), None)
 
 
 def without_space(rows):
