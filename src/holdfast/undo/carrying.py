@@ -54,8 +54,11 @@ def reverse(
     ids = tuple(one.head.id for one in sealed)
     note = Reverse(log.recorder.next_seq(), ids, forward, log.clock.now() * 1000, theirs is not None)
     log.recorder.note(note)
-    for one in sealed:
-        begin_again(log, one)
+    try:
+        for one in sealed:
+            begin_again(log, one)
+    except StorageError as error:
+        raise _stopped(log, sealed, error) from error
     return carry_out(log, sealed, note, Unfinished(None, (), theirs or frozenset()))
 
 
@@ -84,14 +87,20 @@ def carry_out(
     try:
         return _carry_out(log, sealed, note, unfinished)
     except (OSError, StorageError) as error:
-        for one in sealed:
+        raise _stopped(log, sealed, error) from error
+
+
+def _stopped(log: UndoLog, sealed: Sequence[Sealed], error: OSError | StorageError) -> StorageError:
+    begun = {step.id for step in log.recorder.open_steps}
+    for one in sealed:
+        if one.head.id in begun:
             log.recorder.drop(one.head.id)
-        log.interrupted = True
-        cause = error.message if isinstance(error, StorageError) else str(error)
-        raise StorageError(
-            f"stopped in the middle: {cause}",
-            hint=(isinstance(error, OSError) and room_hint(error)) or "the next undo or redo goes on where it stopped",
-        ) from error
+    log.interrupted = True
+    cause = error.message if isinstance(error, StorageError) else str(error)
+    hint = room_hint(error) if isinstance(error, OSError) else None
+    return StorageError(
+        f"stopped in the middle: {cause}", hint=hint or "the next undo or redo goes on where it stopped"
+    )
 
 
 def _carry_out(log: UndoLog, sealed: Sequence[Sealed], note: Reverse, unfinished: Unfinished) -> Undone:

@@ -14,6 +14,7 @@ from holdfast.model.log import Log
 from holdfast.undo.carrying import Undone, reverse
 from holdfast.undo.changes import changes
 from holdfast.undo.pending import go_on
+from holdfast.undo.records import End
 from holdfast.undo.safeguards import Safeguards
 from holdfast.undo.sealing import seal
 from holdfast.undo.showing import all_steps, report, shown_barriers, shown_step
@@ -105,8 +106,10 @@ class Desk:
             if self._recorder.forgive(step):
                 self._leave(step)
                 return None
-            opened = self._end(step, exit_code)
+            opened = self._end(step)
             if not opened.records:
+                with suppress(StorageError):
+                    self._recorder.note(End(self._recorder.next_seq(), step, exit_code, 0))
                 self._undo_log.restart()
                 return None
         return self._finish(opened, exit_code)
@@ -118,7 +121,8 @@ class Desk:
         """
         with self._recorder.gate:
             if self._recorder.open_steps:
-                self._undo_log.beat()
+                with suppress(StorageError):  # a step only seems to have ended earlier then
+                    self._undo_log.beat()
             expired = self._safeguards.expired()
             quiet = self._quiet_ambient()
         for ticket in expired:
@@ -199,7 +203,7 @@ class Desk:
                 return self._safeguards.allow(ticket)
             info = self._safeguards.deny(ticket)
             # What waits for the gate finds the step closed, and is refused; until `close`.
-            opened = self._end(info.step, None)
+            opened = self._end(info.step)
             self._recorder.deny(info.step)
             if info.step == self._explicit or info.step == self._ambient:
                 self._leave(info.step)
@@ -231,11 +235,11 @@ class Desk:
 
     # The rest ---------------------------------------------------------------------------------------------------
 
-    def _end(self, step: StepId, exit_code: int | None) -> OpenStep:
+    def _end(self, step: StepId) -> OpenStep:
         if not any(opened.id == step for opened in self._recorder.open_steps):
             raise NotFoundError(f"step {step} is not open")
-        self._undo_log.beat()
-        opened = self._recorder.end(step, exit_code)
+        self._recorder.wait_for(step)
+        opened = self._recorder.drop(step)
         self._safeguards.forget(step)
         self._leave(step)
         if opened.records:
@@ -252,6 +256,9 @@ class Desk:
         ended_at = self._undo_log.clock.now() * 1000
 
         def finish() -> Head:
+            with self._recorder.gate:
+                self._undo_log.beat()
+                self._recorder.note(End(self._recorder.next_seq(), opened.id, exit_code, ended_at))
             head = seal(self._undo_log, opened, state="done", ended_at=ended_at, exit_code=exit_code)
             with self._recorder.gate:
                 self._undo_log.unsealed.discard(opened.id)
@@ -285,7 +292,7 @@ class Desk:
         with self._recorder.gate:
             if step != self._explicit:
                 raise NotFoundError(f"step {step} is no explicit step that is open")
-            opened = self._end(step, None)
+            opened = self._end(step)
             self._undo_log.unsealed.add(step)
         self._finish(opened, None)
         self._catch_up()

@@ -34,7 +34,7 @@ class Directories:
     def place(self, path: bytes) -> Place:
         """Where ``path``, which is not the root, is; only its directory need exist. Raises `OSError`."""
         parent, _, name = path.rpartition(b"/")
-        if name in (b"", b".", b".."):
+        if name in (b"", b".", b"..") or b"\0" in path:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), os.fsdecode(path))
         return Place(self.directory(parent), name, path)
 
@@ -42,6 +42,8 @@ class Directories:
         """The descriptor of the directory ``path``, borrowed until the next call. Raises `OSError`."""
         if not path:
             return self._root
+        if b"\0" in path:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), os.fsdecode(path))
         fd = self._open.pop(path, -1)
         if fd < 0:
             fd = self._resolve(path)

@@ -6,6 +6,7 @@ it; it survives a power loss only where ``sync`` is asked for.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import struct
@@ -25,6 +26,7 @@ _NUMBER = struct.Struct("<Q")
 _HEAD_BYTES = len(_MAGIC) + _NUMBER.size
 _MAX_BODY = 16 << 20
 _SEGMENT_BYTES = 64 << 20
+_MAX_SEGMENT = 2 << 30
 _NAME = re.compile(r"journal-([0-9]{8})")
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 
@@ -73,20 +75,25 @@ class Journal:
         number = self._number + 1
         path = self._path(number)
         temporary = path + b".new"
+        data = _MAGIC + _NUMBER.pack(number) + b"".join([_frame(record) for record in records])
+        fd = -1
         try:
             if os.path.lexists(temporary):
                 os.unlink(temporary)
-            self._fd = os.open(temporary, _CREATE, 0o600)
-            self._bytes = 0
-            self._broken = False
-            self._write(_MAGIC + _NUMBER.pack(number) + b"".join([_frame(record) for record in records]))
+            fd = os.open(temporary, _CREATE, 0o600)
+            if os.write(fd, data) != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            if self._sync:
+                os.fdatasync(fd)
             os.rename(temporary, path)
         except OSError as error:
+            if fd >= 0:
+                os.close(fd)  # what was there goes on
             raise _failure(path, error) from error
-        self._number = number
+        self._fd, self._number, self._bytes, self._broken = fd, number, len(data), False
 
     def _write(self, data: bytes) -> None:
-        # After a write that was cut short, or a sync that failed, nothing behind it could be trusted.
+        # After a write that was cut short for good, or a sync that failed, nothing behind it could be trusted.
         if self._broken:
             raise StorageError(
                 "the undo log could not be written before, and is closed for good",
@@ -94,14 +101,15 @@ class Journal:
             )
         try:
             written = os.write(self._fd, data)
+            self._broken = True
             if written != len(data):
                 os.ftruncate(self._fd, self._bytes)
-                raise StorageError("no room left for the undo log", hint="free some space; nothing was changed")
+                self._broken = False
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self._bytes += written
             if self._sync:
-                self._broken = True
                 os.fdatasync(self._fd)
-                self._broken = False
+            self._broken = False
         except OSError as error:
             raise _failure(self._path(self._number), error) from error
 
@@ -121,7 +129,9 @@ def read_journal(directory: bytes) -> Found:
     for number in sorted(segments(directory)):
         path = os.path.join(directory, b"journal-%08d" % number)
         with open(path, "rb") as file:
-            data = file.read()
+            data = file.read(_MAX_SEGMENT + 1)
+        if len(data) > _MAX_SEGMENT:
+            raise FormatError(f"{display(path)} is too long for a journal")
         if data[: len(_MAGIC)] != _MAGIC or data[len(_MAGIC) : _HEAD_BYTES] != _NUMBER.pack(number):
             raise FormatError(f"{display(path)} is not a journal of this version")
         at = _HEAD_BYTES
@@ -165,11 +175,23 @@ def _bodies(data: bytes, at: int) -> Iterator[memoryview]:
 
 
 def _goes_on(data: bytes, start: int) -> bool:
-    """True if a whole record begins anywhere behind ``start``: then what is before it is damaged, and not torn."""
-    return any(next(_bodies(data, at), None) is not None for at in range(start, min(len(data), start + _MAX_SCAN)))
+    """True if a whole record begins anywhere behind ``start``: then what is before it is damaged, and not torn.
+
+    Looks at a bounded part, and at records of the usual length, so that no content makes it take long.
+    """
+    budget = _MAX_SUMMED
+    for at in range(start, min(len(data) - _FRAME.size, start + _MAX_SCAN)):
+        size, check = _FRAME.unpack_from(data, at)
+        if 0 < size <= _MAX_USUAL and at + _FRAME.size + size <= len(data) and budget >= size:
+            budget -= size
+            if _check(size, memoryview(data)[at + _FRAME.size : at + _FRAME.size + size]) == check:
+                return True
+    return False
 
 
 _MAX_SCAN = 1 << 16
+_MAX_USUAL = 1 << 16
+_MAX_SUMMED = 1 << 28
 
 
 def _failure(path: bytes, error: OSError) -> StorageError:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
-from holdfast.model.errors import FormatError, NotFoundError, StorageError, room_hint
+from holdfast.model.errors import FormatError, IntegrityError, NotFoundError, StorageError, room_hint
 from holdfast.model.log import Log
 from holdfast.model.paths import display
 from holdfast.undo.aside import Aside
@@ -90,6 +90,8 @@ class UndoLog:
             begin_version(directory)
             self._steps = os.path.join(directory, b"steps")
             os.makedirs(self._steps, 0o700, exist_ok=True)
+            self.has_damage = False
+            """A finished step could not be read."""
             self.heads = self._read_heads()
             self.found: list[AnyRecord] = read_journal(directory).records
             self.barriers = Barriers(record for record in self.found if isinstance(record, Outside))
@@ -147,9 +149,15 @@ class UndoLog:
             directories.close()
 
     def beat(self) -> None:
-        """Note that the keeper is alive. To be called a few times a second while a step is open."""
+        """Note that the keeper is alive. To be called a few times a second while a step is open.
+
+        Raises `StorageError`.
+        """
         data = _BEAT.pack(self.clock.now() * 1000, self._next_step, self._next_ambient, self.recorder.seq)
-        os.pwrite(self._beat_fd, data + _CHECK.pack(crc32(data)), 0)
+        try:
+            os.pwrite(self._beat_fd, data + _CHECK.pack(crc32(data)), 0)
+        except OSError as error:
+            raise StorageError(f"{display(self.directory)}: {error.strerror}", hint=room_hint(error)) from error
 
     def restart(self) -> None:
         """Begin the journal anew if nothing in it is needed any more, or with what is needed if it has grown long."""
@@ -160,10 +168,17 @@ class UndoLog:
             begun = [*(head.first for head in self.heads.values()), *(step.begin.seq for step in steps)]
             self.barriers.prune(min(begun, default=0))
             if not steps:
-                self.journal.restart(self.barriers.records)
+                self._restart(self.barriers.records)
             elif self.journal.is_long and not any(step.reverses for step in steps):
                 records = [record for step in steps for record in (step.begin, *step.records, *step.note)]
-                self.journal.restart(sorted([*self.barriers.records, *records], key=lambda record: record.seq))
+                self._restart(sorted([*self.barriers.records, *records], key=lambda record: record.seq))
+
+    def _restart(self, records: Iterable[AnyRecord]) -> None:
+        try:
+            self.journal.restart(records)
+        except StorageError as error:
+            # It only grows: what is finished is finished, whatever the journal still says of it.
+            _log.warning("the journal of the undo log cannot be begun anew: %s", error.message)
 
     def outside(self, paths: Iterable[bytes], who: str, *, blocks: bool = True) -> Outside:
         """Record that somebody else changed ``paths``: a barrier, unless it does not block. Raises `StorageError`."""
@@ -226,9 +241,12 @@ class UndoLog:
                 continue
             try:
                 head = read_head(path)
-            except FormatError as error:
+                if _name(head.id) != name:
+                    raise FormatError(f"{display(path)} is another step: {head.id}")
+            except IntegrityError as error:
                 # That one cannot be undone any more; the others can.
                 _log.warning("%s", error)
+                self.has_damage = True
                 continue
             heads[head.id] = head
         return heads

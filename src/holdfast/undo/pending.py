@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from holdfast.model.errors import FormatError
 from holdfast.undo.carrying import Undone, Unfinished, begin_again, carry_out, in_order
 from holdfast.undo.journal import read_journal
 from holdfast.undo.records import Alias, Bare, Begin, Conflicted, End, Failed, Outside, Reverse, Reversed
@@ -64,7 +65,9 @@ def tell(records: Iterable[AnyRecord]) -> Story:
             case Outside():
                 pass
             case _:
-                part = story.parts[within.get(record.step, 0)][record.step]
+                part = story.parts.get(within.get(record.step, 0), {}).get(record.step)
+                if part is None:
+                    raise FormatError(f"the journal speaks of step {record.step} before it begins")
                 match record:
                     case End():
                         part.end = record
@@ -79,15 +82,19 @@ def tell(records: Iterable[AnyRecord]) -> Story:
     return story
 
 
-def go_on(log: UndoLog) -> None:
-    """Finish what an undo or a redo of this keeper could not, as the system had failed. Raises `StorageError`."""
-    if log.interrupted:
-        log.interrupted = False
-        try:
-            finish(log, tell(read_journal(log.directory).records))
-        except BaseException:
-            log.interrupted = True
-            raise
+def go_on(log: UndoLog) -> tuple[Undone, ...]:
+    """Finish what an undo or a redo of this keeper could not, as the system had failed; returns what that was.
+
+    Raises `StorageError`.
+    """
+    if not log.interrupted:
+        return ()
+    log.interrupted = False
+    try:
+        return finish(log, tell(read_journal(log.directory).records))
+    except BaseException:
+        log.interrupted = True
+        raise
 
 
 def finish(log: UndoLog, story: Story) -> tuple[Undone, ...]:

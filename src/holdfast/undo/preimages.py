@@ -6,20 +6,26 @@ same mount as the tree, so that all three are possible; whether each works is fo
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import stat
 from typing import TYPE_CHECKING
 
 from holdfast.files.duplicate import duplicate
 from holdfast.files.kernel import RENAME_NOREPLACE, renameat2
 from holdfast.files.metadata import apply_metadata, read_metadata, through
+from holdfast.model.log import Log
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_log = Log(__name__)
+
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
 _NEW = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
 _BUCKETS = 256
+_NAME = re.compile(r"[0-9a-f]{16}")
 
 
 class Preimages:
@@ -91,10 +97,7 @@ class Preimages:
         if not path.startswith(self._prefix):
             return None
         _, _, name = path.rpartition("/")
-        try:
-            return int(name, 16)
-        except ValueError:
-            return None  # broken off before
+        return int(name, 16) if _NAME.fullmatch(name) else None  # (else broken off before)
 
     def put_back(self, number: int, dir_fd: int, name: bytes) -> None:
         """Rename a preimage to its place in the tree, which must be free."""
@@ -122,7 +125,13 @@ class Preimages:
         if found is None:
             return
         if stat.S_ISDIR(found.st_mode):
-            os.rmdir(place_of(number), dir_fd=self.fd)
+            try:
+                os.rmdir(place_of(number), dir_fd=self.fd)
+            except OSError as error:
+                if error.errno != errno.ENOTEMPTY:
+                    raise
+                # Whoever had it open has made something in it, which is theirs.
+                _log.warning("the directory %s of the undo log is not empty, and stays", place_of(number).decode())
         else:
             os.unlink(place_of(number), dir_fd=self.fd)
 
@@ -134,7 +143,7 @@ class Preimages:
                 for name in os.listdir(fd):
                     if name.endswith(".new"):
                         os.unlink(name, dir_fd=fd)
-                    else:
+                    elif _NAME.fullmatch(name):
                         yield int(name, 16)
             finally:
                 os.close(fd)

@@ -10,7 +10,7 @@ import errno
 import os
 import stat
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.files.handle import Identity, identity
@@ -207,7 +207,13 @@ class Recorder:
                 result = perform()
             made = identity(place.dir_fd, place.name)
             opened.created.add(made)
-            self._append(opened, Made(self._next(), step, make.seq, made))
+            record = Made(self._next(), step, make.seq, made)
+            opened.records.append(record)
+            try:
+                self._journal.append(record)
+            except StorageError as error:
+                # It is there by now. Only if this process is killed nobody will know who made it.
+                _log.warning("%s", error.message)
             return result
 
     def link(self, step: StepId, source_fd: int, place: Place, perform: Callable[[], T]) -> T:
@@ -293,10 +299,10 @@ class Recorder:
         try:
             # A large copy takes its time; nobody else waits for it but who wants to write to the same file.
             copied = self._copy(fd, seq)
-            with self.gate:
+            keeping = Keeping(How.COPIED, seq)
+            with self.gate, self._discarding(keeping):
                 opened.copied += copied
                 metadata = read_metadata(fd)
-                keeping = Keeping(How.COPIED, seq)
                 self._append(opened, Content(self._next(), step, place.path, object_, keeping, metadata))
                 opened.captured.add(object_)
                 opened.described.add(object_)
@@ -357,7 +363,8 @@ class Recorder:
             yield
         except OSError:
             opened.records.pop()
-            self._journal.append(Failed(self._next(), opened.id, record.seq))
+            with suppress(StorageError):  # a reversal sees for itself that it did not happen
+                self._journal.append(Failed(self._next(), opened.id, record.seq))
             raise
 
     def _ask(self, opened: OpenStep, danger: Danger, place: Place, size: int = 0) -> None:
@@ -425,21 +432,19 @@ class Recorder:
             removal = _removal(seq, opened.id, place, found, object_, Keeping(How.MOVED, seq))
             try:
                 with self._recorded(opened, removal):
-                    self._preimages.move_in(place.dir_fd, place.name, seq)
-                    if stat.S_ISDIR(found.st_mode) and not self._preimages.is_empty(seq):
-                        # Somebody was quicker: what they made must not end in the log.
-                        self._preimages.put_back(seq, place.dir_fd, place.name)
-                        raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
+                    if stat.S_ISDIR(found.st_mode):
+                        self._take_directory(place, seq)
+                    else:
+                        self._preimages.move_in(place.dir_fd, place.name, seq)
                 return
             except OSError as error:
                 if error.errno not in _CANNOT_RENAME:
                     raise
             seq = self._next()
         keeping, metadata = self._keep(opened, place, found, seq)
-        with self._recorded(
-            opened, Remove(seq, opened.id, place.path, file_type(found.st_mode), object_, keeping, metadata)
-        ):
-            self._perform_or_discard(perform, keeping)
+        record = Remove(seq, opened.id, place.path, file_type(found.st_mode), object_, keeping, metadata)
+        with self._discarding(keeping), self._recorded(opened, record):
+            perform()
 
     def _move(
         self,
@@ -463,13 +468,17 @@ class Recorder:
             seq, opened.id, source.path, target.path, kind, identity(source.dir_fd, source.name), replaced, exchange
         )
         keeping = NOT_KEPT if replaced is None else replaced.keeping
-        with self._recorded(opened, record):
-            if keeping.how is How.MOVED:
-                # The place that the rename leads to is never empty.
-                renameat2(source.dir_fd, source.name, target.dir_fd, target.name, RENAME_EXCHANGE)
-                self._preimages.move_in(source.dir_fd, source.name, seq)
-            else:
-                self._perform_or_discard(perform, keeping)
+        try:
+            with self._discarding(keeping), self._recorded(opened, record):
+                if keeping.how is How.MOVED:
+                    self._swap_and_take(source, target, seq)
+                else:
+                    perform()
+        except OSError as error:
+            if keeping.how is not How.MOVED or error.errno not in _CANNOT_RENAME:
+                raise
+            self._move(opened, source, target, found, victim, flags, perform, own=False)
+            return
         if kind == "d" or (victim is not None and stat.S_ISDIR(victim.st_mode)):
             opened.touched = {
                 path for path in opened.touched if not (under(path, source.path) or under(path, target.path))
@@ -489,11 +498,29 @@ class Recorder:
             keeping, metadata = self._keep(opened, target, victim, seq)
         return Replaced(kind, object_, keeping, metadata)
 
-    def _perform_or_discard(self, perform: Callable[[], None], keeping: Keeping) -> None:
+    def _swap_and_take(self, source: Place, target: Place, seq: int) -> None:
+        """Rename over a directory that goes into the log; the place that the rename leads to is never empty."""
+        renameat2(source.dir_fd, source.name, target.dir_fd, target.name, RENAME_EXCHANGE)
         try:
-            perform()
+            self._take_directory(source, seq)
         except OSError:
-            if keeping.number:
+            renameat2(source.dir_fd, source.name, target.dir_fd, target.name, RENAME_EXCHANGE)
+            raise
+
+    def _take_directory(self, place: Place, seq: int) -> None:
+        self._preimages.move_in(place.dir_fd, place.name, seq)
+        if not self._preimages.is_empty(seq):
+            # Somebody was quicker: what they made must not end in the log.
+            self._preimages.put_back(seq, place.dir_fd, place.name)
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
+
+    @contextmanager
+    def _discarding(self, keeping: Keeping) -> Generator[None]:
+        """If what is done inside fails, what was kept for it is not needed."""
+        try:
+            yield
+        except OSError:
+            if keeping.how in (How.LINKED, How.COPIED):
                 self._preimages.discard(keeping.number)
             raise
 

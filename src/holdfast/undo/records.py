@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import stat
 from enum import IntEnum
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
@@ -12,7 +12,10 @@ from holdfast.files.handle import Identity
 from holdfast.files.metadata import Metadata
 from holdfast.model.errors import FormatError
 
-StepId: TypeAlias = int
+Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+"""A sequence number."""
+
+StepId: TypeAlias = Annotated[int, msgspec.Meta(ge=-(1 << 62), le=1 << 62)]
 """Positive for commands, calls and explicit steps; negative for ambient ones, numbered downwards."""
 
 StepKind = Literal["command", "api", "ambient", "explicit"]
@@ -54,7 +57,7 @@ class Keeping(msgspec.Struct, array_like=True, frozen=True):
     """Where a preimage is."""
 
     how: How
-    number: int = 0
+    number: Number = 0
     """Of the preimage; 0 if there is none of its own."""
     content: bytes = b""
     """For `How.INLINE`."""
@@ -76,7 +79,7 @@ class Signature(msgspec.Struct, array_like=True, frozen=True):
 class Record(msgspec.Struct, array_like=True, frozen=True, tag_field="record", tag=0):
     """What all records have."""
 
-    seq: int
+    seq: Number
 
 
 class Begin(Record, tag=1, frozen=True):
@@ -185,7 +188,7 @@ class Put(Record, tag=10, frozen=True):
     path: bytes
     type: FileType
     identity: Identity
-    number: int
+    number: Number
 
 
 class Failed(Record, tag=11, frozen=True):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.undo.carrying import Undone, reverse
 from holdfast.undo.pending import Part, finish, tell
+from holdfast.undo.records import Outside
 from holdfast.undo.sealing import seal
 from holdfast.undo.strangers import theirs
 
@@ -40,13 +41,18 @@ def recover(log: UndoLog) -> Recovered:
     opened: list[Sealed] = []
     for part in story.parts.get(0, {}).values():
         step = part.begin.step
+        if not part.records:
+            continue  # it had changed nothing
         if step not in log.heads:
             _seal_as_found(log, part)
         if part.end is None and step not in reversed_:
             opened.append(log.read(step))
     rolled_back = reverse(log, opened, theirs=theirs(log, opened)) if opened else None
+    was_cut_off = any(not isinstance(record, Outside) for record in log.found)
     log.found = []
     log.restart()
+    if was_cut_off and not log.has_damage:
+        _collect(log)
     return Recovered(rolled_back, finished)
 
 
@@ -57,3 +63,11 @@ def _seal_as_found(log: UndoLog, part: Part) -> None:
     # (Without a note of its end: that is what tells the next recovery that it has to be rolled back.)
     closed = log.recorder.drop(part.begin.step)
     seal(log, closed, state="done", ended_at=at, exit_code=code, alive_until=log.last_beat.at + _SLACK)
+
+
+def _collect(log: UndoLog) -> None:
+    """Remove what was about to be kept when the keeper was killed, and belongs to no step."""
+    known = {preimage.number for head in log.heads.values() for preimage in head.preimages}
+    for number in list(log.preimages.numbers()):
+        if number not in known:
+            log.preimages.discard(number)

@@ -126,10 +126,13 @@ def read_step(path: bytes) -> Sealed:
     (size,) = _LENGTH.unpack_from(data, at)
     if size > _MAX_RECORDS:
         raise FormatError(f"{display(path)}: its records would take {size} bytes")
+    packed = memoryview(data)[at + _LENGTH.size :]
     try:
-        raw = zstandard.ZstdDecompressor().decompress(data[at + _LENGTH.size :], max_output_size=size)
+        if zstandard.get_frame_parameters(packed).content_size != size:
+            raise FormatError(f"{display(path)}: its records are not {size} bytes long")
+        raw = zstandard.ZstdDecompressor().decompress(packed, max_output_size=size)
         return Sealed(head, _records_decoder.decode(raw))
-    except (zstandard.ZstdError, msgspec.MsgspecError, RecursionError) as error:
+    except (zstandard.ZstdError, msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise FormatError(f"{display(path)}: its records cannot be read: {error}") from error
 
 
@@ -151,5 +154,5 @@ def _decode_head(path: bytes, data: bytes) -> tuple[Head, int]:
         if end + _LENGTH.size > len(data):
             raise FormatError(f"{display(path)}: its head is longer than the file")
         return _head_decoder.decode(memoryview(data)[at:end]), end
-    except (struct.error, msgspec.MsgspecError, RecursionError) as error:
+    except (struct.error, msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise FormatError(f"{display(path)}: its head cannot be read: {error}") from error

@@ -47,7 +47,9 @@ def redo(log: UndoLog, steps: Iterable[StepId], *, force: bool = False) -> Undon
 
 def _change(log: UndoLog, steps: Sequence[StepId], state: str, *, force: bool) -> Undone:
     with log.recorder.gate:
-        go_on(log)
+        for finished in go_on(log):
+            if set(finished.steps) == set(steps) and all(log.heads[step].state != state for step in steps):
+                return finished  # what was asked for again
         sealed = [log.read(step) for step in steps]
         for one in sealed:
             if one.head.state != state:
