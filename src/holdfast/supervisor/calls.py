@@ -86,6 +86,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
             "removexattr": 197,
             "lremovexattr": 198,
             "fremovexattr": 199,
+            "exit_group": 231,
             "utimes": 235,
             "openat": 257,
             "mkdirat": 258,
@@ -133,6 +134,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
             "quotactl": 60,
             "utimensat": 88,
             "acct": 89,
+            "exit_group": 94,
             "bind": 200,
             "swapon": 224,
             "open_by_handle_at": 265,
@@ -200,10 +202,12 @@ NOTIFIED: Final = frozenset(
         "setxattr", "lsetxattr", "fsetxattr", "setxattrat",
         "removexattr", "lremovexattr", "fremovexattr", "removexattrat",
         "file_setattr", "ioctl",
+        "exit_group",
     }
 )  # fmt: skip
 """Calls that reach the keeper, where the machine has them. Every write, mapping and ``ftruncate`` on a descriptor that
-is open for writing passes by: what it can change was captured when it was opened.
+is open for writing passes by: what it can change was captured when it was opened. ``exit_group`` changes nothing, but
+what a process leaves behind has no parent any more that would tell which step it is part of.
 """
 
 

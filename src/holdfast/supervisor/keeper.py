@@ -89,6 +89,8 @@ class Keeper:
         self._pauses: dict[Client, ExitStack] = {}
         self._calls_ready = select.poll()
         self._calls_ready.register(self._epoll.fileno(), select.POLLIN)
+        self._asked = 0
+        """Requests that are not answered yet."""
         self._over = False
         self._begun = False
         self._control = Control(settings.log, self._epoll, self._perform, self._left, self._is_inside)
@@ -169,7 +171,7 @@ class Keeper:
         self._end_if_alone()
 
     def _end_if_alone(self) -> None:
-        if self._begun and not self._trees and not self._runs:
+        if self._begun and not (self._trees or self._runs or self._asked):
             self._over = True
 
     def _retry(self) -> None:
@@ -230,8 +232,15 @@ class Keeper:
             except Exception as error:  # noqa: BLE001 - one request fails, and not everything that runs
                 _log.warning("a request failed by a mistake of Holdfast's own: %r", error)
                 frame = encode_error(HoldfastError(f"the keeper failed: {error!r}"))
-            self._post(lambda: (then(), client.send(frame)))
+            self._post(lambda: deliver(frame))
 
+        def deliver(frame: bytes) -> None:
+            self._asked -= 1
+            then()
+            client.send(frame)
+            self._end_if_alone()
+
+        self._asked += 1
         self._work.put(job)
         return LATER
 
@@ -333,7 +342,11 @@ def main(fd: int) -> int:
     except OSError as error:
         starter.sendall(encode_error(HoldfastError(f"the keeper cannot start: {error}")))
         return 1
-    signal.signal(signal.SIGTERM, lambda *_: keeper.stop())
+
+    def stop(_number: int, _frame: object) -> None:
+        keeper.stop()
+
+    signal.signal(signal.SIGTERM, stop)
     starter.sendall(encode_result(None))
     _watch(starter, keeper)
     keeper.serve()

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,10 +25,12 @@ from holdfast.model.errors import HoldfastError
 from holdfast.supervisor.descent import become_subreaper, children, end_descendants
 from holdfast.supervisor.messages import LENGTH
 from holdfast.supervisor.parent import Order, Report
+from holdfast.supervisor.shim import arguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
 
+    from holdfast.supervisor.box import Box
     from holdfast.supervisor.keeper import Settings
 
 _PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
@@ -43,12 +45,14 @@ def supervise(
     directory: bytes | None = None,
     environment: Mapping[bytes, bytes] | None = None,
     one_step: bool = False,
+    box: Box | None = None,
 ) -> int:
     """Run ``command`` until it ends, and return its exit code; if a signal ended it, 128 and its number.
 
     When it returns, all steps of the run are finished. What the command has left running goes on, supervised. The
-    directory and the environment default to this process's own. Raises `UnsupportedError` where the kernel cannot
-    supervise, `LockedError` if somebody else keeps the undo log, and what opening that raises.
+    directory and the environment default to this process's own; without a ``box`` it runs as any child does. Raises
+    `UnsupportedError` where the kernel cannot supervise, `LockedError` if somebody else keeps the undo log, and what
+    opening that raises.
     """
     order = Order(
         command=tuple(command),
@@ -61,10 +65,14 @@ def supervise(
     mine = children()
     was_subreaper = become_subreaper()
     try:
-        ours, its = socket.socketpair()
-        with ours:
-            with its:
-                parent = _start_parent(its)
+        with ExitStack() as context:
+            ours, its = (context.enter_context(end) for end in socket.socketpair())
+            passed = [its.fileno()]
+            if box is not None:
+                order = _boxed(order, box, context)
+                passed += [order.channel, order.shim, *order.descriptors]
+            parent = _start_parent(its.fileno(), passed)
+            its.close()
             ours.sendall(_framed(order))
             with _signals(ours):
                 return _follow(ours, parent, mine)
@@ -72,11 +80,28 @@ def supervise(
         become_subreaper(wanted=was_subreaper)
 
 
-def _start_parent(its: socket.socket) -> subprocess.Popen[bytes]:
+def _boxed(order: Order, box: Box, context: ExitStack) -> Order:
+    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    channel, shim = (context.enter_context(end).fileno() for end in ends)
+    command = arguments(shim, order.settings.root, order.command)
+    prepared = context.enter_context(
+        box.prepare(command, directory=order.directory, environment=order.environment, keep=[shim])
+    )
+    return msgspec.structs.replace(
+        order,
+        environment=dict(prepared.environment),
+        box=tuple(prepared.arguments),
+        descriptors=tuple(prepared.descriptors),
+        channel=channel,
+        shim=shim,
+    )
+
+
+def _start_parent(fd: int, passed: Sequence[int]) -> subprocess.Popen[bytes]:
     # (-P: what lies in the directory where the command runs is none of our modules.)
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "holdfast.supervisor.parent", str(its.fileno())],
-        pass_fds=[its.fileno()],
+        [sys.executable, "-P", "-m", "holdfast.supervisor.parent", str(fd)],
+        pass_fds=passed,
         env=os.environ | {"PYTHONPATH": str(Path(holdfast.__file__).parents[1])},
         cwd="/",
     )

@@ -13,6 +13,7 @@ import os
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -21,13 +22,11 @@ from typing import TYPE_CHECKING, Literal, NoReturn
 import msgspec
 
 from holdfast.model.errors import HoldfastError, LockedError, UnsupportedError
-from holdfast.supervisor.bpf import program
 from holdfast.supervisor.descent import descendants, end_descendants, reap_orphans
 from holdfast.supervisor.keeper import Settings
-from holdfast.supervisor.landlock import confine
 from holdfast.supervisor.messages import LENGTH, decode_answer
-from holdfast.supervisor.notify import give_up_privileges, install
 from holdfast.supervisor.remote import GONE, Remote, connect
+from holdfast.supervisor.shim import CANNOT_EXECUTE, GO, enter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 _PATIENCE_SECONDS = 10.0
 """For somebody who uses the undo log without being a keeper for long."""
 _RETRY_SECONDS = 0.05
-_NOT_FOUND, _NOT_EXECUTABLE = 127, 126
+_CREDENTIALS = struct.Struct("3i")
 _OURS_TO_IGNORE = (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGHUP)
 _PYTHONS_OWN = (signal.SIGPIPE, signal.SIGXFSZ)
 
@@ -50,6 +49,14 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     run: str
     one_step: bool
     settings: Settings
+    box: tuple[bytes, ...] = ()
+    """If the command runs in a box: what to execute for that. It starts the shim inside, with the environment above."""
+    descriptors: tuple[int, ...] = ()
+    """The box's own, which it inherits."""
+    channel: int = -1
+    """The shim's end of ours, if there is a box; inherited as well."""
+    shim: int = -1
+    """The other end of the channel."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +80,7 @@ class _Parent:
         self._launcher = launcher
         self._order = order
         self._keeper: subprocess.Popen[bytes] | None = None
-        self._agent = 0
+        self._child = 0
         self._ignored = [
             number
             for number in signal.valid_signals()
@@ -89,15 +96,15 @@ class _Parent:
             end.setblocking(False)
         signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, _notice)
-        listener, go = self._fork()
-        remote = self._join(listener)
+        listener, agent = self._start()
+        remote = self._join(listener, agent)
         os.close(listener)
         self._tell(Report(kind="started", pid=self._keeper.pid if self._keeper else 0))
-        go.sendall(b"g")
-        go.close()
+        self._channel.send(GO)
         status = self._look_after(remote, awake)
         stays = False
         if status is not None:
+            self._say_what_failed()
             remote.leave()
             stays = bool(descendants(os.getpid(), self._spared))
             self._tell(Report(kind="ended", status=status, stays=stays))
@@ -118,52 +125,60 @@ class _Parent:
 
     # The command ------------------------------------------------------------------------------------------------
 
-    def _fork(self) -> tuple[int, socket.socket]:
-        """The command's process, before it is one: it waits under the filter, whose listener is returned, for a byte on
-        the socket.
-        """
-        ours, its = socket.socketpair()
-        self._agent = os.fork()
-        if not self._agent:
-            ours.close()
-            self._become_command(its)
-        its.close()
-        message, fds, _, _ = socket.recv_fds(ours, 4096, 1)
-        if not fds:
-            raise UnsupportedError(f"the command cannot be supervised here: {message.decode() or 'it was killed'}")
-        return fds[0], ours
-
-    def _become_command(self, parent: socket.socket) -> NoReturn:
+    def _start(self) -> tuple[int, int]:
+        """Start what becomes the command: it waits under the filter for `_go_on`. The listener, and its number."""
         order = self._order
-        code = _NOT_EXECUTABLE
+        if order.box:
+            shim, self._channel = order.shim, socket.socket(fileno=order.channel)
+        else:
+            self._channel, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            shim = its.detach()
+        self._channel.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        self._child = os.fork()
+        if not self._child:
+            self._channel.close()
+            self._become_command(shim)
+        os.close(shim)
+        message, found, _, _ = self._channel.recvmsg(4096, socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(4))
+        ancillary = {kind: data for _, kind, data in found}
+        if socket.SCM_RIGHTS not in ancillary:
+            raise UnsupportedError(f"the command cannot be supervised here: {message.decode() or 'its box has ended'}")
+        agent, _, _ = _CREDENTIALS.unpack(ancillary[socket.SCM_CREDENTIALS])
+        return int.from_bytes(ancillary[socket.SCM_RIGHTS], sys.byteorder), agent
+
+    def _become_command(self, channel: int) -> NoReturn:
+        order = self._order
         try:
-            try:
-                os.chdir(order.directory)
-                give_up_privileges()
-                confine(order.settings.root)
-                listener = install(program(os.uname().machine))
-                socket.send_fds(parent, [b"l"], [listener])
-                os.close(listener)
-            except (OSError, KeyError) as error:
-                parent.send(repr(error).encode())
-                os._exit(code)
-            if not parent.recv(1):
-                os._exit(code)
             for number in signal.valid_signals():
                 if number not in (signal.SIGKILL, signal.SIGSTOP):
                     signal.signal(number, signal.SIG_IGN if number in self._ignored else signal.SIG_DFL)
-            os.execvpe(order.command[0], order.command, order.environment)  # noqa: S606
-        except OSError as error:
-            if isinstance(error, FileNotFoundError):
-                code = _NOT_FOUND
-            name = os.fsdecode(order.command[0])
-            os.write(2, f"holdfast: cannot run {name}: {error.strerror}\n".encode("utf-8", "replace"))
+            if order.box:
+                for fd in (channel, *order.descriptors):
+                    os.set_inheritable(fd, True)
+                os.execve(order.box[0], order.box, order.environment)  # noqa: S606
+            os.chdir(order.directory)
+            os.environb.clear()
+            os.environb.update(order.environment)
+            enter(channel, order.settings.root, order.command)
+        except Exception as error:  # noqa: BLE001 - nothing above may go on in this process
+            os.write(channel, str(error).encode("utf-8", "replace")[:1000])
         finally:
-            os._exit(code)
+            os._exit(CANNOT_EXECUTE)
+
+    def _say_what_failed(self) -> None:
+        """The shim's last word, if the command could not be executed."""
+        try:
+            said = self._channel.recv(16, socket.MSG_DONTWAIT)
+        except OSError:
+            return
+        if said.isdigit():
+            name = os.fsdecode(self._order.command[0])
+            text = f"holdfast: cannot run {name}: {os.strerror(int(said))}\n"
+            os.write(2, text.encode("utf-8", "surrogateescape"))
 
     # The keeper -------------------------------------------------------------------------------------------------
 
-    def _join(self, listener: int) -> Remote:
+    def _join(self, listener: int, agent: int) -> Remote:
         """Have the keeper that there is, or a new one, serve the tree."""
         order = self._order
         deadline = time.monotonic() + _PATIENCE_SECONDS
@@ -177,7 +192,7 @@ class _Parent:
                 if remote is not None:
                     remote.join(
                         order.run,
-                        self._agent,
+                        agent,
                         listener,
                         one_step=order.one_step,
                         command=order.command,
@@ -251,8 +266,8 @@ class _Parent:
                         self._pass_on(number)
 
     def _wait(self) -> int | None:
-        reap_orphans({self._agent, *self._spared})
-        pid, status = os.waitpid(self._agent, os.WNOHANG | os.WUNTRACED)
+        reap_orphans({self._child, *self._spared})
+        pid, status = os.waitpid(self._child, os.WNOHANG | os.WUNTRACED)
         if not pid:
             return None
         if os.WIFSTOPPED(status):
@@ -264,16 +279,16 @@ class _Parent:
         if os.getsid(0) == os.getppid() and number != signal.SIGSTOP:
             # The launcher has no shell above it that could continue it; without us, the kernel would not have stopped
             # the command either.
-            os.kill(self._agent, signal.SIGCONT)
+            os.kill(self._child, signal.SIGCONT)
         else:
-            self._tell(Report(kind="stopped", pid=self._agent))
+            self._tell(Report(kind="stopped", pid=self._child))
 
     def _pass_on(self, number: int) -> None:
         try:
             if number == signal.SIGCONT:
-                os.killpg(os.getpgid(self._agent), number)
+                os.killpg(os.getpgid(self._child), number)
             else:
-                os.kill(self._agent, number)
+                os.kill(self._child, number)
         except ProcessLookupError:
             pass
 

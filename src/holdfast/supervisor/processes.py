@@ -3,8 +3,8 @@
 Everything below one direct child of the agent is one group, however many processes that is; what the agent does by
 itself is another. A process is sorted when it is first seen to change something, with all its ancestors, and stays
 where it was sorted when these are gone. A `pidfd` of each tells when it ends, so that a number that is used again is
-another process. One that was orphaned before anybody saw it belongs to the group whose process group or session it
-is in; else to none: the run's ambient group.
+another process. One whose parent ends is sorted before that (`Processes.leaving`), unless a signal ended the parent:
+then it belongs to the group whose process group or session it is in; else to none, the run's ambient group.
 """
 
 from __future__ import annotations
@@ -119,6 +119,15 @@ class Processes:
         for number in [number for number, owner in members.items() if owner is group]:
             del members[number]
         return group
+
+    def leaving(self, run: Run, tid: int) -> None:
+        """The thread's process is about to end: sort those whose parent it is, as long as it is."""
+        try:
+            for thread in os.listdir(b"/proc/%d/task" % tid):
+                for child in _read(b"/proc/%d/task/%b/children" % (tid, thread)).split():
+                    self._find(run, int(child))
+        except OSError:
+            pass  # it was killed, or the kernel was built without this list
 
     def forget_threads(self) -> None:
         """To be called a few times a second: unlike a process's, the number of a thread that ended is not watched,

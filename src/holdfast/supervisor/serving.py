@@ -33,6 +33,7 @@ def table(machine: str, handlers: Mapping[str, Handler]) -> dict[int, tuple[str,
     return {number: (name, handlers.get(name, _refuse)) for number, name in numbers(machine, NOTIFIED).items()}
 
 
+_END = "exit_group"
 def _refuse(_call: Call, _world: Supervision) -> Reply:
     return Reply(error=errno.ENOSYS)
 
@@ -94,7 +95,11 @@ class Tree:
         if found is not None:
             id_, tid, _, number, _, _, *arguments = found
             name, _ = self._calls[number]
-            self._handle(Call(id_, tid, name, tuple(arguments)), number)  # type: ignore[arg-type]
+            if name == _END:
+                self._processes.leaving(self.run, tid)
+                self.listener.go_on(id_)
+            else:
+                self._handle(Call(id_, tid, name, tuple(arguments)), number)  # type: ignore[arg-type]
 
     def retry(self, waiting: set[int]) -> None:
         """Go on with held calls whose ticket is not among those that still wait."""

@@ -1,0 +1,263 @@
+"""Whole programs under supervision: what they do, what they return, and that undo takes back each of their steps."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from holdfast.model.clock import SystemClock
+from holdfast.supervisor.descent import descendants
+from holdfast.supervisor.remote import connect
+from holdfast.testing.photograph import Seen, differences, photograph
+from holdfast.undo.desk import Desk
+from holdfast.undo.log import UndoLog
+from holdfast.undo.recovery import recover
+from holdfast.undo.service import StepInfo
+
+ROOT = Path(__file__).parents[2]
+
+
+class Place(NamedTuple):
+    """A tree, its undo log, and how to run something in it."""
+
+    tree: Path
+    log: Path
+
+    def words(self, *command: str, one_step: bool = False) -> list[str]:
+        options = ["--one-step"] if one_step else []
+        launch = [sys.executable, "-P", "-m", "holdfast.supervisor.launch"]
+        return [*launch, "--log", str(self.log), "--root", str(self.tree), *options, "--", *command]
+
+    def start(self, *command: str, one_step: bool = False, **options: object) -> subprocess.Popen[str]:
+        return subprocess.Popen(  # type: ignore[call-overload, no-any-return]
+            self.words(*command, one_step=one_step), cwd=self.tree, text=True, env=environment(), **options
+        )
+
+    def run(self, *command: str, one_step: bool = False, code: int = 0, **options: object) -> str:
+        """What the command printed; its exit code is checked, and the keeper must not have complained."""
+        with self.start(*command, one_step=one_step, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options) as run:
+            out, err = run.communicate(timeout=120)
+        assert run.returncode == code, (out, err, self.notes())
+        assert self.notes() == ""
+        return out
+
+    def sh(self, script: str, **options: object) -> str:
+        return self.run("sh", "-c", script, **options)  # type: ignore[arg-type]
+
+    def notes(self) -> str:
+        path = self.log / "keeper.log"
+        return path.read_text() if path.exists() else ""
+
+    @contextmanager
+    def desk(self) -> Generator[Desk]:
+        """The undo log, when no keeper has it any more."""
+        root = os.open(self.tree, os.O_RDONLY | os.O_DIRECTORY)
+        wait_until(lambda: connect(os.fsencode(self.log)) is None)
+        log = UndoLog(os.fsencode(self.log), root, SystemClock())
+        try:
+            recover(log)
+            yield Desk(log)
+        finally:
+            log.close()
+            os.close(root)
+
+    def steps(self) -> list[StepInfo]:
+        with self.desk() as desk:
+            return list(desk.steps())
+
+    def undo_all(self) -> None:
+        """Undo every step, the newest first."""
+        with self.desk() as desk:
+            for step in sorted((step for step in desk.steps() if step.state == "done"), key=lambda step: -step.acted):
+                report = desk.undo([step.id])
+                assert report.conflicts == (), step
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {
+        "PYTHONPATH": str(ROOT / "src"),
+        "GIT_AUTHOR_NAME": "a",
+        "GIT_AUTHOR_EMAIL": "a@b",
+        "GIT_COMMITTER_NAME": "a",
+        "GIT_COMMITTER_EMAIL": "a@b",
+        "GIT_CONFIG_NOSYSTEM": "1",
+    }
+
+
+def wait_until(condition: Callable[[], bool], limit: float = 20) -> None:
+    """Wait on a condition, with a limit, by asking again and again."""
+    import time
+
+    end = time.monotonic() + limit
+    while not condition():
+        assert time.monotonic() < end, "waited too long"
+        time.sleep(0.005)
+
+
+def keeper_of(place: Place) -> int:
+    """The process that has the undo log."""
+    from holdfast.files.sockets import address, peer
+    from holdfast.supervisor.control import SOCKET
+    import socket
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        with address(os.fsencode(place.log), SOCKET) as path:
+            connection.connect(path)
+        return peer(connection).pid
+
+
+@pytest.fixture(name="place")
+def _place(tmp_path: Path) -> Generator[Place]:
+    (tmp_path / "tree").mkdir()
+    place = Place(tmp_path / "tree", tmp_path / "log")
+    before = set(descendants(os.getpid()))
+    yield place
+    left = [pid for pid in descendants(os.getpid()) if pid not in before]
+    wait_until(lambda: not (tmp_path / "log" / "keeper").exists() or connect(os.fsencode(place.log)) is None)
+    assert not left
+
+
+@contextmanager
+def taken_back(place: Place) -> Generator[dict[bytes, Seen]]:
+    """What is done inside is undone afterwards, and the tree must be as it was."""
+    before = photograph(place.tree)
+    yield before
+    place.undo_all()
+    assert differences(before, photograph(place.tree)) == []
+
+
+def needs(program: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(shutil.which(program) is None, reason=f"{program} is not installed")
+
+
+# What comes back ------------------------------------------------------------------------------------------------------
+
+
+def test_a_child_of_the_agent_is_a_step(place: Place) -> None:
+    (place.tree / "old").write_text("old")
+    with taken_back(place):
+        place.sh("mkdir d; cp old d/new; mv old moved; rm d/new; exit 0")
+        steps = place.steps()
+        assert [step.command[0] for step in steps] == [b"mkdir", b"cp", b"mv", b"rm"]
+        assert [step.exit_code for step in steps] == [0, 0, 0, 0]
+        assert {step.directory for step in steps} == {os.fsencode(place.tree)}
+        assert sorted(os.listdir(place.tree)) == ["d", "moved"]
+
+
+def test_what_the_agent_does_itself_is_a_step_and_a_whole_run_can_be(place: Place) -> None:
+    with taken_back(place):
+        place.sh("echo 1 > a; echo 2 > b")
+        assert [(step.command[0], step.paths) for step in place.steps()] == [(b"sh", 2)]
+        place.sh("touch c; touch d", one_step=True)
+        assert len(place.steps()) == 2
+
+
+def test_everything_below_a_child_is_its_step_even_when_orphaned(place: Place) -> None:
+    with taken_back(place):
+        place.sh(
+            'sh -c \'echo 1 > a; (sh -c "echo 2 > b"; sleep 0.2; echo 3 > c) & setsid sh -c "echo 4 > d; sleep 0.3;'
+            " echo 5 > e\" & '; while ! test -e e; do sleep 0.05; done; true"
+        )
+        steps = place.steps()
+        assert [step.paths for step in steps if step.paths] == [5], steps
+
+
+@pytest.mark.parametrize(("script", "code"), [("exit 7", 7), ("kill -TERM $$", 143), ("kill -9 $$", 137), ("true", 0)])
+def test_exit_codes_and_signals_are_passed_on(place: Place, script: str, code: int) -> None:
+    assert place.sh(f"echo before; {script}", code=code) == "before\n"
+
+
+def test_what_cannot_be_run_says_so(place: Place) -> None:
+    with place.start("/never/there", stderr=subprocess.PIPE) as run:
+        _, err = run.communicate(timeout=60)
+    assert run.returncode == 127
+    assert "/never/there" in err
+    (place.tree / "plain").write_text("no program")
+    place.run("./plain", code=126)
+
+
+def test_input_output_and_environment_are_the_commands_own(place: Place) -> None:
+    with place.start("sh", "-c", "cat; echo $GIT_AUTHOR_NAME; pwd; echo e >&2", stdin=-1, stdout=-1, stderr=-1) as run:
+        out, err = run.communicate("typed\n", timeout=60)
+    assert (out, err) == (f"typed\na\n{place.tree}\n", "e\n")
+
+
+# Real work ------------------------------------------------------------------------------------------------------------
+
+
+@needs("git")
+def test_git(place: Place) -> None:
+    (place.tree / "kept").write_text("kept")
+    with taken_back(place):
+        place.sh(
+            "set -e; git init -q .; git add -A; git commit -q -m one; echo 2 > second; mkdir d; echo 3 > d/third;"
+            "git add -A; git commit -q -m two; git checkout -q HEAD~1; git checkout -q -; git gc -q; git status --short;"
+            "git clone -q . d/clone; git -C d/clone checkout -q HEAD~1"
+        )
+        assert (place.tree / "d" / "clone" / "kept").read_text() == "kept"
+
+
+@needs("tar")
+def test_tar_and_rm(place: Place) -> None:
+    for n in range(200):
+        path = place.tree / f"d{n % 7}" / f"e{n % 3}" / f"file{n}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"content {n}" * n)
+    os.symlink("d1/e1", place.tree / "link")
+    os.link(place.tree / "d0" / "e0" / "file0", place.tree / "hard")
+    with taken_back(place):
+        place.sh(
+            "tar cf all.tar d* link hard; mkdir to; tar xf all.tar -C to; rm -rf d* link hard; mv to/* .; rmdir to"
+        )
+        assert len(place.steps()) == 6
+
+
+@needs("make")
+@needs("gcc")
+def test_make(place: Place) -> None:
+    (place.tree / "main.c").write_text('#include <stdio.h>\nint main(void) { puts("built"); return 0; }\n')
+    (place.tree / "Makefile").write_text("main: main.o\n\tgcc -o $@ $^\nmain.o: main.c\n\tgcc -c -o $@ $<\n")
+    with taken_back(place):
+        assert place.sh("make -s && ./main && touch main.c && make -s -j4 && ./main").count("built") == 2
+
+
+def test_sqlite_in_wal_mode(place: Place) -> None:
+    program = (
+        "import sqlite3,sys; c=sqlite3.connect('db'); c.execute('pragma journal_mode=wal');"
+        "c.execute('create table if not exists t (x)'); c.executemany('insert into t values (?)',"
+        " [(n,) for n in range(5000)]); c.commit(); print(c.execute('select count(*) from t').fetchone()[0]);"
+        "c.close()"
+    )
+    with taken_back(place):
+        out = place.sh(f'for n in 1 2 3; do {sys.executable} -c "{program}"; done')
+        assert out.split() == ["5000", "10000", "15000"]
+        assert len(place.steps()) == 3
+
+
+@needs("vim")
+def test_an_editor(place: Place) -> None:
+    (place.tree / "text").write_text("one\n")
+    with taken_back(place):
+        place.sh("vim -es -u NONE -c 's/one/two/' -c 'wq' text; cat text", code=0)
+        assert (place.tree / "text").read_text() == "two\n"
+
+
+@needs("node")
+def test_node(place: Place) -> None:
+    with taken_back(place):
+        out = place.run(
+            "node",
+            "-e",
+            "const fs=require('fs');fs.mkdirSync('a/b',{recursive:true});fs.writeFileSync('a/b/c','x');"
+            "fs.appendFileSync('a/b/c','y');fs.renameSync('a/b/c','a/d');console.log(fs.readFileSync('a/d','utf8'))",
+        )
+        assert out == "xy\n"
