@@ -261,3 +261,154 @@ def test_node(place: Place) -> None:
             "fs.appendFileSync('a/b/c','y');fs.renameSync('a/b/c','a/d');console.log(fs.readFileSync('a/d','utf8'))",
         )
         assert out == "xy\n"
+
+
+def test_many_processes_at_once(place: Place) -> None:
+    script = "for i in $(seq 100); do echo $i > $0.$i; mv $0.$i $0-$i; done; rm $0-*"
+    with taken_back(place):
+        place.sh(f"for n in 1 2 3 4 5 6 7 8; do sh -c '{script}' d$n & done; wait")
+        assert len(place.steps()) == 8
+        assert os.listdir(place.tree) == []
+
+
+def test_thousands_of_short_lives_leave_no_descriptors_behind(place: Place) -> None:
+    with place.start(
+        "sh", "-c", "read go; i=0; while [ $i -lt 2000 ]; do (: > f); i=$((i+1)); done; read end", stdin=-1
+    ) as run:
+        assert run.stdin is not None
+        run.stdin.write("go\n")
+        wait_until(lambda: connect(os.fsencode(place.log)) is not None)
+        keeper = keeper_of(place)
+        counts = set[int]()
+
+        def is_done() -> bool:
+            counts.add(len(os.listdir(f"/proc/{keeper}/fd")))
+            with connect(os.fsencode(place.log)) as remote:  # type: ignore[union-attr]
+                return len(remote.steps()) >= 100 and max(step.id for step in remote.steps()) >= 2000
+
+        wait_until(is_done, 60)
+        assert max(counts) < 100
+        run.stdin.write("end\n")
+        run.stdin.close()
+        assert run.wait(60) == 0
+
+
+# Ends -----------------------------------------------------------------------------------------------------------------
+
+
+BUSY = "echo 1 > own; (while :; do echo x >> busy; done) & setsid sh -c 'while :; do echo y >> other; done' & read end"
+
+
+def started(place: Place) -> tuple[subprocess.Popen[str], int]:
+    """A run in the middle of its work, and its keeper."""
+    run = place.start("sh", "-c", BUSY, stdin=-1, stdout=-1, stderr=-1)
+    wait_until(lambda: (place.tree / "busy").exists() and (place.tree / "other").exists())
+    return run, keeper_of(place)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_with_the_keeper_the_tree_ends_and_its_step_is_rolled_back(place: Place) -> None:
+    before = photograph(place.tree)
+    run, keeper = started(place)
+    tree = descendants(run.pid)
+    assert len(tree) >= 4
+    os.kill(keeper, signal.SIGKILL)
+    _, err = run.communicate(timeout=60)
+    assert run.returncode == 1
+    assert "keeper" in err
+    assert not any(is_alive(pid) for pid in tree)
+    with place.desk():
+        assert differences(before, photograph(place.tree)) == []
+
+
+def test_with_the_launcher_the_tree_ends_and_its_steps_are_finished(place: Place) -> None:
+    with taken_back(place):
+        run, _ = started(place)
+        tree = descendants(run.pid)
+        run.kill()
+        run.communicate(timeout=60)
+        wait_until(lambda: not any(is_alive(pid) for pid in tree))
+        assert {step.state for step in place.steps()} == {"done"}
+
+
+def test_with_the_parent_the_tree_ends_too(place: Place) -> None:
+    with taken_back(place):
+        run, _ = started(place)
+        tree = descendants(run.pid)
+        os.kill(tree[0], signal.SIGKILL)
+        _, err = run.communicate(timeout=60)
+        assert run.returncode == 1
+        assert "ended" in err
+        assert not any(is_alive(pid) for pid in tree if pid != keeper_of_log(place))
+
+
+def keeper_of_log(place: Place) -> int:
+    try:
+        return keeper_of(place)
+    except OSError:
+        return 0
+
+
+def test_a_keeper_that_is_asked_to_end_finishes_its_steps(place: Place) -> None:
+    with taken_back(place):
+        run, keeper = started(place)
+        os.kill(keeper, signal.SIGTERM)
+        run.communicate(timeout=60)
+        assert {step.state for step in place.steps()} == {"done"}
+        assert place.notes() == ""
+
+
+def test_a_signal_to_the_launcher_is_the_commands(place: Place) -> None:
+    with place.start(
+        "sh", "-c", "trap 'echo got; exit 5' TERM; echo up; while :; do sleep 0.05; done", stdout=-1
+    ) as run:
+        assert run.stdout is not None
+        assert run.stdout.readline() == "up\n"
+        run.send_signal(signal.SIGTERM)
+        assert run.stdout.readline() == "got\n"
+        assert run.wait(60) == 5
+
+
+def test_what_lives_on_is_supervised_until_it_ends(place: Place) -> None:
+    with taken_back(place):
+        place.sh("(while ! test -e end; do sleep 0.05; done; echo 1 > late) > /dev/null 2>&1 &")
+        remote = connect(os.fsencode(place.log))
+        assert remote is not None
+        remote.close()
+        (place.tree / "end").touch()
+        wait_until(lambda: connect(os.fsencode(place.log)) is None)
+        (place.tree / "end").unlink()
+        assert [step.paths for step in place.steps()] == [1]
+
+
+def test_two_runs_share_a_keeper_and_are_told_apart(place: Place) -> None:
+    with taken_back(place):
+        first = place.start("sh", "-c", "touch a; read end; touch c", stdin=-1)
+        wait_until(lambda: (place.tree / "a").exists())
+        place.sh("touch b")
+        assert first.stdin is not None
+        first.stdin.close()
+        assert first.wait(60) == 0
+        assert [step.command[1] for step in place.steps()] == [b"a", b"b", b"c"]
+
+
+def test_undo_goes_through_the_keeper_while_a_run_goes_on(place: Place) -> None:
+    (place.tree / "old").write_text("old")
+    before = photograph(place.tree)
+    with place.start("sh", "-c", "rm old; mkdir d; touch d/done; read end", stdin=-1, stdout=-1) as run:
+        wait_until(lambda: (place.tree / "d" / "done").exists())
+        with connect(os.fsencode(place.log)) as remote:  # type: ignore[union-attr]
+            wait_until(lambda: [step.state for step in remote.steps()] == ["done"] * 3)
+            for step in (3, 2, 1):
+                assert remote.undo([step]).conflicts == ()
+            assert differences(before, photograph(place.tree)) == []
+            with remote.quiet():
+                assert remote.held() == []
+        run.communicate("end\n", timeout=60)
+        assert run.returncode == 0
