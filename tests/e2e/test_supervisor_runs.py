@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import pty
+import select
+import shlex
 import shutil
 import signal
+import socket
+import struct
 import subprocess
 import sys
+import termios
+import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +22,9 @@ from typing import NamedTuple
 
 import pytest
 
+from holdfast.files.sockets import address, peer
 from holdfast.model.clock import SystemClock
+from holdfast.supervisor.control import SOCKET
 from holdfast.supervisor.descent import descendants
 from holdfast.supervisor.remote import connect
 from holdfast.testing.photograph import Seen, differences, photograph
@@ -57,11 +67,18 @@ class Place(NamedTuple):
         path = self.log / "keeper.log"
         return path.read_text() if path.exists() else ""
 
+    def is_kept(self) -> bool:
+        """Whether there is a keeper."""
+        remote = connect(os.fsencode(self.log))
+        if remote is not None:
+            remote.close()
+        return remote is not None
+
     @contextmanager
     def desk(self) -> Generator[Desk]:
         """The undo log, when no keeper has it any more."""
         root = os.open(self.tree, os.O_RDONLY | os.O_DIRECTORY)
-        wait_until(lambda: connect(os.fsencode(self.log)) is None)
+        wait_until(lambda: not self.is_kept())
         log = UndoLog(os.fsencode(self.log), root, SystemClock())
         try:
             recover(log)
@@ -95,8 +112,6 @@ def environment() -> dict[str, str]:
 
 def wait_until(condition: Callable[[], bool], limit: float = 20) -> None:
     """Wait on a condition, with a limit, by asking again and again."""
-    import time
-
     end = time.monotonic() + limit
     while not condition():
         assert time.monotonic() < end, "waited too long"
@@ -105,9 +120,6 @@ def wait_until(condition: Callable[[], bool], limit: float = 20) -> None:
 
 def keeper_of(place: Place) -> int:
     """The process that has the undo log."""
-    from holdfast.files.sockets import address, peer
-    from holdfast.supervisor.control import SOCKET
-    import socket
 
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         with address(os.fsencode(place.log), SOCKET) as path:
@@ -122,7 +134,7 @@ def _place(tmp_path: Path) -> Generator[Place]:
     before = set(descendants(os.getpid()))
     yield place
     left = [pid for pid in descendants(os.getpid()) if pid not in before]
-    wait_until(lambda: not (tmp_path / "log" / "keeper").exists() or connect(os.fsencode(place.log)) is None)
+    wait_until(lambda: not place.is_kept())
     assert not left
 
 
@@ -200,7 +212,8 @@ def test_git(place: Place) -> None:
     with taken_back(place):
         place.sh(
             "set -e; git init -q .; git add -A; git commit -q -m one; echo 2 > second; mkdir d; echo 3 > d/third;"
-            "git add -A; git commit -q -m two; git checkout -q HEAD~1; git checkout -q -; git gc -q; git status --short;"
+            "git add -A; git commit -q -m two; git checkout -q HEAD~1; git checkout -q -;"
+            "git gc -q; git status --short;"
             "git clone -q . d/clone; git -C d/clone checkout -q HEAD~1"
         )
         assert (place.tree / "d" / "clone" / "kept").read_text() == "kept"
@@ -265,32 +278,26 @@ def test_node(place: Place) -> None:
 
 def test_many_processes_at_once(place: Place) -> None:
     script = "for i in $(seq 100); do echo $i > $0.$i; mv $0.$i $0-$i; done; rm $0-*"
-    with taken_back(place):
-        place.sh(f"for n in 1 2 3 4 5 6 7 8; do sh -c '{script}' d$n & done; wait")
-        assert len(place.steps()) == 8
-        assert os.listdir(place.tree) == []
+    before = photograph(place.tree)
+    place.sh(f"for n in 1 2 3 4 5 6 7 8; do sh -c '{script}' d$n & done; wait")
+    steps = place.steps()
+    assert len(steps) == 8
+    assert os.listdir(place.tree) == []
+    with place.desk() as desk:
+        desk.undo([step.id for step in steps])  # they all changed the same directory
+    assert differences(before, photograph(place.tree)) == []
 
 
 def test_thousands_of_short_lives_leave_no_descriptors_behind(place: Place) -> None:
-    with place.start(
-        "sh", "-c", "read go; i=0; while [ $i -lt 2000 ]; do (: > f); i=$((i+1)); done; read end", stdin=-1
-    ) as run:
-        assert run.stdin is not None
-        run.stdin.write("go\n")
-        wait_until(lambda: connect(os.fsencode(place.log)) is not None)
+    script = "i=0; while [ $i -lt 2000 ]; do (: > f); i=$((i+1)); done; echo done; read end"
+    with place.start("sh", "-c", script, stdin=-1, stdout=-1) as run:
+        assert run.stdout is not None
+        assert run.stdout.readline() == "done\n"
         keeper = keeper_of(place)
-        counts = set[int]()
-
-        def is_done() -> bool:
-            counts.add(len(os.listdir(f"/proc/{keeper}/fd")))
-            with connect(os.fsencode(place.log)) as remote:  # type: ignore[union-attr]
-                return len(remote.steps()) >= 100 and max(step.id for step in remote.steps()) >= 2000
-
-        wait_until(is_done, 60)
-        assert max(counts) < 100
-        run.stdin.write("end\n")
-        run.stdin.close()
-        assert run.wait(60) == 0
+        wait_until(lambda: len(os.listdir(f"/proc/{keeper}/fd")) < 400)  # some threads that were seen, at most
+        run.communicate("end\n", timeout=60)
+    assert run.returncode == 0
+    assert max(step.id for step in place.steps()) == 2000
 
 
 # Ends -----------------------------------------------------------------------------------------------------------------
@@ -377,20 +384,17 @@ def test_a_signal_to_the_launcher_is_the_commands(place: Place) -> None:
 
 def test_what_lives_on_is_supervised_until_it_ends(place: Place) -> None:
     with taken_back(place):
-        place.sh("(while ! test -e end; do sleep 0.05; done; echo 1 > late) > /dev/null 2>&1 &")
-        remote = connect(os.fsencode(place.log))
-        assert remote is not None
-        remote.close()
-        (place.tree / "end").touch()
-        wait_until(lambda: connect(os.fsencode(place.log)) is None)
-        (place.tree / "end").unlink()
+        place.sh("(while ! test -e ../end; do sleep 0.05; done; echo 1 > late) > /dev/null 2>&1 &")
+        assert place.is_kept()
+        (place.tree.parent / "end").touch()
+        wait_until(lambda: not place.is_kept())
         assert [step.paths for step in place.steps()] == [1]
 
 
 def test_two_runs_share_a_keeper_and_are_told_apart(place: Place) -> None:
     with taken_back(place):
         first = place.start("sh", "-c", "touch a; read end; touch c", stdin=-1)
-        wait_until(lambda: (place.tree / "a").exists())
+        wait_until((place.tree / "a").exists)
         place.sh("touch b")
         assert first.stdin is not None
         first.stdin.close()
@@ -402,7 +406,7 @@ def test_undo_goes_through_the_keeper_while_a_run_goes_on(place: Place) -> None:
     (place.tree / "old").write_text("old")
     before = photograph(place.tree)
     with place.start("sh", "-c", "rm old; mkdir d; touch d/done; read end", stdin=-1, stdout=-1) as run:
-        wait_until(lambda: (place.tree / "d" / "done").exists())
+        wait_until((place.tree / "d" / "done").exists)
         with connect(os.fsencode(place.log)) as remote:  # type: ignore[union-attr]
             wait_until(lambda: [step.state for step in remote.steps()] == ["done"] * 3)
             for step in (3, 2, 1):
@@ -412,3 +416,130 @@ def test_undo_goes_through_the_keeper_while_a_run_goes_on(place: Place) -> None:
                 assert remote.held() == []
         run.communicate("end\n", timeout=60)
         assert run.returncode == 0
+
+
+# Terminals ------------------------------------------------------------------------------------------------------------
+
+
+class Terminal:
+    """A program that is the leader of a session on a terminal of its own."""
+
+    def __init__(self, place: Place, *words: str) -> None:
+        self.shown = ""
+        self.pid, self.fd = pty.fork()
+        if not self.pid:
+            try:
+                os.chdir(place.tree)
+                os.execve(words[0], words, environment() | {"PS1": "$ ", "TERM": "dumb", "HISTFILE": ""})
+            finally:
+                os._exit(99)
+
+    def type(self, text: str) -> None:
+        os.write(self.fd, text.encode())
+
+    def expect(self, text: str) -> None:
+        """Read until ``text`` has been shown, and forget what was shown before it."""
+        end = time.monotonic() + 20
+        while text not in self.shown:
+            ready, _, _ = select.select([self.fd], [], [], max(0, end - time.monotonic()))
+            assert ready, f"{text!r} was not shown: {self.shown!r}"
+            try:
+                self.shown += os.read(self.fd, 4096).decode()
+            except OSError:
+                raise AssertionError(f"{text!r} was not shown before the end: {self.shown!r}") from None
+        self.shown = self.shown.partition(text)[2]
+
+    def code(self) -> int:
+        os.set_blocking(self.fd, False)
+
+        def is_over() -> bool:
+            try:
+                os.read(self.fd, 4096)
+            except OSError:
+                pass
+            found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            return found is not None
+
+        wait_until(is_over)
+        os.close(self.fd)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+BASH = shutil.which("bash") or "bash"
+
+
+@needs("bash")
+def test_an_interactive_shell_with_jobs(place: Place) -> None:
+    with taken_back(place):
+        terminal = Terminal(place, *place.words(BASH, "--norc", "--noprofile", "-i"))
+        terminal.expect("$ ")
+        terminal.type("echo 1 > one; sleep 50\n")
+        terminal.expect("sleep 50")
+        wait_until(lambda: any(b"sleep" in command_of(pid) for pid in descendants(terminal.pid)))
+        terminal.type("\x1a")
+        terminal.expect("Stopped")
+        terminal.type("jobs; fg\n")
+        terminal.expect("Stopped")
+        terminal.expect("sleep 50")
+        terminal.type("\x03")
+        terminal.expect("$ ")
+        terminal.type("echo code=$?\n")
+        terminal.expect("code=130")
+        fcntl.ioctl(terminal.fd, termios.TIOCSWINSZ, struct.pack("HHHH", 33, 99, 0, 0))
+        terminal.type("stty size\n")
+        terminal.expect("33 99")
+        terminal.type("sh -c 'echo 2 > two' & wait; exit 3\n")
+        assert terminal.code() == 3
+        assert sorted(os.listdir(place.tree)) == ["one", "two"]
+
+
+@needs("bash")
+def test_a_shell_outside_stops_and_continues_it(place: Place) -> None:
+    with taken_back(place):
+        terminal = Terminal(place, BASH, "--norc", "--noprofile", "-i")
+        terminal.expect("$ ")
+        terminal.type(shlex.join(place.words("sh", "-c", "echo u''p; read x; echo got $x > file; cat file")) + "\n")
+        terminal.expect("\nup")
+        terminal.type("\x1a")
+        terminal.expect("Stopped")
+        terminal.type("fg\n")
+        terminal.type("word\n")
+        terminal.expect("got word")
+        terminal.type("exit 0\n")
+        assert terminal.code() == 0
+
+
+def test_an_interrupt_ends_the_command_and_is_its_code(place: Place) -> None:
+    terminal = Terminal(place, *place.words("sh", "-c", "echo up; sleep 50"))
+    terminal.expect("up")
+    terminal.type("\x03")
+    assert terminal.code() == 130
+    terminal = Terminal(place, *place.words("sh", "-c", "trap 'echo caught; exit 4' INT; echo up; sleep 50"))
+    terminal.expect("up")
+    terminal.type("\x03")
+    terminal.expect("caught")
+    assert terminal.code() == 4
+
+
+def test_without_a_shell_above_nothing_stays_stopped(place: Place) -> None:
+    terminal = Terminal(place, *place.words("sh", "-c", "echo up; read x; echo got $x"))
+    terminal.expect("up")
+    terminal.type("\x1aword\n")
+    terminal.expect("got word")
+    assert terminal.code() == 0
+
+
+def test_a_terminal_that_hangs_up_ends_the_command(place: Place) -> None:
+    with taken_back(place):
+        terminal = Terminal(place, *place.words("sh", "-c", "echo 1 > file; echo up; sleep 50"))
+        terminal.expect("up")
+        os.close(terminal.fd)
+        wait_until(lambda: os.waitid(os.P_PID, terminal.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None)
+        os.waitpid(terminal.pid, 0)
+
+
+def command_of(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
