@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class Prepared(NamedTuple):
     """A program to execute, in a child of the caller's, in the caller's session and its terminal's foreground.
 
-    It ends as the command does: with its exit code, or 128 and the number of the signal that ended it. It stops and goes
-    on with it.
+    It ends as the command does: with its exit code, or 128 and the number of the signal that ended it. It stops and
+    goes on with it, and leaves all signals to it: to what is executed inside, every one of them may be ignored.
     """
 
     arguments: Sequence[bytes]
@@ -30,7 +30,12 @@ class Box(Protocol):
     """A place for one command."""
 
     def prepare(
-        self, command: Sequence[bytes], *, directory: bytes, environment: Mapping[bytes, bytes], keep: Sequence[int] = ()
+        self,
+        command: Sequence[bytes],
+        *,
+        directory: bytes,
+        environment: Mapping[bytes, bytes],
+        keep: Sequence[int] = (),
     ) -> AbstractContextManager[Prepared]:
         """What has to be executed so that ``command`` runs inside, in ``directory``, with what the box lets through of
         ``environment`` and, of all descriptors, the standard ones and ``keep`` alone.

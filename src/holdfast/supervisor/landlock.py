@@ -29,6 +29,8 @@ _MAKE = 1 << 6 | 1 << 7 | 1 << 8 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 12
 _REFER = 1 << 13  # since 2
 _TRUNCATE = 1 << 14  # since 3
 
+_SCOPE_ABSTRACT_SOCKETS = 1 << 0  # since 6
+
 _OPEN: Final = (b"/dev", b"/proc", b"/sys")
 """Where processes write without any file changing. Only writing: what is made there, the keeper makes."""
 
@@ -64,6 +66,22 @@ def confine(root: bytes) -> bool:
     try:
         for path in writable(os.path.realpath(root)):
             _allow(ruleset, path, handled & (_WRITE_FILE | _TRUNCATE))
+        _check(_libc.syscall(_RESTRICT, ruleset, 0))
+    finally:
+        os.close(ruleset)
+    return True
+
+
+def keep_abstract_sockets_apart() -> bool:
+    """Keep this process and all it starts from connecting to abstract Unix sockets of anybody else, which a network
+    namespace that is shared does not. Needs `holdfast.supervisor.notify.give_up_privileges`. Returns False if the
+    kernel cannot (Linux 6.12).
+    """
+    if version() < 6:
+        return False
+    attributes = struct.pack("=QQQ", 0, 0, _SCOPE_ABSTRACT_SOCKETS)
+    ruleset = _check(_libc.syscall(_CREATE, attributes, ctypes.c_size_t(len(attributes)), 0))
+    try:
         _check(_libc.syscall(_RESTRICT, ruleset, 0))
     finally:
         os.close(ruleset)

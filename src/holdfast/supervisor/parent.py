@@ -81,6 +81,8 @@ class _Parent:
         self._order = order
         self._keeper: subprocess.Popen[bytes] | None = None
         self._child = 0
+        self._agent = -1
+        """The command itself, as a pidfd: in a box, our child only waits for it."""
         self._ignored = [
             number
             for number in signal.valid_signals()
@@ -144,6 +146,7 @@ class _Parent:
         if socket.SCM_RIGHTS not in ancillary:
             raise UnsupportedError(f"the command cannot be supervised here: {message.decode() or 'its box has ended'}")
         agent, _, _ = _CREDENTIALS.unpack(ancillary[socket.SCM_CREDENTIALS])
+        self._agent = os.pidfd_open(agent)
         return int.from_bytes(ancillary[socket.SCM_RIGHTS], sys.byteorder), agent
 
     def _become_command(self, channel: int) -> NoReturn:
@@ -280,6 +283,7 @@ class _Parent:
             # The launcher has no shell above it that could continue it; without us, the kernel would not have stopped
             # the command either.
             os.kill(self._child, signal.SIGCONT)
+            signal.pidfd_send_signal(self._agent, signal.SIGCONT)
         else:
             self._tell(Report(kind="stopped", pid=self._child))
 
@@ -288,7 +292,7 @@ class _Parent:
             if number == signal.SIGCONT:
                 os.killpg(os.getpgid(self._child), number)
             else:
-                os.kill(self._child, number)
+                signal.pidfd_send_signal(self._agent, number)
         except ProcessLookupError:
             pass
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import array
 import os
+import signal
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 READY = b"ready"
 GO = b"go"
+_PYTHONS_OWN = (signal.SIGPIPE, signal.SIGXFSZ)
+"""Signals that Python ignores, which a command does not expect."""
 CANNOT_EXECUTE = 126
 NOT_FOUND = 127
 
@@ -34,17 +37,28 @@ _START = (
 
 def arguments(channel: int, root: bytes, command: Sequence[bytes]) -> list[bytes]:
     """What to execute, with the descriptor ``channel``, to `enter`. Neither the environment nor the working directory
-    has a say in what code that is.
+    has a say in what code that is. The command finds ignored what this process ignores, whatever the box does.
     """
     above = os.fsencode(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
     python = os.fsencode(sys.executable)
-    return [python, b"-I", b"-S", b"-B", b"-c", _START.encode(), above, b"%d" % channel, root, *command]
+    ignored = b",".join(b"%d" % number for number in _signals() if signal.getsignal(number) is signal.SIG_IGN)
+    return [python, b"-I", b"-S", b"-B", b"-c", _START.encode(), above, b"%d" % channel, ignored, root, *command]
 
 
 def main(argv: Sequence[str]) -> NoReturn:
     """See `arguments`."""
-    channel, root, *command = argv
+    channel, ignored, root, *command = argv
+    for number in _signals():
+        signal.signal(number, signal.SIG_IGN if str(int(number)) in ignored.split(",") else signal.SIG_DFL)
+    for number in _PYTHONS_OWN:
+        signal.signal(number, signal.SIG_DFL)
     enter(int(channel), os.fsencode(root), [os.fsencode(word) for word in command])
+
+
+def _signals() -> set[signal.Signals]:
+    """All whose treatment is somebody's choice."""
+    fixed = {signal.SIGKILL, signal.SIGSTOP, *_PYTHONS_OWN}
+    return {signal.Signals(number) for number in signal.valid_signals() if number < signal.SIGRTMIN} - fixed
 
 
 def enter(channel: int, root: bytes, command: Sequence[bytes]) -> NoReturn:
@@ -63,7 +77,7 @@ def enter(channel: int, root: bytes, command: Sequence[bytes]) -> NoReturn:
     if talk.recv(len(GO)) != GO:
         os._exit(1)
     try:
-        os.execvp(command[0], command)
+        os.execvp(command[0], list(command))  # noqa: S606
     except OSError as error:
         talk.send(b"%d" % (error.errno or 0))
         os._exit(NOT_FOUND if isinstance(error, FileNotFoundError) else CANNOT_EXECUTE)

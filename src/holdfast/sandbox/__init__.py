@@ -1,0 +1,1 @@
+"""Where a command runs: on the host as it is, or in namespaces of its own (docs/isolation.md)."""

@@ -1,0 +1,157 @@
+"""What bubblewrap is told so that a policy about files holds: a list of arguments. Pure.
+
+Source: bwrap(1). Mounts are made in the order in which they are named, so what lies deeper comes later.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from holdfast.model.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from holdfast.sandbox.policy import Files
+
+TMP = (b"/tmp", b"/var/tmp")
+SOCKETS = (b"/run", b"/var/run", b"/var/lib/lxd", b"/var/snap/lxd")
+"""Where services listen, some of which do as root what they are asked to: a socket can be connected to wherever it can
+be seen, however read-only that is.
+"""
+
+_KERNEL = (
+    b"/proc/sys", b"/proc/sysrq-trigger", b"/proc/irq", b"/proc/bus", b"/proc/fs", b"/proc/acpi", b"/proc/scsi",
+    b"/proc/driver", b"/proc/mtrr", b"/proc/asound", b"/proc/latency_stats", b"/proc/dynamic_debug",
+)  # fmt: skip
+"""Where root changes settings of the kernel without needing a capability, and root stays itself in a namespace."""
+
+_Kind = Literal["readable", "shared", "writable", "empty", "scratch", "blank", "given"]
+
+
+class Host(NamedTuple):
+    """What is to be known of the host's files, so that this is pure."""
+
+    directories: Collection[bytes]
+    """Which of the paths in question are directories."""
+    others: Collection[bytes]
+    """Which are something else."""
+
+
+class Mount(NamedTuple):
+    """What is at a path."""
+
+    path: bytes
+    kind: _Kind
+    fd: int = -1
+    """With ``given``: the descriptor of what the file is to hold."""
+
+
+def questions(files: Files, needed: Iterable[bytes]) -> tuple[bytes, ...]:
+    """The paths that `mounts` wants to know of."""
+    return (*TMP, *SOCKETS, *files.secret, *files.hidden, *files.writable, *needed)
+
+
+def mounts(files: Files, needed: Sequence[bytes], host: Host, resolver: Mount | None = None) -> list[Mount]:
+    """What the box consists of, besides ``/``, ``/dev`` and ``/proc``, those further up first.
+
+    ``needed`` are directories that must be there for the box to work at all: where something hides them, they can be
+    read. ``resolver`` is what to put in place of the host's list of name servers. Raises `UsageError` if what is
+    asked for contradicts itself.
+    """
+    _check(files, host)
+    found: dict[bytes, Mount] = {}
+
+    def add(path: bytes, kind: _Kind) -> None:
+        if path in host.directories:
+            found[path] = Mount(path, kind)
+        elif path in host.others:
+            found[path] = Mount(path, "blank" if kind == "empty" else kind)
+
+    for path in SOCKETS:
+        add(path, "empty")
+    for path in TMP:
+        add(path, "scratch" if files.tmp == "own" else "shared")
+    for path in files.hidden:
+        add(path, "empty")
+    for path in needed:
+        if _covered(path, found.values()):
+            add(path, "readable")
+    for path in files.writable:
+        add(path, "writable")
+    found[files.workspace] = Mount(files.workspace, "writable")
+    for path in files.secret:
+        add(path, "empty")
+    if resolver is not None:
+        found[resolver.path] = resolver
+    return sorted(found.values(), key=lambda mount: mount.path.split(b"/"))
+
+
+def arguments(
+    bwrap: bytes,
+    made: Sequence[Mount],
+    directory: bytes,
+    hostname: str,
+    *,
+    uid: int,
+    gid: int,
+    offline: bool,
+    filter_fd: int,
+) -> list[bytes]:
+    """The arguments that end where the command begins. ``uid`` and ``gid`` are what the command sees itself as."""
+    found = [
+        bwrap, b"--unshare-user", b"--uid", b"%d" % uid, b"--gid", b"%d" % gid, b"--disable-userns",
+        b"--unshare-pid", b"--unshare-ipc", b"--unshare-cgroup-try",
+        b"--unshare-uts", b"--hostname", hostname.encode(),
+        b"--cap-drop", b"ALL", b"--die-with-parent", b"--seccomp", b"%d" % filter_fd,
+        b"--ro-bind", b"/", b"/", b"--dev", b"/dev", b"--proc", b"/proc",
+    ]  # fmt: skip
+    for path in _KERNEL:
+        found += [b"--ro-bind-try", path, path]
+    if offline:
+        found.append(b"--unshare-net")
+    closed: list[bytes] = []
+    for path, kind, fd in made:
+        if kind in ("writable", "shared"):
+            found += [b"--bind", path, path]
+        elif kind == "readable":
+            found += [b"--ro-bind", path, path]
+        elif kind == "scratch":
+            found += [b"--perms", b"1777", b"--tmpfs", path]
+        elif kind == "empty":
+            found += [b"--perms", b"0555", b"--tmpfs", path]
+            closed += [b"--remount-ro", path]
+        elif kind == "blank":
+            found += [b"--ro-bind", b"/dev/null", path]
+        else:
+            found += [b"--perms", b"0444", b"--ro-bind-data", b"%d" % fd, path]
+    return [*found, *closed, b"--chdir", directory, b"--"]
+
+
+def is_beneath(path: bytes, above: bytes) -> bool:
+    """Whether a path is another one, or lies beneath it."""
+    return path == above or path.startswith(above.rstrip(b"/") + b"/")
+
+
+def _covered(path: bytes, made: Iterable[Mount]) -> bool:
+    return any(is_beneath(path, mount.path) and mount.kind in ("empty", "scratch") for mount in made)
+
+
+def _check(files: Files, host: Host) -> None:
+    for path in (files.workspace, *files.secret, *files.hidden, *files.writable):
+        if not path.startswith(b"/") or path == b"/":
+            raise UsageError(f"{path!r} is no path of something that can be hidden or written to in a box")
+        if any(is_beneath(path, own) for own in (b"/dev", b"/proc", b"/sys")):
+            raise UsageError(f"{path!r}: what lies there is the box's own")
+    for path in files.hidden:
+        if is_beneath(path, files.workspace):
+            raise UsageError(
+                f"{path!r} lies in the workspace: what is hidden there could not be kept apart from what is removed",
+                hint="hide what lies outside of the workspace",
+            )
+    for path in files.writable:
+        if path not in host.directories and path not in host.others:
+            raise UsageError(f"{path!r} is not there, so it cannot be made writable in a box")
+        for hidden in (*files.hidden, *files.secret):
+            if is_beneath(path, hidden):
+                raise UsageError(f"{path!r} cannot be writable where {hidden!r} is hidden")

@@ -1,0 +1,127 @@
+"""The box made of namespaces: user, mount, pid, IPC, host name and, as the policy says, network.
+
+bubblewrap makes it, in a user namespace that `holdfast.sandbox.entry` has prepared. Needs no privileges where the
+kernel lets users have namespaces of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import sys
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+from holdfast.model.errors import UnsupportedError
+from holdfast.sandbox import bubblewrap, callfilter, entry, firewall
+from holdfast.sandbox.bubblewrap import Host, Mount
+from holdfast.sandbox.policy import Allow, Disabled
+from holdfast.supervisor.box import Prepared
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable, Mapping, Sequence
+
+    from holdfast.sandbox.policy import Policy
+
+_RESOLVER = b"/etc/resolv.conf"
+_SYSTEM_PATH = "/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin"
+
+
+class Namespace:
+    """Implements `Box`: what the policy says holds for the command and everything that it starts, and ends with it."""
+
+    def __init__(self, policy: Policy) -> None:
+        """Nothing happens yet."""
+        self._policy = policy
+
+    @contextmanager
+    def prepare(
+        self,
+        command: Sequence[bytes],
+        *,
+        directory: bytes,
+        environment: Mapping[bytes, bytes],
+        keep: Sequence[int] = (),
+    ) -> Generator[Prepared]:
+        """See `Box.prepare`. Raises `UsageError` for a policy that contradicts itself."""
+        policy = self._policy
+        network = policy.network
+        with ExitStack() as context:
+
+            def holding(content: bytes) -> int:
+                fd = os.memfd_create("holdfast")
+                context.callback(os.close, fd)
+                os.write(fd, content)
+                os.lseek(fd, 0, os.SEEK_SET)
+                return fd
+
+            filter_fd = holding(callfilter.program(os.uname().machine))
+            fds = [filter_fd]
+            resolver = None
+            if isinstance(network, Allow) and os.path.exists(_RESOLVER):
+                resolver = Mount(os.path.realpath(_RESOLVER), "given", holding(firewall.resolver_file(network)))
+                fds.append(resolver.fd)
+            needed = _needed()
+            if resolver is None and not isinstance(network, Disabled):
+                needed.append(os.path.realpath(_RESOLVER))
+            questions = bubblewrap.questions(policy.files, needed)
+            arguments = bubblewrap.arguments(
+                os.fsencode(find_program("bwrap", "bubblewrap")),
+                bubblewrap.mounts(policy.files, needed, _look(questions), resolver),
+                directory,
+                policy.hostname,
+                uid=os.geteuid(),
+                gid=os.getegid(),
+                offline=isinstance(network, Disabled),
+                filter_fd=filter_fd,
+            )
+            way = _way(policy, [*keep, *fds])
+            yield Prepared(entry.arguments(way, [*arguments, *command]), policy.let_through(environment), fds)
+
+
+def find_program(name: str, package: str) -> str:
+    """Where a program is. Raises `UnsupportedError` naming the package that has it."""
+    found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:{_SYSTEM_PATH}")
+    if found is None:
+        raise UnsupportedError(
+            f"the program {name} is not installed, which isolation by namespaces needs", hint=f"install {package}"
+        )
+    return os.path.realpath(found)
+
+
+def _way(policy: Policy, keep: Sequence[int]) -> entry.Way:
+    network = policy.network
+    if isinstance(network, Allow):
+        return entry.Way(
+            "allow",
+            tuple(map(str, network.targets)),
+            tuple(map(str, network.dns)),
+            find_program("ip", "iproute2"),
+            find_program("nft", "nftables"),
+            keep,
+        )
+    return entry.Way("disabled" if isinstance(network, Disabled) else "open", keep=keep)
+
+
+def _needed() -> list[bytes]:
+    """Where Python is, and this package: what runs inside before the command does needs them."""
+    places = {sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.path.realpath(sys.executable))}
+    places.add(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+    return sorted(os.fsencode(os.path.realpath(place)) for place in places)
+
+
+def _look(paths: Iterable[bytes]) -> Host:
+    """What is at the paths; a link is none of both, as what it leads to has a path of its own."""
+    directories: set[bytes] = set()
+    others: set[bytes] = set()
+    for path in paths:
+        try:
+            mode = os.lstat(path).st_mode
+        except OSError:
+            continue
+        if stat.S_ISDIR(mode):
+            directories.add(path)
+        elif not stat.S_ISLNK(mode):
+            others.add(path)
+    return Host(directories, others)

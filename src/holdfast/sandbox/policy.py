@@ -1,0 +1,158 @@
+"""What a box lets a command see, change and reach: values, checked when they are made. Pure."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+
+from holdfast.model.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+Address: TypeAlias = IPv4Address | IPv6Address
+Range: TypeAlias = IPv4Network | IPv6Network
+
+_LARGEST_PORT = 65535
+
+
+class Target(NamedTuple):
+    """Whom connections may be made to."""
+
+    range: Range
+    port: int | None = None
+    """None: every port."""
+
+    def covers(self, address: Address, port: int) -> bool:
+        """Whether a connection to there is one of these."""
+        return address in self.range and self.port in (None, port)
+
+    def __str__(self) -> str:
+        """As `parse_target` takes it."""
+        bare = f"[{self.range.network_address}]/{self.range.prefixlen}" if self.range.version == 6 else f"{self.range}"
+        return bare if self.port is None else f"{bare}:{self.port}"
+
+
+class Open(NamedTuple):
+    """The host's network, as every program has it."""
+
+
+class Disabled(NamedTuple):
+    """A loopback interface of its own, and nothing else."""
+
+
+class Allow(NamedTuple):
+    """TCP connections to some addresses, and questions to some name servers. Nothing else gets out, nothing in."""
+
+    targets: tuple[Target, ...]
+    dns: tuple[Address, ...] = ()
+    """Name servers (port 53), those on the host's loopback interface too. Who may ask one may also tell it things:
+    names are data that gets out.
+    """
+
+
+Network: TypeAlias = Open | Disabled | Allow
+
+
+class Files(NamedTuple):
+    """What is there of the host's files. All paths are absolute and free of links."""
+
+    workspace: bytes
+    """Writable, at its own path."""
+    secret: tuple[bytes, ...] = ()
+    """Never visible, whatever else is said: Holdfast's home, and its undo log where that lies elsewhere."""
+    hidden: tuple[bytes, ...] = ()
+    """What else is not visible."""
+    writable: tuple[bytes, ...] = ()
+    """What else can be written to. Changes there are not recorded, so nothing undoes them."""
+    tmp: Literal["own", "shared"] = "own"
+    """``/tmp`` and ``/var/tmp``: empty at first and gone afterwards, or the host's."""
+
+
+ENVIRONMENT = (
+    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "COLORTERM", "NO_COLOR", "COLUMNS", "LINES", "LANG", "LANGUAGE",
+    "LC_*", "TZ", "EDITOR", "VISUAL", "PAGER", "LESS",
+)  # fmt: skip
+"""What is let through by default: nothing that holds a secret or the address of a socket."""
+
+
+class Policy(NamedTuple):
+    """All of it."""
+
+    files: Files
+    network: Network = Open()
+    environment: tuple[str, ...] = ENVIRONMENT
+    """Names of variables that are let through; a ``*`` at the end stands for any rest."""
+    hostname: str = "holdfast"
+
+    def let_through(self, environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+        """Of the variables, those that the policy names."""
+        exact = {name.encode() for name in self.environment if not name.endswith("*")}
+        starts = tuple(name[:-1].encode() for name in self.environment if name.endswith("*"))
+        return {name: value for name, value in environment.items() if name in exact or name.startswith(starts)}
+
+
+def parse_network(mode: str, allow: Iterable[str] = (), dns: Iterable[str] = ()) -> Network:
+    """The network that ``open``, ``disabled`` or ``allow`` means. Raises `UsageError` naming what is wrong."""
+    allow, dns = tuple(allow), tuple(dns)
+    if mode == "allow":
+        return Allow(tuple(map(parse_target, allow)), tuple(map(_parse_server, dns)))
+    if allow or dns:
+        raise UsageError(f"addresses are allowed one by one only with the network `allow`, not with `{mode}`")
+    if mode == "open":
+        return Open()
+    if mode == "disabled":
+        return Disabled()
+    raise UsageError(f"there is no network `{mode}`", hint="it is one of open, disabled, allow")
+
+
+def parse_target(text: str) -> Target:
+    """``ADDRESS``, ``ADDRESS/BITS``, either with ``:PORT``; an IPv6 address with a port is in brackets.
+
+    Raises `UsageError`.
+    """
+    address, port = text, None
+    if text.startswith("["):
+        address, bracket, rest = text[1:].partition("]")
+        bits, colon, number = rest.partition(":")
+        if not bracket or (bits and not bits.startswith("/")):
+            raise _bad(text, "a bracket, and a colon before a port, are missing")
+        address += bits
+        port = _port(text, number) if colon else None
+    elif text.count(":") == 1:
+        address, _, number = text.partition(":")
+        port = _port(text, number)
+    try:
+        found = ip_network(address)
+    except ValueError as error:
+        raise _bad(text, f"{error}; names are not taken, as what they stand for changes") from error
+    _check(text, found)
+    return Target(found, port)
+
+
+def _parse_server(text: str) -> Address:
+    try:
+        address = ip_address(text)
+    except ValueError as error:
+        raise UsageError(f"the name server {text!r}: {error}") from error
+    if not address.is_loopback:
+        _check(text, ip_network(address))
+    return address
+
+
+def _port(text: str, number: str) -> int:
+    if not (number.isascii() and number.isdigit() and 0 < int(number[:6]) <= _LARGEST_PORT):
+        raise _bad(text, f"a port is a number from 1 to {_LARGEST_PORT}")
+    return int(number)
+
+
+def _check(text: str, found: Range) -> None:
+    # Loopback inside is the box's own; what a host means by it is not asked for by this name.
+    if found.is_loopback or (found.is_unspecified and found.num_addresses == 1) or found.is_multicast:
+        raise _bad(text, "inside, that is the box itself or nobody in particular")
+    if isinstance(found, IPv6Network) and found.network_address.ipv4_mapped:
+        raise _bad(text, "write it as the IPv4 address that it is")
+
+
+def _bad(text: str, reason: str) -> UsageError:
+    return UsageError(f"the address {text!r}: {reason}", hint="for example 192.0.2.7, 10.0.0.0/8:443, [2001:db8::]/32")
