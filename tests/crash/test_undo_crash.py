@@ -4,65 +4,26 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from holdfast.files import kernel
 from holdfast.model.clock import SystemClock
-from holdfast.testing import acting
 from holdfast.testing.acting import Actor, act_at_random
-from holdfast.testing.photograph import differences, photograph
-from holdfast.undo import preimages, recorder, reversal
+from holdfast.testing.killing import MUTATIONS, run_killed
+from holdfast.testing.photograph import Seen, differences, photograph
+from holdfast.undo.desk import Desk
 from holdfast.undo.log import UndoLog
+from holdfast.undo.preimages import Preimages
 from holdfast.undo.recovery import recover
-from holdfast.undo.sealing import seal
-from holdfast.undo.undoing import undo
 
-_CALLS = (
-    *("write", "pwrite", "rename", "unlink", "mkdir", "rmdir", "symlink", "link", "mknod", "chmod", "chown", "utime"),
-    *("setxattr", "removexattr", "ftruncate", "copy_file_range", "open"),
-)
+MOST = 2000
 
 
 def killed(at: int, work: Callable[[], None]) -> bool:
     """Do ``work`` in another process that is killed before its call number ``at``; False if it came to its end."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            _arm(at)
-            work()
-        except BaseException:
-            os._exit(1)
-        os._exit(0)
-    status = os.waitpid(pid, 0)[1]
-    if os.WIFSIGNALED(status):
-        return True
-    assert os.WEXITSTATUS(status) == 0
-    return False
-
-
-def _arm(at: int) -> None:
-    count = 0
-
-    def counted(call: Callable[..., Any]) -> Callable[..., Any]:
-        def step(*args: Any, **named: Any) -> Any:
-            nonlocal count
-            count += 1
-            if count == at:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return call(*args, **named)
-
-        return step
-
-    for name in _CALLS:
-        setattr(os, name, counted(getattr(os, name)))
-    rename = counted(kernel.renameat2)
-    for module in (acting, preimages, recorder, reversal):
-        module.renameat2 = rename  # type: ignore[attr-defined]
+    return run_killed(work, at, calls=MUTATIONS).killed
 
 
 class Bench:
@@ -79,60 +40,122 @@ class Bench:
     def recover(self) -> None:
         log = self.keep()
         recovered = recover(log)
-        log.close()
         done = (*recovered.finished, *([recovered.rolled_back] if recovered.rolled_back else []))
+        log.close()
         assert [conflict for one in done for conflict in one.conflicts] == []
 
     def step(self, seed: int, count: int) -> None:
         log = self.keep()
         recover(log)
-        step = log.new_id()
-        log.recorder.begin(step, "api")
+        desk = Desk(log)
+        step = desk.open("command")
         chance = random.Random(seed)
         with Actor(log.recorder, self.tree, step) as actor:
             for _ in range(count):
                 act_at_random(actor, chance)
                 log.beat()
-        seal(log, log.recorder.end(step, 0), state="done", ended_at=0, exit_code=0)
-        log.journal.restart()
+        desk.close(step, 0)
         log.close()
 
     def undo_all(self) -> None:
+        self._change("done", lambda desk, steps: desk.undo(steps))
+
+    def redo_all(self) -> None:
+        self._change("undone", lambda desk, steps: desk.redo(steps))
+
+    def undo_newest(self) -> None:
+        """Undo the newest step, which had been finished."""
         log = self.keep()
         recover(log)
-        for step in sorted((head.id for head in log.heads.values() if head.state == "done"), reverse=True):
-            undo(log, [step])
+        Desk(log).undo([max(head.id for head in log.heads.values() if head.state == "done")])
+        log.close()
+
+    def _change(self, state: str, change: Callable[[Desk, list[int]], object]) -> None:
+        log = self.keep()
+        recover(log)
+        steps = sorted(head.id for head in log.heads.values() if head.state == state)
+        for step in steps if state == "undone" else reversed(steps):
+            change(Desk(log), [step])
+        log.close()
+
+    def photograph(self) -> dict[bytes, Seen]:
+        return photograph(self.tree)
+
+    def assert_as(self, expected: dict[bytes, Seen]) -> None:
+        assert differences(expected, self.photograph()) == []
+
+    def assert_no_litter(self) -> None:
+        log = self.keep()
+        known = {preimage.number for head in log.heads.values() for preimage in head.preimages}
+        assert set(log.preimages.numbers()) <= known
         log.close()
 
 
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
+@pytest.fixture(params=[True, False], ids=["", "nothing can be renamed into the log"])
+def bench(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """Also one where everything has to be copied, and is brought back as another object."""
+    if not request.param:
+
+        def refuse(*_: object) -> None:
+            raise PermissionError(13, "")
+
+        monkeypatch.setattr(Preimages, "move_in", refuse)
+        monkeypatch.setattr(Preimages, "link_in", refuse)
     return Bench(tmp_path)
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_a_step_that_is_killed_is_rolled_back(bench: Bench, seed: int) -> None:
-    bench.step(seed, 25)
-    before = photograph(bench.tree)
-    chance = random.Random(seed)
-    # (Late enough for the step to be open, early enough for it not to be finished.)
-    assert killed(chance.randrange(20, 60), lambda: bench.step(seed + 1000, 25))
-    while chance.random() < 0.7:
-        killed(chance.randrange(1, 60), bench.recover)
-    bench.recover()
-    assert differences(before, photograph(bench.tree)) == []
-    bench.recover()
-    assert differences(before, photograph(bench.tree)) == []
+@pytest.mark.parametrize("seed", range(3))
+def test_a_step_that_is_killed_anywhere_is_rolled_back(bench: Bench, seed: int) -> None:
+    bench.step(seed, 15)
+    before = bench.photograph()
+    for at in range(1, MOST, 3):
+        is_killed = killed(at + seed, lambda: bench.step(seed + 1000, 15))
+        bench.recover()
+        if is_killed and differences(before, bench.photograph()) == []:
+            bench.assert_no_litter()
+            continue
+        bench.undo_newest()
+        bench.assert_as(before)
+        if not is_killed:
+            return
+    raise AssertionError("it never came to its end")
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_an_undo_that_is_killed_is_finished(bench: Bench, seed: int) -> None:
-    before = photograph(bench.tree)
-    bench.step(seed, 25)
-    bench.step(seed + 1000, 25)
+@pytest.mark.parametrize("seed", range(3))
+def test_an_undo_that_is_killed_anywhere_is_finished(bench: Bench, seed: int) -> None:
+    before = bench.photograph()
+    bench.step(seed, 15)
+    bench.step(seed + 1000, 15)
+    after = bench.photograph()
+    for at in range(1, MOST, 5):
+        is_killed = killed(at + seed, bench.undo_all)
+        bench.undo_all()
+        bench.assert_as(before)
+        is_killed |= killed(at + seed, bench.redo_all)
+        bench.redo_all()
+        bench.assert_as(after)
+        bench.assert_no_litter()
+        if not is_killed:
+            return
+    raise AssertionError("it never came to its end")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_recovery_that_is_killed_anywhere_and_again_is_recovered(bench: Bench, seed: int) -> None:
+    """Case 3."""
     chance = random.Random(seed)
-    killed(chance.randrange(1, 250), bench.undo_all)
-    while chance.random() < 0.7:
-        killed(chance.randrange(1, 60), bench.recover)
-    bench.undo_all()
-    assert differences(before, photograph(bench.tree)) == []
+    bench.step(seed, 15)
+    before = bench.photograph()
+    for at in range(1, MOST, 7):
+        # (Late enough for the step to be open, early enough for it not to be finished.)
+        assert killed(chance.randrange(20, 60), lambda: bench.step(seed + 1000, 40))
+        is_killed = killed(at + seed, bench.recover)
+        while chance.random() < 0.5:
+            killed(chance.randrange(1, 60), bench.recover)
+        bench.recover()
+        bench.assert_as(before)
+        bench.recover()
+        bench.assert_as(before)
+        if not is_killed:
+            return
+    raise AssertionError("it never came to its end")

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from holdfast.files import kernel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Iterable
     from contextlib import AbstractContextManager
+    from types import ModuleType
 
 CALLS = (
     *((os, name) for name in ("write", "fsync", "rename", "unlink", "mkdir", "rmdir", "symlink", "link")),
@@ -22,6 +23,12 @@ CALLS = (
     *((kernel, name) for name in ("renameat2", "syncfs", "chown_opened")),
 )
 """The calls that change a disk, beside opening for creation and SQLite's commits."""
+
+MUTATIONS = (
+    *CALLS,
+    *((os, name) for name in ("pwrite", "mknod", "utime", "setxattr", "removexattr", "ftruncate", "truncate")),
+)
+"""The same, and what else changes a tree: for what works on one in place."""
 
 _SYNCS = ("fsync", "syncfs")
 
@@ -83,11 +90,13 @@ def _nothing(fd: int) -> None:
     del fd
 
 
-def run_killed(work: Callable[[], object], fatal: int, *, told: bool = False) -> Ended:
+def run_killed(
+    work: Callable[[], object], fatal: int, *, told: bool = False, calls: Iterable[tuple[ModuleType, str]] = CALLS
+) -> Ended:
     """Do ``work`` in a child that kills itself with SIGKILL just before its ``fatal``-th change (from 1).
 
     An exception of ``work`` is printed, and raised here as `AssertionError`. ``told``: say which steps there were.
-    The caller has no threads.
+    ``calls`` are counted, also where a module of the project has imported one by name. The caller has no threads.
     """
     ours, theirs = os.pipe()
     sys.stdout.flush()
@@ -96,7 +105,7 @@ def run_killed(work: Callable[[], object], fatal: int, *, told: bool = False) ->
         code = 1
         try:
             os.close(ours)
-            _arm(_Steps(fatal, theirs if told else None))
+            _arm(_Steps(fatal, theirs if told else None), calls)
             work()
             code = 0
         except BaseException:  # noqa: BLE001 - the child ends here, whatever it was
@@ -119,9 +128,14 @@ def count_steps(work: Callable[[], object]) -> list[str]:
     return ended.steps
 
 
-def _arm(steps: _Steps) -> None:
-    for module, name in CALLS:
-        setattr(module, name, _stepping(steps, name, getattr(module, name)))
+def _arm(steps: _Steps, calls: Iterable[tuple[ModuleType, str]]) -> None:
+    ours = [module for name, module in sys.modules.items() if name.startswith("holdfast.")]
+    for module, name in calls:
+        real = getattr(module, name)
+        stepping = _stepping(steps, name, real)
+        for holder in (module, *ours):
+            if getattr(holder, name, None) is real:
+                setattr(holder, name, stepping)
     real_open = os.open
 
     def opening(path: Any, flags: int, *more: Any, **named: Any) -> int:

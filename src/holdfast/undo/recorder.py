@@ -203,8 +203,13 @@ class Recorder:
         with self._operation(step) as opened:
             self._touch(opened, place)
             make = Make(self._next(), step, place.path, type_, self._clock.now() * 1000)
-            with self._recorded(opened, make):
-                result = perform()
+            if _lstat_or_none(place) is not None:
+                # No record may say that this is going to be created: killed now, it would be taken for the step's.
+                result = perform()  # which is an error, unless somebody has just removed it
+                self._append(opened, make)
+            else:
+                with self._recorded(opened, make):
+                    result = perform()
             made = identity(place.dir_fd, place.name)
             opened.created.add(made)
             record = Made(self._next(), step, make.seq, made)
@@ -221,7 +226,12 @@ class Recorder:
         with self._operation(step) as opened:
             self._touch(opened, place)
             kind = file_type(os.fstat(source_fd).st_mode)
-            with self._recorded(opened, Link(self._next(), step, place.path, kind, identity(source_fd, b""))):
+            record = Link(self._next(), step, place.path, kind, identity(source_fd, b""))
+            if _lstat_or_none(place) is not None:
+                result = perform()  # as in `create`
+                self._append(opened, record)
+                return result
+            with self._recorded(opened, record):
                 return perform()
 
     def unlink(self, step: StepId, place: Place, perform: Callable[[], None], *, own: bool = True) -> None:

@@ -1,0 +1,130 @@
+"""What the recorder must never say or do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+
+from holdfast.testing.acting import Actor
+from holdfast.undo.journal import read_journal
+from holdfast.undo.preimages import Preimages
+from holdfast.undo.records import Content, Link, Make, Remove
+from holdfast.undo.undoing import redo, undo
+
+from .conftest import Bench
+
+
+@pytest.mark.parametrize(
+    "work", [lambda actor: actor.mkdir(b"there"), lambda actor: actor.link(b"file", b"again")], ids=["mkdir", "link"]
+)
+def test_what_is_there_is_never_said_to_be_going_to_be_made(bench: Bench, work: Callable[[Actor], None]) -> None:
+    """I3: killed after such a record, the rollback would take it for the step's own, and remove it."""
+    (bench.tree / "there").mkdir()
+    (bench.tree / "file").write_bytes(b"content")
+    os.link(bench.tree / "file", bench.tree / "again")
+    with bench.keeper() as log:
+        with pytest.raises(FileExistsError):
+            bench.open_step(log, work)
+        records = read_journal(os.fsencode(bench.directory)).records
+        assert not any(isinstance(record, Make | Link) for record in records)
+
+
+def test_content_is_captured_once(bench: Bench) -> None:
+    """I2."""
+    path = bench.tree / "file"
+    path.write_bytes(b"first")
+    os.link(path, bench.tree / "other name")
+    before = bench.photograph()
+
+    def work(actor: Actor) -> None:
+        for content in (b"second", b"third"):
+            actor.write(b"file", content)
+        actor.write(b"other name", b"fourth")
+
+    with bench.keeper() as log:
+        step = bench.step(log, work)
+        assert len([record for record in log.read(step).records if isinstance(record, Content)]) == 1
+        undo(log, [step])
+        bench.assert_as(before)
+
+
+def test_what_a_step_made_and_removed_is_not_kept(bench: Bench) -> None:
+    def work(actor: Actor) -> None:
+        actor.write(b"file", b"content")
+        actor.unlink(b"file")
+
+    with bench.keeper() as log:
+        bench.step(log, work)
+        assert list(log.preimages.numbers()) == []
+
+
+def refuse(*_: object) -> None:
+    raise PermissionError(13, "")
+
+
+def test_where_nothing_can_be_renamed_or_linked_all_comes_back(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I1, as another object, which earlier steps know."""
+    for name in ("small", "large"):
+        (bench.tree / name).write_bytes(name.encode() * 5000)
+    (bench.tree / "small").chmod(0o4711)
+    os.setxattr(bench.tree / "large", "user.a", b"value")
+    os.symlink("nowhere", bench.tree / "link")
+    os.mkfifo(bench.tree / "pipe")
+    (bench.tree / "full").mkdir(mode=0o2755)
+    (bench.tree / "full/file").write_bytes(b"content")
+    (bench.tree / "empty").mkdir()
+    states = [bench.photograph()]
+    monkeypatch.setattr(Preimages, "move_in", refuse)
+    monkeypatch.setattr(Preimages, "link_in", refuse)
+
+    def write(actor: Actor) -> None:
+        actor.write(b"small", b"written")
+        actor.write(b"large", b"written", at=10)
+        actor.write(b"full/file", b"written")
+
+    def remove(actor: Actor) -> None:
+        for name in (b"small", b"link", b"pipe", b"full/file"):
+            actor.unlink(name)
+        actor.rename(b"full", b"empty")
+        actor.write(b"new", b"new")
+        actor.rename(b"new", b"large")
+
+    with bench.keeper() as log:
+        steps: list[int] = []
+        for work in (write, remove):
+            steps.append(bench.step(log, work))
+            states.append(bench.photograph())
+    for _ in range(2):
+        with bench.keeper() as log:
+            for step, state in ((steps[1], states[1]), (steps[0], states[0])):
+                assert undo(log, [step]).conflicts == ()
+                bench.assert_as(state)
+        with bench.keeper() as log:
+            for step, state in ((steps[0], states[1]), (steps[1], states[2])):
+                assert redo(log, [step]).conflicts == ()
+                bench.assert_as(state)
+
+
+def test_a_damaged_preimage_spoils_its_step_alone(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    from holdfast.model.errors import IntegrityError
+
+    monkeypatch.setattr(Preimages, "move_in", refuse)
+    monkeypatch.setattr(Preimages, "link_in", refuse)
+    for name in ("one", "two"):
+        (bench.tree / name).write_bytes(name.encode() * 10_000)
+    with bench.keeper() as log:
+        one, two = (bench.step(log, lambda actor, name=name: actor.unlink(name)) for name in (b"one", b"two"))
+        (record,) = [record for record in log.read(one).records if isinstance(record, Remove)]
+        path = bench.directory / "kept" / f"{record.keeping.number % 256:02x}" / f"{record.keeping.number:016x}"
+        content = bytearray(path.read_bytes())
+        content[5] ^= 1
+        path.write_bytes(content)
+        with pytest.raises(IntegrityError, match="missing or damaged"):
+            undo(log, [one])
+        undo(log, [two])
+        assert (bench.tree / "two").exists()
+        path.unlink()
+        with pytest.raises(IntegrityError):
+            undo(log, [one], force=True)
