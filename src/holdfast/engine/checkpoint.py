@@ -57,6 +57,14 @@ class Request(NamedTuple):
     full_hash: bool = False
 
 
+class Recorded(NamedTuple):
+    """How a state is entered in the history, where it is not simply the next one."""
+
+    event: HistoryEvent
+    """Its number, time and checkpoint are filled in."""
+    redo_tip: int | None
+
+
 def take(context: Context, request: Request, progress: Progress | None = None) -> CheckpointResult:
     """Save the tree's present state, if it differs from the last one saved.
 
@@ -75,13 +83,18 @@ def take(context: Context, request: Request, progress: Progress | None = None) -
         return take_locked(context, request, progress)
 
 
-def take_locked(context: Context, request: Request, progress: Progress | None = None) -> CheckpointResult:
-    """`take`, for callers that hold the workspace's lock already."""
+def take_locked(
+    context: Context, request: Request, progress: Progress | None = None, *, recorded: Recorded | None = None
+) -> CheckpointResult:
+    """`take`, for callers that hold the workspace's lock already.
+
+    With ``recorded`` the state is entered in the history so, also if it is the same as before.
+    """
     started = context.clock.monotonic()
     full_hash = request.full_hash
     for left in reversed(range(_TRIES)):
         try:
-            checkpoint, created, scan = _attempt(context, request, full_hash, progress)
+            checkpoint, created, scan = _attempt(context, request, full_hash, progress, recorded)
         except VanishedError:
             # Collection was just deleting content that this manifest names: read and store all of it again.
             full_hash = True
@@ -118,7 +131,7 @@ def _mend(context: Context, checkpoint: Checkpoint) -> None:
 
 
 def _attempt(
-    context: Context, request: Request, full_hash: bool, progress: Progress | None
+    context: Context, request: Request, full_hash: bool, progress: Progress | None, recorded: Recorded | None
 ) -> tuple[Checkpoint, bool, Scan]:
     catalog = context.catalog
     cursor = catalog.cursor(context.workspace.id)
@@ -138,11 +151,15 @@ def _attempt(
         if parent is not None and (built is None or built.root == parent.root):
             writer.abort()
             context.tree.settle(parent.root)
+            if recorded is not None:
+                event = recorded.event._replace(at=context.clock.now(), checkpoint=parent.id)
+                workspace, tip = context.workspace.id, recorded.redo_tip
+                catalog.record_event(workspace, event, expected=cursor, head=parent.id, redo_tip=tip)
             return _relabel(context, parent, request), False, scan
         assert built is not None
         written = writer.finish()
         make_room_for(context, written)
-        checkpoint = _store(context, request, cursor, parent, scan, built, changes, written)
+        checkpoint = _store(context, request, cursor, parent, scan, built, changes, written, recorded)
     except BaseException:
         writer.abort()
         raise
@@ -175,6 +192,7 @@ def _store(
     built: Built,
     changes: Sequence[Change] | None,
     written: Written,
+    recorded: Recorded | None,
 ) -> Checkpoint:
     """Write the pages and commit. What was written stays unreferenced if this fails."""
     from holdfast.store.blobs import write_pages
@@ -223,7 +241,10 @@ def _store(
             # trust.
             relied_on=frozenset(named - fresh) | written.relied_on | shared,
             expected=cursor,
-            event=HistoryEvent(0, checkpoint.created_at, "checkpoint", checkpoint_id, cursor.position),
+            event=HistoryEvent(0, checkpoint.created_at, "checkpoint", checkpoint_id, cursor.position)
+            if recorded is None
+            else recorded.event._replace(at=checkpoint.created_at, checkpoint=checkpoint_id),
+            redo_tip=None if recorded is None else recorded.redo_tip,
         )
     )
     return checkpoint

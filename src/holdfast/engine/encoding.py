@@ -107,7 +107,13 @@ def log(result: Log) -> Json:
         "head": result.head,
         "checkpoints": [record(item) for item in result.checkpoints],
         "events": [
-            {"at": isoformat(event.at), "operation": event.operation, "checkpoint": event.checkpoint}
+            {
+                "at": isoformat(event.at),
+                "operation": event.operation,
+                "checkpoint": event.checkpoint,
+                "steps": list(event.steps),
+                "run": event.run,
+            }
             for event in result.events
         ],
     }
@@ -135,6 +141,7 @@ def restored(result: RestoreResult) -> Json:
         "skipped": not_captured(result.skipped),
         "dry_run": result.dry_run,
         "undo_command": result.undo_command,
+        "steps": list(result.steps),
     }
 
 

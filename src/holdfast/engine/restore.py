@@ -345,11 +345,14 @@ def _record(context: Context, journal: Journal, reached: bool) -> None:
     cursor = catalog.cursor(workspace)
     at = context.clock.now()
     if journal.state is not None:
-        event = HistoryEvent(0, at, journal.operation, journal.target, None)
         tip = cursor.redo_tip if journal.redo_tip is None else journal.redo_tip
-        catalog.record_event(
-            workspace, event, expected=cursor, head=journal.target, position=journal.state, redo_tip=tip
-        )
+        event, position = HistoryEvent(0, at, journal.operation, journal.target, None), journal.state
+        undone_steps = journal.position is not None and catalog.event(journal.position).ahead is not None
+        if journal.operation == "undo" and undone_steps and journal.position != journal.state:
+            # `redo` leads back to where steps were undone, and on by the undo log: a state that knows that.
+            before = catalog.event(journal.state).previous
+            event, position = event._replace(previous=before, ahead=journal.position), None
+        catalog.record_event(workspace, event, expected=cursor, head=journal.target, position=position, redo_tip=tip)
     elif reached:
         event = HistoryEvent(0, at, "restore", journal.target, journal.position)
         catalog.record_event(workspace, event, expected=cursor, head=journal.target)

@@ -75,6 +75,8 @@ class RestoreResult(NamedTuple):
     dry_run: bool
     undo_command: str | None
     """What takes it back; None if there is nothing to take back: a dry run, or a restore that found nothing to do."""
+    steps: Sequence[int] = ()
+    """The steps that were taken back, or brought forward, by the undo log: ignored files included."""
 
 
 class ForkResult(NamedTuple):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from holdfast.engine.folder import RESTORE_JOURNAL, WATCH_SOCKET
 from holdfast.engine.opening import Opener
 from holdfast.model.checkpoint import Kind, Provenance
-from holdfast.model.errors import HoldfastError, UsageError
+from holdfast.model.errors import HoldfastError, NotFoundError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         Status,
     )
     from holdfast.engine.retention import Policy
+    from holdfast.engine.run import RunResult
     from holdfast.engine.textdiff import FileStat
     from holdfast.engine.watch_client import WatchClient
     from holdfast.files.estimate import Estimate
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from holdfast.store.collect import Collected
     from holdfast.store.usage import Stats
     from holdfast.store.verify import Verified
+    from holdfast.undo.service import BarrierInfo, PathChange, StepInfo, TicketInfo, UndoReport, UndoService
 
 _T = TypeVar("_T")
 
@@ -281,23 +283,26 @@ class Workspace:
         """
         from holdfast.engine.naming import resolve_for_restore
         from holdfast.engine.restore import restore
+        from holdfast.engine.steps import kept_still
 
-        with self._paused():
+        with self._paused(), kept_still(self._context):
             target = resolve_for_restore(self._context, name)
             return restore(self._context, target, _encoded(paths), dry_run=dry_run, progress=progress)
 
     def restore_continue(self, *, progress: Progress | None = None) -> RestoreResult:
         """Finish a restore or fork that was cut short. Raises `NotFoundError` if there is none."""
         from holdfast.engine.restore import resume
+        from holdfast.engine.steps import kept_still
 
-        with self._paused():
+        with self._paused(), kept_still(self._context):
             return resume(self._context, progress)
 
     def restore_abort(self, *, progress: Progress | None = None) -> RestoreResult:
         """Take a restore that was cut short back: the tree becomes what it was before."""
         from holdfast.engine.restore import abandon
+        from holdfast.engine.steps import kept_still
 
-        with self._paused():
+        with self._paused(), kept_still(self._context):
             return abandon(self._context, progress)
 
     def unfinished(self) -> Journal | None:
@@ -308,21 +313,135 @@ class Workspace:
 
         return unfinished(self._context)
 
-    def undo(self, count: int = 1, *, dry_run: bool = False, progress: Progress | None = None) -> RestoreResult:
-        """Take back the newest ``count`` changes to the tree; unsaved changes are saved first and are the first of
-        them.
+    def undo(
+        self,
+        count: int = 1,
+        *,
+        step: int | None = None,
+        run: str | None = None,
+        force: bool = False,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> RestoreResult:
+        """Take back the newest ``count`` changes to the tree, or one ``step``, or all that a ``run`` did (empty: the
+        newest run). Unsaved changes are saved first, and are the first of the newest.
+
+        What steps of a `run` did is reversed exactly, ignored files included; the rest goes by checkpoints. Raises
+        `RefusedError` if somebody else has changed the same since, unless ``force``.
         """
-        from holdfast.engine.history import undo
+        from holdfast.engine.history import undo, undo_steps
 
         with self._paused():
-            return undo(self._context, count, dry_run=dry_run, progress=progress)
+            if step is None and run is None:
+                return undo(self._context, count, force=force, dry_run=dry_run, progress=progress)
+            if dry_run or count != 1 or (step is not None and run is not None):
+                raise UsageError("a step or a run is undone by itself, and for good")
+            return undo_steps(self._context, step=step, run=run, force=force, progress=progress)
 
-    def redo(self, count: int = 1, *, dry_run: bool = False, progress: Progress | None = None) -> RestoreResult:
-        """Bring back the newest ``count`` changes that `undo` took back."""
-        from holdfast.engine.history import redo
+    def redo(
+        self,
+        count: int = 1,
+        *,
+        step: int | None = None,
+        force: bool = False,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> RestoreResult:
+        """Bring back the newest ``count`` changes that `undo` took back, or one undone ``step`` whatever came since."""
+        from holdfast.engine.history import redo, redo_step
 
         with self._paused():
-            return redo(self._context, count, dry_run=dry_run, progress=progress)
+            if step is None:
+                return redo(self._context, count, force=force, dry_run=dry_run, progress=progress)
+            if dry_run or count != 1:
+                raise UsageError("a step is brought forward by itself, and for good")
+            return redo_step(self._context, step, force=force, progress=progress)
+
+    # -- running ------------------------------------------------------------------------------------------------
+
+    def run(
+        self,
+        command: Sequence[str | bytes],
+        *,
+        directory: str | bytes | os.PathLike[str] | None = None,
+        environment: Mapping[bytes, bytes] | None = None,
+        one_step: bool = False,
+        guard: bool = False,
+    ) -> RunResult:
+        """Run a command (its argument list) so that all it changes can be taken back: `undo`, ``undo(run="")``.
+
+        It has this process's terminal, directory and environment (with ``HOLDFAST_RUN``), unless others are given. The
+        state is saved before and after. ``one_step``: all of it is one step. ``guard``: a person is asked before mass
+        deletion and large overwrites. Raises `UnsupportedError` where the system cannot supervise; nothing has run.
+        """
+        from holdfast.engine.run import run
+
+        return run(
+            self._context,
+            _encoded(command),
+            directory=None if directory is None else os.fsencode(directory),
+            environment=environment,
+            one_step=one_step,
+            guard=guard,
+        )
+
+    def steps(self) -> Sequence[StepInfo]:
+        """The steps in the undo log, oldest first."""
+        from holdfast.engine.steps import steps
+
+        return steps(self._context)
+
+    def step(self, step: int) -> tuple[StepInfo, Sequence[PathChange]]:
+        """One step, and what it did to which path. Raises `NotFoundError`."""
+        from holdfast.engine.steps import changes
+
+        return changes(self._context, step)
+
+    def discard_steps(self) -> int | None:
+        """Forget all finished steps, also in an undo log of another version; how many, if that can be told."""
+        from holdfast.engine.steps import discard
+
+        return discard(self._context)
+
+    def begin_step(self, label: str = "") -> int:
+        """Open an explicit step: what supervised processes change from now on belongs to it. Its id."""
+        with self._undo_log() as log:
+            return log.begin(label)
+
+    def commit_step(self, step: int | None = None) -> StepInfo:
+        """Close an explicit step (None: the one that is open)."""
+        with self._undo_log() as log:
+            return log.commit(_explicit(log, step))
+
+    def rollback_step(self, step: int | None = None) -> UndoReport:
+        """Close an explicit step (None: the one that is open), and take back what it did."""
+        with self._undo_log() as log:
+            return log.rollback(_explicit(log, step))
+
+    def barriers(self) -> Sequence[BarrierInfo]:
+        """The edits by others that the undo log knows of, oldest first."""
+        from holdfast.engine.steps import barriers
+
+        return barriers(self._context)
+
+    def held(self) -> Sequence[TicketInfo]:
+        """The operations that safeguards hold until a person has decided."""
+        from holdfast.engine.steps import reached
+
+        with reached(self._context) as log:
+            return [] if log is None else log.held()
+
+    def answer(self, ticket: int, *, allow: bool) -> TicketInfo:
+        """Let a held operation happen, or deny it: its step is then rolled back. Raises `NotFoundError`."""
+        with self._undo_log() as log:
+            return log.answer(ticket, allow=allow)
+
+    @contextmanager
+    def _undo_log(self) -> Generator[UndoService]:
+        from holdfast.engine.steps import reached, required
+
+        with reached(self._context) as log:
+            yield required(log)
 
     def fork(
         self, name: str, directory: str | bytes | os.PathLike[str], *, progress: Progress | None = None
@@ -435,6 +554,16 @@ class Workspace:
         from holdfast.engine.bundle_import import import_bundle
 
         return import_bundle(self._context, os.fsencode(file))
+
+
+def _explicit(log: UndoService, step: int | None) -> int:
+    """The number of an explicit step: the given one, or the one that is open."""
+    if step is not None:
+        return step
+    found = [each.id for each in log.steps() if each.kind == "explicit" and each.state == "open"]
+    if not found:
+        raise NotFoundError("no step is open", hint="holdfast step begin opens one", code="no_open_step")
+    return found[-1]
 
 
 def _encoded(paths: Sequence[str | bytes]) -> list[bytes]:

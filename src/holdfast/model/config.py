@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 HOUR, DAY = 3600.0, 86400.0
 
+SafeguardPreset = Literal["off", "guard"]
 Backend = Literal["auto", "fanotify", "inotify", "polling"]
 
 
@@ -74,6 +75,24 @@ class Files(NamedTuple):
     gid: int = -1
 
 
+class Undo(NamedTuple):
+    """How much the undo log of a workspace holds."""
+
+    max_log_bytes: int = GIB
+    max_steps: int = 100
+    max_step_bytes: int = 200 * MIB
+
+
+class Safeguard(NamedTuple):
+    """Before what a person is asked, under `run`."""
+
+    preset: SafeguardPreset = "off"
+    deletes: int = -1
+    overwrite_bytes: int = -1
+    rename_over: int = -1
+    timeout: float = 30.0
+
+
 class Identity(NamedTuple):
     """Who makes checkpoints."""
 
@@ -90,6 +109,8 @@ class Settings(NamedTuple):
     retention: Retention = Retention()
     gc: Gc = Gc()
     files: Files = Files()
+    undo: Undo = Undo()
+    safeguard: Safeguard = Safeguard()
     identity: Identity = Identity()
 
 
@@ -168,6 +189,26 @@ KEYS: dict[str, Key] = {
         least=-1,
         most=2**32 - 2,
     ),
+    "undo.max_log_bytes": Key("size", "preimages of more bytes than this: the oldest steps are forgotten"),
+    "undo.max_steps": Key("integer", "more steps than this: the oldest are forgotten", least=1),
+    "undo.max_step_bytes": Key(
+        "size", "a step that would copy more bytes than this goes on without protection, or is held (see safeguard)"
+    ),
+    "safeguard.preset": Key(
+        "text",
+        "`guard` asks before mass deletion, large overwrites, and changes that could not be undone",
+        choices=("off", "guard"),
+    ),
+    "safeguard.deletes": Key(
+        "integer", "ask when a step is about to remove this many files; 0: never; -1: as the preset has it", least=-1
+    ),
+    "safeguard.overwrite_bytes": Key(
+        "integer", "ask before a file of this many bytes is overwritten; 0: never; -1: as the preset has it", least=-1
+    ),
+    "safeguard.rename_over": Key(
+        "integer", "1: ask before a rename replaces a file; 0: never; -1: as the preset has it", least=-1, most=1
+    ),
+    "safeguard.timeout": Key("duration", "an operation that nobody answers for this long is denied", least=1, most=DAY),
     "identity.author": Key("text", "who makes checkpoints, if neither a flag nor the caller says it"),
 }
 

@@ -197,7 +197,7 @@ class Committer:
         point = commit.checkpoint
         if commit.event is not None:
             seq = append_event(session, self._tenant, point.workspace, commit.event)
-            cursor = Cursor(point.id, seq, seq)
+            cursor = Cursor(point.id, seq, seq if commit.redo_tip is None else commit.redo_tip)
         elif point.kind == "import":
             return commit.expected
         else:

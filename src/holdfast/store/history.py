@@ -70,7 +70,10 @@ def events(session: Session, tenant: int, rest: str, *values: object) -> list[Hi
         f"SELECT seq, at, operation, checkpoint, previous, ahead, steps, run FROM history WHERE tenant = ? {rest}",
         (tenant, *values),
     )
-    return [HistoryEvent(*row[:6], _steps(row[0], row[6]), row[7]) for row in rows]
+    return [
+        HistoryEvent(seq, at, operation, checkpoint, previous, ahead, _steps(seq, steps), run)
+        for seq, at, operation, checkpoint, previous, ahead, steps, run in rows
+    ]
 
 
 def _steps(seq: int, text: str) -> tuple[int, ...]:

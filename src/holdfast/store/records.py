@@ -148,6 +148,8 @@ class CheckpointCommit(NamedTuple):
     """The workspace's cursor as the caller read it; the commit is refused if it is another by now."""
     event: HistoryEvent | None
     """The event to append (its ``seq`` is ignored and assigned), or None if the tree's state did not change."""
+    redo_tip: int | None = None
+    """The event that `redo` leads to afterwards; None: there is nothing to redo."""
 
 
 def pack_key(tenant: str, pack: PackId) -> str:

@@ -1,0 +1,195 @@
+"""Taking steps back and bringing them forward by the undo log, and entering that in the workspace's history.
+
+The history is a chain of states; between two of them lie the steps that ended since the earlier one. What an undo of
+steps leaves is a state of its own: it stands on the newest state from before those steps began, and knows (``ahead``)
+the state that they were undone from, which redo brings forward by the same steps.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.engine.checkpoint import Recorded, Request, take_locked
+from holdfast.engine.results import RestoreResult
+from holdfast.model.entries import NotCaptured
+from holdfast.model.errors import RefusedError
+from holdfast.store.records import HistoryEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from holdfast.engine.context import Context
+    from holdfast.model.sinks import Progress
+    from holdfast.undo.service import PathChange, StepInfo, UndoReport, UndoService
+
+
+def steps_since(context: Context, service: UndoService | None, state: HistoryEvent) -> list[StepInfo]:
+    """The steps that belong to a state and not to the one that it replaced, the newest first; finished ones."""
+    if service is None:
+        return []
+    return [step for step in _since(context, service, state) if step.state == "done" and step.paths]
+
+
+def refuse_open(context: Context, service: UndoService | None, state: HistoryEvent) -> None:
+    """Raise `RefusedError` if a step that is not at its end has changed the tree since the state before: what it did
+    is no finished change, and must not be taken away from under it.
+    """
+    if service is None:
+        return
+    for step in _since(context, service, state):
+        if step.state == "open" and step.paths:
+            raise RefusedError(
+                f"step {step.id} is still going on, and has changed the tree",
+                hint="wait until it ends (what an agent writes by itself: some seconds of quiet); "
+                "--force takes back what checkpoints hold of it",
+                code="step_open",
+            )
+
+
+def _since(context: Context, service: UndoService, state: HistoryEvent) -> list[StepInfo]:
+    since = 0 if state.previous is None else context.catalog.event(state.previous).at * 1000
+    brought = state.steps if state.operation == "redo" else ()
+    found = [step for step in service.steps() if step.ended_at is None or step.ended_at > since or step.id in brought]
+    return sorted(found, key=lambda step: step.acted, reverse=True)
+
+
+def take_back(
+    context: Context,
+    service: UndoService,
+    steps: Sequence[StepInfo],
+    *,
+    force: bool,
+    progress: Progress | None,
+) -> RestoreResult:
+    """Undo steps from the state that the tree was just saved in, and save what that leaves. Needs the lock.
+
+    Raises what `UndoService.undo` raises; then nothing is touched. Killed in between, the tree holds what the undo
+    left, as changes that are not saved yet.
+    """
+    catalog = context.catalog
+    cursor = catalog.cursor(context.workspace.id)
+    assert cursor.position is not None
+    assert cursor.head is not None
+    ids = tuple(step.id for step in steps)
+    seen = [service.changes(step.id) for step in steps]
+    try:
+        report = service.undo(ids, force=force)
+    except RefusedError as error:
+        raise _with_a_way_out(context, error, cursor.position) from None
+    began = min(step.started_at for step in steps) // 1000
+    event = HistoryEvent(0, 0, "undo", cursor.head, _before(context, cursor.position, began), cursor.position, ids)
+    done = take_locked(context, Request(kind="auto"), progress, recorded=Recorded(event, cursor.redo_tip))
+    written, deleted = _effect(seen, backward=True)
+    return RestoreResult(
+        checkpoint=done.checkpoint.id,
+        rescue=cursor.head,
+        written=written,
+        deleted=deleted,
+        skipped=_left(report),
+        dry_run=False,
+        undo_command="holdfast redo",
+        steps=ids,
+    )
+
+
+def bring_forward(context: Context, service: UndoService, target: HistoryEvent, *, force: bool) -> RestoreResult:
+    """Redo the steps of the state that the tree is in, which leads to ``target``. Needs the lock.
+
+    Raises what `UndoService.redo` raises; then nothing is touched.
+    """
+    catalog = context.catalog
+    cursor = catalog.cursor(context.workspace.id)
+    assert cursor.position is not None
+    ids = catalog.event(cursor.position).steps
+    report = service.redo(ids, force=force)
+    written, deleted = _effect([service.changes(step) for step in ids], backward=False)
+    event = HistoryEvent(0, context.clock.now(), "redo", target.checkpoint, None, steps=ids)
+    catalog.record_event(
+        context.workspace.id,
+        event,
+        expected=cursor,
+        head=target.checkpoint,
+        position=target.seq,
+        redo_tip=cursor.redo_tip,
+    )
+    return RestoreResult(
+        checkpoint=target.checkpoint,
+        rescue=cursor.head,
+        written=written,
+        deleted=deleted,
+        skipped=_left(report),
+        dry_run=False,
+        undo_command="holdfast undo",
+        steps=ids,
+    )
+
+
+def bring_forward_alone(
+    context: Context, service: UndoService, step: int, *, force: bool, progress: Progress | None
+) -> RestoreResult:
+    """Redo one step onto the state that the tree was just saved in: a new change, which undo takes back. Needs the
+    lock.
+    """
+    cursor = context.catalog.cursor(context.workspace.id)
+    assert cursor.head is not None
+    report = service.redo([step], force=force)
+    written, deleted = _effect([service.changes(step)], backward=False)
+    event = HistoryEvent(0, 0, "redo", cursor.head, cursor.position, steps=(step,))
+    done = take_locked(context, Request(kind="auto"), progress, recorded=Recorded(event, None))
+    return RestoreResult(
+        checkpoint=done.checkpoint.id,
+        rescue=cursor.head,
+        written=written,
+        deleted=deleted,
+        skipped=_left(report),
+        dry_run=False,
+        undo_command="holdfast undo",
+        steps=(step,),
+    )
+
+
+def foreseen(service: UndoService, steps: Iterable[StepInfo]) -> tuple[list[bytes], list[bytes]]:
+    """What undoing the steps would write and delete."""
+    return _effect([service.changes(step.id) for step in steps], backward=True)
+
+
+def _before(context: Context, position: int, began: int) -> int | None:
+    """The newest state before ``position`` that is from before a time."""
+    at = context.catalog.event(position).previous
+    while at is not None:
+        state = context.catalog.event(at)
+        if state.at <= began:
+            break
+        at = state.previous
+    return at
+
+
+def _effect(changes: Iterable[Sequence[PathChange]], *, backward: bool) -> tuple[list[bytes], list[bytes]]:
+    """What is written and what is deleted where the changes, step by step, are made or taken back."""
+    there: dict[bytes, bool] = {}
+    for change in (change for step in changes for change in step):
+        gone = change.change == ("added" if backward else "deleted")
+        there[change.path] = not gone
+        if change.change == "renamed" and change.source is not None:
+            there[change.path] = not backward
+            there[change.source] = backward
+    written = sorted(path for path, is_there in there.items() if is_there)
+    return written, sorted(path for path, is_there in there.items() if not is_there)
+
+
+def _left(report: UndoReport) -> list[NotCaptured]:
+    from holdfast.model.paths import display
+
+    return [
+        NotCaptured(one.path, one.reason if one.kept is None else f"{one.reason}; {display(one.kept)} holds the other")
+        for one in report.conflicts
+    ]
+
+
+def _with_a_way_out(context: Context, error: RefusedError, position: int) -> RefusedError:
+    previous = context.catalog.event(position).previous
+    hint = error.hint or ""
+    if previous is not None:
+        saved = context.catalog.event(previous).checkpoint[:12]
+        hint += f"{'; ' if hint else ''}`holdfast restore {saved}` goes back by what checkpoints hold"
+    return RefusedError(error.message, hint=hint or None, code=error.code)

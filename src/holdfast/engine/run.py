@@ -1,0 +1,148 @@
+"""Running a command in a workspace so that all that it changes can be taken back.
+
+A checkpoint is taken before it and after it, and the history names the run at both; in between the supervisor records
+every change in the undo log, in steps.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.engine.checkpoint import Request, take_locked
+from holdfast.engine.steps import limits, make_log, reached
+from holdfast.model.checkpoint import Provenance
+from holdfast.model.log import Log
+from holdfast.store.records import HistoryEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from holdfast.engine.context import Context
+    from holdfast.model.config import Safeguard
+    from holdfast.model.ids import CheckpointId
+    from holdfast.undo.safeguards import Thresholds
+    from holdfast.undo.service import StepInfo
+
+_LOG = Log(__name__)
+
+RUN_VARIABLE = b"HOLDFAST_RUN"
+"""In the environment of all that runs: the id of the run."""
+
+
+class RunResult(NamedTuple):
+    """What became of a run."""
+
+    run: str
+    exit_code: int
+    """The command's; 128 and the number of the signal that ended it."""
+    before: CheckpointId
+    """The state that it began in."""
+    after: CheckpointId
+    """The state that it left."""
+    steps: Sequence[StepInfo]
+    """Those of the run that changed anything."""
+
+
+def run(
+    context: Context,
+    command: Sequence[bytes],
+    *,
+    directory: bytes | None = None,
+    environment: Mapping[bytes, bytes] | None = None,
+    one_step: bool = False,
+    guard: bool = False,
+) -> RunResult:
+    """Run ``command`` under supervision until it ends. The terminal is its own meanwhile.
+
+    Nothing runs if the first checkpoint fails, or if it cannot be supervised (`UnsupportedError`). ``one_step``: the
+    whole run is one step. ``guard``: the safeguards' preset, where the settings do not say otherwise. What it leaves
+    running goes on, supervised.
+    """
+    from holdfast.supervisor.keeper import Settings
+    from holdfast.supervisor.launch import supervise
+
+    shown = " ".join(os.fsdecode(word) for word in command).encode("utf-8", "replace").decode()
+    with reached(context):
+        pass  # what a killed keeper left is rolled back, and told, before anything is saved
+    identity = begin_run(context, shown)
+    before = _head(context)
+    settings = Settings(
+        root=context.workspace.path,
+        log=make_log(context),
+        forbidden=(_home_of(context),),
+        limits=limits(context),
+        thresholds=thresholds(context.settings.safeguard, guard=guard),
+    )
+    surroundings = dict(os.environb if environment is None else environment)
+    surroundings[RUN_VARIABLE] = identity.encode()
+    try:
+        code = supervise(
+            command, settings, run=identity, directory=directory, environment=surroundings, one_step=one_step
+        )
+    finally:
+        steps = end_run(context, identity, shown)
+    return RunResult(identity, code, before, _head(context), steps)
+
+
+def begin_run(context: Context, command: str) -> str:
+    """Save what is there, and note in the history that a run begins; returns its id."""
+    identity = context.random(6).hex()
+    with context.lock():
+        take_locked(context, Request("run", provenance=_provenance(context, identity, "begins", command)))
+        _note(context, identity, ())
+    return identity
+
+
+def end_run(context: Context, identity: str, command: str) -> list[StepInfo]:
+    """Save what the run left, and note that it is over; returns its steps."""
+    with reached(context) as service:
+        steps = [] if service is None else [step for step in service.steps() if step.run == identity]
+    with context.lock():
+        take_locked(context, Request("run", provenance=_provenance(context, identity, "ended", command)))
+        _note(context, identity, tuple(step.id for step in steps))
+    return [step for step in steps if step.paths]
+
+
+def thresholds(settings: Safeguard, *, guard: bool) -> Thresholds:
+    """What safeguards ask about; ``guard`` turns the preset on."""
+    from holdfast.undo.safeguards import OFF, PRESET
+
+    preset = PRESET if guard or settings.preset == "guard" else OFF
+    own = settings._asdict()
+    chosen = {
+        "deletes": own["deletes"],
+        "overwrite_bytes": own["overwrite_bytes"],
+        "rename_over": own["rename_over"],
+    }
+    known = {key: type(getattr(preset, key))(value) for key, value in chosen.items() if value >= 0}
+    return preset._replace(timeout=settings.timeout, **known)
+
+
+def _provenance(context: Context, identity: str, what: str, command: str) -> Provenance:
+    return Provenance(context.settings.identity.author, f"run {identity} {what}", command)
+
+
+def _note(context: Context, identity: str, steps: tuple[int, ...]) -> None:
+    catalog, workspace = context.catalog, context.workspace.id
+    cursor = catalog.cursor(workspace)
+    assert cursor.head is not None
+    event = HistoryEvent(0, context.clock.now(), "run", cursor.head, None, steps=steps, run=identity)
+    catalog.record_event(
+        workspace,
+        event,
+        expected=cursor,
+        head=cursor.head,
+        position=cursor.position,
+        redo_tip=cursor.redo_tip,
+    )
+
+
+def _head(context: Context) -> CheckpointId:
+    head = context.catalog.cursor(context.workspace.id).head
+    assert head is not None
+    return head
+
+
+def _home_of(context: Context) -> bytes:
+    return os.path.dirname(os.path.dirname(context.folder))

@@ -1,0 +1,247 @@
+"""Reaching the undo log of a workspace: its keeper where one runs, else the log itself for as long as it takes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING
+
+from holdfast.engine.folder import UNDO_LOG
+from holdfast.model.errors import LockedError, NotFoundError, RefusedError
+from holdfast.model.log import Log
+from holdfast.model.paths import display
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+    from contextlib import AbstractContextManager
+
+    from holdfast.engine.context import Context
+    from holdfast.undo.log import Limits
+    from holdfast.undo.recovery import Recovered
+    from holdfast.undo.service import BarrierInfo, PathChange, StepInfo, UndoService
+
+_LOG = Log(__name__)
+
+IN_THE_TREE = b".holdfast/undo"
+"""Where the log is, below the workspace's root, if the home is on another mount."""
+
+_PAUSE = 0.05
+_SHOWN = 10
+
+
+def log_directory(context: Context) -> bytes:
+    """Where the undo log of the workspace is, or would be.
+
+    In the workspace's folder of the home if a file can be renamed from the tree to there; else in the tree.
+    """
+    root = context.workspace.path
+    if not _is_other_mount(context.folder, root):
+        return os.path.join(context.folder, UNDO_LOG)
+    return os.path.join(root, IN_THE_TREE)
+
+
+def limits(context: Context) -> Limits:
+    """How much the undo log may hold, as the settings say."""
+    from holdfast.undo.log import Limits
+
+    of = context.settings.undo
+    return Limits(of.max_log_bytes, of.max_steps, of.max_step_bytes)
+
+
+@contextmanager
+def reached(context: Context) -> Generator[UndoService | None]:
+    """The workspace's undo log; None if it has none, or its directory is gone.
+
+    What a killed keeper left is rolled back first, and reported. Raises `VersionMismatchError`, `StorageError`, and
+    `LockedError` if another process has the log without answering for it.
+    """
+    directory = log_directory(context)
+    if not _is_there(context, directory):
+        yield None
+        return
+    from holdfast.supervisor.remote import connect
+
+    deadline = context.clock.monotonic() + context.settings.lock.timeout
+    while True:
+        keeper = connect(directory)
+        if keeper is not None:
+            with keeper:
+                yield keeper
+            return
+        own = _open(context, directory, wait=context.clock.monotonic() < deadline)
+        if own is not None:
+            with own as service:
+                yield service
+            return
+        time.sleep(_PAUSE)
+
+
+def required(service: UndoService | None) -> UndoService:
+    """The log that there is; raises `NotFoundError` if there is none."""
+    if service is None:
+        raise NotFoundError(
+            "nothing was recorded in this workspace: it has no undo log",
+            hint="holdfast run -- COMMAND records all that a command changes",
+            code="no_undo_log",
+        )
+    return service
+
+
+def quiet(service: UndoService | None) -> AbstractContextManager[None]:
+    """Hold back what supervised processes change; what is done meanwhile makes no barrier."""
+    return nullcontext() if service is None else service.quiet()
+
+
+@contextmanager
+def kept_still(context: Context) -> Generator[None]:
+    """`quiet` where a keeper runs, for what does not need the log."""
+    directory = log_directory(context)
+    if not _is_there(context, directory):
+        yield
+        return
+    from holdfast.supervisor.remote import connect
+
+    keeper = connect(directory)
+    with keeper or nullcontext(), quiet(keeper):
+        yield
+
+
+def steps(context: Context) -> Sequence[StepInfo]:
+    """All steps in the undo log, oldest first; none without a log."""
+    with reached(context) as service:
+        return [] if service is None else service.steps()
+
+
+def changes(context: Context, step: int) -> tuple[StepInfo, Sequence[PathChange]]:
+    """One step, and what it did. Raises `NotFoundError`."""
+    with reached(context) as service:
+        service = required(service)
+        found = next((each for each in service.steps() if each.id == step), None)
+        if found is None:
+            raise NotFoundError(f"there is no step {step} in the undo log", hint="holdfast steps lists those that are")
+        return found, service.changes(step)
+
+
+def barriers(context: Context) -> Sequence[BarrierInfo]:
+    """The edits by others that the undo log knows of, oldest first."""
+    with reached(context) as service:
+        return [] if service is None else service.barriers()
+
+
+def discard(context: Context) -> int | None:
+    """Forget all finished steps, whatever version the log has; how many, None if that cannot be told."""
+    from holdfast.undo.version import VersionMismatchError, discard_log
+
+    try:
+        with reached(context) as service:
+            return 0 if service is None else service.discard()
+    except VersionMismatchError:
+        discard_log(log_directory(context))
+        return None
+
+
+def make_log(context: Context) -> bytes:
+    """The directory of the workspace's undo log, made if it is missing; warns if it has to be in the tree."""
+    directory = log_directory(context)
+    if _is_in_the_tree(context, directory):
+        _check_own(directory)
+        if not os.path.lexists(directory):
+            _LOG.warning(
+                "the home is on another file system than the workspace, so the undo log is in %s: "
+                "`git clean -xfd` deletes it, and copies of the directory carry it",
+                display(directory),
+            )
+    os.makedirs(directory, 0o700, exist_ok=True)
+    return directory
+
+
+def _is_there(context: Context, directory: bytes) -> bool:
+    if not (os.path.lexists(os.path.join(directory, b"version")) and os.path.isdir(context.workspace.path)):
+        return False
+    if _is_in_the_tree(context, directory):
+        _check_own(directory)
+    return True
+
+
+def _is_in_the_tree(context: Context, directory: bytes) -> bool:
+    return not directory.startswith(context.folder + b"/")
+
+
+def _check_own(directory: bytes) -> None:
+    """A log in the tree may have come with the tree, from somebody else: only one that we made is believed."""
+    for path, others in ((os.path.dirname(directory), 0o022), (directory, 0o077)):
+        try:
+            found = os.lstat(path)
+        except FileNotFoundError:
+            return
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & others:
+            raise RefusedError(
+                f"{display(path)} is no undo log that Holdfast has made for you",
+                hint="remove it, if you do not know what it is",
+                code="foreign_log",
+            )
+
+
+def _is_other_mount(folder: bytes, root: bytes) -> bool:
+    """Whether nothing can be renamed from one directory to the other, bind mounts of one file system included."""
+    name = b"/.holdfast.tmp-" + os.urandom(8).hex().encode()
+    try:
+        # The kernel compares the mounts before it looks for the names, which are not there (rename(2): EXDEV).
+        os.rename(folder + name, root + name)
+    except OSError as error:
+        return error.errno == errno.EXDEV
+    raise AssertionError("a file with a random name was there")
+
+
+def _open(context: Context, directory: bytes, *, wait: bool) -> AbstractContextManager[UndoService] | None:
+    """The log opened by this process; None if another one has it and there is time to ``wait``."""
+    from holdfast.undo.log import UndoLog
+
+    root_fd = os.open(context.workspace.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        log = UndoLog(directory, root_fd, context.clock, limits=limits(context))
+    except LockedError:
+        os.close(root_fd)
+        if not wait:
+            raise
+        return None
+    except BaseException:
+        os.close(root_fd)
+        raise
+
+    @contextmanager
+    def own() -> Generator[UndoService]:
+        from holdfast.undo.desk import Desk
+        from holdfast.undo.recovery import recover
+
+        try:
+            _tell(recover(log))
+            yield Desk(log)
+        finally:
+            log.close()
+            os.close(root_fd)
+
+    return own()
+
+
+def _tell(recovered: Recovered) -> None:
+    """Say aloud what a killed keeper had left undone."""
+    back = recovered.rolled_back
+    if back is not None and back.steps:
+        words = ", ".join(str(step) for step in back.steps)
+        _LOG.warning(
+            "whoever recorded changes here was killed in the middle of step %s: it was rolled back "
+            "(%d changes); `holdfast redo --step ID` brings it forward again",
+            words,
+            back.paths,
+        )
+    for done in recovered.finished:
+        _LOG.warning("an undo or redo of step %s that was cut short has been finished", ", ".join(map(str, done.steps)))
+    conflicts = [one for done in (*recovered.finished, *filter(None, [back])) for one in done.conflicts]
+    for conflict in conflicts[:_SHOWN]:
+        _LOG.warning("%s was left as it is: %s", display(conflict.path), conflict.reason)
+    if len(conflicts) > _SHOWN:
+        _LOG.warning("and %d more paths were left as they are", len(conflicts) - _SHOWN)

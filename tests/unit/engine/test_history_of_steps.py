@@ -1,0 +1,267 @@
+"""One history: steps, checkpoints and what others change are taken back, and brought forward, the newest first."""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+
+import pytest
+
+from holdfast.engine.checkpoint import Request, take_locked
+from holdfast.engine.run import begin_run, end_run
+from holdfast.model.errors import NotFoundError, RefusedError
+from holdfast.testing.photograph import differences, photograph
+from holdfast.testing.stepping import do_step
+
+
+class Bench:
+    """A workspace with an ignored directory, and photographs of what it was."""
+
+    def __init__(self, workspace, tree):
+        self.workspace, self.tree = workspace, tree
+        self.context = workspace._context
+        (tree / ".gitignore").write_text("cache\n")
+        (tree / "cache").mkdir()
+        (tree / "cache" / "old").write_text("old")
+        (tree / "f").write_text("0")
+        self.workspace.checkpoint()
+        self.seen = [self.look()]
+
+    def look(self):
+        return photograph(self.tree)
+
+    def step(self, work, **options):
+        step = do_step(self.context, work, **options)
+        self.seen.append(self.look())
+        return step
+
+    def check(self, at):
+        assert differences(self.seen[at], self.look()) == []
+
+    def check_files(self, at):
+        """All but the times of directories in which others than steps, or steps out of order, changed names."""
+        timeless = [
+            {path: one._replace(mtime=0) if stat.S_ISDIR(one.mode) else one for path, one in photo.items()}
+            for photo in (self.seen[at], self.look())
+        ]
+        assert differences(*timeless) == []
+
+
+@pytest.fixture
+def bench(workspace, tree):
+    return Bench(workspace, tree)
+
+
+def test_steps_are_undone_one_by_one_ignored_files_included_and_redone(bench):
+    one = bench.step(lambda actor: (actor.write(b"f", b"1"), actor.unlink(b"cache/old")))
+    two = bench.step(lambda actor: actor.write(b"cache/new", b"2"))
+    assert bench.workspace.undo().steps == (two,)
+    bench.check(1)
+    result = bench.workspace.undo()
+    assert (result.steps, result.written, result.deleted) == ((one,), [b"cache/old", b"f"], [])
+    bench.check(0)
+    with pytest.raises(NotFoundError) as refused:
+        bench.workspace.undo()
+    assert refused.value.code == "nothing_to_undo"
+    assert bench.workspace.redo().steps == (one,)
+    bench.check(1)
+    assert bench.workspace.redo().steps == (two,)
+    bench.check(2)
+    assert list(bench.workspace.undo(2).steps) == [two, one]
+    bench.check(0)
+    assert list(bench.workspace.redo(2).steps) == [one, two]
+    bench.check(2)
+
+
+def test_what_is_changed_after_a_checkpoint_behind_steps_is_undone_first(bench):
+    step = bench.step(lambda actor: (actor.write(b"f", b"1"), actor.write(b"cache/new", b"1")))
+    bench.workspace.checkpoint()  # as a run's end: it only records what the step did
+    (bench.tree / "g").write_text("by hand")
+    assert bench.workspace.undo().steps == ()
+    bench.check_files(1)
+    assert bench.workspace.undo().steps == (step,)
+    bench.check_files(0)
+    bench.workspace.redo()
+    bench.check_files(1)
+    bench.workspace.redo()
+    assert (bench.tree / "g").read_text() == "by hand"
+
+
+def test_undo_past_undone_steps_to_an_earlier_state_is_redone_by_the_log(bench):
+    (bench.tree / "g").write_text("1")
+    bench.workspace.checkpoint()
+    bench.seen.append(bench.look())
+    step = bench.step(lambda actor: actor.write(b"cache/new", b"1"))
+    bench.workspace.undo()
+    bench.workspace.undo()
+    assert not (bench.tree / "g").exists()
+    bench.workspace.redo()
+    assert not (bench.tree / "cache" / "new").exists()
+    assert bench.workspace.redo().steps == (step,)
+    assert (bench.tree / "cache" / "new").read_text() == "1"
+    with pytest.raises(NotFoundError):
+        bench.workspace.redo()
+    assert list(bench.workspace.undo(2).steps) == [step]
+    assert not (bench.tree / "g").exists()
+    bench.workspace.redo(2)
+    assert (bench.tree / "cache" / "new").read_text() == "1"
+
+
+def test_a_new_change_after_an_undo_is_what_is_undone_and_redone(bench):
+    bench.step(lambda actor: actor.write(b"f", b"1"))
+    bench.workspace.undo()
+    (bench.tree / "f").write_text("by hand")
+    bench.workspace.checkpoint()
+    with pytest.raises(NotFoundError):
+        bench.workspace.redo()
+    bench.workspace.undo()
+    assert (bench.tree / "f").read_text() == "0"
+    bench.workspace.redo()
+    assert (bench.tree / "f").read_text() == "by hand"
+
+
+def test_a_checkpoint_in_the_middle_of_a_step_does_not_part_it(bench):
+    def work(actor):
+        actor.write(b"f", b"1")
+        with bench.context.lock():
+            take_locked(bench.context, Request(kind="auto"))
+        actor.write(b"g", b"2")
+
+    step = bench.step(work)
+    bench.workspace.checkpoint()
+    assert bench.workspace.undo().steps == (step,)
+    bench.check(0)
+    with pytest.raises(NotFoundError):
+        bench.workspace.undo()
+    bench.workspace.redo()
+    bench.check(1)
+
+
+def test_somebody_elses_edit_is_not_lost_and_both_ways_out_are_named(bench):
+    bench.step(lambda actor: (actor.write(b"f", b"1"), actor.write(b"cache/new", b"1")))
+    (bench.tree / "f").write_text("mine")
+    with pytest.raises(RefusedError) as refused:
+        bench.workspace.undo()
+    assert refused.value.exit_code == 4
+    assert "--force" in (refused.value.hint or "")
+    assert "holdfast restore" in (refused.value.hint or "")
+    assert (bench.tree / "f").read_text() == "mine"
+    bench.workspace.undo(force=True)
+    bench.check(0)
+    bench.workspace.redo()
+    assert (bench.tree / "f").read_text() == "mine"
+
+
+def test_a_step_that_goes_on_is_not_taken_away_from_under_it(bench, caplog):
+    bench.step(lambda actor: actor.write(b"f", b"1"), ends=False)
+    with caplog.at_level(logging.WARNING):
+        bench.workspace.steps()
+    assert "rolled back" in caplog.text
+    bench.check(0)
+
+
+def test_a_step_of_a_killed_keeper_is_rolled_back_and_can_be_brought_forward(bench, caplog):
+    step = bench.step(lambda actor: (actor.write(b"f", b"1"), actor.write(b"cache/new", b"1")), ends=False)
+    with caplog.at_level(logging.WARNING):
+        assert [each.state for each in bench.workspace.steps()] == ["undone"]
+    assert f"step {step}" in caplog.text
+    bench.check(0)
+    assert bench.workspace.redo(step=step).steps == (step,)
+    bench.check(1)
+    assert bench.workspace.undo().steps == (step,)
+    bench.check(0)
+
+
+def test_a_whole_run_is_undone_together(bench):
+    run = begin_run(bench.context, "do things")
+    first = bench.step(lambda actor: actor.write(b"f", b"1"), run=run)
+    bench.workspace.checkpoint()
+    second = bench.step(lambda actor: (actor.write(b"f", b"2"), actor.unlink(b"cache/old")), run=run)
+    end_run(bench.context, run, "do things")
+    assert sorted(bench.workspace.undo(run="").steps) == [first, second]
+    bench.check(0)
+    with pytest.raises(NotFoundError):
+        bench.workspace.undo(run="")
+    with pytest.raises(NotFoundError):
+        bench.workspace.undo(run=run)
+    assert len(bench.workspace.redo().steps) == 2
+    bench.check(2)
+    bench.workspace.undo()
+    bench.check(1)
+
+
+def test_a_run_whose_steps_are_forgotten_is_undone_by_the_checkpoint_that_it_began_with(bench, caplog):
+    run = begin_run(bench.context, "do things")
+    bench.step(lambda actor: (actor.write(b"f", b"1"), actor.write(b"cache/new", b"1")), run=run)
+    end_run(bench.context, run, "do things")
+    assert bench.workspace.discard_steps() == 1
+    with caplog.at_level(logging.WARNING):
+        assert bench.workspace.undo(run="").steps == ()
+    assert "ignored files are not" in caplog.text
+    assert (bench.tree / "f").read_text() == "0"
+    assert (bench.tree / "cache" / "new").exists()
+    bench.workspace.undo()
+    assert (bench.tree / "f").read_text() == "1"
+
+
+def test_redo_without_the_steps_brings_back_what_checkpoints_hold(bench, caplog):
+    bench.step(lambda actor: (actor.write(b"f", b"1"), actor.write(b"cache/new", b"1")))
+    bench.workspace.undo()
+    bench.workspace.discard_steps()
+    with caplog.at_level(logging.WARNING):
+        bench.workspace.redo()
+    assert "ignored files are not" in caplog.text
+    assert (bench.tree / "f").read_text() == "1"
+    assert not (bench.tree / "cache" / "new").exists()
+
+
+def test_one_step_of_several_is_undone_and_the_history_goes_on(bench):
+    first = bench.step(lambda actor: actor.write(b"cache/one", b"1"))
+    second = bench.step(lambda actor: actor.write(b"cache/two", b"2"))
+    assert bench.workspace.undo(step=first).steps == (first,)
+    assert not (bench.tree / "cache" / "one").exists()
+    assert bench.workspace.undo().steps == (second,)
+    bench.check_files(0)
+    assert list(bench.workspace.redo(2).steps) == [second, first]
+    bench.check_files(2)
+
+
+def test_dry_run_tells_and_touches_nothing(bench):
+    bench.workspace.checkpoint()
+    step = bench.step(lambda actor: (actor.write(b"f", b"1"), actor.write(b"cache/new", b"1")))
+    (bench.tree / "g").write_text("1")
+    before, log = bench.look(), bench.workspace.log().events
+    result = bench.workspace.undo(dry_run=True)
+    assert (list(result.steps), result.written, result.deleted) == ([step], [b"f"], [b"cache/new"])
+    assert bench.look() == before
+    assert bench.workspace.log().events == log
+
+
+def test_killed_between_the_undo_and_its_record_nothing_is_undone_twice(bench, monkeypatch):
+    step = bench.step(lambda actor: (actor.write(b"f", b"1"), actor.write(b"cache/new", b"1")))
+
+    def killed(*_args, **_options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("holdfast.engine.reversing.take_locked", killed)
+    with pytest.raises(KeyboardInterrupt):
+        bench.workspace.undo()
+    monkeypatch.undo()
+    bench.check(0)
+    assert [each.state for each in bench.workspace.steps() if each.id == step] == ["undone"]
+    bench.workspace.undo()
+    assert (bench.tree / "f").read_text() == "1"
+
+
+def test_a_log_on_another_mount_lies_in_the_tree_and_is_ours_alone(bench, monkeypatch, caplog):
+    monkeypatch.setattr("holdfast.engine.steps._is_other_mount", lambda *_: True)
+    with caplog.at_level(logging.WARNING):
+        step = bench.step(lambda actor: actor.write(b"f", b"1"))
+    assert "git clean" in caplog.text
+    assert bench.workspace.undo().steps == (step,)
+    assert (bench.tree / "f").read_text() == "0"
+    os.chmod(bench.tree / ".holdfast" / "undo", 0o755)
+    with pytest.raises(RefusedError) as refused:
+        bench.workspace.steps()
+    assert refused.value.code == "foreign_log"
