@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from holdfast.supervisor.keeper import Settings
 
 _PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
+_TOGETHER_SECONDS = 0.01
 _LEFT_TO_THE_COMMAND = (signal.SIGINT, signal.SIGQUIT)
 
 
@@ -141,10 +143,17 @@ def _kinds() -> list[type[HoldfastError]]:
 
 def _stop_with(command: int) -> None:
     """Stop as the command has, so that the shell sees it; unless both were stopped, and continued, together."""
-    with open(f"/proc/{command}/stat", "rb") as file:
-        state = file.read().rpartition(b") ")[2][:1]
-    if state == b"T":
-        os.kill(os.getpid(), signal.SIGSTOP)
+    for _ in range(2):
+        # (A signal to a process group reaches one after the other: we may have been continued before the command.)
+        time.sleep(_TOGETHER_SECONDS)
+        try:
+            with open(f"/proc/{command}/stat", "rb") as file:
+                state = file.read().rpartition(b") ")[2][:1]
+        except OSError:
+            return  # it has ended
+        if state != b"T":
+            return
+    os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def _receive(parent_socket: socket.socket) -> Report | None:
