@@ -1,0 +1,61 @@
+"""What descends from a process, and its end, orphans included."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from holdfast.supervisor.descent import children, descendants
+
+PROGRAM = """
+import os, subprocess, sys, time
+from holdfast.supervisor.descent import become_subreaper, children, descendants, end_descendants, reap_orphans
+assert not become_subreaper()
+spared = subprocess.Popen(["sleep", "100"])
+subprocess.run(["sh", "-c", "sleep 100 & (setsid sh -c 'sleep 100 & sleep 100' &) ; exit"])
+while len(descendants(os.getpid(), {spared.pid})) < 4:
+    time.sleep(0.01)
+before = descendants(os.getpid(), {spared.pid})
+end_descendants({spared.pid})
+assert descendants(os.getpid()) == [spared.pid], descendants(os.getpid())
+assert children() == {spared.pid}
+spared.kill()
+os.waitid(os.P_PID, spared.pid, os.WEXITED | os.WNOWAIT)
+subprocess.run(["sh", "-c", "(sleep 0.01 &)"])
+while len(children()) < 2:
+    time.sleep(0.005)
+while children() != {spared.pid}:
+    reap_orphans({spared.pid})
+    time.sleep(0.005)
+assert spared.wait() == -9
+assert become_subreaper(wanted=False)
+print("done")
+"""
+
+
+def test_all_that_descends_is_ended_but_for_what_is_spared() -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert found.stdout == "done\n", found.stderr
+
+
+def test_parents_come_first_and_the_ended_are_no_descendants() -> None:
+    with subprocess.Popen(["sh", "-c", "sh -c 'echo up; read x; :'; :"], stdin=-1, stdout=-1) as outer:
+        assert outer.stdout is not None
+        assert outer.stdout.readline() == b"up\n"
+        found = descendants(os.getpid())
+        assert found[0] == outer.pid
+        assert len(found) == 2
+        assert outer.pid in children()
+        assert descendants(os.getpid(), {outer.pid}) == []
+        assert outer.stdin is not None
+        outer.stdin.close()
+        os.waitid(os.P_PID, outer.pid, os.WEXITED | os.WNOWAIT)
+        assert descendants(os.getpid()) == []

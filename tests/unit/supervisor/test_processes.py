@@ -1,0 +1,158 @@
+"""Which processes make up a step: real ones, each held where the test needs it."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+from collections.abc import Generator
+
+import pytest
+
+from holdfast.supervisor.descent import descendants
+from holdfast.supervisor.processes import Processes, Run
+
+WAIT = "read x <&3"
+
+
+class World:
+    """An agent with the shape that a script gives it; what is below it waits for its input to end."""
+
+    def __init__(self) -> None:
+        self.pidfds: list[int] = []
+        self.processes = Processes(self.pidfds.append)
+        self.started: list[subprocess.Popen[bytes]] = []
+
+    def start(self, script: str, ready: int) -> subprocess.Popen[bytes]:
+        agent = subprocess.Popen(["sh", "-c", "exec 3<&0; " + script], stdin=-1, stdout=-1)
+        self.started.append(agent)
+        assert agent.stdout is not None
+        for _ in range(ready):
+            assert agent.stdout.readline() == b"up\n"
+        return agent
+
+    def end(self, process: subprocess.Popen[bytes]) -> None:
+        process.communicate()
+
+    def ended(self) -> list[object]:
+        """The groups whose last process has ended by now."""
+        poll = select.poll()
+        for fd in self.pidfds:
+            poll.register(fd, select.POLLIN)
+        found: list[object] = []
+        for fd, _ in poll.poll(0):
+            self.pidfds.remove(fd)
+            if (group := self.processes.ended(fd)) is not None:
+                found.append(group)
+        return found
+
+
+@pytest.fixture(name="world")
+def _world() -> Generator[World]:
+    world = World()
+    yield world
+    for process in world.started:
+        world.end(process)
+    poll = select.poll()
+    for fd in list(world.pidfds):
+        poll.register(fd, select.POLLIN)
+        assert poll.poll(20_000)
+        poll.unregister(fd)
+    world.ended()
+    assert world.pidfds == []
+
+
+def below(pid: int) -> list[int]:
+    return descendants(pid)
+
+
+def test_below_one_child_is_one_group(world: World) -> None:
+    agent = world.start(f"sh -c 'sh -c \"echo up; {WAIT}; :\"; :'; :", 1)
+    run = Run("r", agent.pid)
+    child, grandchild = below(agent.pid)
+    group = world.processes.group(run, grandchild)
+    assert group.root == child
+    assert world.processes.group(run, child) is group
+    assert world.processes.group(run, agent.pid) is run.agents
+    assert group.command[0] == b"sh"
+    assert group.directory == os.getcwdb()
+    assert not group.lives_on
+    assert run.agents.lives_on
+    assert world.processes.is_below(run, grandchild)
+    assert not world.processes.is_below(run, agent.pid)
+    assert not world.processes.is_below(run, os.getpid())
+    world.end(agent)
+    assert set(world.ended()) == {group, run.agents}
+    assert group.exit_code == 0
+
+
+def test_two_children_are_two_groups_unless_the_run_is_one_step(world: World) -> None:
+    agent = world.start(f"(echo up; {WAIT}) & (echo up; {WAIT}) & wait", 2)
+    first, second = below(agent.pid)
+    run = Run("r", agent.pid)
+    assert world.processes.group(run, first) is not world.processes.group(run, second)
+    other = World()
+    whole = Run("r", agent.pid, one_step=True)
+    assert other.processes.group(whole, first) is other.processes.group(whole, second) is whole.agents
+    assert not whole.agents.lives_on
+    world.end(agent)
+    other.ended()
+
+
+def test_what_is_seen_before_its_parent_ends_stays_where_it_was(world: World) -> None:
+    agent = world.start(f"sh -c '(echo up; {WAIT}) & echo up; read go <&3; exit 3'; {WAIT}", 2)
+    run = Run("r", agent.pid)
+    child, grandchild = below(agent.pid)
+    world.processes.leaving(run, child)
+    group = world.processes.group(run, grandchild)
+    assert group.root == child
+    assert agent.stdin is not None
+    os.kill(child, 9)
+    while child in below(agent.pid):
+        pass
+    assert world.processes.group(run, grandchild) is group
+    world.end(agent)
+    assert group in world.ended()
+
+
+def test_an_orphan_that_nobody_saw_is_known_by_its_session_or_is_ambient(world: World) -> None:
+    agent = world.start(f"setsid sh -c '(echo up; {WAIT}) & (echo up; {WAIT}) & echo up; {WAIT}' & {WAIT}", 3)
+    run = Run("r", agent.pid)
+    child, *rest = [pid for pid in below(agent.pid) if os.getsid(pid) != os.getsid(0)]
+    seen, unseen = rest
+    group = world.processes.group(run, seen)
+    os.kill(child, 9)
+    while child in below(agent.pid):
+        pass
+    assert world.processes.group(run, unseen) is group
+    stranger = world.start(f"echo up; {WAIT}", 1)
+    assert world.processes.group(run, stranger.pid) is run.ambient
+
+
+def test_how_the_root_of_a_group_ended_is_known(world: World) -> None:
+    agent = world.start("sh -c 'echo up; read x; exit 7'; sh -c 'echo up; read x; kill -9 $$'; read x", 1)
+    run = Run("r", agent.pid)
+    assert agent.stdin is not None
+    assert agent.stdout is not None
+    codes: list[int | None] = []
+    for _ in range(2):
+        group = world.processes.group(run, below(agent.pid)[0])
+        agent.stdin.write(b"go\n")
+        agent.stdin.flush()
+        ends = select.poll()
+        ends.register(world.pidfds[-1], select.POLLIN)
+        assert ends.poll(20_000)
+        assert world.ended() == [group]
+        codes.append(group.exit_code)
+        if len(codes) == 1:
+            assert agent.stdout.readline() == b"up\n"
+    assert codes == [7, 137]
+
+
+def test_threads_belong_to_their_process(world: World) -> None:
+    agent = world.start(f"echo up; {WAIT}", 1)
+    run = Run("r", agent.pid)
+    tids = [int(name) for name in os.listdir(f"/proc/{agent.pid}/task")]
+    assert [world.processes.group(run, tid) for tid in tids] == [run.agents]
+    world.processes.forget_threads()
+    assert world.processes.known(run) == world.pidfds
