@@ -60,6 +60,11 @@ class Spot(NamedTuple):
         return Place(self.dir_fd, self.name, self.where.path or b"")
 
     @property
+    def is_special(self) -> bool:
+        """Whether it is a name that every directory has."""
+        return self.name in _SPECIAL
+
+    @property
     def full(self) -> bytes:
         """The name as the caller has given it."""
         return self.name + self.slash
@@ -153,7 +158,7 @@ class Sight:
         """Where the link leads that is at ``spot`` and open as ``link``: a name, or an object that it stands for."""
         target = self._target(spot.dir_fd, spot.name, link)
         if target is None:
-            return self.reached(self.held(os.open(spot.name, _OBJECT, dir_fd=spot.dir_fd)))
+            return self.reached(self.step(spot.dir_fd, spot.name, _OBJECT))
         start = spot.dir_fd
         if target.startswith(b"/"):
             start = self._root() if self.caller.foreign else AT_FDCWD
@@ -222,6 +227,9 @@ class Sight:
         dir_fd = start
         if head:
             dir_fd = self._directory(start, head)
+        if self.caller.credentials is not None:
+            with self.acting():
+                os.stat(b".", dir_fd=dir_fd)  # who may not search it does not learn what is in it
         return self.spot(dir_fd, name, slash, head)
 
     def _directory(self, start: int, path: bytes) -> int:
@@ -229,9 +237,8 @@ class Sight:
             try:
                 with self.acting():
                     fd = self.held(openat2(start, path, _DIRECTORY, RESOLVE_NO_MAGICLINKS))
-            except OSError as error:
-                if error.errno != errno.ELOOP:
-                    raise
+            except OSError:
+                pass  # perhaps the way leads through what /proc says of the keeper: the walk knows
             else:
                 if not _is_below(absolute(fd), _proc_mounts()):
                     return fd
@@ -242,9 +249,8 @@ class Sight:
             try:
                 with self.acting():
                     fd = self.held(openat2(start, path, _OBJECT if follow else _LINK, RESOLVE_NO_MAGICLINKS))
-            except OSError as error:
-                if error.errno != errno.ELOOP:
-                    raise
+            except OSError:
+                pass  # perhaps the way leads through what /proc says of the keeper: the walk knows
             else:
                 if not _is_below(absolute(fd), _proc_mounts()):
                     return fd
@@ -280,9 +286,9 @@ class Sight:
             name = waiting.pop()
             if name == b"..":
                 if not os.path.samestat(os.fstat(at), top):
-                    at = self._step(at, b"..", _DIRECTORY)
+                    at = self.step(at, b"..", _DIRECTORY)
                 continue
-            inner = self._step(at, name, _LINK)
+            inner = self.step(at, name, _LINK)
             found = os.fstat(inner)
             if not stat.S_ISLNK(found.st_mode) or not (waiting or follow):
                 if waiting and not stat.S_ISDIR(found.st_mode):
@@ -294,8 +300,7 @@ class Sight:
                 raise _error(errno.ELOOP)
             target = self._target(at, name, inner)
             if target is None:
-                # (Whoever may look at the caller's descriptors may reach what they are, wherever it lies.)
-                at = self.held(os.open(name, _OBJECT, dir_fd=at))
+                at = self.step(at, name, _OBJECT)
                 continue
             if target.startswith(b"/"):
                 at = root
@@ -304,13 +309,22 @@ class Sight:
             raise _error(errno.ENOTDIR)
         return at
 
-    def _step(self, at: int, name: bytes, flags: int) -> int:
-        with self.acting():
+    def step(self, at: int, name: bytes, flags: int) -> int:
+        """What is at a name in a directory, opened with the flags for ``O_PATH``."""
+        # What /proc says of itself is open to the caller, but not to another process in its name.
+        with nullcontext() if self._is_itself(at) else self.acting():
             return self.held(os.open(name, flags, dir_fd=at))
+
+    def _is_itself(self, at: int) -> bool:
+        if not is_in_proc(at):
+            return False
+        path = absolute(at)
+        own = [mount + b"/%d" % number for mount in _proc_mounts() for number in (self.caller.tgid, self.caller.tid)]
+        return _is_below(path, tuple(own))
 
     def _target(self, at: int, name: bytes, link: int) -> bytes | None:
         """Where a link leads; None if it is an object itself that it stands for, rather than a path."""
-        if os.fstat(at).st_dev in _proc_devices():
+        if is_in_proc(at):
             if os.fstat(at).st_ino == _PROC_ROOT_INODE and name == b"self":
                 return b"%d" % self.caller.tgid
             if os.fstat(at).st_ino == _PROC_ROOT_INODE and name == b"thread-self":
@@ -342,6 +356,11 @@ def is_native(where: Where, mode: int) -> bool:
     if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
         return _is_below(where.absolute, (b"/dev",))
     return _is_below(where.absolute, (*_proc_mounts(), b"/sys"))
+
+
+def is_in_proc(fd: int) -> bool:
+    """Whether the object is of a file system in which a path means something else to everybody who looks."""
+    return os.fstat(fd).st_dev in _proc_devices()
 
 
 def _names(path: bytes) -> list[bytes]:

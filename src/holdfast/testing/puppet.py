@@ -12,7 +12,7 @@ import os
 import pickle
 import signal
 import socket
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.supervisor.call import Call, Reply
 from holdfast.supervisor.operations import HANDLERS
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from holdfast.undo.records import StepId
 
 _ROOM = 1 << 16
+_PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
 
@@ -69,6 +70,7 @@ class Puppet:
         self.pid = os.fork()
         if not self.pid:
             try:
+                _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
                 self._socket.close()
                 os.chdir(directory)
                 _dance(other)
@@ -90,10 +92,9 @@ class Puppet:
 
     def do(self, number: int, *arguments: int | bytes) -> Outcome:
         """Make the call with this number, natively; nobody supervises."""
-        value, error = self._ask(("call", number, self._placed(arguments)))
-        return Outcome(value, error)
+        return Outcome(*self._ask(("call", number, self._placed(arguments))))
 
-    def run(self, name: str, *arguments: object) -> object:
+    def run(self, name: str, *arguments: object) -> Any:
         """Call a function of `os` in the process."""
         return self._ask(("os", name, arguments))
 
@@ -104,8 +105,7 @@ class Puppet:
         try:
             reply: Reply = HANDLERS[name](call, world)
         except OSError as error:
-            assert error.errno
-            return Outcome(-1, error.errno)
+            return Outcome(-1, error.errno or 0)
         if reply.fd >= 0:
             got = self._ask(("take", reply.cloexec), reply.fd)
             os.close(reply.fd)
@@ -124,7 +124,7 @@ class Puppet:
                 placed.append(argument & (1 << 64) - 1)
         return placed
 
-    def _ask(self, question: tuple[object, ...], fd: int = -1) -> object:
+    def _ask(self, question: tuple[object, ...], fd: int = -1) -> Any:
         passed = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))] if fd >= 0 else []
         self._socket.sendmsg([pickle.dumps(question)], passed)
         answer = pickle.loads(self._socket.recv(_ROOM))  # noqa: S301 - our own child wrote it

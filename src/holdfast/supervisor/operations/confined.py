@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.files.kernel import RESOLVE_BENEATH, RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, openat2
 from holdfast.supervisor.operations.arguments import check_flags, failure
-from holdfast.supervisor.resolve import split
+from holdfast.supervisor.resolve import is_in_proc, split
 
 if TYPE_CHECKING:
     from holdfast.supervisor.resolve import Sight, Spot, Thing
@@ -44,6 +44,8 @@ class Confined:
         if self._resolve & RESOLVE_NO_SYMLINKS:
             raise failure(errno.ELOOP)
         target = os.readlink(b"", dir_fd=link)
+        if is_in_proc(link):
+            raise failure(errno.ELOOP)
         if not target.startswith(b"/"):
             return self._parent(os.path.join(self._head, target))
         if self._resolve & RESOLVE_BENEATH:
@@ -66,14 +68,17 @@ class Confined:
 
     def _open(self, path: bytes, flags: int) -> int:
         with self._sight.acting():
-            return self._sight.held(openat2(self._start, path, os.O_PATH | flags, self._resolve))
+            fd = self._sight.held(openat2(self._start, path, os.O_PATH | flags, self._resolve))
+        if is_in_proc(fd):
+            raise failure(errno.ELOOP)
+        return fd
 
 
-def check_resolve(flags: int, resolve: int) -> None:
+def check_resolve(resolve: int) -> None:
     """Raise what ``openat2`` fails with for these rules, whatever the path."""
     check_flags(resolve, _KNOWN)
     if resolve & _CLOSED == _CLOSED:
         raise failure(errno.EINVAL)
     if resolve & _RESOLVE_CACHED:
         # The answer is allowed at any time: then the caller asks again without this rule.
-        raise failure(errno.EINVAL if flags & (os.O_TRUNC | os.O_CREAT | os.O_TMPFILE) else errno.EAGAIN)
+        raise failure(errno.EAGAIN)

@@ -55,16 +55,16 @@ def mkdirat(call: Call, world: Supervision) -> Reply:
 def _mknod(call: Call, world: Supervision, dirfd: int, address: int, mode: int, device: int) -> Reply:
     path = read_path(call.tid, address)
     kind = stat.S_IFMT(mode) or stat.S_IFREG
+    if kind == stat.S_IFDIR:
+        raise failure(errno.EPERM)
+    if kind not in (stat.S_IFREG, stat.S_IFIFO, stat.S_IFSOCK, stat.S_IFCHR, stat.S_IFBLK):
+        raise failure(errno.EINVAL)
     with Sight(call, world) as sight:
         spot = sight.parent(dirfd, path)
 
         def perform() -> None:
             os.mknod(spot.full, mode, device, dir_fd=spot.dir_fd)
 
-        if kind == stat.S_IFDIR:
-            raise failure(errno.EPERM)
-        if kind not in (stat.S_IFREG, stat.S_IFIFO, stat.S_IFSOCK, stat.S_IFCHR, stat.S_IFBLK):
-            raise failure(errno.EINVAL)
         return make(sight, call, world, spot, file_type(kind), perform)
 
 

@@ -81,13 +81,13 @@ def _open_or_create(
     sight: Sight, call: Call, world: Supervision, look: Sight | Confined, spot: Spot, wish: Wish
 ) -> Reply:
     for _ in range(_MOST_LINKS):
-        if spot.slash:
-            raise failure(errno.EISDIR)
-        if wish.flags & os.O_EXCL and spot.name not in (b".", b"..", b"/"):
-            return _create(sight, call, world, spot, wish)
+        if not spot.is_special:
+            if spot.slash:
+                raise failure(errno.EISDIR)
+            if wish.flags & os.O_EXCL:
+                return _create(sight, call, world, spot, wish)
         try:
-            with sight.acting():
-                fd = sight.held(os.open(spot.name, _LINK, dir_fd=spot.dir_fd))
+            fd = sight.step(spot.dir_fd, spot.name, _LINK)
         except FileNotFoundError:
             return _create(sight, call, world, spot, wish)
         mode = os.fstat(fd).st_mode
@@ -227,7 +227,7 @@ def openat2(call: Call, world: Supervision) -> Reply:
     path = read_path(call.tid, call.args[1])
     if flags & ~_KNOWN or mode & ~0o7777 or (mode and not flags & (os.O_CREAT | O_TMPFILE)):
         raise failure(errno.EINVAL)
-    check_resolve(flags, resolve)
+    check_resolve(resolve)
     return open_path(call, world, integer(call.args[0]), path, _wish(flags, mode)._replace(resolve=resolve))
 
 

@@ -58,7 +58,9 @@ def _crossing(origin: Spot, place: Spot, flags: int) -> OSError:
 
     For renames it is a file system of its own; every program that moves files knows what to do then.
     """
-    if origin.name in (b".", b"..", b"/") or place.name in (b".", b"..", b"/"):
+    if origin.is_special:
+        return failure(errno.EBUSY)
+    if place.is_special:
         return failure(errno.EEXIST if flags & RENAME_NOREPLACE else errno.EBUSY)
     return failure(errno.EXDEV)
 
