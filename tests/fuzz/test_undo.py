@@ -76,7 +76,8 @@ def written_journal(place: Path) -> bytes:
     for old in place.glob("journal-*"):
         old.unlink()
     journal = Journal(os.fsencode(place))
-    journal.append(Begin(1, 1, "command", "", (b"work",), b"", 1), *RECORDS)
+    for record in (Begin(1, 1, "command", "", (b"work",), b"", 1), *RECORDS):
+        journal.append(record)
     journal.close()
     return (place / "journal-00000001").read_bytes()
 

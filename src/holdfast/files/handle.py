@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
+import sys
 from typing import NewType
 
 from holdfast.files import kernel
@@ -20,10 +21,16 @@ _AT_EMPTY_PATH = 0x1000
 _AT_HANDLE_FID = 0x200  # Linux 6.5: a handle to compare, also from file systems that cannot open one
 _HEAD = struct.Struct("=Ii")
 _MAX_HANDLE = 128
-_LITTLE = struct.Struct("<I")
+
+_LENGTH_AT = 0 if sys.byteorder == "little" else 3
+_EMPTY = _HEAD.pack(_MAX_HANDLE, 0) + bytes(_MAX_HANDLE)
+_Buffer = ctypes.c_char * len(_EMPTY)
+_mount = ctypes.byref(ctypes.c_int())  # written to by the kernel, and of no interest
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _name_to_handle_at = getattr(_libc, "name_to_handle_at", None)
+if _name_to_handle_at is not None:
+    _name_to_handle_at.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
 
 
 def identity(dir_fd: int, name: bytes) -> Identity:
@@ -33,14 +40,13 @@ def identity(dir_fd: int, name: bytes) -> Identity:
     Raises `OSError` as `os.stat` does.
     """
     if _name_to_handle_at is not None:
-        buffer = ctypes.create_string_buffer(_HEAD.pack(_MAX_HANDLE, 0), _HEAD.size + _MAX_HANDLE)
-        mount = ctypes.c_int()
+        raw = bytearray(_EMPTY)
+        buffer = _Buffer.from_buffer(raw)
         empty = 0 if name else _AT_EMPTY_PATH
         for flags in (empty, empty | _AT_HANDLE_FID):
-            if _name_to_handle_at(dir_fd, name, buffer, ctypes.byref(mount), flags) == 0:
-                raw = buffer.raw
-                length, kind = _HEAD.unpack_from(raw)
-                return Identity(b"h" + _LITTLE.pack(kind & 0xFFFFFFFF) + raw[_HEAD.size : _HEAD.size + length])
+            if _name_to_handle_at(dir_fd, name, buffer, _mount, flags) == 0:
+                # (The length and the type as the kernel wrote them; both are small.)
+                return Identity(b"h%b%b" % (_kind(raw), raw[_HEAD.size : _HEAD.size + raw[_LENGTH_AT]]))
     return _by_birth(dir_fd, name)
 
 
@@ -48,3 +54,14 @@ def _by_birth(dir_fd: int, name: bytes) -> Identity:
     found = os.stat(name, dir_fd=dir_fd, follow_symlinks=False) if name else os.fstat(dir_fd)
     born = kernel.birth_time_at(dir_fd, name)
     return Identity(b"b" + struct.pack("<QQ", found.st_ino, born or 0))
+
+
+if sys.byteorder == "little":
+
+    def _kind(raw: bytearray) -> bytearray:
+        return raw[4:8]
+
+else:
+
+    def _kind(raw: bytearray) -> bytearray:
+        return raw[7:3:-1]

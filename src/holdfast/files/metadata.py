@@ -28,22 +28,27 @@ class Metadata(NamedTuple):
     """Sorted by name."""
 
 
-def read_metadata(fd: int, found: os.stat_result | None = None) -> Metadata:
+def read_metadata(fd: int, found: os.stat_result | None = None, *, readable: bool = False) -> Metadata:
     """The metadata of the object that ``fd`` refers to (``O_PATH`` is enough, also of a link itself).
 
-    ``found`` saves the call if the caller has just made it. Raises `OSError`.
+    ``found`` saves the call if the caller has just made it; ``readable`` says that ``fd`` is open for reading, which
+    is cheaper. Raises `OSError`.
     """
     found = found or os.fstat(fd)
     return Metadata(
-        stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid, found.st_mtime_ns, read_xattrs(fd, found.st_mode)
+        stat.S_IMODE(found.st_mode),
+        found.st_uid,
+        found.st_gid,
+        found.st_mtime_ns,
+        read_xattrs(fd, found.st_mode, readable=readable),
     )
 
 
-def read_xattrs(fd: int, mode: int) -> tuple[tuple[str, bytes], ...]:
+def read_xattrs(fd: int, mode: int, *, readable: bool = False) -> tuple[tuple[str, bytes], ...]:
     """The extended attributes of the object that ``fd`` refers to, sorted; those of a link are not read."""
     if stat.S_ISLNK(mode):
         return ()
-    path = through(fd)
+    path = fd if readable else through(fd)
     try:
         return tuple((name, os.getxattr(path, name)) for name in sorted(os.listxattr(path)) if name not in _DERIVED)
     except OSError as error:

@@ -44,9 +44,9 @@ class Journal:
         self._broken = False
         self._begin(())
 
-    def append(self, *records: AnyRecord) -> None:
-        """Write the records, all with one call. Raises `StorageError`: nothing that needs them may then happen."""
-        self._write(b"".join([_frame(record) for record in records]))
+    def append(self, record: AnyRecord) -> None:
+        """Write a record, with one call. Raises `StorageError`: nothing that needs it may then happen."""
+        self._write(_frame(record))
 
     @property
     def is_long(self) -> bool:
@@ -156,7 +156,8 @@ def _frame(record: AnyRecord) -> bytes:
     size = len(body)
     if size > _MAX_BODY:
         raise StorageError(f"a record of {size} bytes is too long for the undo log")
-    return _FRAME.pack(size, _check(size, body)) + body
+    head = size.to_bytes(4, "little")
+    return head + crc32(body, crc32(head)).to_bytes(4, "little") + body
 
 
 def _check(size: int, body: bytes | memoryview) -> int:

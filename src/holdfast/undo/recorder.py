@@ -200,7 +200,8 @@ class Recorder:
 
     def create(self, step: StepId, place: Place, type_: FileType, perform: Callable[[], T]) -> T:
         """See `Interceptor.create`."""
-        with self._operation(step) as opened:
+        with self.gate:
+            opened = self._entered(step)
             self._touch(opened, place)
             make = Make(self._next(), step, place.path, type_, self._clock.now() * 1000)
             if _lstat_or_none(place) is not None:
@@ -208,8 +209,7 @@ class Recorder:
                 result = perform()  # which is an error, unless somebody has just removed it
                 self._append(opened, make)
             else:
-                with self._recorded(opened, make):
-                    result = perform()
+                result = self._perform(opened, make, perform)
             made = identity(place.dir_fd, place.name)
             opened.created.add(made)
             record = Made(self._next(), step, make.seq, made)
@@ -223,7 +223,8 @@ class Recorder:
 
     def link(self, step: StepId, source_fd: int, place: Place, perform: Callable[[], T]) -> T:
         """See `Interceptor.link`."""
-        with self._operation(step) as opened:
+        with self.gate:
+            opened = self._entered(step)
             self._touch(opened, place)
             kind = file_type(os.fstat(source_fd).st_mode)
             record = Link(self._next(), step, place.path, kind, identity(source_fd, b""))
@@ -231,12 +232,12 @@ class Recorder:
                 result = perform()  # as in `create`
                 self._append(opened, record)
                 return result
-            with self._recorded(opened, record):
-                return perform()
+            return self._perform(opened, record, perform)
 
     def unlink(self, step: StepId, place: Place, perform: Callable[[], None], *, own: bool = True) -> None:
         """See `Interceptor.unlink`."""
-        with self._operation(step) as opened:
+        with self.gate:
+            opened = self._entered(step)
             found = _lstat(place)
             if stat.S_ISDIR(found.st_mode):
                 perform()  # which is an error, and the system knows which
@@ -245,7 +246,8 @@ class Recorder:
 
     def rmdir(self, step: StepId, place: Place, perform: Callable[[], None], *, own: bool = True) -> None:
         """See `Interceptor.rmdir`."""
-        with self._operation(step) as opened:
+        with self.gate:
+            opened = self._entered(step)
             found = _lstat(place)
             # A rename would take away what is not empty as well.
             empty = stat.S_ISDIR(found.st_mode) and _is_empty(place)
@@ -258,7 +260,8 @@ class Recorder:
         self, step: StepId, source: Place, target: Place, flags: int, perform: Callable[[], None], *, own: bool = True
     ) -> None:
         """See `Interceptor.rename`."""
-        with self._operation(step) as opened:
+        with self.gate:
+            opened = self._entered(step)
             found = _lstat(source)
             victim = _lstat_or_none(target)
             if flags & ~(RENAME_EXCHANGE | RENAME_NOREPLACE):
@@ -278,7 +281,8 @@ class Recorder:
         """See `Interceptor.opening`."""
         object_ = identity(fd, b"")
         while True:
-            with self._operation(step) as opened:
+            with self.gate:
+                opened = self._entered(step)
                 if object_ in opened.created or object_ in opened.captured:
                     return
                 copying = self._copying.get(object_)
@@ -286,7 +290,8 @@ class Recorder:
                     found = os.fstat(fd)
                     if not stat.S_ISREG(found.st_mode) or not found.st_nlink:
                         return
-                    if (number := self._preimages.number_of(fd)) is not None:
+                    number = None if _is_at(place, found) else self._preimages.number_of(fd)
+                    if number is not None:
                         # Somebody still knows it by a descriptor. What they write is not in the tree.
                         opened.copied += self._preimages.break_off(number)
                         if found.st_nlink == 1:
@@ -325,7 +330,8 @@ class Recorder:
 
     def changing(self, step: StepId, place: Place, fd: int) -> None:
         """See `Interceptor.changing`."""
-        with self._operation(step) as opened:
+        with self.gate:
+            opened = self._entered(step)
             object_ = identity(fd, b"")
             if object_ in opened.created or object_ in opened.described:
                 return
@@ -336,10 +342,11 @@ class Recorder:
 
     def put(self, step: StepId, place: Place, type_: FileType, object_: Identity, number: int) -> None:
         """Rename a preimage back to its place in the tree, which must be free (else `FileExistsError`)."""
-        with self._operation(step) as opened:
+        with self.gate:
+            opened = self._entered(step)
             self._touch(opened, place)
-            with self._recorded(opened, Put(self._next(), step, place.path, type_, object_, number)):
-                self._preimages.put_back(number, place.dir_fd, place.name)
+            put = Put(self._next(), step, place.path, type_, object_, number)
+            self._perform(opened, put, lambda: self._preimages.put_back(number, place.dir_fd, place.name))
 
     def alias(self, step: StepId, old: Identity, new: Identity) -> None:
         """``old`` has been brought back as ``new``."""
@@ -351,26 +358,23 @@ class Recorder:
 
     # The rest ---------------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def _operation(self, step: StepId) -> Generator[OpenStep]:
-        with self.gate:
-            try:
-                opened = self._steps[step]
-            except KeyError:
-                if step in self._denied:
-                    raise PermissionError(errno.EPERM, os.strerror(errno.EPERM)) from None
-                raise
-            if opened.held:
-                raise HeldError(opened.held, f"step {step} waits for a person")
-            opened.last = self._clock.monotonic()
-            yield opened
+    def _entered(self, step: StepId) -> OpenStep:
+        """The step that an operation is about to change something in; the gate is held."""
+        opened = self._steps.get(step)
+        if opened is None:
+            if step in self._denied:
+                raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+            raise KeyError(step)
+        if opened.held:
+            raise HeldError(opened.held, f"step {step} waits for a person")
+        opened.last = self._clock.monotonic()
+        return opened
 
-    @contextmanager
-    def _recorded(self, opened: OpenStep, record: Mutation) -> Generator[None]:
-        """Journal ``record`` before what is done inside; if that fails, the record means nothing."""
+    def _perform(self, opened: OpenStep, record: Mutation, perform: Callable[[], T]) -> T:
+        """Journal ``record`` before ``perform``; if that fails, the record means nothing."""
         self._append(opened, record)
         try:
-            yield
+            return perform()
         except OSError:
             opened.records.pop()
             with suppress(StorageError):  # a reversal sees for itself that it did not happen
@@ -435,17 +439,13 @@ class Recorder:
         seq = self._next()
         # (A directory is kept in any case: things may have been moved through it.)
         if object_ in opened.created and found.st_nlink == 1 and not stat.S_ISDIR(found.st_mode):
-            with self._recorded(opened, _removal(seq, opened.id, place, found, object_, NOT_KEPT)):
-                perform()
+            self._perform(opened, _removal(seq, opened.id, place, found, object_, NOT_KEPT), perform)
             return
         if own:
             removal = _removal(seq, opened.id, place, found, object_, Keeping(How.MOVED, seq))
             try:
-                with self._recorded(opened, removal):
-                    if stat.S_ISDIR(found.st_mode):
-                        self._take_directory(place, seq)
-                    else:
-                        self._preimages.move_in(place.dir_fd, place.name, seq)
+                take = self._take_directory if stat.S_ISDIR(found.st_mode) else self._take
+                self._perform(opened, removal, lambda: take(place, seq))
                 return
             except OSError as error:
                 if error.errno not in _CANNOT_RENAME:
@@ -453,8 +453,8 @@ class Recorder:
             seq = self._next()
         keeping, metadata = self._keep(opened, place, found, seq)
         record = Remove(seq, opened.id, place.path, file_type(found.st_mode), object_, keeping, metadata)
-        with self._discarding(keeping), self._recorded(opened, record):
-            perform()
+        with self._discarding(keeping):
+            self._perform(opened, record, perform)
 
     def _move(
         self,
@@ -478,17 +478,19 @@ class Recorder:
             seq, opened.id, source.path, target.path, kind, identity(source.dir_fd, source.name), replaced, exchange
         )
         keeping = NOT_KEPT if replaced is None else replaced.keeping
-        try:
-            with self._discarding(keeping), self._recorded(opened, record):
-                if keeping.how is How.MOVED:
-                    self._swap_and_take(source, target, seq)
-                else:
-                    perform()
-        except OSError as error:
-            if keeping.how is not How.MOVED or error.errno not in _CANNOT_RENAME:
-                raise
-            self._move(opened, source, target, found, victim, flags, perform, own=False)
-            return
+        if keeping.how is How.MOVED:
+            try:
+                self._perform(opened, record, lambda: self._swap_and_take(source, target, seq))
+            except OSError as error:
+                if error.errno not in _CANNOT_RENAME:
+                    raise
+                self._move(opened, source, target, found, victim, flags, perform, own=False)
+                return
+        elif keeping.number:
+            with self._discarding(keeping):
+                self._perform(opened, record, perform)
+        else:
+            self._perform(opened, record, perform)
         if kind == "d" or (victim is not None and stat.S_ISDIR(victim.st_mode)):
             opened.touched = {
                 path for path in opened.touched if not (under(path, source.path) or under(path, target.path))
@@ -516,6 +518,9 @@ class Recorder:
         except OSError:
             renameat2(source.dir_fd, source.name, target.dir_fd, target.name, RENAME_EXCHANGE)
             raise
+
+    def _take(self, place: Place, seq: int) -> None:
+        self._preimages.move_in(place.dir_fd, place.name, seq)
 
     def _take_directory(self, place: Place, seq: int) -> None:
         self._preimages.move_in(place.dir_fd, place.name, seq)
@@ -564,10 +569,10 @@ class Recorder:
         source = os.open(through(fd), _READ)
         try:
             content = os.pread(source, _INLINE_BYTES + 1, 0)
+            metadata = read_metadata(source, found, readable=True)
         finally:
             os.close(source)
-        keeping = Keeping(How.INLINE, 0, content)
-        record = Content(self._next(), opened.id, place.path, object_, keeping, read_metadata(fd, found))
+        record = Content(self._next(), opened.id, place.path, object_, Keeping(How.INLINE, 0, content), metadata)
         self._append(opened, record)
         opened.inline += len(content)
         opened.captured.add(object_)
@@ -601,6 +606,14 @@ def _lstat_or_none(place: Place) -> os.stat_result | None:
         return _lstat(place)
     except FileNotFoundError:
         return None
+
+
+def _is_at(place: Place, found: os.stat_result) -> bool:
+    """Whether the object is where it is said to be."""
+    try:
+        return os.path.samestat(_lstat(place), found)
+    except OSError:
+        return False
 
 
 def _is_empty(place: Place) -> bool | None:

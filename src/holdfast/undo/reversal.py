@@ -350,8 +350,9 @@ class Reversal:
         target = os.open(through(fd), os.O_RDWR | os.O_CLOEXEC)
         try:
             if keeping.how is How.INLINE:
-                os.ftruncate(target, 0)
+                # (Emptied first, ext4 would write it to the disk at once.)
                 write_whole(target, keeping.content)
+                os.ftruncate(target, len(keeping.content))
                 return
             source = self._preimages.open(keeping.number)
             try:
