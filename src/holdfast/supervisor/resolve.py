@@ -14,7 +14,13 @@ from contextlib import nullcontext
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from holdfast.files.kernel import RESOLVE_NO_MAGICLINKS, openat2
+from holdfast.files.kernel import (
+    RESOLVE_BENEATH,
+    RESOLVE_IN_ROOT,
+    RESOLVE_NO_MAGICLINKS,
+    RESOLVE_NO_SYMLINKS,
+    openat2,
+)
 from holdfast.supervisor.caller import CALLERS
 from holdfast.supervisor.credentials import assumed, masked
 from holdfast.supervisor.territory import Territory, Where, absolute, is_deleted
@@ -49,6 +55,11 @@ class Spot(NamedTuple):
     """``/`` if the caller has written one behind the name, so that it must be a directory's; else empty."""
     where: Where
 
+    own_fd: int = -1
+    """The directory as it is mounted where the undo log is; only inside. What is handed to the caller never comes from
+    there: by a directory's ``..`` it would reach what its own view of the file systems does not hold.
+    """
+
     @property
     def path(self) -> bytes | None:
         """Relative to the workspace's root; None outside."""
@@ -57,7 +68,7 @@ class Spot(NamedTuple):
     @property
     def place(self) -> Place:
         """For the interceptor; only inside."""
-        return Place(self.dir_fd, self.name, self.where.path or b"")
+        return Place(self.own_fd, self.name, self.where.path or b"")
 
     @property
     def is_special(self) -> bool:
@@ -173,13 +184,20 @@ class Sight:
             raise _error(errno.EACCES if head else errno.ENOENT)
         if inside.path is None or name in _SPECIAL:
             return Spot(dir_fd, name, slash, Where(where.absolute, None))
-        return Spot(dir_fd, name, slash, where)
+        own_fd = self._own(dir_fd, inside.path) if self.caller.foreign else dir_fd
+        return Spot(dir_fd, name, slash, where, own_fd)
 
     def directory(self, dir_fd: int) -> Where:
         """Where a directory is; outside if it has been removed."""
         where = self.territory.where(dir_fd)
-        if where.path is not None and is_deleted(dir_fd, where.absolute):
-            return where._replace(path=None)
+        if where.path is not None:
+            return where._replace(path=None) if is_deleted(dir_fd, where.absolute) else where
+        if self.caller.foreign and not where.forbidden:
+            try:
+                self.step(dir_fd, b"..", _DIRECTORY)
+            except FileNotFoundError:
+                # It has left what the caller's mount shows, so that its path says nothing: it was removed.
+                return where._replace(forbidden=True)
         return where
 
     def object(self, dirfd: int, path: bytes, *, follow: bool = True) -> Thing:
@@ -188,9 +206,12 @@ class Sight:
             raise _error(errno.ENOENT)
         return self.reached(self._object(self.start(dirfd, path), path, follow=follow))
 
-    def descriptor(self, number: int) -> Thing:
-        """What the caller's descriptor refers to."""
-        return self.reached(self._opened(number, _OBJECT))
+    def descriptor(self, number: int, *, usable: bool = False) -> Thing:
+        """What the caller's descriptor refers to; EBADF if it must be ``usable`` and is only an ``O_PATH`` one."""
+        thing = self.reached(self._opened(number, _OBJECT))
+        if usable and not os.stat(b"fd/%d" % number, dir_fd=self.caller.fd, follow_symlinks=False).st_mode & 0o600:
+            raise _error(errno.EBADF)
+        return thing
 
     def reached(self, fd: int) -> Thing:
         """What ``fd`` refers to. Raises `OSError` if it is out of reach."""
@@ -227,34 +248,46 @@ class Sight:
         dir_fd = start
         if head:
             dir_fd = self._directory(start, head)
-        if self.caller.credentials is not None:
+        if self.caller.credentials is not None and not self._is_itself(dir_fd):
             with self.acting():
                 os.stat(b".", dir_fd=dir_fd)  # who may not search it does not learn what is in it
         return self.spot(dir_fd, name, slash, head)
 
     def _directory(self, start: int, path: bytes) -> int:
-        if not self.caller.foreign:
-            try:
-                with self.acting():
-                    fd = self.held(openat2(start, path, _DIRECTORY, RESOLVE_NO_MAGICLINKS))
-            except OSError:
-                pass  # perhaps the way leads through what /proc says of the keeper: the walk knows
-            else:
-                if not _is_below(absolute(fd), _proc_mounts()):
-                    return fd
-        return self._walk(start, path + b"/", follow=True)
+        fd = self._at_once(start, path, _DIRECTORY)
+        return self._walk(start, path + b"/", follow=True) if fd is None else fd
 
     def _object(self, start: int, path: bytes, *, follow: bool) -> int:
-        if not self.caller.foreign:
-            try:
-                with self.acting():
-                    fd = self.held(openat2(start, path, _OBJECT if follow else _LINK, RESOLVE_NO_MAGICLINKS))
-            except OSError:
-                pass  # perhaps the way leads through what /proc says of the keeper: the walk knows
+        fd = self._at_once(start, path, _OBJECT if follow else _LINK)
+        return self._walk(start, path, follow=follow) if fd is None else fd
+
+    def _at_once(self, start: int, path: bytes, flags: int) -> int | None:
+        """Have the kernel resolve the path; None if it does not see it as the caller does, or cannot."""
+        rules = RESOLVE_NO_MAGICLINKS
+        if self.caller.foreign:
+            if path.startswith(b"/"):
+                rules |= RESOLVE_IN_ROOT
+            elif b".." in path.split(b"/"):
+                return None  # its own root is where that ends
             else:
-                if not _is_below(absolute(fd), _proc_mounts()):
-                    return fd
-        return self._walk(start, path, follow=follow)
+                rules |= RESOLVE_NO_SYMLINKS
+        try:
+            with self.acting():
+                fd = self.held(openat2(start, path, flags, rules))
+        except OSError:
+            return None  # perhaps the way leads through what /proc says of the keeper: the walk knows
+        return None if _is_below(absolute(fd), _proc_mounts()) else fd
+
+    def _own(self, dir_fd: int, path: bytes) -> int:
+        """The workspace's directory at ``path``, which the caller sees as ``dir_fd``, as it is mounted here: from there
+        things can be renamed into the undo log, which no two mounts allow, be they of the same file system.
+        """
+        try:
+            rules = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS
+            own = self.held(openat2(self._world.root_fd, path or b".", _DIRECTORY, rules))
+        except OSError:
+            return dir_fd  # it was moved meanwhile: then what is removed is copied
+        return own if os.path.samestat(os.fstat(own), os.fstat(dir_fd)) else dir_fd
 
     def _opened(self, number: int | None, flags: int) -> int:
         name = b"cwd" if number is None else b"fd/%d" % number
@@ -279,7 +312,7 @@ class Sight:
         root = self._root()
         top = os.fstat(root)
         at = root if path.startswith(b"/") else start
-        follow = follow or path.endswith(b"/")
+        follow = follow or path.endswith((b"/", b"/."))
         waiting = _names(path)
         links = 0
         while waiting:

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.supervisor.operations import create, open, remove, rename  # noqa: A004 - named after the call
+from holdfast.supervisor.operations import attributes, create, identity, open, remove, rename, xattrs  # noqa: A004
 
 if TYPE_CHECKING:
     from holdfast.supervisor.call import Handler
 
-HANDLERS: dict[str, Handler] = create.HANDLERS | open.HANDLERS | remove.HANDLERS | rename.HANDLERS
+HANDLERS: dict[str, Handler] = (
+    attributes.HANDLERS
+    | create.HANDLERS
+    | identity.HANDLERS
+    | open.HANDLERS
+    | remove.HANDLERS
+    | rename.HANDLERS
+    | xattrs.HANDLERS
+)
 """Carries out each call that reaches the keeper."""

@@ -32,8 +32,8 @@ def _rename(call: Call, world: Supervision, source: tuple[int, int], target: tup
             lambda: rename_on_descriptors(origin.dir_fd, origin.full, place.dir_fd, place.full, flags)
         )
         if origin.path is not None and place.path is not None:
-            if origin.slash or place.slash:
-                _check_directory(sight, origin)
+            if (origin.slash or place.slash) and not _is_directory(sight, origin):
+                perform()  # which is an error, and the system knows which
             world.interceptor.rename(world.step(call.tid), origin.place, place.place, flags, perform, own=sight.is_own)
         elif sight.territory.holds_forbidden(origin.where.absolute):
             raise failure(errno.EACCES)
@@ -45,12 +45,9 @@ def _rename(call: Call, world: Supervision, source: tuple[int, int], target: tup
         return Reply()
 
 
-def _check_directory(sight: Sight, origin: Spot) -> None:
-    """Only what is a directory may be named with a slash behind it."""
+def _is_directory(sight: Sight, spot: Spot) -> bool:
     with sight.acting():
-        found = os.stat(origin.name, dir_fd=origin.dir_fd, follow_symlinks=False)
-    if not stat.S_ISDIR(found.st_mode):
-        raise failure(errno.ENOTDIR)
+        return stat.S_ISDIR(os.stat(spot.name, dir_fd=spot.dir_fd, follow_symlinks=False).st_mode)
 
 
 def _crossing(origin: Spot, place: Spot, flags: int) -> OSError:

@@ -1,0 +1,43 @@
+"""Calls by which a thread changes in whose name it acts and what it sees: they run native, and are noted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.supervisor.call import Reply
+from holdfast.supervisor.caller import CALLERS
+from holdfast.supervisor.operations.arguments import unsigned
+
+if TYPE_CHECKING:
+    from holdfast.supervisor.call import Call, Handler, Supervision
+
+
+def umask(call: Call, _world: Supervision) -> Reply:
+    """``umask``."""
+    CALLERS.mask(call.tid, unsigned(call.args[0]) & 0o777)
+    return Reply(native=True)
+
+
+def credentials(call: Call, _world: Supervision) -> Reply:
+    """``setuid`` and its like: they are of the thread, which makes no other call before this one is done."""
+    CALLERS.forget(call.tid)
+    return Reply(native=True)
+
+
+def view(_call: Call, _world: Supervision) -> Reply:
+    """``chroot``, ``unshare``, ``setns``."""
+    CALLERS.distrust()
+    return Reply(native=True)
+
+
+HANDLERS: dict[str, Handler] = {
+    "umask": umask,
+    **dict.fromkeys(
+        (
+            "setuid", "setgid", "setreuid", "setregid", "setresuid", "setresgid", "setfsuid", "setfsgid", "setgroups",
+            "capset",
+        ),
+        credentials,
+    ),
+    **dict.fromkeys(("chroot", "unshare", "setns"), view),
+}  # fmt: skip
