@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.model.errors import StorageError, room_hint
-from holdfast.undo.records import Reverse, Reversed
+from holdfast.undo.records import Put, Reverse, Reversed
 from holdfast.undo.reversal import Conflict, Kit, Reversal
 from holdfast.undo.sealed import Trouble
 from holdfast.undo.sealing import numbers, seal
@@ -129,7 +129,8 @@ def _carry_out(log: UndoLog, sealed: Sequence[Sealed], note: Reverse, unfinished
             conflicts=troubles,
         )
         # (What could not be put back is not among them any more: it lies aside.)
-        for number in numbers(one.records) - numbers(opened.records):
+        given_back = {record.number for record in opened.records if isinstance(record, Put)}
+        for number in numbers(one.records) - numbers(opened.records) - given_back:
             log.preimages.discard(number)
     log.restart()
     return Undone(tuple(one.head.id for one in sealed), reversal.paths, tuple(conflicts))

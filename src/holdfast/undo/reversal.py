@@ -199,16 +199,18 @@ class Reversal:
                     self._note(path, _UNPROTECTED)
                 return False
             case How.MOVED | How.LINKED:
-                if self._preimages.look(keeping.number) is None:
+                try:
+                    actual = identity(self._preimages.fd, place_of(keeping.number))
+                except FileNotFoundError:
                     return False  # it was not taken, or given back already
                 place = self._directories.place(path)
                 if keeping.how is How.LINKED and self._holds(place, object_):
                     self._preimages.discard(keeping.number)  # the name was never removed
                     return False
-                actual = identity(self._preimages.fd, place_of(keeping.number))
                 self._stands_for(object_, actual)  # it may have been broken off
                 self._recorder.put(self._step, place, type_, actual, keeping.number)
-                self._set_mtime(place, metadata)
+                if type_ == "d":
+                    self._set_mtime(place, metadata)
             case How.COPIED | How.INLINE:
                 place = self._directories.place(path)
                 if _lstat(place) is not None and not self._is_half_made(place, type_):
@@ -343,7 +345,7 @@ class Reversal:
     def _set_mtime(self, place: Place, metadata: Metadata) -> None:
         """Some file systems change the mtime of a directory that gets another parent."""
         found = os.stat(place.name, dir_fd=place.dir_fd, follow_symlinks=False)
-        if stat.S_ISDIR(found.st_mode) and found.st_mtime_ns != metadata.mtime and metadata.mtime:
+        if found.st_mtime_ns != metadata.mtime:
             os.utime(place.name, ns=(found.st_atime_ns, metadata.mtime), dir_fd=place.dir_fd, follow_symlinks=False)
 
     def _fill(self, fd: int, keeping: Keeping) -> None:
