@@ -13,6 +13,7 @@ from holdfast.model.errors import NotFoundError, RefusedError, StorageError
 from holdfast.model.log import Log
 from holdfast.undo.carrying import Undone, reverse
 from holdfast.undo.changes import changes
+from holdfast.undo.dropping import drop_unchanged
 from holdfast.undo.pending import go_on
 from holdfast.undo.records import End
 from holdfast.undo.safeguards import Safeguards
@@ -60,7 +61,7 @@ class Desk:
         self._ambient: StepId | None = None
         self._explicit: StepId | None = None
         self._quiets = 0
-        self._late: dict[StepId, Callable[[], Head]] = {}
+        self._late: dict[StepId, Callable[[], Head | None]] = {}
 
     # For whoever feeds the interceptor --------------------------------------------------------------------------
 
@@ -255,10 +256,15 @@ class Desk:
     def _finish(self, opened: OpenStep, exit_code: int | None, *, take_back: bool = False) -> StepInfo | None:
         ended_at = self._undo_log.clock.now() * 1000
 
-        def finish() -> Head:
+        def finish() -> Head | None:
             with self._recorder.gate:
                 self._undo_log.beat()
                 self._recorder.note(End(self._recorder.next_seq(), opened.id, exit_code, ended_at))
+            if not drop_unchanged(self._undo_log, opened) and opened.begin.kind != "explicit":
+                with self._recorder.gate:
+                    self._undo_log.unsealed.discard(opened.id)
+                    self._undo_log.restart()
+                return None
             head = seal(self._undo_log, opened, state="done", ended_at=ended_at, exit_code=exit_code)
             with self._recorder.gate:
                 self._undo_log.unsealed.discard(opened.id)
@@ -269,11 +275,12 @@ class Desk:
             return head
 
         try:
-            return shown_step(finish())
+            head = finish()
         except StorageError as error:
             _log.warning("step %d cannot be finished yet: %s", opened.id, error.message)
             self._late[opened.id] = finish
             return None
+        return shown_step(head) if head is not None else None
 
     def _catch_up(self) -> None:
         """Finish the steps that could not be, as there was no room. Raises `StorageError` if there is none yet."""

@@ -20,6 +20,7 @@ from holdfast.model.errors import HeldError, StorageError
 from holdfast.model.log import Log
 from holdfast.model.paths import display, under
 from holdfast.undo.aliases import Aliases
+from holdfast.undo.dropping import remember
 from holdfast.undo.preimages import is_empty
 from holdfast.undo.records import (
     NOT_KEPT,
@@ -296,6 +297,7 @@ class Recorder:
                         opened.copied += self._preimages.break_off(number)
                         if found.st_nlink == 1:
                             return
+                    remember(opened, object_, found, self._clock.now() * 1000)
                     if truncates:
                         self._ask(opened, Danger.OVERWRITE, place, found.st_size)
                     if not self._has_room(opened, place, found.st_size):
@@ -335,7 +337,9 @@ class Recorder:
             object_ = identity(fd, b"")
             if object_ in opened.created or object_ in opened.described:
                 return
-            self._append(opened, Meta(self._next(), step, place.path, object_, read_metadata(fd)))
+            found = os.fstat(fd)
+            remember(opened, object_, found, self._clock.now() * 1000)
+            self._append(opened, Meta(self._next(), step, place.path, object_, read_metadata(fd, found)))
             opened.described.add(object_)
 
     # For reversal -----------------------------------------------------------------------------------------------

@@ -26,6 +26,8 @@ class OpenStep:
     """Files whose content is recorded."""
     described: set[Identity] = field(default_factory=set["Identity"])
     """Objects whose metadata is recorded."""
+    seen: dict[Identity, tuple[int, int, int]] = field(default_factory=dict["Identity", tuple[int, int, int]])
+    """Size, mtime and ctime of what is captured or described, from before."""
     copied: int = 0
     """Bytes of preimages that were copied."""
     inline: int = 0

@@ -1,0 +1,78 @@
+"""A step forgets what it only seemed to change."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast.testing.acting import Actor
+from holdfast.undo.desk import Desk
+from holdfast.undo.undoing import undo
+
+from .conftest import Bench
+
+
+@pytest.fixture
+def old(bench: Bench) -> Path:
+    """A file whose ctime has come to rest."""
+    path = bench.tree / "file"
+    path.write_bytes(b"content" * 5000)
+    while time.time_ns() - path.stat().st_ctime_ns < 25_000_000:
+        pass
+    return path
+
+
+def test_a_file_that_was_only_opened_leaves_nothing(bench: Bench, old: Path) -> None:
+    def work(actor: Actor) -> None:
+        os.close(actor.open(b"file", os.O_RDWR))
+
+    with bench.keeper() as log:
+        desk = Desk(log)
+        step = desk.open("command")
+        with Actor(log.recorder, os.fsencode(bench.tree), step) as actor:
+            work(actor)
+        assert list(log.preimages.numbers()) != []
+        assert desk.close(step, 0) is None
+        assert desk.steps() == []
+        assert list(log.preimages.numbers()) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda actor: actor.write(b"file", b"CONTENT", at=0),
+        lambda actor: actor.chmod(b"file", 0o600),
+        lambda actor: actor.utime(b"file", 5),
+        lambda actor: actor.rename(b"file", b"moved"),
+    ],
+    ids=["write", "chmod", "utime", "rename"],
+)
+def test_what_was_changed_stays(bench: Bench, old: Path, change: Callable[[Actor], None]) -> None:
+    before = bench.photograph()
+    with bench.keeper() as log:
+        desk = Desk(log)
+        step = desk.open("command")
+        with Actor(log.recorder, os.fsencode(bench.tree), step) as actor:
+            os.close(actor.open(b"file", os.O_RDWR))
+            change(actor)
+        assert desk.close(step, 0) is not None
+        undo(log, [step])
+        bench.assert_as(before)
+
+
+def test_a_file_that_is_still_open_for_writing_stays_known(bench: Bench, old: Path) -> None:
+    before = bench.photograph()
+    with bench.keeper() as log:
+        desk = Desk(log)
+        step = desk.open("command")
+        with Actor(log.recorder, os.fsencode(bench.tree), step) as actor:
+            fd = actor.open(b"file", os.O_RDWR)
+            assert desk.close(step, 0) is not None
+            os.write(fd, b"later")
+            os.close(fd)
+        undo(log, [step], force=True)
+        bench.assert_as(before)
