@@ -136,6 +136,11 @@ class Keeper:
         self._over = True
         self._wake()
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nobody is served, as somebody else changes the tree."""
+        return self._desk.is_quiet
+
     def let_go(self) -> None:
         """Nobody is about to join any more: end as soon as no run is there. From any thread."""
         self._begun = True
@@ -251,7 +256,8 @@ class Keeper:
             raise HoldfastError("a run joins with the listener of its filter, and once")
         run = Run(id_, agent, one_step=one_step)
         run.agents.command, run.agents.directory = tuple(command), directory
-        listener = Listener(client.fds.pop(0))
+        listener = Listener(client.fds[0])
+        del client.fds[0]
         tree = Tree(
             run,
             listener,

@@ -71,7 +71,12 @@ class Listener:
     __slots__ = ("_notification", "fd")
 
     def __init__(self, fd: int) -> None:
-        """Take the descriptor over."""
+        """Take the descriptor over. Raises `OSError`, and does not take it, if it is no listener."""
+        try:
+            ioctl(fd, _ID_VALID, bytes(8))
+        except OSError as error:
+            if error.errno != errno.ENOENT:
+                raise
         self.fd = fd
         self._notification = bytearray(NOTIFICATION.size)
         try:

@@ -109,7 +109,12 @@ class Remote:
         try:
             yield
         finally:
-            self._ask("resume")
+            try:
+                self._ask("resume")
+            except HoldfastError as error:
+                # Without a keeper nobody can change anything either, until the next one.
+                if error.code != GONE:
+                    raise
 
     def discard(self) -> int:
         """See `UndoService.discard`."""

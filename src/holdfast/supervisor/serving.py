@@ -34,6 +34,8 @@ def table(machine: str, handlers: Mapping[str, Handler]) -> dict[int, tuple[str,
 
 
 _END = "exit_group"
+
+
 def _refuse(_call: Call, _world: Supervision) -> Reply:
     return Reply(error=errno.ENOSYS)
 

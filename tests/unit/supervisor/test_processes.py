@@ -21,6 +21,7 @@ class World:
     def __init__(self) -> None:
         self.pidfds: list[int] = []
         self.processes = Processes(self.pidfds.append)
+        self.groups: list[object] = []
         self.started: list[subprocess.Popen[bytes]] = []
 
     def start(self, script: str, ready: int) -> subprocess.Popen[bytes]:
@@ -35,16 +36,21 @@ class World:
         process.communicate()
 
     def ended(self) -> list[object]:
-        """The groups whose last process has ended by now."""
+        """The groups whose last process has ended, when all that were seen have."""
+        while self.pidfds:
+            select.select(self.pidfds, [], [], 20)
+            self.some_ended()
+        found, self.groups = self.groups, []
+        return found
+
+    def some_ended(self) -> None:
         poll = select.poll()
         for fd in self.pidfds:
             poll.register(fd, select.POLLIN)
-        found: list[object] = []
         for fd, _ in poll.poll(0):
             self.pidfds.remove(fd)
             if (group := self.processes.ended(fd)) is not None:
-                found.append(group)
-        return found
+                self.groups.append(group)
 
 
 @pytest.fixture(name="world")
@@ -53,11 +59,6 @@ def _world() -> Generator[World]:
     yield world
     for process in world.started:
         world.end(process)
-    poll = select.poll()
-    for fd in list(world.pidfds):
-        poll.register(fd, select.POLLIN)
-        assert poll.poll(20_000)
-        poll.unregister(fd)
     world.ended()
     assert world.pidfds == []
 
@@ -139,9 +140,6 @@ def test_how_the_root_of_a_group_ended_is_known(world: World) -> None:
         group = world.processes.group(run, below(agent.pid)[0])
         agent.stdin.write(b"go\n")
         agent.stdin.flush()
-        ends = select.poll()
-        ends.register(world.pidfds[-1], select.POLLIN)
-        assert ends.poll(20_000)
         assert world.ended() == [group]
         codes.append(group.exit_code)
         if len(codes) == 1:

@@ -1,0 +1,166 @@
+"""A keeper's socket, without any run: who may ask what, and that nobody can hold it up."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Generator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from holdfast.files.sockets import address
+from holdfast.model.errors import FormatError, HoldfastError, LockedError, NotFoundError
+from holdfast.supervisor.control import SOCKET
+from holdfast.supervisor.keeper import Keeper, Settings
+from holdfast.supervisor.messages import LENGTH, MAX_REQUEST_BYTES, decode_answer
+from holdfast.supervisor.remote import GONE, Remote, connect
+
+
+@pytest.fixture(name="settings")
+def _settings(tmp_path: Path) -> Settings:
+    for name in ("tree", "log", "home"):
+        (tmp_path / name).mkdir()
+    return Settings(
+        root=os.fsencode(tmp_path / "tree"),
+        log=os.fsencode(tmp_path / "log"),
+        forbidden=(os.fsencode(tmp_path / "home"),),
+    )
+
+
+@pytest.fixture(name="keeper")
+def _keeper(settings: Settings) -> Generator[Keeper]:
+    keeper = Keeper(settings)
+    thread = threading.Thread(target=keeper.serve)
+    thread.start()
+    yield keeper
+    keeper.stop()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert not os.path.exists(settings.log + b"/keeper")
+
+
+def connected(settings: Settings) -> Remote:
+    remote = connect(settings.log)
+    assert remote is not None
+    return remote
+
+
+def raw(settings: Settings) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(20)
+    with address(settings.log, SOCKET) as path:
+        connection.connect(path)
+    return connection
+
+
+@pytest.mark.usefixtures("keeper")
+def test_the_service_is_there(settings: Settings) -> None:
+    with connected(settings) as remote:
+        assert remote.steps() == []
+        assert remote.barriers() == []
+        assert remote.held() == []
+        assert remote.discard() == 0
+        with pytest.raises(NotFoundError):
+            remote.changes(7)
+        with pytest.raises(HoldfastError):
+            remote.undo([7])
+        step = remote.begin("mine")
+        assert [found.id for found in remote.steps()] == [step]
+        assert remote.rollback(step).conflicts == ()
+
+
+@pytest.mark.usefixtures("keeper")
+def test_there_is_one_keeper_and_its_socket_is_private(settings: Settings) -> None:
+    with pytest.raises(LockedError):
+        Keeper(settings)
+    assert os.stat(settings.log + b"/keeper").st_mode & 0o777 == 0o600
+
+
+def test_without_a_keeper_there_is_none(settings: Settings) -> None:
+    assert connect(settings.log) is None
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dead, address(settings.log, SOCKET) as path:
+        dead.bind(path)
+    assert connect(settings.log) is None
+    keeper = Keeper(settings)  # in place of the dead one's
+    keeper.stop()
+    keeper.serve()
+    assert connect(settings.log) is None
+
+
+@pytest.mark.usefixtures("keeper")
+def test_whoever_talks_nonsense_or_not_at_all_holds_nobody_up(settings: Settings) -> None:
+    """I12: a frame that is too long, half a frame, garbage."""
+    with raw(settings) as huge, raw(settings) as half, raw(settings) as garbage, raw(settings) as silent:
+        huge.sendall(LENGTH.pack(MAX_REQUEST_BYTES + 1))
+        assert huge.recv(100) == b""
+        half.sendall(LENGTH.pack(100) + b"\x92")
+        garbage.sendall(LENGTH.pack(3) + b"\xc1\xc1\xc1")
+        with pytest.raises(FormatError):
+            _read_answer(garbage)
+        assert silent.fileno() >= 0
+        with connected(settings) as remote:
+            assert remote.steps() == []
+
+
+def _read_answer(connection: socket.socket) -> None:
+    (length,) = LENGTH.unpack(connection.recv(LENGTH.size, socket.MSG_WAITALL))
+    decode_answer("steps", connection.recv(length, socket.MSG_WAITALL))
+
+
+@pytest.mark.usefixtures("keeper")
+def test_a_pause_ends_with_its_connection(keeper: Keeper, settings: Settings) -> None:
+    first = connected(settings)
+    pause = first.quiet()
+    pause.__enter__()
+    with connected(settings) as other:
+        with other.quiet():
+            assert keeper.is_quiet
+        assert keeper.is_quiet
+        first.close()
+        while keeper.is_quiet:
+            other.held()
+
+
+@pytest.mark.usefixtures("keeper")
+def test_a_run_joins_with_a_listener_alone(settings: Settings) -> None:
+    null = os.open(os.devnull, os.O_RDONLY)
+    with connected(settings) as remote, pytest.raises(HoldfastError):
+        remote.join("r", os.getpid(), null, one_step=False, command=[b"x"], directory=b"/")
+    os.close(null)
+    with connected(settings) as remote:
+        assert remote.steps() == []
+
+
+def test_the_end_of_a_keeper_is_told_to_who_waits(settings: Settings) -> None:
+    keeper = Keeper(settings)
+    thread = threading.Thread(target=keeper.serve)
+    thread.start()
+    with connected(settings) as remote:
+        assert remote.steps() == []
+        keeper.stop()
+        thread.join(20)
+        with pytest.raises(HoldfastError) as caught:
+            remote.steps()
+        assert caught.value.code == GONE
+
+
+def test_a_keeper_that_nobody_joins_ends_with_who_started_it(settings: Settings) -> None:
+    ours, its = socket.socketpair()
+    with ours, its:
+        keeper = subprocess.Popen(
+            [sys.executable, "-P", "-m", "holdfast.supervisor.keeper", str(its.fileno())],
+            pass_fds=[its.fileno()],
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+        its.close()
+        body = msgspec.msgpack.encode(settings)
+        ours.sendall(LENGTH.pack(len(body)) + body)
+        (length,) = LENGTH.unpack(ours.recv(LENGTH.size, socket.MSG_WAITALL))
+        assert decode_answer("leave", ours.recv(length, socket.MSG_WAITALL)) is None
+        ours.close()
+        assert keeper.wait(20) == 0
