@@ -55,14 +55,7 @@ class Status(NamedTuple):
 
 def read_status(dir_fd: int) -> Status:
     """The status of the thread whose directory in ``/proc`` is ``dir_fd``. Raises `OSError`: ENOENT if it is gone."""
-    fd = os.open("status", os.O_RDONLY | os.O_CLOEXEC, dir_fd=dir_fd)
-    try:
-        text = os.read(fd, _STATUS_BYTES)
-        while more := os.read(fd, _STATUS_BYTES):
-            text += more
-    finally:
-        os.close(fd)
-    fields = _fields(text)
+    fields = _status_fields(dir_fd)
     return Status(
         int(fields[b"Tgid"]),
         int(fields[b"Umask"], 8),
@@ -73,6 +66,23 @@ def read_status(dir_fd: int) -> Status:
             int(fields[b"CapEff"], 16) & _OVER_FILES,
         ),
     )
+
+
+def inner_numbers(dir_fd: int) -> tuple[int, int]:
+    """The numbers that the thread's process and the thread itself have in their own pid namespace; as `read_status`."""
+    fields = _status_fields(dir_fd)
+    return int(fields[b"NStgid"].split()[-1]), int(fields[b"NSpid"].split()[-1])
+
+
+def _status_fields(dir_fd: int) -> dict[bytes, bytes]:
+    fd = os.open("status", os.O_RDONLY | os.O_CLOEXEC, dir_fd=dir_fd)
+    try:
+        text = os.read(fd, _STATUS_BYTES)
+        while more := os.read(fd, _STATUS_BYTES):
+            text += more
+    finally:
+        os.close(fd)
+    return _fields(text)
 
 
 def own_status() -> Status:

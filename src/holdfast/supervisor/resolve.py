@@ -22,7 +22,7 @@ from holdfast.files.kernel import (
     openat2,
 )
 from holdfast.supervisor.caller import CALLERS
-from holdfast.supervisor.credentials import assumed, masked
+from holdfast.supervisor.credentials import assumed, inner_numbers, masked
 from holdfast.supervisor.territory import Territory, Where, absolute, is_deleted
 from holdfast.undo.interceptor import Place
 
@@ -352,16 +352,23 @@ class Sight:
         if not is_in_proc(at):
             return False
         path = absolute(at)
-        own = [mount + b"/%d" % number for mount in _proc_mounts() for number in (self.caller.tgid, self.caller.tid)]
+        own = [mount + b"/%d" % number for mount in _proc_mounts() for number in self._numbers(at)]
         return _is_below(path, tuple(own))
+
+    def _numbers(self, at: int) -> tuple[int, int]:
+        """What the caller's process and thread are called in the ``/proc`` that holds ``at``."""
+        if os.fstat(at).st_dev in _proc_devices():
+            return self.caller.tgid, self.caller.tid
+        # A box has one of its own, of its own pid namespace.
+        return inner_numbers(self.caller.fd)
 
     def _target(self, at: int, name: bytes, link: int) -> bytes | None:
         """Where a link leads; None if it is an object itself that it stands for, rather than a path."""
         if is_in_proc(at):
             if os.fstat(at).st_ino == _PROC_ROOT_INODE and name == b"self":
-                return b"%d" % self.caller.tgid
+                return b"%d" % self._numbers(at)[0]
             if os.fstat(at).st_ino == _PROC_ROOT_INODE and name == b"thread-self":
-                return b"%d/task/%d" % (self.caller.tgid, self.caller.tid)
+                return b"%d/task/%d" % self._numbers(at)
             try:
                 os.close(openat2(at, name, _OBJECT, RESOLVE_NO_MAGICLINKS))
             except OSError as error:
@@ -393,7 +400,7 @@ def is_native(where: Where, mode: int) -> bool:
 
 def is_in_proc(fd: int) -> bool:
     """Whether the object is of a file system in which a path means something else to everybody who looks."""
-    return os.fstat(fd).st_dev in _proc_devices()
+    return os.fstat(fd).st_dev in _proc_devices() or _is_below(absolute(fd), _proc_mounts())
 
 
 def _names(path: bytes) -> list[bytes]:
