@@ -72,9 +72,21 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
             "chown": 92,
             "fchown": 93,
             "lchown": 94,
+            "umask": 95,
+            "setuid": 105,
+            "setgid": 106,
+            "setreuid": 113,
+            "setregid": 114,
+            "setgroups": 116,
+            "setresuid": 117,
+            "setresgid": 119,
+            "setfsuid": 122,
+            "setfsgid": 123,
+            "capset": 126,
             "utime": 132,
             "mknod": 133,
             "pivot_root": 155,
+            "chroot": 161,
             "acct": 163,
             "mount": 165,
             "umount2": 166,
@@ -98,11 +110,12 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
             "linkat": 265,
             "symlinkat": 266,
             "fchmodat": 268,
+            "unshare": 272,
             "utimensat": 280,
             "open_by_handle_at": 304,
+            "setns": 308,
             "renameat2": 316,
             "userfaultfd": 323,
-        },
         0x40000000,
     ),
     "aarch64": Architecture(
@@ -126,6 +139,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
             "mount": 40,
             "pivot_root": 41,
             "truncate": 45,
+            "chroot": 51,
             "fchmod": 52,
             "fchmodat": 53,
             "fchownat": 54,
@@ -134,13 +148,25 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
             "quotactl": 60,
             "utimensat": 88,
             "acct": 89,
+            "capset": 91,
             "exit_group": 94,
+            "unshare": 97,
+            "setregid": 143,
+            "setgid": 144,
+            "setreuid": 145,
+            "setuid": 146,
+            "setresuid": 147,
+            "setresgid": 149,
+            "setfsuid": 151,
+            "setfsgid": 152,
+            "setgroups": 159,
+            "umask": 166,
             "bind": 200,
             "swapon": 224,
             "open_by_handle_at": 265,
+            "setns": 268,
             "renameat2": 276,
             "userfaultfd": 282,
-        },
         0,
     ),
 }
@@ -202,12 +228,15 @@ NOTIFIED: Final = frozenset(
         "setxattr", "lsetxattr", "fsetxattr", "setxattrat",
         "removexattr", "lremovexattr", "fremovexattr", "removexattrat",
         "file_setattr", "ioctl",
+        "umask", "setuid", "setgid", "setreuid", "setregid", "setresuid", "setresgid", "setfsuid", "setfsgid",
+        "setgroups", "capset", "chroot", "unshare", "setns",
         "exit_group",
     }
 )  # fmt: skip
 """Calls that reach the keeper, where the machine has them. Every write, mapping and ``ftruncate`` on a descriptor that
-is open for writing passes by: what it can change was captured when it was opened. ``exit_group`` changes nothing, but
-what a process leaves behind has no parent any more that would tell which step it is part of.
+is open for writing passes by: what it can change was captured when it was opened. The last three lines change no file:
+they change in whose name their callers act, and what they see; and who has ended is nobody's parent any more, which would
+tell what step its children are part of.
 """
 
 

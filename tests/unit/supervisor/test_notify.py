@@ -130,6 +130,9 @@ def test_without_a_listener_calls_fail() -> None:
 def test_the_listener_hangs_up_with_the_last_of_the_tree() -> None:
     with child(lambda: None) as (listener, pid, reader):
         assert said(reader) == "None"
+        end = listener.receive()
+        assert end is not None
+        listener.go_on(end[0])
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         poll = select.poll()
         poll.register(listener.fd, select.POLLIN)
