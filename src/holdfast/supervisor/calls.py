@@ -116,6 +116,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
             "setns": 308,
             "renameat2": 316,
             "userfaultfd": 323,
+        },
         0x40000000,
     ),
     "aarch64": Architecture(
@@ -167,6 +168,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
             "setns": 268,
             "renameat2": 276,
             "userfaultfd": 282,
+        },
         0,
     ),
 }
@@ -234,9 +236,9 @@ NOTIFIED: Final = frozenset(
     }
 )  # fmt: skip
 """Calls that reach the keeper, where the machine has them. Every write, mapping and ``ftruncate`` on a descriptor that
-is open for writing passes by: what it can change was captured when it was opened. The last three lines change no file:
-they change in whose name their callers act, and what they see; and who has ended is nobody's parent any more, which would
-tell what step its children are part of.
+is open for writing passes by: what it can change was captured when it was opened. The last three lines change no file,
+but in whose name their callers act and what they see; and who has ended is nobody's parent any more, which would tell
+what step its children are part of.
 """
 
 
