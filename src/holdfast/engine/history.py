@@ -13,11 +13,15 @@ from holdfast.engine.restore import carry_out, new_nonce, preview, refuse_unfini
 from holdfast.engine.rules import left_out
 from holdfast.engine.status import present
 from holdfast.model.errors import NotFoundError, RefusedError, UsageError
+from holdfast.store import manifest
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from holdfast.engine.context import Context
     from holdfast.engine.results import RestoreResult
     from holdfast.model.checkpoint import Checkpoint
+    from holdfast.model.entries import Change
     from holdfast.model.ids import Hash
     from holdfast.model.sinks import Progress
     from holdfast.store.records import Cursor, HistoryEvent
@@ -36,12 +40,14 @@ def undo(context: Context, count: int = 1, *, dry_run: bool = False, progress: P
             context.tree.make_root()
         if _came_to_light(context, cursor):
             steps = count
-        elif not dry_run:
-            save_first(context, progress)
-            steps = count
-            cursor = context.catalog.cursor(context.workspace.id)
+        elif dry_run:
+            changes = present(context, gone_is_empty=True).changes()
+            steps = count if not changes or _out_of_sight(context, changes) else count - 1
         else:
-            steps = count - 1 if present(context, gone_is_empty=True).changes() else count
+            saved = save_first(context, progress)
+            # What only went out of sight is no change to take back: the state before it is.
+            steps = count + 1 if _is_new_and_out_of_sight(context, cursor, saved) else count
+            cursor = context.catalog.cursor(context.workspace.id)
         if cursor.position is None:
             raise _nothing("undo")
         now = context.catalog.event(cursor.position)
@@ -142,6 +148,20 @@ def _came_to_light(context: Context, cursor: Cursor) -> bool:
         if not left:
             return True
     return False
+
+
+def _is_new_and_out_of_sight(context: Context, before: Cursor, saved: Checkpoint) -> bool:
+    if before.head is None or before.head == saved.id:
+        return False
+    head = context.catalog.checkpoint(before.head)
+    return _out_of_sight(context, manifest.diff(context.store.pages, head.root, saved.root))
+
+
+def _out_of_sight(context: Context, changes: Sequence[Change]) -> bool:
+    """True if all that seems deleted is there: the rules on the disk, which no state holds, leave it out."""
+    return all(change.after is None for change in changes) and all(
+        context.tree.is_there(change.path) for change in changes
+    )
 
 
 def _kept(context: Context, state: HistoryEvent) -> Checkpoint | None:

@@ -173,14 +173,17 @@ def carry_out(
             context.catalog.unpin_all(pins)
         raise
     applied = context.tree.apply(plan.deletes, contents, nonce=journal.nonce, progress=progress)
-    reached = not journal.paths and not applied.skipped
+    reached = settled = not journal.paths and not applied.skipped
     if reached and (rules_change or mending is not None):
-        # Files that were ignored, and are not any more, make it another state than the target.
-        reached = present(context).root == target.root
+        found = present(context)
+        seen = manifest.diff(found.pages, target.root, found.root)
+        # Files that were ignored, and are not any more, make it another state than the target. What the rules on the
+        # disk leave out does not: it was brought back all the same.
+        reached, settled = all(change.after is None for change in seen), not seen
     _record(context, journal, reached)
     journals.remove(context.folder)
     context.catalog.unpin_all(pins)
-    if reached:
+    if settled:
         context.tree.settle(target.root)
     return result(journal, applied)
 

@@ -15,7 +15,7 @@ from holdfast.files.rooted import Root, open_root
 from holdfast.files.scan import REPLACED, HashSink, Scanner, open_directory
 from holdfast.files.tree import ROOT_GONE, Scan
 from holdfast.model.entries import Entry, NotCaptured
-from holdfast.model.errors import HoldfastError, NotFoundError, StorageError, room_hint
+from holdfast.model.errors import EscapeError, HoldfastError, NotFoundError, StorageError, room_hint
 from holdfast.model.log import Log
 from holdfast.model.paths import display, under
 from holdfast.model.sinks import CHUNK_BYTES, SMALL_BLOB_BYTES
@@ -274,6 +274,15 @@ class LocalTree:
         if os.fstat(fd).st_size > SMALL_BLOB_BYTES:
             return _pieces(fd, path)
         return b"".join(_pieces(fd, path))
+
+    def is_there(self, path: bytes) -> bool:
+        """See `Tree.is_there`."""
+        try:
+            with self._rooted() as root:
+                root.lstat(path)
+        except (NotFoundError, EscapeError, StorageError):
+            return False
+        return True
 
     def share(self, path: bytes, entry: Entry) -> int | None:
         """See `Tree.share`."""

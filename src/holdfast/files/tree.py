@@ -100,6 +100,10 @@ class Tree(Protocol):
         """
         ...
 
+    def is_there(self, path: bytes) -> bool:
+        """Whether there is anything at ``path``, captured or not. False where a link leads to it."""
+        ...
+
     def share(self, path: bytes, entry: Entry) -> int | None:
         """An open file of this tree that seems to hold the content of ``entry``, for a tree beside it to share its
         blocks.
