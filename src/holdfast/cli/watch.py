@@ -72,9 +72,9 @@ def _detach(console: Console, workspace: Workspace) -> int:
 
 
 def _stop(console: Console, workspace: Workspace) -> int:
-    from holdfast.engine.watch_client import connect
+    from holdfast.engine.watch_client import STOP_WAIT, connect
 
-    watcher = connect(workspace.folder)
+    watcher = connect(workspace.folder, wait=STOP_WAIT)
     if watcher is not None:
         with watcher:
             watcher.stop()

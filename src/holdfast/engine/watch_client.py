@@ -7,6 +7,7 @@ watcher; every wait has a limit.
 from __future__ import annotations
 
 import os
+import struct
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
@@ -42,7 +43,10 @@ _LOG = Log(__name__)
 
 WAIT = 120.0
 """Seconds that an answer may take: the watcher does one thing at a time, and a first checkpoint can be long."""
+STOP_WAIT = 30.0
+"""Seconds that stopping may take: longer than any save of a few files."""
 _CONNECT_WAIT = 1.0
+_CREDENTIALS = struct.Struct("3i")
 _MAX_ADDRESS = 107
 _PIECE = 1 << 16
 
@@ -141,11 +145,30 @@ class WatchClient:
                 self.close()
 
     def stop(self) -> None:
-        """Have the watcher stop, and return when it has: its state is saved and its place is free."""
-        self._ask(Call("stop"))
-        deadline = self._clock.monotonic() + self._wait
-        while self._receive(deadline):
-            pass
+        """Have the watcher stop, and return when it has: its state is saved and its place is free.
+
+        Raises `LockedError`, with a way to end it, if it takes longer than the wait of this connection.
+        """
+        pid = self._peer()
+        try:
+            self._ask(Call("stop"))
+            deadline = self._clock.monotonic() + self._wait
+            while self._receive(deadline):
+                pass
+        except LockedError as error:
+            raise LockedError(
+                f"the watcher (process {pid}) was told to stop and has not done so for {self._wait:g} s",
+                hint=f"it stops when it is done with what it is at; if it hangs, `kill -9 {pid}` ends it: nothing that "
+                "was saved is lost",
+            ) from error
+
+    def _peer(self) -> int:
+        """The process that listens at the other end."""
+        import socket
+
+        raw = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        pid: int = _CREDENTIALS.unpack(raw)[0]
+        return pid
 
     def _ask(self, call: Call) -> Json:
         deadline = self._clock.monotonic() + self._wait
