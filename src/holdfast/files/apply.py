@@ -323,10 +323,13 @@ class _Work:
                 self._observed.drop(change.path)
             else:
                 self._observed.put(change.path, change.after, _signature(info))
-        self._batch.sync(self._in_place)
 
     def finish(self) -> None:
-        """Remove what was taken away and the directories that are empty now, and make all of it durable."""
+        """Remove what was taken away and the directories that are empty now, and make all of it durable.
+
+        One sync is enough for what came into place and what had to go: what is taken away is held by a checkpoint, and
+        until this returns the caller's journal says that the tree may be half way.
+        """
         self._empty_trash()
         self._remove_emptied()
         self._batch.sync(self._in_place)
