@@ -73,9 +73,18 @@ class Meddled:
         saved: Saved | None = None,
         full_hash: bool = False,
         progress: Progress | None = None,
+        meanwhile: Callable[[], None] | None = None,
     ) -> Scan:
         self.calls.append("scan")
-        return self._tree.scan(sink, base=base, lookup=lookup, saved=saved, full_hash=full_hash, progress=progress)
+        return self._tree.scan(
+            sink,
+            base=base,
+            lookup=lookup,
+            saved=saved,
+            full_hash=full_hash,
+            progress=progress,
+            meanwhile=meanwhile,
+        )
 
     def make_root(self) -> None:
         self._tree.make_root()

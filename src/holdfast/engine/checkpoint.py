@@ -21,7 +21,7 @@ from holdfast.store.late_writer import LateWriter
 from holdfast.store.records import CheckpointCommit, Cursor, HistoryEvent, VanishedError, pages_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from holdfast.engine.context import Context
     from holdfast.files.tree import Scan
@@ -75,13 +75,19 @@ def take(context: Context, request: Request, progress: Progress | None = None) -
         return take_locked(context, request, progress)
 
 
-def take_locked(context: Context, request: Request, progress: Progress | None = None) -> CheckpointResult:
-    """`take`, for callers that hold the workspace's lock already."""
+def take_locked(
+    context: Context,
+    request: Request,
+    progress: Progress | None = None,
+    *,
+    meanwhile: Callable[[], None] | None = None,
+) -> CheckpointResult:
+    """`take`, for callers that hold the workspace's lock already; ``meanwhile`` as `Tree.scan` has it."""
     started = context.clock.monotonic()
     full_hash = request.full_hash
     for left in reversed(range(_TRIES)):
         try:
-            checkpoint, created, scan = _attempt(context, request, full_hash, progress)
+            checkpoint, created, scan = _attempt(context, request, full_hash, progress, meanwhile)
         except VanishedError:
             # Collection was just deleting content that this manifest names: read and store all of it again.
             full_hash = True
@@ -118,7 +124,11 @@ def _mend(context: Context, checkpoint: Checkpoint) -> None:
 
 
 def _attempt(
-    context: Context, request: Request, full_hash: bool, progress: Progress | None
+    context: Context,
+    request: Request,
+    full_hash: bool,
+    progress: Progress | None,
+    meanwhile: Callable[[], None] | None,
 ) -> tuple[Checkpoint, bool, Scan]:
     catalog = context.catalog
     cursor = catalog.cursor(context.workspace.id)
@@ -132,6 +142,7 @@ def _attempt(
             saved=saved_in(context, parent),
             full_hash=full_hash,
             progress=progress,
+            meanwhile=meanwhile,
         )
         unchanged = parent is not None and scan.base is not None and not scan.changes
         built, changes = (None, None) if unchanged else _manifest(context, parent, scan)

@@ -8,6 +8,7 @@ was cut short (I3).
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.engine import journal as journals
@@ -16,14 +17,14 @@ from holdfast.engine.journal import Journal
 from holdfast.engine.results import RestoreResult
 from holdfast.engine.rules import left_out, touches_rules
 from holdfast.engine.status import present
-from holdfast.model.errors import LockedError, NotFoundError, RefusedError
+from holdfast.model.errors import HoldfastError, LockedError, NotFoundError, RefusedError
 from holdfast.model.paths import display, under
 from holdfast.model.sinks import whole
 from holdfast.store import manifest
 from holdfast.store.records import HistoryEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from holdfast.engine.context import Context
     from holdfast.files.tree import Applied
@@ -78,7 +79,7 @@ def restore(
             return preview(context, checkpoint, paths)
         refuse_unfinished(context)
         _check_named(context, checkpoint, paths)
-        rescue = save_first(context, progress)
+        rescue = save_first(context, progress, meanwhile=lambda: _foresee(context, checkpoint, paths))
         if rescue.id == target:
             return RestoreResult(target, rescue.id, [], [], [], dry_run=False, undo_command=None)
         cursor = context.catalog.cursor(context.workspace.id)
@@ -96,13 +97,31 @@ def restore(
         return carry_out(context, journal, rescue, checkpoint, progress)
 
 
-def save_first(context: Context, progress: Progress | None = None) -> Checkpoint:
+def save_first(
+    context: Context, progress: Progress | None = None, *, meanwhile: Callable[[], None] | None = None
+) -> Checkpoint:
     """Save what the tree holds now, if anything is unsaved; return the checkpoint that holds it. Needs the lock.
 
-    A workspace whose directory is gone is made again, empty: that is then the state that was saved.
+    A workspace whose directory is gone is made again, empty: that is then the state that was saved. ``meanwhile`` as
+    `Tree.scan` has it.
     """
     context.tree.make_root()
-    return take_locked(context, Request(kind="rescue"), progress).checkpoint
+    return take_locked(context, Request(kind="rescue"), progress, meanwhile=meanwhile).checkpoint
+
+
+def _foresee(context: Context, target: Checkpoint, paths: Sequence[bytes]) -> None:
+    """Load what comes after the look at the tree, and read the pages that the plan will need if nothing is unsaved.
+
+    That takes as long as the look itself, and changes nothing: what is wrong is met again, and reported, in its turn.
+    """
+    import json  # noqa: F401  # pyright: ignore[reportUnusedImport]
+
+    from holdfast.files import apply  # noqa: F401  # pyright: ignore[reportUnusedImport]
+
+    head = context.catalog.cursor(context.workspace.id).head
+    if head is not None:
+        with suppress(HoldfastError):
+            _plan(context.store.pages, context.catalog.checkpoint(head).root, target.root, paths)
 
 
 def refuse_unfinished(context: Context) -> None:

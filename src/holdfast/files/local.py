@@ -21,7 +21,7 @@ from holdfast.model.paths import display, under
 from holdfast.model.sinks import CHUNK_BYTES, SMALL_BLOB_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from holdfast.files.dirty import DirtySource
     from holdfast.files.estimate import Estimate
@@ -102,6 +102,7 @@ class LocalTree:
         saved: Saved | None = None,
         full_hash: bool = False,
         progress: Progress | None = None,
+        meanwhile: Callable[[], None] | None = None,
     ) -> Scan:
         """See `Tree.scan`. A remembered hash is used only for content that the index's label or ``lookup`` shows to be
         stored; with a `HashSink`, which stores nothing, for all. Raises `StorageError` if the root cannot be read.
@@ -138,7 +139,7 @@ class LocalTree:
             scanner = self._scanner(sink, trust, lookup, saved, progress)
             if whole:
                 index.close()
-                scanner.walk_all(fd, outer)
+                scanner.walk_all(fd, outer, meanwhile)
             else:
                 self._scan_some(scanner, fd, trust)
         except OSError as error:

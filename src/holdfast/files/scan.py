@@ -33,7 +33,7 @@ from holdfast.model.ids import HASH_BYTES, Hash, Hasher, hash_bytes
 from holdfast.model.paths import MAX_PATH_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from holdfast.files.knowledge import Findings, Trust
     from holdfast.files.scout import Scout
@@ -106,11 +106,15 @@ class Scanner:
         self._seen = 0
         self._reported = 0
 
-    def walk_all(self, root_fd: int, outer: DirectoryRules) -> None:
-        """Bring everything up to date; ``outer`` are the rules that hold above the root."""
+    def walk_all(self, root_fd: int, outer: DirectoryRules, meanwhile: Callable[[], None] | None = None) -> None:
+        """Bring everything up to date; ``outer`` are the rules that hold above the root, ``meanwhile`` as `Tree.scan`
+        has it.
+        """
         if self._trust.everywhere:
             self._scout = send(self._index, root_fd, outer, self._open_quietly, self._compare_quietly)
         try:
+            if self._scout is not None and meanwhile is not None:
+                meanwhile()
             self.walk(root_fd, b"", os.dup(root_fd), outer)
         finally:
             if self._scout is not None:

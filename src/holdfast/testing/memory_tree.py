@@ -99,6 +99,7 @@ class MemoryTree:
         saved: Saved | None = None,  # noqa: ARG002 - everything can be read
         full_hash: bool = False,
         progress: Progress | None = None,
+        meanwhile: Callable[[], None] | None = None,  # noqa: ARG002 - nobody else looks
     ) -> Scan:
         """See `Tree.scan`."""
         entries: dict[bytes, _Known] = {}

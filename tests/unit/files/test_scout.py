@@ -77,6 +77,24 @@ def test_what_the_scout_has_seen_unchanged_is_not_looked_at_again(root: Path) ->
     run(root, 'check([b"", b"c/rules"])')
 
 
+def test_the_caller_has_its_time_while_the_scout_walks(root: Path) -> None:
+    run(
+        root,
+        """
+calls = []
+def meanwhile():
+    assert not looked, "the caller's own walk begins afterwards"
+    calls.append(len(all_sent))
+looked.clear()
+assert tree.scan(HashSink(), meanwhile=meanwhile).changes == LocalTree(root).scan(HashSink()).changes
+assert calls == [1]
+scan.send = lambda *arguments: None
+tree.scan(HashSink(), meanwhile=meanwhile)
+assert calls == [1], "nobody else looks"
+""",
+    )
+
+
 @pytest.mark.parametrize(
     "change",
     [
