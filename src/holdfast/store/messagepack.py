@@ -1,7 +1,6 @@
 """The little of MessagePack that pages and changesets are made of: arrays, byte strings, columns of numbers from 0 up.
 
-A library that knows all of MessagePack takes longer to load than a command takes to save a hundred files, and columns
-of numbers of one width are put together and taken apart here in bulk. Only the shortest form of each value is written,
+A library that knows all of MessagePack takes longer to load than all the pages take that a usual command reads. Only the shortest form of each value is written,
 and read: one value has one encoding. Pure: values in, bytes out.
 """
 
@@ -9,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from array import array
+from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.model.errors import FormatError
@@ -21,23 +21,25 @@ _SMALL = 128
 
 
 class _Width(NamedTuple):
-    """One form of numbers: its first byte, how many bytes follow, the numbers that have no shorter one."""
+    """One form of numbers: its first byte, how many bytes follow, the least number that has no shorter one."""
 
     mark: int
     bytes: int
     least: int
-    most: int
     code: str
     """Of `array`."""
 
 
-_WIDTHS = (
-    _Width(0xCC, 1, _SMALL, (1 << 8) - 1, "B"),
-    _Width(0xCD, 2, 1 << 8, (1 << 16) - 1, "H"),
-    _Width(0xCE, 4, 1 << 16, (1 << 32) - 1, "I"),
-    _Width(0xCF, 8, 1 << 32, (1 << 64) - 1, "Q"),
-)
-_BY_MARK = {width.mark: width for width in _WIDTHS}
+_WIDTHS = {
+    0xCC: _Width(0xCC, 1, _SMALL, "B"),
+    0xCD: _Width(0xCD, 2, 1 << 8, "H"),
+    0xCE: _Width(0xCE, 4, 1 << 16, "I"),
+    0xCF: _Width(0xCF, 8, 1 << 32, "Q"),
+}
+_BYTES = [bytes((value,)) if value < _SMALL else bytes((0xCC, value)) for value in range(1 << 8)]
+"""Each number below 256, encoded."""
+_SHORT = "it is cut short"
+_two, _four, _eight = Struct(">BH").pack, Struct(">BI").pack, Struct(">BQ").pack
 
 
 def array_head(count: int) -> bytes:
@@ -58,38 +60,28 @@ def binary(value: bytes) -> bytes:
 
 def number(value: int) -> bytes:
     """A number from 0 to 2⁶⁴ - 1."""
-    if value < _SMALL:
-        return bytes((value,))
-    for width in _WIDTHS:
-        if value <= width.most:
-            return bytes((width.mark,)) + value.to_bytes(width.bytes, "big")
-    raise OverflowError(value)
+    return _join((value,))
 
 
 def numbers(values: Sequence[int]) -> bytes:
     """An array of numbers from 0 to 2⁶⁴ - 1."""
-    head = array_head(len(values))
-    if not values:
-        return head
-    least, most = min(values), max(values)
-    if most < _SMALL:
-        return head + bytes(values)
-    for width in _WIDTHS:
-        if least >= width.least and most <= width.most:
-            return head + _together(array(width.code, values), width)
-    return head + b"".join(map(number, values))
+    return array_head(len(values)) + _join(values)
 
 
-def _together(values: array[int], width: _Width) -> bytes:
-    """Numbers of one width, each with its mark in front."""
-    if sys.byteorder == "little":
-        values.byteswap()
-    plain, step = values.tobytes(), width.bytes + 1
-    out = bytearray(len(values) * step)
-    out[::step] = bytes((width.mark,)) * len(values)
-    for at in range(width.bytes):
-        out[at + 1 :: step] = plain[at :: width.bytes]
-    return bytes(out)
+def _join(values: Sequence[int]) -> bytes:
+    # One comprehension, no call in Python for each: a checkpoint may write a hundred columns of a hundred numbers.
+    return b"".join(
+        [
+            _BYTES[value]
+            if value < 1 << 8
+            else _two(0xCD, value)
+            if value < 1 << 16
+            else _four(0xCE, value)
+            if value < 1 << 32
+            else _eight(0xCF, value)
+            for value in values
+        ]
+    )
 
 
 class Reader:
@@ -126,7 +118,7 @@ class Reader:
         mark = self._byte()
         if mark < _SMALL:
             return mark
-        width = _BY_MARK.get(mark)
+        width = _WIDTHS.get(mark)
         if width is None:
             raise FormatError(f"a value that begins with {mark:#04x} where there should be a number from 0 up")
         return self._big_endian(width.bytes, width.least)
@@ -135,11 +127,11 @@ class Reader:
         """An array of numbers."""
         count = self._count()
         if count > len(self._data) - self._at:
-            raise FormatError("it is cut short")
+            raise FormatError(_SHORT)
         if not count:
             return []
         mark = self._data[self._at]
-        width = _BY_MARK.get(mark)
+        width = _WIDTHS.get(mark)
         if width is None:
             some = self._data[self._at : self._at + count]
             if max(some) < _SMALL:
@@ -173,29 +165,26 @@ class Reader:
         return found
 
     def _one_by_one(self, count: int) -> list[int]:
-        """``count`` numbers of any widths: `number`, without two calls for each."""
-        data, at, widths = self._data, self._at, _BY_MARK
+        """``count`` numbers of any widths: `number`, without calls for those of usual widths."""
+        data, at = self._data, self._at
         found: list[int] = []
-        for _ in range(count):
-            mark = data[at] if at < len(data) else -1
-            at += 1
-            if 0 <= mark < _SMALL:
-                found.append(mark)
-                continue
-            width = widths.get(mark)
-            if width is None or at + width.bytes > len(data):
-                break
-            value = int.from_bytes(data[at : at + width.bytes], "big")
-            if value < width.least:
-                break
-            at += width.bytes
-            found.append(value)
-        else:
-            self._at = at
-            return found
-        raise FormatError(
-            f"value {len(found)} of a column is no number from 0 up, is longer than it need be or cut short"
-        )
+        try:
+            for _ in range(count):
+                mark = data[at]
+                at += 1
+                if mark < _SMALL:
+                    found.append(mark)
+                elif mark == 0xCD and data[at]:
+                    found.append(data[at] << 8 | data[at + 1])
+                    at += 2
+                else:
+                    self._at = at - 1
+                    found.append(self.number())
+                    at = self._at
+        except IndexError:
+            raise FormatError(_SHORT) from None
+        self._at = at
+        return found
 
     def _count(self) -> int:
         """How many values an array has."""
@@ -223,5 +212,5 @@ class Reader:
 
     def _skip(self, length: int) -> None:
         if length > len(self._data) - self._at:
-            raise FormatError("it is cut short")
+            raise FormatError(_SHORT)
         self._at += length
