@@ -1,7 +1,7 @@
 """The little of MessagePack that pages and changesets are made of: arrays, byte strings, columns of numbers from 0 up.
 
-A library that knows all of MessagePack takes longer to load than all the pages take that a usual command reads. Only the shortest form of each value is written,
-and read: one value has one encoding. Pure: values in, bytes out.
+A library that knows all of MessagePack takes longer to load than all the pages take that a usual command reads. Only
+the shortest form of each value is written, and read: one value has one encoding. Pure: values in, bytes out.
 """
 
 from __future__ import annotations
