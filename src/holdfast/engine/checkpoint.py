@@ -7,7 +7,7 @@ those.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from holdfast.engine.changes import saved_in
 from holdfast.engine.upkeep import make_room, make_room_for
@@ -16,6 +16,7 @@ from holdfast.model.entries import Change, Counts, count_changes
 from holdfast.model.errors import HoldfastError, UsageError
 from holdfast.model.ids import new_checkpoint_id, new_pack_id
 from holdfast.model.log import Log
+from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
 from holdfast.store.late_writer import LateWriter
 from holdfast.store.records import CheckpointCommit, Cursor, HistoryEvent, VanishedError, pages_key

@@ -6,11 +6,12 @@ The format is specified in ``docs/formats/restore-journal.md``.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 from holdfast.engine.folder import RESTORE_JOURNAL
 from holdfast.model.errors import FormatError, StorageError, room_hint
 from holdfast.model.ids import CheckpointId, hash_bytes
+from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display, parse_display
 
 if TYPE_CHECKING:

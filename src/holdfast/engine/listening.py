@@ -13,12 +13,13 @@ import selectors
 import socket
 import struct
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from holdfast.engine.folder import WATCH_LOCK, WATCH_SOCKET
 from holdfast.engine.messages import MAX_CALL_BYTES, encode_failure
 from holdfast.engine.watch_client import address
 from holdfast.model.errors import FormatError, LockedError, StorageError
+from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:

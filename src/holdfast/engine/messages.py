@@ -7,10 +7,11 @@ A call is ``{"v": 1, "op": …}``, for ``checkpoint`` with ``kind``, ``label``, 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from holdfast.model import errors
 from holdfast.model.errors import FormatError, HoldfastError
+from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display, parse_display
 
 if TYPE_CHECKING:

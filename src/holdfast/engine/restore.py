@@ -9,7 +9,7 @@ was cut short (I3).
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from holdfast.engine import journal as journals
 from holdfast.engine.checkpoint import Request, take_locked
@@ -18,6 +18,7 @@ from holdfast.engine.results import RestoreResult
 from holdfast.engine.rules import left_out, touches_rules
 from holdfast.engine.status import present
 from holdfast.model.errors import HoldfastError, LockedError, NotFoundError, RefusedError
+from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display, under
 from holdfast.model.sinks import whole
 from holdfast.store import manifest

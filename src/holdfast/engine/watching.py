@@ -11,7 +11,7 @@ import os
 import selectors
 import socket
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from holdfast.engine import messages
 from holdfast.engine.checkpoint import CheckpointResult, Request
@@ -22,6 +22,7 @@ from holdfast.engine.watch_changes import Changes
 from holdfast.files.watch import open_watcher
 from holdfast.model.clock import isoformat
 from holdfast.model.errors import HoldfastError, LockedError
+from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:

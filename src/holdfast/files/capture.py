@@ -6,11 +6,12 @@ import errno
 import os
 import stat
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from holdfast.files.index import FAILED, KNOWN, NOT_CAPTURED, RACY, Signature
 from holdfast.files.lease import has_writer
 from holdfast.model.errors import StorageError, room_hint
+from holdfast.model.named import NamedTuple
 from holdfast.model.sinks import CHUNK_BYTES, SMALL_BLOB_BYTES
 
 if TYPE_CHECKING:

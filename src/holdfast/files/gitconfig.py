@@ -8,9 +8,9 @@ from __future__ import annotations
 import errno
 import os
 import re
-from typing import NamedTuple
 
 from holdfast.model.errors import StorageError
+from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
 
 _EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))

@@ -11,9 +11,10 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from holdfast.model.errors import EscapeError, HoldfastError, NotFoundError, RefusedError, StorageError
+from holdfast.model.named import NamedTuple
 from holdfast.model.paths import check_path, display
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from holdfast.files import replace
 from holdfast.files.lease import Writer, writer_of
@@ -14,6 +14,7 @@ from holdfast.files.taken import read_entry
 from holdfast.files.writers import written_now
 from holdfast.model.entries import NotCaptured
 from holdfast.model.errors import EscapeError, HoldfastError, NotFoundError
+from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
