@@ -156,16 +156,17 @@ class LeftOvers:
         """
         dir_fd, name = self._root.place(path)
         beside = path.rpartition(b"/")[0]
-        if not stat.S_ISDIR(info.st_mode):
-            self._remove_file(dir_fd, name, dir_fd, beside, info)
+        if not stat.S_ISDIR(info.st_mode) or self._names.marks(name) is not None:
+            self._remove_one(dir_fd, name, dir_fd, beside, info)
             return
         for inner in self._root.list(path):
             if self._names.owns(inner):
                 about = self._root.lstat(path + b"/" + inner)
-                self._remove_file(self._root.directory(path), inner, dir_fd, beside, about)
+                self._remove_one(self._root.directory(path), inner, dir_fd, beside, about)
         self.removed += remove_tree(self._root, path)
 
-    def _remove_file(self, dir_fd: int, name: bytes, beside_fd: int, beside: bytes, info: os.stat_result) -> None:
+    def _remove_one(self, dir_fd: int, name: bytes, beside_fd: int, beside: bytes, info: os.stat_result) -> None:
+        """Remove a file or link that is ours; keep any other, and a directory that took the place of one, whole."""
         marks = self._names.marks(name)
         if marks is None or self._is_ours(dir_fd, name, info, marks):
             self.removed += _unlink(dir_fd, name)
