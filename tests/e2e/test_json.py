@@ -51,6 +51,7 @@ def test_status(cli: Cli) -> None:
         "not_captured": [],
         "watching": False,
         "unfinished_restore": None,
+        "watch_failure": None,
     }
 
 

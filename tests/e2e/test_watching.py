@@ -46,9 +46,9 @@ def test_a_detached_watcher_saves_by_itself(cli: Cli, wait_until: WaitUntil) -> 
     wait_until(lambda: any("sub/g" in cli.json("show", i["id"])["paths"]["added"] for i in _log(cli)))
     assert {item["kind"] for item in _log(cli)} == {"auto"}
     assert all(item["label"].startswith("auto-") for item in _log(cli))
-    assert cli.json("watch", "--stop") == {"stopped": True}
+    assert cli.json("watch", "--stop") == {"stopped": True, "unsaved": None}
     assert not cli.json("status")["watching"]
-    assert cli.json("watch", "--stop") == {"stopped": False}
+    assert cli.json("watch", "--stop") == {"stopped": False, "unsaved": None}
 
 
 def test_commands_beside_a_watcher(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,6 +129,22 @@ def test_a_watcher_that_hangs_is_not_waited_for(
     made = cli.json("checkpoint")
     assert (made["created"], made["changes"]["added"], made["changes"]["modified"]) == (True, 1, 0)
     assert [item["label"] for item in _log(cli)] == ["", "alone", ""]
+
+
+def test_a_watcher_that_cannot_save_says_so(cli: Cli, monkeypatch: pytest.MonkeyPatch, wait_until: WaitUntil) -> None:
+    cli.write("f", "1")
+    cli.json("checkpoint")
+    monkeypatch.setenv("HOLDFAST_STORE_MAX_BYTES", "1")
+    cli.json("watch", "--detach")
+    cli.write("g", "2")
+    wait_until(lambda: cli.json("status")["watch_failure"] is not None)
+    assert "The watcher fails, and goes on trying: saving: " in cli("status").out
+    stopped = cli("watch", "--stop", "--json", code=1)
+    assert stopped.json["stopped"]
+    assert stopped.json["unsaved"]
+    assert stopped.error["code"] == "unsaved"
+    monkeypatch.delenv("HOLDFAST_STORE_MAX_BYTES")
+    assert cli.json("status")["added"] == ["g"]
 
 
 def test_a_watcher_that_does_not_stop_is_named_with_a_way_to_end_it(cli: Cli, wait_until: WaitUntil) -> None:

@@ -47,6 +47,8 @@ def _status_lines(console: Console, result: Status) -> Iterator[str]:
     else:
         yield f"{plural(len(result.changes), 'change')} since {named(last)} of {when(last.created_at)}:"
         yield from changed(console.paint, result.changes)
+    if result.watch_failure is not None:
+        yield console.paint(f"The watcher fails, and goes on trying: {visible(result.watch_failure)}", "red")
     if result.not_captured:
         yield "Not captured:"
         yield from reasons(result.not_captured)

@@ -98,6 +98,7 @@ def status(result: Status) -> Json:
         "not_captured": not_captured(result.not_captured),
         "watching": result.watching,
         "unfinished_restore": result.unfinished_restore,
+        "watch_failure": result.watch_failure,
     }
 
 

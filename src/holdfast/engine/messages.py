@@ -190,6 +190,7 @@ def pack_status(status: Status) -> Json:
         "not_captured": _pack_not_captured(status.not_captured),
         "watching": status.watching,
         "unfinished_restore": status.unfinished_restore,
+        "watch_failure": status.watch_failure,
     }
 
 
@@ -209,6 +210,7 @@ def unpack_status(value: Json) -> Status:
             not_captured=_unpack_not_captured(value["not_captured"]),
             watching=bool(value["watching"]),
             unfinished_restore=value["unfinished_restore"],
+            watch_failure=value["watch_failure"],
         )
     )
 

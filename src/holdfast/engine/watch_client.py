@@ -144,14 +144,15 @@ class WatchClient:
                 # It has died or does not answer: hanging up resumes it as well, and the block's own outcome counts.
                 self.close()
 
-    def stop(self) -> None:
-        """Have the watcher stop, and return when it has: its state is saved and its place is free.
+    def stop(self) -> str | None:
+        """Have the watcher stop, and return when it has: its place is free. Returns None if everything was saved, else
+        why not.
 
         Raises `LockedError`, with a way to end it, if it takes longer than the wait of this connection.
         """
         pid = self._peer()
         try:
-            self._ask(Call("stop"))
+            unsaved: str | None = self._ask(Call("stop")).get("unsaved")
             deadline = self._clock.monotonic() + self._wait
             while self._receive(deadline):
                 pass
@@ -161,6 +162,7 @@ class WatchClient:
                 hint=f"it stops when it is done with what it is at; if it hangs, `kill -9 {pid}` ends it: nothing that "
                 "was saved is lost",
             ) from error
+        return unsaved
 
     def _peer(self) -> int:
         """The process that listens at the other end."""

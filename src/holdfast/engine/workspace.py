@@ -339,15 +339,16 @@ class Workspace:
 
     # -- watching -----------------------------------------------------------------------------------------------
 
-    def watch(self, *, ready: Callable[[Watcher], None] | None = None) -> None:
+    def watch(self, *, ready: Callable[[Watcher], None] | None = None) -> str | None:
         """Save by itself whenever something has changed, until a signal or `WatchClient.stop` ends it.
 
+        Returns None if everything is saved then, else why not.
         ``ready`` is called once other commands are answered. Raises `LockedError` if the workspace has a watcher
         already.
         """
         from holdfast.engine.watch import watch
 
-        watch(self._context, ready)
+        return watch(self._context, ready)
 
     def _watcher(self) -> WatchClient | None:
         """The watcher of this workspace, if one is running."""
