@@ -335,7 +335,7 @@ class Scanner:
         try:
             if listing is None:
                 listing = Listing(None)
-                listing.fill_deciding(fd, path, rules)
+                listing.fill_deciding(fd, path, rules, self._was_directory)
             elif old is not None:
                 listing.decide_new(path, rules, old)
         except OSError as error:
@@ -346,6 +346,10 @@ class Scanner:
         self._compare(fd, path, rules, listing, old, record, moment)
         self._count(len(listing.names))
         return rules, self._onward(path, listing, recursive)
+
+    def _was_directory(self, path: bytes) -> bool:
+        """True if ``path`` was saved as a directory."""
+        return self._saved is not None and any(inner != path for inner, _ in self._saved(path))
 
     def _onward(self, path: bytes, listing: Listing, recursive: bool) -> list[bytes]:
         """The directories to go on with: all, or those without a record (new, or not reached by a scan that failed)."""
