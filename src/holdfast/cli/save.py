@@ -44,7 +44,10 @@ def _init(console: Console, arguments: argparse.Namespace) -> int:
                 }
             )
         elif workspace.new:
-            console.say(f"Remembering {show_path(workspace.path)}. `holdfast checkpoint` saves its state.")
+            console.say(
+                f"Remembering {show_path(workspace.path)}. `holdfast checkpoint` saves its state.",
+                "  What the ignore rules leave out is not saved; `holdfast status --ignored` lists it.",
+            )
         else:
             console.say(f"{show_path(workspace.path)} is remembered already.")
     if arguments.write_ignore:

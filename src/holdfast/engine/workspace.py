@@ -178,6 +178,13 @@ class Workspace:
 
         return status(self._context, watching=False)
 
+    def ignored(self) -> list[bytes]:
+        """The paths that the ignore rules leave out, Git's and Holdfast's; of a directory its own, with a slash."""
+        from holdfast.files.local import LocalTree
+
+        tree = self._context.tree
+        return list(tree.excluded_paths()) if isinstance(tree, LocalTree) else []
+
     def estimate(self) -> Estimate | None:
         """What a first checkpoint would capture, if that is more than the settings call normal; else None."""
         limits = self._context.settings.capture

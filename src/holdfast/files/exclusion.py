@@ -1,4 +1,4 @@
-"""Which directories hold nothing that is captured: what a watcher may leave unwatched."""
+"""What the ignore rules leave out: for a watcher, which need not look there, and for people who want to know."""
 
 from __future__ import annotations
 
@@ -8,11 +8,47 @@ from typing import TYPE_CHECKING
 from holdfast.files.ignore import CHECKPOINTIGNORE, GITIGNORE, DirectoryRules, read_rule_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from holdfast.files.ignore import IgnoreSources
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def excluded_paths(root: bytes, outer: DirectoryRules, *, never: Iterable[bytes] = ()) -> Iterator[bytes]:
+    """Every path below ``root`` that the rules exclude, sorted; of an excluded directory only its own, with a slash.
+
+    ``outer`` are the rules from outside of the tree, ``never`` absolute paths that are ours. Nothing is said of what
+    cannot be read: a scan does.
+    """
+    skip = frozenset(path.rstrip(b"/") for path in never)
+    waiting: list[tuple[bytes, DirectoryRules]] = [(b"", outer)]
+    while waiting:
+        path, above = waiting.pop()
+        prefix = path + b"/" if path else b""
+        below: list[tuple[bytes, DirectoryRules]] = []
+        found: list[bytes] = []
+        try:
+            fd = os.open(os.path.join(root, path), _DIRECTORY)
+        except OSError:
+            continue
+        try:
+            gitignore, own = read_rule_file(fd, GITIGNORE), read_rule_file(fd, CHECKPOINTIGNORE)
+            rules = above.below(path, gitignore, own) if path else above.at_root(gitignore, own)
+            with os.scandir(fd) as entries:
+                for entry in entries:
+                    name = os.fsencode(entry.name)
+                    is_directory = entry.is_dir(follow_symlinks=False)
+                    if os.path.join(root, prefix + name) in skip or rules.excluded(prefix + name, name, is_directory):
+                        found.append(prefix + name + (b"/" if is_directory else b""))
+                    elif is_directory:
+                        below.append((prefix + name, rules))
+        except OSError:
+            continue
+        finally:
+            os.close(fd)
+        yield from sorted(found)
+        waiting += sorted(below, reverse=True, key=lambda item: item[0])
 
 
 class ExcludedDirectories:

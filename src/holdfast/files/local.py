@@ -322,6 +322,12 @@ class LocalTree:
         with self._rooted() as root:
             return Applier(root, self.index).clean(nonce)
 
+    def excluded_paths(self) -> Iterator[bytes]:
+        """What the rules leave out: see `holdfast.files.exclusion.excluded_paths`."""
+        from holdfast.files.exclusion import excluded_paths
+
+        return excluded_paths(self.root, self._sources.outer(), never=self._never)
+
     def estimate(self, *, max_files: int, max_bytes: int) -> Estimate:
         """How much a first checkpoint would capture: see `holdfast.files.estimate.estimate`."""
         from holdfast.files.estimate import estimate
