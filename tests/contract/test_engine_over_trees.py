@@ -491,6 +491,7 @@ def test_what_changes_between_the_plan_and_the_write_is_left_alone_and_said(spac
     space.edit.write(b"keep", b"2")
     space.edit.write(b"extra", b"x")
     space.edit.delete(b"d/e/deep")
+    space.edit.delete(b"d/run")
     before = space.state()
 
     def meddle() -> None:
@@ -511,6 +512,17 @@ def test_what_changes_between_the_plan_and_the_write_is_left_alone_and_said(spac
     assert space.state() == before
     kept = space.context.catalog.checkpoint(history_of(space, 1))
     assert {path for path, _ in manifest.iterate(space.context.store.pages, kept.root)} >= {b"keep", b"extra"}
+
+
+def test_a_restore_that_left_everything_alone_offers_no_undo(space: Space) -> None:
+    # I6: there is nothing of its own to take back, and what others did is not it.
+    first = filled(space)
+    space.edit.write(b"keep", b"2")
+    space.tree.before_apply = lambda: space.edit.write(b"keep", b"mine!")
+    result = restore(space.context, first)
+    space.tree.before_apply = lambda: None
+    assert [path for path, _ in result.skipped] == [b"keep"]
+    assert result.undo_command is None
 
 
 def history_of(space: Space, back: int) -> CheckpointId:
@@ -618,9 +630,18 @@ def test_a_restore_that_was_cut_short_is_finished_or_taken_back(space: Space, wr
         space.undo()
         assert space.state() == before
     else:
-        abandon(space.context)
+        half_way = space.state()
+        result = abandon(space.context)
         assert space.state() == before
         assert space.head() == journal.rescue
+        if half_way != before:
+            # I6
+            assert result.rescue is not None
+            assert result.undo_command == f"holdfast restore {result.rescue[:12]}"
+            restore(space.context, result.rescue)
+            assert space.state() == half_way
+        else:
+            assert result.undo_command is None
     assert unfinished(space.context) is None
     with pytest.raises(NotFoundError):
         resume(space.context)

@@ -227,9 +227,9 @@ def _limited(
 def result(journal: Journal, applied: Applied) -> RestoreResult:
     """What the caller is told of ``applied``."""
     undo_command = REDO_COMMAND if journal.operation == "undo" else UNDO_COMMAND
-    if journal.operation == "restore" and not (applied.written or applied.deleted or applied.skipped):
-        undo_command = None
-    if applied.skipped and journal.operation in ("undo", "redo") and journal.rescue is not None:
+    if not (applied.written or applied.deleted):
+        undo_command = None  # nothing has changed: it would take back what was there before
+    elif applied.skipped and journal.operation in ("undo", "redo") and journal.rescue is not None:
         # What was left alone stands in the way of walking on.
         undo_command = f"holdfast restore {journal.rescue[:12]}"
     return RestoreResult(
@@ -298,6 +298,10 @@ def _mend(context: Context, journal: Journal, progress: Progress | None, *, agai
         held = context.catalog.checkpoint(journal.taken_back or journal.rescue or journal.target)
         target = context.catalog.checkpoint(journal.target)
         done = carry_out(context, journal, now, target, progress, mending=Mending(held.root, again=again))
+        if journal.taken_back is not None:
+            # Half way is no state of the history, but what was there can be had again.
+            back = f"holdfast restore {now.id[:12]}" if done.written or done.deleted else None
+            done = done._replace(rescue=now.id, undo_command=back)
     return done._replace(skipped=[*kept, *done.skipped])
 
 
