@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from holdfast.files.ignore import CHECKPOINTIGNORE, GITIGNORE, read_rule_file
+from holdfast.files.ignore import read_rule_files
 from holdfast.model.named import NamedTuple
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def _directory(
     except OSError:
         return None
     try:
-        gitignore, own = read_rule_file(fd, GITIGNORE), read_rule_file(fd, CHECKPOINTIGNORE)
+        gitignore, own = read_rule_files(fd)
         rules = above.below(path, gitignore, own) if path else above.at_root(gitignore, own)
         with os.scandir(fd) as entries:
             for entry in entries:

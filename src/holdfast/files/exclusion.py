@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from holdfast.files.ignore import CHECKPOINTIGNORE, GITIGNORE, DirectoryRules, read_rule_file
+from holdfast.files.ignore import DirectoryRules, read_rule_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -33,7 +33,7 @@ def excluded_paths(root: bytes, outer: DirectoryRules, *, never: Iterable[bytes]
         except OSError:
             continue
         try:
-            gitignore, own = read_rule_file(fd, GITIGNORE), read_rule_file(fd, CHECKPOINTIGNORE)
+            gitignore, own = read_rule_files(fd)
             rules = above.below(path, gitignore, own) if path else above.at_root(gitignore, own)
             with os.scandir(fd) as entries:
                 for entry in entries:
@@ -96,7 +96,7 @@ class ExcludedDirectories:
             pass
         else:
             try:
-                gitignore, checkpointignore = read_rule_file(fd, GITIGNORE), read_rule_file(fd, CHECKPOINTIGNORE)
+                gitignore, checkpointignore = read_rule_files(fd)
             finally:
                 os.close(fd)
         if directory:

@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 from holdfast.files import capture as reading
+from holdfast.files.gitconfig import MAX_RULES_BYTES
 from holdfast.files.ignore import CHECKPOINTIGNORE, GITIGNORE, UNKNOWN_FINGERPRINT, DirectoryRules, read_rule_file
 from holdfast.files.index import (
     COLUMNS,
@@ -28,9 +29,10 @@ from holdfast.files.index import (
 )
 from holdfast.files.listing import Listing, encode
 from holdfast.files.scout import send
-from holdfast.model.errors import StorageError
+from holdfast.model.errors import HoldfastError, StorageError
 from holdfast.model.ids import HASH_BYTES, Hash, Hasher, hash_bytes
-from holdfast.model.paths import MAX_PATH_BYTES
+from holdfast.model.log import Log
+from holdfast.model.paths import MAX_PATH_BYTES, display
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
     from holdfast.model.entries import Entry
     from holdfast.model.sinks import BlobSink, Progress
 
+    Unreadable = Callable[[bytes, OSError], bytes | None]
+
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 SWAPPED = "unstable: it was replaced while it was looked at"
 KEPT = "; what was saved of it before stays"
@@ -49,6 +53,7 @@ KEPT = "; what was saved of it before stays"
 REPLACED = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ELOOP))
 """Errors that say that there is no such directory."""
 
+_log = Log(__name__)
 _NO_HASH = bytes(HASH_BYTES)
 _MAX_DESCRIPTORS = 64
 _PROGRESS_EVERY = 1000
@@ -188,7 +193,7 @@ class Scanner:
 
     def _compare_quietly(self, fd: int, path: bytes, above: DirectoryRules) -> tuple[bool, DirectoryRules, list[bytes]]:
         """See `holdfast.files.scout.Look`."""
-        listing, rules, unchanged = self._list_known(fd, path, above, self._index.directories[path])
+        listing, rules, unchanged = self._list_known(fd, path, above, self._index.directories[path], _raise)
         return unchanged, rules, listing.directories()
 
     def _open(self, root_fd: int, at: bytes, inner: bytes, name: bytes, descriptors: dict[bytes, int]) -> int:
@@ -228,7 +233,8 @@ class Scanner:
             return
         self._list(path, reading.failure(error))
         below = path + b"/"
-        kept = [item for item in self._saved(path) if item[0].startswith(below)] if self._saved is not None else []
+        saved = () if self._saved is None else self._saved.entries(path)
+        kept = [item for item in saved if item[0].startswith(below)]
         for inner, entry in kept:
             self._index.put(inner, entry, _unseen(entry), racy=True)
             parent = inner
@@ -318,7 +324,7 @@ class Scanner:
         listing = None
         if record is not None:
             try:
-                listing, rules, unchanged = self._list_known(fd, path, above, record)
+                listing, rules, unchanged = self._list_known(fd, path, above, record, self._saved_rules)
             except OSError as error:
                 self.lose(path, error)
                 return above, []
@@ -329,7 +335,7 @@ class Scanner:
             if not record.key.startswith(rules.fingerprint):
                 listing, recursive = None, True  # decided under other rules
         else:
-            rules = _rules(fd, path, above, True, True)
+            rules = _rules(fd, path, above, True, True, self._saved_rules)
             self._note_rules(path, rules, above)
         old = None if record is None else Columns(record)
         try:
@@ -349,7 +355,7 @@ class Scanner:
 
     def _was_directory(self, path: bytes) -> bool:
         """True if ``path`` was saved as a directory."""
-        return self._saved is not None and any(inner != path for inner, _ in self._saved(path))
+        return self._saved is not None and any(inner != path for inner, _ in self._saved.entries(path))
 
     def _onward(self, path: bytes, listing: Listing, recursive: bool) -> list[bytes]:
         """The directories to go on with: all, or those without a record (new, or not reached by a scan that failed)."""
@@ -360,14 +366,14 @@ class Scanner:
         return [name for name in names if (path + b"/" + name if path else name) not in known]
 
     def _list_known(
-        self, fd: int, path: bytes, above: DirectoryRules, record: Directory
+        self, fd: int, path: bytes, above: DirectoryRules, record: Directory, unreadable: Unreadable
     ) -> tuple[Listing, DirectoryRules, bool]:
         """What the directory holds, the rules in force there, and whether it is as its ``record`` has it. Changes
-        nothing; raises `OSError`.
+        nothing; raises `OSError`. ``unreadable`` as `_rules` has it.
         """
         listing = Listing(record)
         listing.fill(fd)
-        rules = _rules(fd, path, above, listing.has(_GITIGNORE), listing.has(_CHECKPOINTIGNORE))
+        rules = _rules(fd, path, above, listing.has(_GITIGNORE), listing.has(_CHECKPOINTIGNORE), unreadable)
         unchanged = (
             listing.key(rules.fingerprint) == record.key
             and not record.values[0]
@@ -467,10 +473,25 @@ class Scanner:
 
     def _as_saved(self, path: bytes, failed: reading.Captured) -> reading.Captured:
         """What stands for the file ``path``, which could not be read: what was saved of it before, if anything was."""
-        entry = None if self._saved is None else dict(self._saved(path)).get(path)
+        entry = None if self._saved is None else dict(self._saved.entries(path)).get(path)
+        rules = path.rpartition(b"/")[2] in (GITIGNORE, CHECKPOINTIGNORE)
         if entry is None:
-            return failed
-        return reading.Captured(_unseen(entry), RACY, entry.hash, f"{failed.reason}{KEPT}")
+            return failed._replace(reason=f"{failed.reason}; what it says is not obeyed") if rules else failed
+        reason = f"{failed.reason}{KEPT}{', and is obeyed' if rules else ''}"
+        return reading.Captured(_unseen(entry), RACY, entry.hash, reason)
+
+    def _saved_rules(self, path: bytes, error: OSError) -> bytes | None:
+        """What stands for the rule file ``path``, which cannot be read: it as it was saved, if it was. Otherwise what
+        it had left out would be saved, and then be deleted by a restore.
+        """
+        if self._saved is None:
+            return None
+        try:
+            return self._saved.read(path, MAX_RULES_BYTES + 1)
+        except HoldfastError as failure:
+            unread = "the ignore rules in %s are not obeyed: %s; %s"
+            _log.warning(unread, display(path), error.strerror, failure.message)
+            return None
 
     def _previous(self, path: bytes, before: Entry | None) -> Hash | None:
         """The hash of the version before, for the sink to encode against: one that is stored already."""
@@ -493,11 +514,24 @@ def _unseen(entry: Entry) -> Signature:
     return Signature(0, 0, entry.size, 0, entry.mode)
 
 
-def _rules(fd: int, path: bytes, above: DirectoryRules, git: bool, own: bool) -> DirectoryRules:
-    """The rules in force in a directory, with its own rule files, where it has them."""
-    gitignore = read_rule_file(fd, GITIGNORE) if git else None
-    checkpointignore = read_rule_file(fd, CHECKPOINTIGNORE) if own else None
+def _rules(fd: int, path: bytes, above: DirectoryRules, git: bool, own: bool, unreadable: Unreadable) -> DirectoryRules:
+    """The rules in force in a directory, with its own rule files, where it has them; ``unreadable`` gives the content
+    of one that cannot be read.
+    """
+
+    def read(name: bytes) -> bytes | None:
+        try:
+            return read_rule_file(fd, name)
+        except OSError as error:
+            return unreadable(path + b"/" + name if path else name, error)
+
+    gitignore = read(GITIGNORE) if git else None
+    checkpointignore = read(CHECKPOINTIGNORE) if own else None
     return above.below(path, gitignore, checkpointignore) if path else above.at_root(gitignore, checkpointignore)
+
+
+def _raise(_: bytes, error: OSError) -> None:
+    raise error
 
 
 def open_directory(root_fd: int, path: bytes) -> int:

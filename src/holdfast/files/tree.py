@@ -157,6 +157,10 @@ class Lookup(Protocol):
 class Saved(Protocol):
     """Gives what the manifest that was saved last holds."""
 
-    def __call__(self, path: bytes, /) -> Iterable[tuple[bytes, Entry]]:
+    def entries(self, path: bytes) -> Iterable[tuple[bytes, Entry]]:
         """Every entry that is at ``path`` or below it, with its own path."""
+        ...
+
+    def read(self, path: bytes, limit: int) -> bytes | None:
+        """At most ``limit`` bytes of the file at ``path``; None if there is none, or no such content."""
         ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -282,3 +283,24 @@ def test_a_root_that_its_repository_excludes_is_captured_all_the_same(tmp_path: 
     fill(tmp_path, "project/a", "project/b")
     fill(tmp_path, "project/.gitignore", content="b\n")
     assert captured(tmp_path / "project") == {b"a", b".gitignore"}
+
+
+@pytest.mark.parametrize("kind", ["device", "fifo", "directory", "link"])
+def test_what_is_no_regular_file_holds_no_rules_and_is_not_opened(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / ".gitignore"
+    match kind:
+        case "device":
+            if os.geteuid() != 0:
+                pytest.skip("needs the right to make a device")
+            os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 5))
+        case "fifo":
+            os.mkfifo(path)
+        case "directory":
+            path.mkdir()
+        case _:
+            path.symlink_to("/dev/zero")
+    fd = os.open(tmp_path, os.O_RDONLY)
+    try:
+        assert read_rule_file(fd, b".gitignore") is None
+    finally:
+        os.close(fd)

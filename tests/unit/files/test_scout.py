@@ -39,9 +39,9 @@ scan.send = finished
 all_sent = []
 looked = []
 real = Scanner._list_known
-def list_known(self, fd, path, above, record):
+def list_known(self, fd, path, *others):
     looked.append(path)
-    return real(self, fd, path, above, record)
+    return real(self, fd, path, *others)
 Scanner._list_known = list_known
 
 def check(expected_looks=None):
