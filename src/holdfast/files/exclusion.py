@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from holdfast.files.ignore import DirectoryRules, read_rule_files
+from holdfast.files.reserved import find_reserved
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -15,13 +16,12 @@ if TYPE_CHECKING:
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def excluded_paths(root: bytes, outer: DirectoryRules, *, never: Iterable[bytes] = ()) -> Iterator[bytes]:
+def excluded_paths(root: bytes, outer: DirectoryRules, *, reserved: frozenset[bytes] = frozenset()) -> Iterator[bytes]:
     """Every path below ``root`` that the rules exclude, sorted; of an excluded directory only its own, with a slash.
 
-    ``outer`` are the rules from outside of the tree, ``never`` absolute paths that are ours. Nothing is said of what
+    ``outer`` are the rules from outside of the tree, ``reserved`` what `Reserved.paths` says. Nothing is said of what
     cannot be read: a scan does.
     """
-    skip = frozenset(path.rstrip(b"/") for path in never)
     waiting: list[tuple[bytes, DirectoryRules]] = [(b"", outer)]
     while waiting:
         path, above = waiting.pop()
@@ -39,7 +39,7 @@ def excluded_paths(root: bytes, outer: DirectoryRules, *, never: Iterable[bytes]
                 for entry in entries:
                     name = os.fsencode(entry.name)
                     is_directory = entry.is_dir(follow_symlinks=False)
-                    if os.path.join(root, prefix + name) in skip or rules.excluded(prefix + name, name, is_directory):
+                    if prefix + name in reserved or rules.excluded(prefix + name, name, is_directory):
                         found.append(prefix + name + (b"/" if is_directory else b""))
                     elif is_directory:
                         below.append((prefix + name, rules))
@@ -59,10 +59,10 @@ class ExcludedDirectories:
     """
 
     def __init__(self, root: bytes, sources: IgnoreSources, never: Iterable[bytes]) -> None:
-        inside = root.rstrip(b"/") + b"/"
         self._root = root
         self._sources = sources
-        self._never = frozenset(path[len(inside) :].rstrip(b"/") for path in never if path.startswith(inside))
+        self._never = tuple(never)
+        self._reserved = find_reserved(root, self._never)
         self._rules: dict[bytes, DirectoryRules] = {}
         self._outside = b""
 
@@ -75,13 +75,14 @@ class ExcludedDirectories:
         return before != self._outside
 
     def refresh(self) -> None:
-        """Read the rule files again when next asked."""
+        """Look anew for what is reserved, and read the rule files again when next asked."""
+        self._reserved = find_reserved(self._root, self._never)
         self._rules.clear()
 
     def __call__(self, path: bytes) -> bool:
         """True if the directory ``path``, below the root, is excluded; those above it are taken not to be."""
         parent, _, name = path.rpartition(b"/")
-        return path in self._never or self._in(parent).excluded(path, name, True)
+        return path in self._reserved.paths or self._in(parent).excluded(path, name, True)
 
     def _in(self, directory: bytes) -> DirectoryRules:
         """The rules in force in ``directory``."""

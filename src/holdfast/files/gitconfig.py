@@ -44,6 +44,8 @@ class Repository(NamedTuple):
     """The directory that holds ``.git``."""
     common: bytes
     """The Git directory that all of its work trees share."""
+    own: bytes
+    """The Git directory of this work tree: the same, but for one that was added."""
 
 
 def find_repository(directory: bytes) -> Repository | None:
@@ -52,9 +54,9 @@ def find_repository(directory: bytes) -> Repository | None:
     try:
         device = os.stat(at).st_dev
         while True:
-            common = _common_directory(_join(at, b".git"))
-            if common is not None:
-                return Repository(at, common)
+            found = _git_directories(_join(at, b".git"))
+            if found is not None:
+                return Repository(at, *found)
             above = os.path.dirname(at)
             if above == at or os.stat(above).st_dev != device:
                 return None
@@ -67,8 +69,10 @@ def _join(directory: bytes, path: bytes) -> bytes:
     return path if path.startswith(b"/") else directory + b"/" + path
 
 
-def _common_directory(dot_git: bytes) -> bytes | None:
-    """The common directory behind ``.git``, a directory or a file that points to one; None if it is neither."""
+def _git_directories(dot_git: bytes) -> tuple[bytes, bytes] | None:
+    """The common directory behind ``.git``, and the work tree's own; None if it is no directory of Git, nor a file that
+    points to one.
+    """
     git_dir = dot_git
     if os.path.isfile(dot_git):
         link = read_bounded(dot_git, 4096 + 16)
@@ -80,7 +84,7 @@ def _common_directory(dot_git: bytes) -> bytes | None:
     pointer = read_bounded(_join(git_dir, b"commondir"), 4096)
     common = git_dir if pointer is None else _join(git_dir, pointer.rstrip(b"\r\n"))
     if os.path.isdir(_join(common, b"objects")) and os.path.isdir(_join(common, b"refs")):
-        return common
+        return common, git_dir
     return None
 
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from holdfast.files.knowledge import Findings, Trust
+    from holdfast.files.reserved import Reserved
     from holdfast.files.scout import Scout
     from holdfast.files.tree import Lookup, Saved
     from holdfast.model.entries import Entry
@@ -89,8 +90,7 @@ class Scanner:
         trust: Trust,
         *,
         max_file_bytes: int,
-        never_paths: frozenset[bytes] = frozenset(),
-        never: frozenset[tuple[int, int]] = frozenset(),
+        reserved: Reserved,
         lookup: Lookup | None = None,
         saved: Saved | None = None,
         progress: Progress | None = None,
@@ -102,8 +102,7 @@ class Scanner:
         self._sink = sink
         self._trust = trust
         self._max_file_bytes = max_file_bytes
-        self._never_paths = never_paths
-        self._never = never
+        self._reserved = reserved
         self._lookup = lookup
         self._saved = saved
         self._progress = progress
@@ -180,13 +179,13 @@ class Scanner:
 
     def _open_quietly(self, above: int, path: bytes) -> int:
         """See `holdfast.files.scout.Open`. The root is opened anew: a copied descriptor would share its place in it."""
-        if path in self._never_paths or len(path) > MAX_PATH_BYTES:
+        if path in self._reserved.paths or len(path) > MAX_PATH_BYTES:
             return -1
         try:
             fd = os.open(path.rpartition(b"/")[2] or b".", DIRECTORY, dir_fd=above)
         except OSError:
             return -1
-        if path and self._is_ours(fd):
+        if path and self._reserved.is_one(fd):
             os.close(fd)
             return -1
         return fd
@@ -198,7 +197,7 @@ class Scanner:
 
     def _open(self, root_fd: int, at: bytes, inner: bytes, name: bytes, descriptors: dict[bytes, int]) -> int:
         """The descriptor of the directory ``inner``; -1 if it is not to be walked, which is then written down."""
-        if inner in self._never_paths:
+        if inner in self._reserved.paths:
             return -1
         if len(inner) > MAX_PATH_BYTES:
             self._list(inner, f"path too long: {len(inner)} bytes")
@@ -213,18 +212,11 @@ class Scanner:
         except OSError as error:
             self.lose(inner, error)
             return -1
-        if self._is_ours(fd):
+        if self._reserved.is_one(fd):
             os.close(fd)
             self.forget(inner)
             return -1
         return fd
-
-    def _is_ours(self, fd: int) -> bool:
-        """True if the open directory is one of those that no checkpoint holds (I14)."""
-        if not self._never:
-            return False
-        about = os.fstat(fd)
-        return (about.st_dev, about.st_ino) in self._never
 
     def lose(self, path: bytes, error: OSError) -> None:
         """Write down that the directory ``path`` could not be opened or listed, and keep what was saved below it."""

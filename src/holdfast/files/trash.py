@@ -13,7 +13,7 @@ from holdfast.files.rooted import open_regular
 from holdfast.files.taken import read_entry
 from holdfast.files.writers import written_now
 from holdfast.model.entries import NotCaptured
-from holdfast.model.errors import EscapeError, HoldfastError, NotFoundError
+from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
 
@@ -241,14 +241,13 @@ def remove_hollow(root: Root, path: bytes) -> bool:
     """
     found = [path]
     for at in found:  # grows while it is walked
-        for name in root.list(at):
-            inner = at + b"/" + name
-            try:
-                if not stat.S_ISDIR(root.lstat(inner).st_mode):
-                    return False
-            except EscapeError:
-                return False  # a name that no path of ours may have, such as .git
-            found.append(inner)
+        try:
+            inside = [at + b"/" + name for name in root.list(at)]
+            if not all(stat.S_ISDIR(root.lstat(inner).st_mode) for inner in inside):
+                return False
+        except RefusedError:
+            return False  # reserved, or a name that no path of ours may have, such as .git
+        found += inside
     return all(root.rmdir(at) for at in reversed(found))
 
 
