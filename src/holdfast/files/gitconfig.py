@@ -11,12 +11,15 @@ import re
 import stat
 
 from holdfast.model.errors import StorageError
+from holdfast.model.log import Log
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
 
+_LOG = Log(__name__)
 _EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
 _NO_FILE = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENAMETOOLONG))
 _MAX_CONFIG_BYTES = 1 << 20
+_MAX_CONFIG_FILES = 64
 _MAX_INCLUDES = 10
 MAX_RULES_BYTES = 1 << 20
 """What is read of a rule file; an absurdly large one is cut at the last whole line before this."""
@@ -100,10 +103,11 @@ def global_excludes(user: User, repository: Repository | None) -> bytes | None:
         sources.append(_join(user.home, b".gitconfig"))
     if repository is not None:
         sources.append(_join(repository.common, b"config"))
-    value: bytes | None = None
+    search = _Search(user.home)
     for source in sources:
         if source is not None:
-            value = _excludes_file(source, user.home, value, _MAX_INCLUDES)
+            search.read(source)
+    value = search.found
     if value is not None:
         if not value:
             return None
@@ -114,28 +118,49 @@ def global_excludes(user: User, repository: Repository | None) -> bytes | None:
     return _join(config_home, b"git/ignore") if config_home else None
 
 
-def _excludes_file(path: bytes, home: bytes | None, value: bytes | None, includes: int) -> bytes | None:
-    """The last ``core.excludesFile`` in the configuration file ``path`` and what it includes, else ``value``."""
-    text = read_bounded(path, _MAX_CONFIG_BYTES)
-    if text is None:
-        return value
-    section = b""
-    for line in text.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\\\n", b"").split(b"\n"):
-        header = re.match(_SECTION, line)
-        if header is not None:
-            section = header[1].lower() if header[2] is None else b""
-            line = line[header.end() :]
-        variable = re.match(_VARIABLE, line)
-        if variable is None:
-            continue
-        key = (section, variable[1].lower())
-        if key == (b"core", b"excludesfile"):
-            value = _value(line[variable.end() :])
-        elif key == (b"include", b"path") and includes:
-            included = _expand(_value(line[variable.end() :]), home)
-            if included:
-                value = _excludes_file(_join(os.path.dirname(path), included), home, value, includes - 1)
-    return value
+class _Search:
+    """Looks for the last ``core.excludesFile`` in configuration files, which may come from anybody: what they include
+    is read up to a number of files and bytes in all.
+    """
+
+    def __init__(self, home: bytes | None) -> None:
+        self.found: bytes | None = None
+        self._home = home
+        self._files = _MAX_CONFIG_FILES
+        self._bytes = _MAX_CONFIG_BYTES
+
+    def read(self, path: bytes, includes: int = _MAX_INCLUDES) -> None:
+        """Read the file ``path`` and, ``includes`` deep, what it includes."""
+        if not self._files or not self._bytes:
+            return
+        text = read_bounded(path, self._bytes)
+        if text is None:
+            return
+        self._files -= 1
+        self._bytes -= len(text)
+        if not self._files or not self._bytes:
+            _LOG.warning(
+                "the configuration of Git is obeyed up to %d files or %d bytes only, and ends in %s",
+                _MAX_CONFIG_FILES,
+                _MAX_CONFIG_BYTES,
+                display(path),
+            )
+        section = b""
+        for line in text.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\\\n", b"").split(b"\n"):
+            header = re.match(_SECTION, line)
+            if header is not None:
+                section = header[1].lower() if header[2] is None else b""
+                line = line[header.end() :]
+            variable = re.match(_VARIABLE, line)
+            if variable is None:
+                continue
+            key = (section, variable[1].lower())
+            if key == (b"core", b"excludesfile"):
+                self.found = _value(line[variable.end() :])
+            elif key == (b"include", b"path") and includes:
+                included = _expand(_value(line[variable.end() :]), self._home)
+                if included:
+                    self.read(_join(os.path.dirname(path), included), includes - 1)
 
 
 def _value(text: bytes) -> bytes:

@@ -243,6 +243,19 @@ def test_the_one_key_of_gits_configuration(config: str, expected: bytes | None, 
     assert global_excludes(user, None) == expected
 
 
+@pytest.mark.parametrize("reached", [False, True], ids=["files", "bytes"])
+def test_a_configuration_that_includes_itself_again_and_again_ends(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, reached: bool
+) -> None:
+    filler = "# " + "x" * 40_000 + "\n" if reached else ""
+    fill(tmp_path, "config", content=filler + "[include]\npath = config\npath = config\n[core]\nexcludesFile = /a\n")
+    user = User(home=b"/h", config_home=None, system_config=bytes(tmp_path / "config"))
+    assert global_excludes(user, None) == b"/a"
+    said = "the configuration of Git is obeyed up to 64 files or 1048576 bytes only"
+    assert [message.partition(",")[0] for message in caplog.messages] == [said]
+    caplog.clear()
+
+
 def test_where_the_configuration_is(tmp_path: Path) -> None:
     home, config = bytes(tmp_path / "home"), bytes(tmp_path / "config")
     assert global_excludes(User(home, config, None), None) == config + b"/git/ignore"
