@@ -296,6 +296,16 @@ def test_a_label_then_names_the_existing_one(space: Space) -> None:
     assert take(space.context, Request(kind="auto", label="auto-later")).checkpoint.label == "mine"
 
 
+def test_what_is_saved_by_hand_as_well_is_kept_with_what_is_said_of_it(space: Space) -> None:
+    space.edit.write(b"f", b"1")
+    take(space.context, Request(kind="auto", label="auto-2026"))
+    mine = take(space.context, Request(provenance=Provenance("ada", "why"))).checkpoint
+    assert (mine.kind, mine.label, mine.provenance) == ("manual", "", Provenance("ada", "why"))
+    more = take(space.context, Request(label="done", provenance=Provenance("bob", "other", "make"))).checkpoint
+    assert (more.id, more.label, more.provenance) == (mine.id, "done", Provenance("ada", "why", "make"))
+    assert take(space.context, Request()).checkpoint == more
+
+
 def test_a_label_that_nobody_may_use_saves_nothing(space: Space) -> None:
     space.edit.write(b"f", b"1")
     with pytest.raises(UsageError):

@@ -111,9 +111,12 @@ def _checkpoint(console: Console, arguments: argparse.Namespace) -> int:
             f'  The label "{visible(arguments.label)}" was NOT given: this state belongs to that checkpoint, '
             "which keeps the label it has.",
         )
+    if not result.created and (message := _given(arguments.message, "HOLDFAST_MESSAGE")) != made.provenance.message:
+        console.say(f'  The message "{visible(message)}" was NOT taken: that checkpoint keeps what was said of it.')
     if result.not_captured:
         number = plural(len(result.not_captured), "path is", "paths are")
-        console.say(f"  {number} not captured; `holdfast show {short(made.id)}` lists them with the reasons")
+        where = f"show {short(made.id)}" if result.created else "status"
+        console.say(f"  {number} not captured; `holdfast {where}` lists them with the reasons")
     return 0
 
 

@@ -62,9 +62,9 @@ def take(context: Context, request: Request, progress: Progress | None = None) -
     """Save the tree's present state, if it differs from the last one saved.
 
     Waits for the workspace's lock (`LockedError` when that takes too long). Durable when it returns; atomic: it exists
-    whole or not at all. If nothing changed, no checkpoint is made (``created`` is False); a label that was asked for is
-    then given to the existing one, which becomes a manual one, unless it has a user's label already (``labelled``
-    tells). Raises `StorageError`, `QuotaError`: nothing is lost then.
+    whole or not at all. If nothing changed, no checkpoint is made (``created`` is False); the existing one then becomes
+    a manual one if that was asked for, with the label (``labelled`` tells) and the rest, as far as nobody has given it
+    any. Raises `StorageError`, `QuotaError`: nothing is lost then.
     """
     if request.kind not in KINDS:
         raise UsageError(f"there is no kind of checkpoint {request.kind!r}", hint=f"one of {', '.join(KINDS)}")
@@ -150,7 +150,7 @@ def _attempt(
         if parent is not None and (built is None or built.root == parent.root):
             writer.abort()
             context.tree.settle(parent.root)
-            return _relabel(context, parent, request), False, scan
+            return _claim(context, parent, request), False, scan
         assert built is not None
         written = writer.finish()
         make_room_for(context, written)
@@ -241,10 +241,17 @@ def _store(
     return checkpoint
 
 
-def _relabel(context: Context, existing: Checkpoint, request: Request) -> Checkpoint:
-    """Give a label that was asked for to the checkpoint that already holds this state, unless it has a user's own."""
-    if request.kind != "manual" or not request.label or request.label == existing.label:
+def _claim(context: Context, existing: Checkpoint, request: Request) -> Checkpoint:
+    """Make the checkpoint that already holds this state the user's, who asked for one: it is not thinned out any more.
+
+    What they say of it is taken where nobody has said anything yet.
+    """
+    if request.kind != "manual" or (existing.kind in ("fork", "import") and not request.label):
+        return existing  # (a fork's first and an imported one are kept in any case)
+    theirs = existing.kind == "manual"
+    label = existing.label if theirs and existing.label else request.label
+    said = (mine or new for mine, new in zip(existing.provenance, request.provenance, strict=True))
+    provenance = Provenance(*said) if theirs else request.provenance
+    if theirs and (label, provenance) == (existing.label, existing.provenance):
         return existing
-    if existing.label and existing.kind == "manual":
-        return existing
-    return context.catalog.relabel(existing.id, request.label)
+    return context.catalog.claim(existing.id, label, provenance)

@@ -156,8 +156,9 @@ class Workspace:
     ) -> CheckpointResult:
         """Save the tree's present state. Atomic, and durable when it returns (I4).
 
-        If nothing changed there is no new checkpoint, and ``created`` is False; the one that holds this state gets the
-        label, unless it has one that somebody gave it (``labelled`` tells which). ``author`` defaults to
+        If nothing changed there is no new checkpoint, and ``created`` is False; the one that holds this state becomes a
+        manual one, with the label, author, message and command as far as nobody has given it any (``labelled`` tells
+        of the label, the record of the rest). ``author`` defaults to
         ``identity.author`` of the settings. ``full_hash`` reads every file again instead of trusting what is
         remembered of unchanged ones. Where a watcher runs, it does the work, at the cost of what changed. Raises
         `LockedError`, `StorageError`, `QuotaError`.

@@ -264,10 +264,9 @@ class LocalTree:
         """See `Tree.is_there`."""
         try:
             with self._rooted() as root:
-                root.lstat(path)
+                return not stat.S_ISDIR(root.lstat(path).st_mode)
         except (NotFoundError, EscapeError, StorageError):
             return False
-        return True
 
     def share(self, path: bytes, entry: Entry) -> int | None:
         """See `Tree.share`."""

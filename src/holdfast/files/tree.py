@@ -106,7 +106,7 @@ class Tree(Protocol):
         ...
 
     def is_there(self, path: bytes) -> bool:
-        """Whether there is anything at ``path``, captured or not. False where a link leads to it."""
+        """Whether there is anything but a directory at ``path``, captured or not. False where a link leads to it."""
         ...
 
     def share(self, path: bytes, entry: Entry) -> int | None:

@@ -144,6 +144,8 @@ class TreeContract:
         assert space.tree.read(b"link") == b".."
         assert not space.tree.is_there(b"missing")
         assert all(space.tree.is_there(path) for path in (b"f", b"fifo", b"link"))
+        space.mkdir(b"empty")
+        assert not space.tree.is_there(b"empty")
 
     def test_a_tree_goes_to_another_state_and_back(self, space: EditableTree) -> None:
         first: Target = {
