@@ -10,7 +10,7 @@ import pytest
 from holdfast.model.ids import WorkspaceId
 from holdfast.store.catalog import Catalog
 from holdfast.store.database import SqliteDatabase
-from holdfast.store.open_objects import open_objects
+from holdfast.store.remote import open_bucket
 from holdfast.store.schema import APPLICATION_ID, MIGRATIONS
 from holdfast.store.store import Store
 from holdfast.testing.catalog_contract import CatalogContract
@@ -29,14 +29,14 @@ def database(tmp_path):
 class TestAlone(CatalogContract):
     @pytest.fixture
     def store(self, database, clock):
-        return Store(open_objects("memory://"), Catalog(database, "local", clock))
+        return Store(open_bucket("memory://"), Catalog(database, "local", clock))
 
 
 class TestBesideAnotherTenant(CatalogContract):
     @pytest.fixture
     def store(self, database, clock):
         """The other tenant's checkpoints are untouched by whatever a test does."""
-        objects = open_objects("memory://")
+        objects = open_bucket("memory://")
         other = Store(objects, Catalog(database, "other", clock))
         saver = Saver(other, WorkspaceId(f"{0:016x}"), clock, random.Random(2).randbytes)
         saver.create(b"/a")
@@ -54,7 +54,7 @@ def test_a_tenant_does_not_reach_a_blob_of_another_by_its_hash(database, tmp_pat
     from holdfast.testing.clocks import ManualClock
 
     clock = ManualClock()
-    objects = open_objects("memory://")
+    objects = open_bucket("memory://")
     mine, theirs = (Store(objects, Catalog(database, name, clock)) for name in ("mine", "theirs"))
     saver = Saver(theirs, WorkspaceId("1" * 16), clock, random.Random(3).randbytes)
     saver.create(b"/x")

@@ -73,9 +73,18 @@ class Meddled:
         saved: Saved | None = None,
         full_hash: bool = False,
         progress: Progress | None = None,
+        meanwhile: Callable[[], None] | None = None,
     ) -> Scan:
         self.calls.append("scan")
-        return self._tree.scan(sink, base=base, lookup=lookup, saved=saved, full_hash=full_hash, progress=progress)
+        return self._tree.scan(
+            sink,
+            base=base,
+            lookup=lookup,
+            saved=saved,
+            full_hash=full_hash,
+            progress=progress,
+            meanwhile=meanwhile,
+        )
 
     def make_root(self) -> None:
         self._tree.make_root()
@@ -85,6 +94,9 @@ class Meddled:
 
     def read(self, path: bytes) -> Content:
         return self._tree.read(path)
+
+    def is_there(self, path: bytes) -> bool:
+        return self._tree.is_there(path)
 
     def share(self, path: bytes, entry: Entry) -> int | None:
         return self._tree.share(path, entry)
@@ -284,6 +296,16 @@ def test_a_label_then_names_the_existing_one(space: Space) -> None:
     assert take(space.context, Request(kind="auto", label="auto-later")).checkpoint.label == "mine"
 
 
+def test_what_is_saved_by_hand_as_well_is_kept_with_what_is_said_of_it(space: Space) -> None:
+    space.edit.write(b"f", b"1")
+    take(space.context, Request(kind="auto", label="auto-2026"))
+    mine = take(space.context, Request(provenance=Provenance("ada", "why"))).checkpoint
+    assert (mine.kind, mine.label, mine.provenance) == ("manual", "", Provenance("ada", "why"))
+    more = take(space.context, Request(label="done", provenance=Provenance("bob", "other", "make"))).checkpoint
+    assert (more.id, more.label, more.provenance) == (mine.id, "done", Provenance("ada", "why", "make"))
+    assert take(space.context, Request()).checkpoint == more
+
+
 def test_a_label_that_nobody_may_use_saves_nothing(space: Space) -> None:
     space.edit.write(b"f", b"1")
     with pytest.raises(UsageError):
@@ -479,6 +501,7 @@ def test_what_changes_between_the_plan_and_the_write_is_left_alone_and_said(spac
     space.edit.write(b"keep", b"2")
     space.edit.write(b"extra", b"x")
     space.edit.delete(b"d/e/deep")
+    space.edit.delete(b"d/run")
     before = space.state()
 
     def meddle() -> None:
@@ -499,6 +522,17 @@ def test_what_changes_between_the_plan_and_the_write_is_left_alone_and_said(spac
     assert space.state() == before
     kept = space.context.catalog.checkpoint(history_of(space, 1))
     assert {path for path, _ in manifest.iterate(space.context.store.pages, kept.root)} >= {b"keep", b"extra"}
+
+
+def test_a_restore_that_left_everything_alone_offers_no_undo(space: Space) -> None:
+    # I6: there is nothing of its own to take back, and what others did is not it.
+    first = filled(space)
+    space.edit.write(b"keep", b"2")
+    space.tree.before_apply = lambda: space.edit.write(b"keep", b"mine!")
+    result = restore(space.context, first)
+    space.tree.before_apply = lambda: None
+    assert [path for path, _ in result.skipped] == [b"keep"]
+    assert result.undo_command is None
 
 
 def history_of(space: Space, back: int) -> CheckpointId:
@@ -606,9 +640,18 @@ def test_a_restore_that_was_cut_short_is_finished_or_taken_back(space: Space, wr
         space.undo()
         assert space.state() == before
     else:
-        abandon(space.context)
+        half_way = space.state()
+        result = abandon(space.context)
         assert space.state() == before
         assert space.head() == journal.rescue
+        if half_way != before:
+            # I6
+            assert result.rescue is not None
+            assert result.undo_command == f"holdfast restore {result.rescue[:12]}"
+            restore(space.context, result.rescue)
+            assert space.state() == half_way
+        else:
+            assert result.undo_command is None
     assert unfinished(space.context) is None
     with pytest.raises(NotFoundError):
         resume(space.context)

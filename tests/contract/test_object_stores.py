@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.store.local import LocalObjects
-from holdfast.store.open_objects import open_objects
+from holdfast.store.remote import open_bucket
 from holdfast.testing.object_store_contract import ObjectStoreContract
 
 if TYPE_CHECKING:
@@ -25,4 +25,4 @@ class TestLocalObjects(ObjectStoreContract):
 class TestRemoteObjectsInMemory(ObjectStoreContract):
     @pytest.fixture
     def objects(self) -> ObjectStore:
-        return open_objects("memory://")
+        return open_bucket("memory://")

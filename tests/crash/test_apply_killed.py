@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -285,3 +286,49 @@ def test_i8_an_edit_just_before_the_exchange_survives_a_kill_just_after_it(tmp_p
     else:
         assert cleaned.kept == []
         assert (base / "edit").read_bytes() == b"somebody's last edit"
+
+
+@pytest.mark.parametrize("way", ["replaced", "deleted", "deleted beside"])
+def test_i5_a_directory_that_took_a_file_s_place_just_before_survives_a_kill(tmp_path: Path, way: str):
+    """It changed places with what was written, or was moved aside, when the process died."""
+    base = tmp_path / "w"
+    base.mkdir()
+    lay_out(base, BEFORE)
+    known = look_at(base)
+    victim = b"edit" if way == "replaced" else b"gone"
+
+    def put_a_directory_there() -> None:
+        (base / os.fsdecode(victim)).unlink()
+        (base / os.fsdecode(victim) / "deep").mkdir(parents=True)
+        (base / os.fsdecode(victim) / "deep" / "precious").write_bytes(b"saved nowhere")
+
+    def exchanging(src_fd: int, src: bytes, dst_fd: int, dst: bytes, rules: int) -> None:
+        if rules == kernel.RENAME_EXCHANGE and dst == victim:
+            put_a_directory_there()
+            real_exchange(src_fd, src, dst_fd, dst, rules)
+            os._exit(KILLED)
+        real_exchange(src_fd, src, dst_fd, dst, rules)
+
+    def renaming(src: bytes, dst: bytes, *, src_dir_fd: int, dst_dir_fd: int) -> None:
+        if src == victim:
+            if way == "deleted beside" and src_dir_fd != dst_dir_fd:
+                raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))  # as on another mount inside the tree
+            put_a_directory_there()
+            real_rename(src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
+            os._exit(KILLED)
+        real_rename(src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
+
+    real_exchange, real_rename = kernel.renameat2, os.rename
+    child = os.fork()
+    if not child:
+        kernel.renameat2, os.rename = exchanging, renaming
+        run(base, flags=True, known=known)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == KILLED
+    with Root(bytes(base)) as root:
+        cleaned = Applier(root, Index()).clean(NONCE)
+        assert Applier(root, Index()).clean(NONCE) == (0, [])
+    assert not list(base.rglob(os.fsdecode(TEMPORARY_PREFIX) + "*"))
+    kept = b"edit.kept-1" if way == "replaced" else b"found.kept-1"
+    assert [path for path, _ in cleaned.kept] == [kept]
+    assert (base / os.fsdecode(kept) / "deep" / "precious").read_bytes() == b"saved nowhere"

@@ -51,7 +51,19 @@ def test_status(cli: Cli) -> None:
         "not_captured": [],
         "watching": False,
         "unfinished_restore": None,
+        "watch_failure": None,
     }
+
+
+def test_status_with_what_the_rules_leave_out(cli: Cli) -> None:
+    for path in ("code.py", "run.log", "coverage/report", "build/deep/x", "sub/a.tmp", "sub/keep", ".env.local"):
+        cli.write(path, "1")
+    cli.write(".gitignore", "build/\n")
+    cli.write("sub/.gitignore", "*.tmp\n")
+    status = cli.json("status", "--ignored")
+    assert status["ignored"] == [".env.local", "build/", "coverage/", "run.log", "sub/a.tmp"]
+    assert status["added"] == [".gitignore", "code.py", "sub/.gitignore", "sub/keep"]
+    assert "  coverage/\n" in cli("status", "--ignored").out
 
 
 def test_log_and_show(cli: Cli) -> None:

@@ -11,6 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import holdfast
+from holdfast.engine.watch_client import connect
+from holdfast.model.errors import LockedError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -42,9 +46,9 @@ def test_a_detached_watcher_saves_by_itself(cli: Cli, wait_until: WaitUntil) -> 
     wait_until(lambda: any("sub/g" in cli.json("show", i["id"])["paths"]["added"] for i in _log(cli)))
     assert {item["kind"] for item in _log(cli)} == {"auto"}
     assert all(item["label"].startswith("auto-") for item in _log(cli))
-    assert cli.json("watch", "--stop") == {"stopped": True}
+    assert cli.json("watch", "--stop") == {"stopped": True, "unsaved": None}
     assert not cli.json("status")["watching"]
-    assert cli.json("watch", "--stop") == {"stopped": False}
+    assert cli.json("watch", "--stop") == {"stopped": False, "unsaved": None}
 
 
 def test_commands_beside_a_watcher(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,6 +131,40 @@ def test_a_watcher_that_hangs_is_not_waited_for(
     assert [item["label"] for item in _log(cli)] == ["", "alone", ""]
 
 
+def test_a_watcher_that_cannot_save_says_so(cli: Cli, monkeypatch: pytest.MonkeyPatch, wait_until: WaitUntil) -> None:
+    cli.write("f", "1")
+    cli.json("checkpoint")
+    monkeypatch.setenv("HOLDFAST_STORE_MAX_BYTES", "1")
+    cli.json("watch", "--detach")
+    cli.write("g", "2")
+    wait_until(lambda: cli.json("status")["watch_failure"] is not None)
+    assert "The watcher fails, and goes on trying: saving: " in cli("status").out
+    stopped = cli("watch", "--stop", "--json", code=1)
+    assert stopped.json["stopped"]
+    assert stopped.json["unsaved"]
+    assert stopped.error["code"] == "unsaved"
+    monkeypatch.delenv("HOLDFAST_STORE_MAX_BYTES")
+    assert cli.json("status")["added"] == ["g"]
+
+
+def test_a_watcher_that_does_not_stop_is_named_with_a_way_to_end_it(cli: Cli, wait_until: WaitUntil) -> None:
+    pid = cli.json("watch", "--detach")["pid"]
+    with holdfast.open(cli.root) as workspace:
+        folder = workspace.folder
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        wait_until(lambda: _state(pid) == "T")
+        watcher = connect(folder, wait=0.05)
+        assert watcher is not None
+        with watcher, pytest.raises(LockedError, match=f"process {pid}") as refused:
+            watcher.stop()
+        assert f"`kill -9 {pid}`" in str(refused.value.hint)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    # It was told, and obeys as soon as it can.
+    wait_until(lambda: _state(pid) in "ZX")
+
+
 @pytest.mark.parametrize("backend", ["auto", "inotify"])
 @pytest.mark.parametrize("whose", ["user", "repository"])
 def test_excludes_outside_of_the_tree_are_obeyed_while_they_change(
@@ -156,5 +194,8 @@ def test_excludes_outside_of_the_tree_are_obeyed_while_they_change(
 
 
 def _state(pid: int) -> str:
-    """One letter for what the process does, as proc_pid_stat(5) gives it."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    """One letter for what the process does, as proc_pid_stat(5) gives it; X when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "X"

@@ -11,7 +11,7 @@ from holdfast.model.errors import IntegrityError
 from holdfast.model.ids import Hash, hash_bytes
 from holdfast.store import codec, large, pack
 from holdfast.store.blob_check import check_pack
-from holdfast.store.open_objects import open_objects
+from holdfast.store.remote import open_bucket
 
 TEXTS = [(f"line {n} of a file\n" * (n * 20)).encode() for n in range(1, 5)]
 EDITED = TEXTS[3] + b"edited"
@@ -61,7 +61,7 @@ def damaged(draw: st.DrawFn, sound: bytes) -> bytes:
 
 
 def read_pack(data: bytes) -> None:
-    objects = open_objects("memory://")
+    objects = open_bucket("memory://")
     objects.put("p", [data])
 
     def no_base(name: Hash) -> bytes:
@@ -141,6 +141,6 @@ def test_codecs(number: int, stored: bytes, size: int, base: bytes | None) -> No
 def test_the_sound_ones_are_sound() -> None:
     read_pack(PACK)
     assert hash_bytes(b"".join(large.decode([LARGE], LARGE_HASH))) == LARGE_HASH
-    objects = open_objects("memory://")
+    objects = open_bucket("memory://")
     objects.put("p", [PACK])
     assert list(check_pack(objects, "p", lambda name: b"")) == []

@@ -155,8 +155,7 @@ class Ignoring(RuleBasedStateMachine):
             assert after.get(path) == entry or path in skipped
         left = {path: entry for path, entry in before.items() if path not in saved}
         assert after.keys() <= wanted.keys() | left.keys() | skipped, "all that was saved and is not wanted is gone"
-        # Where rules on the disk leave out what was brought back, the tree is in no saved state for undo to leave.
-        if result.undo_command is not None and not skipped and self.workspace.log(limit=1).head == target:
+        if result.undo_command is not None and not skipped:
             self._undone(before, after)
 
     def _undone(self, before: State, after: State) -> None:

@@ -20,8 +20,8 @@ from holdfast.model.ids import WorkspaceId
 from holdfast.store import commits, lease, liveness
 from holdfast.store.catalog import Catalog
 from holdfast.store.database import SqliteDatabase
-from holdfast.store.open_objects import open_objects
 from holdfast.store.pages import children, decode_page
+from holdfast.store.remote import open_bucket
 from holdfast.store.schema import APPLICATION_ID, MIGRATIONS
 from holdfast.store.store import Store
 from holdfast.testing.clocks import ManualClock
@@ -118,7 +118,7 @@ class Liveness(RuleBasedStateMachine):
         self.clock = ManualClock()
         self.random = randoms.Random(0).randbytes
         self.fuse = Fuse()
-        self.objects = FusedObjects(open_objects("memory://"), self.fuse)
+        self.objects = FusedObjects(open_bucket("memory://"), self.fuse)
         database = SqliteDatabase(os.fsencode(self.folder) + b"/catalog.db", MIGRATIONS, application_id=APPLICATION_ID)
         self.catalog = Catalog(cast("Database", FusedDatabase(database, self.fuse)), "local", self.clock)
         self.numbers = itertools.count()

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.files.ignore import DEFAULT_CHECKPOINTIGNORE
+
 PROJECT = Path(__file__).parents[2]
 TESTS = PROJECT / "tests"
 DOCUMENT = (PROJECT / "docs" / "invariants.md").read_text()
@@ -46,6 +48,13 @@ def test_every_invariant_that_is_named_is_in_the_document() -> None:
 def test_every_link_between_documents_leads_somewhere(document: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", document.read_text()):
         assert (document.parent / target).exists(), target
+
+
+def test_the_default_exclusions_are_documented_as_they_are() -> None:
+    shown = re.findall(
+        r"^```gitignore\n(.*?)^```$", (PROJECT / "docs/capture.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    assert shown == [DEFAULT_CHECKPOINTIGNORE.decode()]
 
 
 def test_every_page_is_reached_from_the_readme() -> None:

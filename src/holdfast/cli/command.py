@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from holdfast import UsageError
+from holdfast.model.named import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -115,9 +115,9 @@ def _stat_name(item: FileStat) -> str:
 COMMANDS = {
     "diff": Command(
         description="What differs between two states: from A to B, or from A to the tree as it is now, or (with "
-        "none named) from the last checkpoint, @, to the tree. In a pipe it is a patch that `git "
-        "apply` accepts. Letters of --name-status: A added, M modified, D deleted, R renamed, T the "
-        "type changed.",
+        "none named) from the last checkpoint, @, to the tree. In a pipe it is a patch that `git apply` accepts (with "
+        "--binary also where binary files differ). Letters of --name-status: A added, M modified, D deleted, R "
+        "renamed, T the type changed.",
         configure=_configure,
         run=_diff,
         examples=(

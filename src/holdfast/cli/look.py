@@ -19,21 +19,23 @@ if TYPE_CHECKING:
     from holdfast.cli.console import Console
 
 
-def _no_arguments(parser: argparse.ArgumentParser) -> None:
-    del parser
-
-
 def _status(console: Console, arguments: argparse.Namespace) -> int:
     from holdfast.engine import encoding
 
-    del arguments
     with console.open() as workspace:
         result = workspace.status()
+        ignored = workspace.ignored() if arguments.ignored else None
     if console.json:
-        console.give(encoding.status(result))
-    else:
-        console.answer(_status_lines(console, result))
+        console.give(encoding.status(result, ignored))
+        return 0
+    console.answer(_status_lines(console, result))
+    if ignored is not None:
+        console.answer(["Left out by the ignore rules:", *(f"  {show_path(path)}" for path in ignored)])
     return 0
+
+
+def _configure_status(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--ignored", action="store_true", help="also what the ignore rules leave out")
 
 
 def _status_lines(console: Console, result: Status) -> Iterator[str]:
@@ -47,6 +49,8 @@ def _status_lines(console: Console, result: Status) -> Iterator[str]:
     else:
         yield f"{plural(len(result.changes), 'change')} since {named(last)} of {when(last.created_at)}:"
         yield from changed(console.paint, result.changes)
+    if result.watch_failure is not None:
+        yield console.paint(f"The watcher fails, and goes on trying: {visible(result.watch_failure)}", "red")
     if result.not_captured:
         yield "Not captured:"
         yield from reasons(result.not_captured)
@@ -184,9 +188,13 @@ COMMANDS = {
     "status": Command(
         description="What has changed since the last checkpoint, and what is not captured, with the reasons. "
         "Letters: A added, M modified, D deleted, T the type changed. Changes nothing.",
-        configure=_no_arguments,
+        configure=_configure_status,
         run=_status,
-        examples=(("holdfast status", "the current workspace"), ("holdfast status --json", "for programs")),
+        examples=(
+            ("holdfast status", "the current workspace"),
+            ("holdfast status --ignored", "with what no checkpoint will hold"),
+            ("holdfast status --json", "for programs"),
+        ),
     ),
     "log": Command(
         description="The checkpoints, newest first, and the restores between them. @ marks the state that the "

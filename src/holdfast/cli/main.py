@@ -5,9 +5,10 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 from holdfast import HoldfastError, StorageError, UsageError
+from holdfast.model.named import NamedTuple
 
 _FLAGS = ("--json", "--quiet", "--verbose")
 _WITH_VALUE = ("--home", "--workspace", "-w")

@@ -44,7 +44,10 @@ def _init(console: Console, arguments: argparse.Namespace) -> int:
                 }
             )
         elif workspace.new:
-            console.say(f"Remembering {show_path(workspace.path)}. `holdfast checkpoint` saves its state.")
+            console.say(
+                f"Remembering {show_path(workspace.path)}. `holdfast checkpoint` saves its state.",
+                "  What the ignore rules leave out is not saved; `holdfast status --ignored` lists it.",
+            )
         else:
             console.say(f"{show_path(workspace.path)} is remembered already.")
     if arguments.write_ignore:
@@ -108,9 +111,12 @@ def _checkpoint(console: Console, arguments: argparse.Namespace) -> int:
             f'  The label "{visible(arguments.label)}" was NOT given: this state belongs to that checkpoint, '
             "which keeps the label it has.",
         )
+    if not result.created and (message := _given(arguments.message, "HOLDFAST_MESSAGE")) != made.provenance.message:
+        console.say(f'  The message "{visible(message)}" was NOT taken: that checkpoint keeps what was said of it.')
     if result.not_captured:
         number = plural(len(result.not_captured), "path is", "paths are")
-        console.say(f"  {number} not captured; `holdfast show {short(made.id)}` lists them with the reasons")
+        where = f"show {short(made.id)}" if result.created else "status"
+        console.say(f"  {number} not captured; `holdfast {where}` lists them with the reasons")
     return 0
 
 

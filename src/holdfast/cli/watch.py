@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from holdfast.cli.command import Command
 from holdfast.cli.save import warn_if_huge
 from holdfast.cli.terminal import show_path, visible
+from holdfast.model.errors import HoldfastError
 
 if TYPE_CHECKING:
     import argparse
@@ -45,12 +46,22 @@ def _stay(console: Console, workspace: Workspace) -> int:
         sys.stdout.flush()
 
     console.prepare_log(news=True)
-    workspace.watch(ready=ready)
+    unsaved = workspace.watch(ready=ready)
     if console.json:
-        console.give({"event": "stopped"})
-    else:
+        console.give({"event": "stopped", "unsaved": unsaved})
+    elif unsaved is None:
         console.say("Stopped; everything is saved.")
+    _fail_if(unsaved)
     return 0
+
+
+def _fail_if(unsaved: str | None) -> None:
+    if unsaved is not None:
+        raise HoldfastError(
+            f"the watcher has stopped, and the last changes are not saved: {unsaved}",
+            hint="`holdfast checkpoint` tries again",
+            code="unsaved",
+        )
 
 
 def _detach(console: Console, workspace: Workspace) -> int:
@@ -72,16 +83,20 @@ def _detach(console: Console, workspace: Workspace) -> int:
 
 
 def _stop(console: Console, workspace: Workspace) -> int:
-    from holdfast.engine.watch_client import connect
+    from holdfast.engine.watch_client import STOP_WAIT, connect
 
-    watcher = connect(workspace.folder)
+    watcher = connect(workspace.folder, wait=STOP_WAIT)
+    unsaved = None
     if watcher is not None:
         with watcher:
-            watcher.stop()
+            unsaved = watcher.stop()
     if console.json:
-        console.give({"stopped": watcher is not None})
-    else:
-        console.say("No watcher was running." if watcher is None else "The watcher has stopped; everything is saved.")
+        console.give({"stopped": watcher is not None, "unsaved": unsaved})
+    elif watcher is None:
+        console.say("No watcher was running.")
+    elif unsaved is None:
+        console.say("The watcher has stopped; everything is saved.")
+    _fail_if(unsaved)
     return 0
 
 
@@ -97,6 +112,9 @@ COMMANDS = {
             ("holdfast watch --detach", "in the background"),
             ("holdfast watch --stop", "no more"),
         ),
-        exits=((4, "refused: a watcher is at work in this workspace already"),),
+        exits=(
+            (1, "the watcher has ended, and the last changes could not be saved"),
+            (4, "refused: a watcher is at work in this workspace already"),
+        ),
     ),
 }

@@ -6,10 +6,11 @@ children, and each manifest by its difference from the parent's. ``docs/formats/
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO
 
 from holdfast.model.errors import FormatError, HoldfastError, IntegrityError
 from holdfast.model.ids import Hash
+from holdfast.model.named import NamedTuple
 from holdfast.store import manifest
 from holdfast.store.pages import Inner, Leaf, children, decode_known_page, decode_page
 

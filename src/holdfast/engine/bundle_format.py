@@ -8,11 +8,12 @@ bounded before it is believed, and only `FormatError` and `IntegrityError` come 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO
 
 from holdfast.engine.bundle_head import MAX_ENCODED_BYTES, Head, decode_head, encode_head
 from holdfast.model.errors import FormatError, HoldfastError, IntegrityError
 from holdfast.model.ids import HASH_BYTES, Hash, Hasher, hash_bytes
+from holdfast.model.named import NamedTuple
 from holdfast.model.sinks import CHUNK_BYTES, SMALL_BLOB_BYTES
 from holdfast.store.codec import DELTA, RAW, Encoded, decompress
 from holdfast.store.pack import encode_pack, read_sequence

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import struct
-from typing import NamedTuple
 
 from holdfast.model.checkpoint import KINDS
 from holdfast.model.errors import FormatError, IntegrityError
 from holdfast.model.ids import HASH_BYTES, hash_bytes
+from holdfast.model.named import NamedTuple
 
 VERSION = 1
 MAGIC = b"HFBUNDLE"

@@ -8,9 +8,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from holdfast.engine.context import Context
-    from holdfast.files.tree import Saved
     from holdfast.model.checkpoint import Checkpoint
     from holdfast.model.entries import Change, Entry
+    from holdfast.model.ids import Hash
 
 
 def changes_of(context: Context, checkpoint: Checkpoint) -> list[Change]:
@@ -22,15 +22,35 @@ def changes_of(context: Context, checkpoint: Checkpoint) -> list[Change]:
     return manifest.diff(context.store.pages, None, checkpoint.root) if stored is None else decode_changeset(stored)
 
 
-def saved_in(context: Context, checkpoint: Checkpoint | None) -> Saved | None:
-    """For `Tree.scan`: what ``checkpoint`` holds at and below a path; None if there is no checkpoint."""
-    if checkpoint is None:
-        return None
-    root = checkpoint.root
+class SavedState:
+    """What the stored manifest ``root`` holds: see `holdfast.files.tree.Saved`."""
 
-    def saved(path: bytes) -> Iterator[tuple[bytes, Entry]]:
+    def __init__(self, context: Context, root: Hash) -> None:
+        self._store = context.store
+        self._root = root
+
+    def entries(self, path: bytes) -> Iterator[tuple[bytes, Entry]]:
+        """See `Saved.entries`."""
         from holdfast.store import manifest
 
-        return manifest.iterate(context.store.pages, root, path)
+        return manifest.iterate(self._store.pages, self._root, path)
 
-    return saved
+    def read(self, path: bytes, limit: int) -> bytes | None:
+        """See `Saved.read`."""
+        from holdfast.store import manifest
+
+        entry = manifest.get(self._store.pages, self._root, path)
+        if entry is None or entry.is_symlink:
+            return None
+        content = next(self._store.reader.fetch((entry,)))
+        found = bytearray()
+        for piece in (content,) if isinstance(content, bytes) else content:
+            found += piece
+            if len(found) >= limit:
+                break
+        return bytes(found[:limit])
+
+
+def saved_in(context: Context, checkpoint: Checkpoint | None) -> SavedState | None:
+    """For `Tree.scan`: what ``checkpoint`` holds; None if there is no checkpoint."""
+    return None if checkpoint is None else SavedState(context, checkpoint.root)

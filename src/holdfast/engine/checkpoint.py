@@ -7,7 +7,7 @@ those.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from holdfast.engine.changes import saved_in
 from holdfast.engine.upkeep import make_room, make_room_for
@@ -16,12 +16,13 @@ from holdfast.model.entries import Change, Counts, count_changes
 from holdfast.model.errors import HoldfastError, UsageError
 from holdfast.model.ids import new_checkpoint_id, new_pack_id
 from holdfast.model.log import Log
+from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
 from holdfast.store.late_writer import LateWriter
 from holdfast.store.records import CheckpointCommit, Cursor, HistoryEvent, VanishedError, pages_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from holdfast.engine.context import Context
     from holdfast.files.tree import Scan
@@ -69,9 +70,9 @@ def take(context: Context, request: Request, progress: Progress | None = None) -
     """Save the tree's present state, if it differs from the last one saved.
 
     Waits for the workspace's lock (`LockedError` when that takes too long). Durable when it returns; atomic: it exists
-    whole or not at all. If nothing changed, no checkpoint is made (``created`` is False); a label that was asked for is
-    then given to the existing one, which becomes a manual one, unless it has a user's label already (``labelled``
-    tells). Raises `StorageError`, `QuotaError`: nothing is lost then.
+    whole or not at all. If nothing changed, no checkpoint is made (``created`` is False); the existing one then becomes
+    a manual one if that was asked for, with the label (``labelled`` tells) and the rest, as far as nobody has given it
+    any. Raises `StorageError`, `QuotaError`: nothing is lost then.
     """
     if request.kind not in KINDS:
         raise UsageError(f"there is no kind of checkpoint {request.kind!r}", hint=f"one of {', '.join(KINDS)}")
@@ -84,9 +85,14 @@ def take(context: Context, request: Request, progress: Progress | None = None) -
 
 
 def take_locked(
-    context: Context, request: Request, progress: Progress | None = None, *, recorded: Recorded | None = None
+    context: Context,
+    request: Request,
+    progress: Progress | None = None,
+    *,
+    meanwhile: Callable[[], None] | None = None,
+    recorded: Recorded | None = None,
 ) -> CheckpointResult:
-    """`take`, for callers that hold the workspace's lock already.
+    """`take`, for callers that hold the workspace's lock already; ``meanwhile`` as `Tree.scan` has it.
 
     With ``recorded`` the state is entered in the history so, also if it is the same as before.
     """
@@ -94,7 +100,7 @@ def take_locked(
     full_hash = request.full_hash
     for left in reversed(range(_TRIES)):
         try:
-            checkpoint, created, scan = _attempt(context, request, full_hash, progress, recorded)
+            checkpoint, created, scan = _attempt(context, request, full_hash, progress, meanwhile, recorded)
         except VanishedError:
             # Collection was just deleting content that this manifest names: read and store all of it again.
             full_hash = True
@@ -131,7 +137,12 @@ def _mend(context: Context, checkpoint: Checkpoint) -> None:
 
 
 def _attempt(
-    context: Context, request: Request, full_hash: bool, progress: Progress | None, recorded: Recorded | None
+    context: Context,
+    request: Request,
+    full_hash: bool,
+    progress: Progress | None,
+    meanwhile: Callable[[], None] | None,
+    recorded: Recorded | None,
 ) -> tuple[Checkpoint, bool, Scan]:
     catalog = context.catalog
     cursor = catalog.cursor(context.workspace.id)
@@ -145,6 +156,7 @@ def _attempt(
             saved=saved_in(context, parent),
             full_hash=full_hash,
             progress=progress,
+            meanwhile=meanwhile,
         )
         unchanged = parent is not None and scan.base is not None and not scan.changes
         built, changes = (None, None) if unchanged else _manifest(context, parent, scan)
@@ -155,7 +167,7 @@ def _attempt(
                 event = recorded.event._replace(at=context.clock.now(), checkpoint=parent.id)
                 workspace, tip = context.workspace.id, recorded.redo_tip
                 catalog.record_event(workspace, event, expected=cursor, head=parent.id, redo_tip=tip)
-            return _relabel(context, parent, request), False, scan
+            return _claim(context, parent, request), False, scan
         assert built is not None
         written = writer.finish()
         make_room_for(context, written)
@@ -250,10 +262,17 @@ def _store(
     return checkpoint
 
 
-def _relabel(context: Context, existing: Checkpoint, request: Request) -> Checkpoint:
-    """Give a label that was asked for to the checkpoint that already holds this state, unless it has a user's own."""
-    if request.kind != "manual" or not request.label or request.label == existing.label:
+def _claim(context: Context, existing: Checkpoint, request: Request) -> Checkpoint:
+    """Make the checkpoint that already holds this state the user's, who asked for one: it is not thinned out any more.
+
+    What they say of it is taken where nobody has said anything yet.
+    """
+    if request.kind != "manual" or (existing.kind in ("fork", "import") and not request.label):
+        return existing  # (a fork's first and an imported one are kept in any case)
+    theirs = existing.kind == "manual"
+    label = existing.label if theirs and existing.label else request.label
+    said = (mine or new for mine, new in zip(existing.provenance, request.provenance, strict=True))
+    provenance = Provenance(*said) if theirs else request.provenance
+    if theirs and (label, provenance) == (existing.label, existing.provenance):
         return existing
-    if existing.label and existing.kind == "manual":
-        return existing
-    return context.catalog.relabel(existing.id, request.label)
+    return context.catalog.claim(existing.id, label, provenance)

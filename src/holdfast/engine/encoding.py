@@ -88,8 +88,9 @@ def checkpoint(result: CheckpointResult) -> Json:
     }
 
 
-def status(result: Status) -> Json:
+def status(result: Status, ignored: Sequence[bytes] | None = None) -> Json:
     """How the tree differs from the last checkpoint; ``modified`` holds type changes as well."""
+    more = {} if ignored is None else {"ignored": [display(path) for path in ignored]}
     return {
         "workspace": display(result.workspace),
         "last_checkpoint": None if result.last_checkpoint is None else result.last_checkpoint.id,
@@ -98,6 +99,8 @@ def status(result: Status) -> Json:
         "not_captured": not_captured(result.not_captured),
         "watching": result.watching,
         "unfinished_restore": result.unfinished_restore,
+        "watch_failure": result.watch_failure,
+        **more,
     }
 
 

@@ -27,6 +27,7 @@ from holdfast.engine.steps import quiet, reached, required
 from holdfast.model.errors import NotFoundError, RefusedError, UsageError
 from holdfast.model.ids import CheckpointId
 from holdfast.model.log import Log
+from holdfast.store import manifest
 from holdfast.store.records import HistoryEvent
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from holdfast.engine.context import Context
     from holdfast.model.checkpoint import Checkpoint
+    from holdfast.model.entries import Change
     from holdfast.model.ids import Hash
     from holdfast.model.sinks import Progress
     from holdfast.store.records import Cursor
@@ -66,7 +68,9 @@ def undo(
             refuse_unfinished(context)
             context.tree.make_root()
             if not _came_to_light(context, cursor):
-                save_first(context, progress)
+                saved = save_first(context, progress)
+                # What only went out of sight is no change to take back: the state before it is.
+                count += walk.is_out_of_sight(cursor, saved)
             return walk.back(count)
 
 
@@ -161,6 +165,13 @@ class _Walk:
         self._force = force
         self._progress = progress
 
+    def is_out_of_sight(self, before: Cursor, saved: Checkpoint) -> bool:
+        """Whether a state that was saved just now is new, and only by what went out of sight."""
+        if before.head is None or before.head == saved.id or steps_since(self._context, self._service, self._now()):
+            return False
+        head = self._context.catalog.checkpoint(before.head)
+        return _out_of_sight(self._context, manifest.diff(self._context.store.pages, head.root, saved.root))
+
     def back(self, count: int) -> RestoreResult:
         """Take back ``count`` changes, from the state that was just saved."""
         done: list[RestoreResult] = []
@@ -208,7 +219,8 @@ class _Walk:
         at_present = present(context, gone_is_empty=True)
         root, target = at_present.root, None
         written, deleted, steps = list[bytes](), list[bytes](), list[int]()
-        if at_present.changes() and not _came_to_light(context, cursor):
+        changes = at_present.changes()
+        if changes and not _came_to_light(context, cursor) and not _out_of_sight(context, changes):
             now = HistoryEvent(0, context.clock.now(), "checkpoint", CheckpointId(""), cursor.position)
         if now is None:
             raise _nothing("undo")
@@ -423,6 +435,13 @@ def _came_to_light(context: Context, cursor: Cursor) -> bool:
         if not left:
             return True
     return False
+
+
+def _out_of_sight(context: Context, changes: Sequence[Change]) -> bool:
+    """True if all that seems deleted is there: the rules on the disk, which no state holds, leave it out."""
+    return all(change.after is None for change in changes) and all(
+        context.tree.is_there(change.path) for change in changes
+    )
 
 
 def _kept(context: Context, state: HistoryEvent) -> Checkpoint | None:

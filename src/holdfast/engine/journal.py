@@ -6,11 +6,12 @@ The format is specified in ``docs/formats/restore-journal.md``.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 from holdfast.engine.folder import RESTORE_JOURNAL
 from holdfast.model.errors import FormatError, StorageError, room_hint
 from holdfast.model.ids import CheckpointId, hash_bytes
+from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display, parse_display
 
 if TYPE_CHECKING:
@@ -47,11 +48,11 @@ class Journal(NamedTuple):
 
 def write(folder: bytes, journal: Journal) -> None:
     """Put the note in place: atomic and durable when it returns. Replaces an earlier one."""
-    import msgspec
+    import json
 
     fields = journal._asdict()
     fields["paths"] = [display(path) for path in journal.paths]
-    body = msgspec.json.encode(fields, order="sorted") + b"\n"
+    body = json.dumps(fields, sort_keys=True).encode() + b"\n"
     path = os.path.join(folder, RESTORE_JOURNAL)
     temporary = path + b".new"
     try:
@@ -98,10 +99,10 @@ def remove(folder: bytes) -> None:
 
 
 def _decode(path: bytes, body: bytes) -> Journal:
-    import msgspec
+    import json
 
     try:
-        fields = cast("Mapping[str, object]", msgspec.json.decode(body))
+        fields = cast("Mapping[str, object]", json.loads(body))
         paths = cast("list[str]", fields["paths"])
         rescue = fields["rescue"]
         taken_back = fields.get("taken_back")
@@ -117,7 +118,7 @@ def _decode(path: bytes, body: bytes) -> Journal:
             redo_tip=cast("int | None", fields.get("redo_tip")),
             taken_back=None if taken_back is None else CheckpointId(str(taken_back)),
         )
-    except (ValueError, KeyError, TypeError, msgspec.MsgspecError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise FormatError(
             f"{display(path)} lacks a field or has a bad one: {error}", hint=_remove_hint(path)
         ) from error

@@ -10,7 +10,8 @@ left counts as replaced whole. The answer is then coarser, never wrong.
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import NamedTuple
+
+from holdfast.model.named import NamedTuple
 
 MAX_STEPS = 4_000_000
 """Steps of the inner loops for one pair of texts, about a second and a half on one core."""

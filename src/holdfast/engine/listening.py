@@ -12,12 +12,13 @@ import os
 import selectors
 import socket
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from holdfast.engine.folder import WATCH_LOCK, WATCH_SOCKET
 from holdfast.engine.messages import MAX_CALL_BYTES, encode_failure
 from holdfast.files.sockets import address, peer
 from holdfast.model.errors import FormatError, LockedError, StorageError
+from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:

@@ -7,10 +7,11 @@ A call is ``{"v": 1, "op": …}``, for ``checkpoint`` with ``kind``, ``label``, 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from holdfast.model import errors
 from holdfast.model.errors import FormatError, HoldfastError
+from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display, parse_display
 
 if TYPE_CHECKING:
@@ -189,6 +190,7 @@ def pack_status(status: Status) -> Json:
         "not_captured": _pack_not_captured(status.not_captured),
         "watching": status.watching,
         "unfinished_restore": status.unfinished_restore,
+        "watch_failure": status.watch_failure,
     }
 
 
@@ -208,6 +210,7 @@ def unpack_status(value: Json) -> Status:
             not_captured=_unpack_not_captured(value["not_captured"]),
             watching=bool(value["watching"]),
             unfinished_restore=value["unfinished_restore"],
+            watch_failure=value["watch_failure"],
         )
     )
 

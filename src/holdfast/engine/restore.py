@@ -8,7 +8,8 @@ was cut short (I3).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from holdfast.engine import journal as journals
 from holdfast.engine.checkpoint import Request, take_locked
@@ -16,14 +17,15 @@ from holdfast.engine.journal import Journal
 from holdfast.engine.results import RestoreResult
 from holdfast.engine.rules import left_out, touches_rules
 from holdfast.engine.status import present
-from holdfast.model.errors import LockedError, NotFoundError, RefusedError
+from holdfast.model.errors import HoldfastError, LockedError, NotFoundError, RefusedError
+from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display, under
 from holdfast.model.sinks import whole
 from holdfast.store import manifest
 from holdfast.store.records import HistoryEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from holdfast.engine.context import Context
     from holdfast.files.tree import Applied
@@ -78,7 +80,7 @@ def restore(
             return preview(context, checkpoint, paths)
         refuse_unfinished(context)
         _check_named(context, checkpoint, paths)
-        rescue = save_first(context, progress)
+        rescue = save_first(context, progress, meanwhile=lambda: _foresee(context, checkpoint, paths))
         if rescue.id == target:
             return RestoreResult(target, rescue.id, [], [], [], dry_run=False, undo_command=None)
         cursor = context.catalog.cursor(context.workspace.id)
@@ -96,13 +98,31 @@ def restore(
         return carry_out(context, journal, rescue, checkpoint, progress)
 
 
-def save_first(context: Context, progress: Progress | None = None) -> Checkpoint:
+def save_first(
+    context: Context, progress: Progress | None = None, *, meanwhile: Callable[[], None] | None = None
+) -> Checkpoint:
     """Save what the tree holds now, if anything is unsaved; return the checkpoint that holds it. Needs the lock.
 
-    A workspace whose directory is gone is made again, empty: that is then the state that was saved.
+    A workspace whose directory is gone is made again, empty: that is then the state that was saved. ``meanwhile`` as
+    `Tree.scan` has it.
     """
     context.tree.make_root()
-    return take_locked(context, Request(kind="rescue"), progress).checkpoint
+    return take_locked(context, Request(kind="rescue"), progress, meanwhile=meanwhile).checkpoint
+
+
+def _foresee(context: Context, target: Checkpoint, paths: Sequence[bytes]) -> None:
+    """Load what comes after the look at the tree, and read the pages that the plan will need if nothing is unsaved.
+
+    That takes as long as the look itself, and changes nothing: what is wrong is met again, and reported, in its turn.
+    """
+    import json  # noqa: F401  # pyright: ignore[reportUnusedImport]
+
+    from holdfast.files import apply  # noqa: F401  # pyright: ignore[reportUnusedImport]
+
+    head = context.catalog.cursor(context.workspace.id).head
+    if head is not None:
+        with suppress(HoldfastError):
+            _plan(context.store.pages, context.catalog.checkpoint(head).root, target.root, paths)
 
 
 def refuse_unfinished(context: Context) -> None:
@@ -173,14 +193,17 @@ def carry_out(
             context.catalog.unpin_all(pins)
         raise
     applied = context.tree.apply(plan.deletes, contents, nonce=journal.nonce, progress=progress)
-    reached = not journal.paths and not applied.skipped
+    reached = settled = not journal.paths and not applied.skipped
     if reached and (rules_change or mending is not None):
-        # Files that were ignored, and are not any more, make it another state than the target.
-        reached = present(context).root == target.root
+        found = present(context)
+        seen = manifest.diff(found.pages, target.root, found.root)
+        # Files that were ignored, and are not any more, make it another state than the target. What the rules on the
+        # disk leave out does not: it was brought back all the same.
+        reached, settled = all(change.after is None for change in seen), not seen
     _record(context, journal, reached)
     journals.remove(context.folder)
     context.catalog.unpin_all(pins)
-    if reached:
+    if settled:
         context.tree.settle(target.root)
     return result(journal, applied)
 
@@ -204,9 +227,9 @@ def _limited(
 def result(journal: Journal, applied: Applied) -> RestoreResult:
     """What the caller is told of ``applied``."""
     undo_command = REDO_COMMAND if journal.operation == "undo" else UNDO_COMMAND
-    if journal.operation == "restore" and not (applied.written or applied.deleted or applied.skipped):
-        undo_command = None
-    if applied.skipped and journal.operation in ("undo", "redo") and journal.rescue is not None:
+    if not (applied.written or applied.deleted):
+        undo_command = None  # nothing has changed: it would take back what was there before
+    elif applied.skipped and journal.operation in ("undo", "redo") and journal.rescue is not None:
         # What was left alone stands in the way of walking on.
         undo_command = f"holdfast restore {journal.rescue[:12]}"
     return RestoreResult(
@@ -275,6 +298,10 @@ def _mend(context: Context, journal: Journal, progress: Progress | None, *, agai
         held = context.catalog.checkpoint(journal.taken_back or journal.rescue or journal.target)
         target = context.catalog.checkpoint(journal.target)
         done = carry_out(context, journal, now, target, progress, mending=Mending(held.root, again=again))
+        if journal.taken_back is not None:
+            # Half way is no state of the history, but what was there can be had again.
+            back = f"holdfast restore {now.id[:12]}" if done.written or done.deleted else None
+            done = done._replace(rescue=now.id, undo_command=back)
     return done._replace(skipped=[*kept, *done.skipped])
 
 

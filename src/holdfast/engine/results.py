@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from holdfast.model.named import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,6 +25,8 @@ class Status(NamedTuple):
     watching: bool
     unfinished_restore: CheckpointId | None
     """The target of a restore that was cut short, if there is one."""
+    watch_failure: str | None = None
+    """Why the watcher's last attempt to save failed; None if it did not, or there is none."""
 
     @property
     def clean(self) -> bool:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from holdfast.model.errors import UsageError
+from holdfast.model.named import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast.engine.changes import SavedState
 from holdfast.files.gitconfig import MAX_RULES_BYTES
 from holdfast.files.ignore import CHECKPOINTIGNORE, GITIGNORE, UNKNOWN_FINGERPRINT, DirectoryRules
-from holdfast.model.sinks import whole
-from holdfast.store import manifest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,8 +34,7 @@ def left_out(context: Context, root: Hash, paths: Iterable[bytes]) -> set[bytes]
 
 class _Rules:
     def __init__(self, context: Context, root: Hash) -> None:
-        self._context = context
-        self._root = root
+        self._saved = SavedState(context, root)
         self._known: dict[bytes, DirectoryRules] = {}
         self._excluded: dict[bytes, bool] = {b"": False}
 
@@ -63,9 +61,4 @@ class _Rules:
         return known
 
     def _read(self, directory: bytes, name: bytes) -> bytes | None:
-        store = self._context.store
-        entry = manifest.get(store.pages, self._root, directory + b"/" + name if directory else name)
-        if entry is None or entry.is_symlink:
-            return None
-        content = next(store.reader.fetch((entry,)))
-        return whole(content)[: MAX_RULES_BYTES + 1]
+        return self._saved.read(directory + b"/" + name if directory else name, MAX_RULES_BYTES + 1)

@@ -7,9 +7,10 @@ A checkpoint is due when nothing has changed for a while (``debounce``), or when
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from holdfast.model.errors import UsageError
+from holdfast.model.named import NamedTuple
 
 if TYPE_CHECKING:
     from holdfast.model.clock import Clock

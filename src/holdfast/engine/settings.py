@@ -24,6 +24,8 @@ MAX_HOME_FILE_BYTES = 64 << 10
 """The most that the home's file may have."""
 
 _VARIABLE = "HOLDFAST_"
+_OTHER_VARIABLES = frozenset(("HOLDFAST_HOME", "HOLDFAST_MESSAGE", "HOLDFAST_COMMAND", "HOLDFAST_RUN"))
+"""Those that are no settings."""
 
 
 def load_settings(
@@ -66,14 +68,20 @@ def _from_flags(flags: Mapping[str, object]) -> dict[str, dict[str, object]]:
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, dict[str, object]]:
-    """The variables that begin with the name of a section; others that begin with ``HOLDFAST_`` are no settings."""
+    """The variables that name a section and a key. Raises `ConfigError` for one that names no section, unless it is one
+    of `_OTHER_VARIABLES`.
+    """
     values: dict[str, dict[str, object]] = {}
     for variable, text in environ.items():
-        if not variable.startswith(_VARIABLE):
+        if not variable.startswith(_VARIABLE) or variable in _OTHER_VARIABLES:
             continue
         section, separator, key = variable[len(_VARIABLE) :].lower().partition("_")
-        if separator and section in Settings._fields:
-            values.setdefault(section, {})[key] = _from_text(f"{section}.{key}", text)
+        if not separator or section not in Settings._fields:
+            raise ConfigError(
+                f"the environment: {variable} names no section and key of the settings",
+                hint=f"the sections are {', '.join(Settings._fields)}; unset what is no setting of Holdfast",
+            )
+        values.setdefault(section, {})[key] = _from_text(f"{section}.{key}", text)
     return values
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from holdfast.engine import journal as journals
 from holdfast.engine.changes import saved_in
@@ -10,6 +10,7 @@ from holdfast.engine.results import Status
 from holdfast.files.scan import HashSink
 from holdfast.files.tree import ROOT_GONE, Scan
 from holdfast.model.errors import NotFoundError
+from holdfast.model.named import NamedTuple
 from holdfast.store import manifest
 
 if TYPE_CHECKING:

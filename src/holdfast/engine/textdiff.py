@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from holdfast.engine import gitpatch
+from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
 from holdfast.model.sinks import whole
 

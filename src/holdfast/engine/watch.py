@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 _LOG = Log(__name__)
 
 
-def watch(context: Context, ready: Callable[[Watcher], None] | None = None) -> None:
-    """Watch the workspace until told to stop; see `holdfast.engine.watching.watch`."""
+def watch(context: Context, ready: Callable[[Watcher], None] | None = None) -> str | None:
+    """Watch the workspace until told to stop; returns what `holdfast.engine.watching.watch` does."""
     tree = context.tree
     if not isinstance(tree, LocalTree):
         raise UnsupportedError("only a directory of this machine can be watched")
@@ -47,7 +47,7 @@ def watch(context: Context, ready: Callable[[Watcher], None] | None = None) -> N
         tree.dirty = changes
         return Saver(context, tree)
 
-    serve(setup, open_saver, tree.excluded, context.clock, ready=ready)
+    return serve(setup, open_saver, tree.excluded, context.clock, ready=ready)
 
 
 class Saver:

@@ -21,7 +21,7 @@ from holdfast.engine.messages import (
     unpack_status,
     unpack_watching,
 )
-from holdfast.files.sockets import address
+from holdfast.files.sockets import address, peer
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import HoldfastError, LockedError
 from holdfast.model.log import Log
@@ -43,6 +43,8 @@ _LOG = Log(__name__)
 
 WAIT = 120.0
 """Seconds that an answer may take: the watcher does one thing at a time, and a first checkpoint can be long."""
+STOP_WAIT = 30.0
+"""Seconds that stopping may take: longer than any save of a few files."""
 _CONNECT_WAIT = 1.0
 _PIECE = 1 << 16
 
@@ -140,12 +142,25 @@ class WatchClient:
                 # It has died or does not answer: hanging up resumes it as well, and the block's own outcome counts.
                 self.close()
 
-    def stop(self) -> None:
-        """Have the watcher stop, and return when it has: its state is saved and its place is free."""
-        self._ask(Call("stop"))
-        deadline = self._clock.monotonic() + self._wait
-        while self._receive(deadline):
-            pass
+    def stop(self) -> str | None:
+        """Have the watcher stop, and return when it has: its place is free. Returns None if everything was saved, else
+        why not.
+
+        Raises `LockedError`, with a way to end it, if it takes longer than the wait of this connection.
+        """
+        pid = peer(self._socket).pid
+        try:
+            unsaved: str | None = self._ask(Call("stop")).get("unsaved")
+            deadline = self._clock.monotonic() + self._wait
+            while self._receive(deadline):
+                pass
+        except LockedError as error:
+            raise LockedError(
+                f"the watcher (process {pid}) was told to stop and has not done so for {self._wait:g} s",
+                hint=f"it stops when it is done with what it is at; if it hangs, `kill -9 {pid}` ends it: nothing that "
+                "was saved is lost",
+            ) from error
+        return unsaved
 
     def _ask(self, call: Call) -> Json:
         deadline = self._clock.monotonic() + self._wait

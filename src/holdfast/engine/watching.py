@@ -11,7 +11,7 @@ import os
 import selectors
 import socket
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from holdfast.engine import messages
 from holdfast.engine.checkpoint import CheckpointResult, Request
@@ -22,6 +22,7 @@ from holdfast.engine.watch_changes import Changes
 from holdfast.files.watch import open_watcher
 from holdfast.model.clock import isoformat
 from holdfast.model.errors import HoldfastError, LockedError
+from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
@@ -99,6 +100,8 @@ class Service:
         self._made = 0
         self._failure: str | None = None
         self._stopping = False
+        self._ended = False
+        """The last save has been tried."""
         self._holders: set[Client] = set()
         now = clock.monotonic()
         self._walk_at = now + setup.full_walk_interval
@@ -128,10 +131,10 @@ class Service:
     def _told_to_stop(self) -> None:
         self._stopping = True
 
-    def run(self, *, signals: bool = False, ready: Callable[[Watcher], None] | None = None) -> None:
+    def run(self, *, signals: bool = False, ready: Callable[[Watcher], None] | None = None) -> str | None:
         """Serve until `stop`, a call to stop, or (``signals``) a signal; then save once more, and close everything.
 
-        ``ready`` is called when calls are answered from now on.
+        Returns None if everything is saved, else why not. ``ready`` is called when calls are answered from now on.
         """
         with ExitStack() as rest:
             rest.callback(self._wake_read.close)
@@ -145,8 +148,9 @@ class Service:
             self._look()
             while not self._stopping:
                 self._turn()
-            if self._scheduler.unsaved and not self._scheduler.paused:
-                self._save()
+            if not self._ended:
+                self._save_last()
+        return self._unsaved()
 
     # -- the loop -----------------------------------------------------------------------------------------------
 
@@ -233,6 +237,17 @@ class Service:
             self._made += 1
             _log.info("saved %s %s", result.checkpoint.id[:12], request.label)
 
+    def _save_last(self) -> None:
+        self._ended = True
+        if self._scheduler.unsaved and not self._scheduler.paused:
+            self._save()
+
+    def _unsaved(self) -> str | None:
+        """Why something is not saved; None if everything is."""
+        if not self._scheduler.unsaved:
+            return None
+        return self._failure or "another command was just changing the tree"
+
     def _saved(self, *, counted: bool) -> None:
         self._failure = None
         self._scanned()
@@ -281,7 +296,7 @@ class Service:
                 with self._doubting():
                     status = self._saver.status()
                 self._scanned()
-                return messages.pack_status(status)
+                return messages.pack_status(status._replace(watch_failure=self._failure))
             case "pause":
                 if client not in self._holders:
                     self._holders.add(client)
@@ -291,6 +306,8 @@ class Service:
                 self._left(client)
             case _:
                 self._stopping = True  # the connection ends when all is closed, for the client to see
+                self._save_last()
+                return {"unsaved": self._unsaved()}
         return {}
 
     @contextmanager
@@ -339,8 +356,10 @@ def watch(
     clock: Clock,
     *,
     ready: Callable[[Watcher], None] | None = None,
-) -> None:
+) -> str | None:
     """Watch one workspace in the foreground, until told to stop by a signal or a call.
+
+    Returns None if everything is saved then, else why not.
 
     ``open_saver`` gets the source of changes for the tree's scans; ``exclusion`` says which directories hold
     nothing that is captured. ``ready`` is called once calls are answered. Raises `LockedError` if the workspace has a
@@ -353,4 +372,4 @@ def watch(
         except BaseException:
             watcher.close()
             raise
-        service.run(signals=True, ready=ready)
+        return service.run(signals=True, ready=ready)

@@ -158,8 +158,9 @@ class Workspace:
     ) -> CheckpointResult:
         """Save the tree's present state. Atomic, and durable when it returns (I4).
 
-        If nothing changed there is no new checkpoint, and ``created`` is False; the one that holds this state gets the
-        label, unless it has one that somebody gave it (``labelled`` tells which). ``author`` defaults to
+        If nothing changed there is no new checkpoint, and ``created`` is False; the one that holds this state becomes a
+        manual one, with the label, author, message and command as far as nobody has given it any (``labelled`` tells
+        of the label, the record of the rest). ``author`` defaults to
         ``identity.author`` of the settings. ``full_hash`` reads every file again instead of trusting what is
         remembered of unchanged ones. Where a watcher runs, it does the work, at the cost of what changed. Raises
         `LockedError`, `StorageError`, `QuotaError`.
@@ -179,6 +180,13 @@ class Workspace:
         from holdfast.engine.status import status
 
         return status(self._context, watching=False)
+
+    def ignored(self) -> list[bytes]:
+        """The paths that the ignore rules leave out, Git's and Holdfast's; of a directory its own, with a slash."""
+        from holdfast.files.local import LocalTree
+
+        tree = self._context.tree
+        return list(tree.excluded_paths()) if isinstance(tree, LocalTree) else []
 
     def estimate(self) -> Estimate | None:
         """What a first checkpoint would capture, if that is more than the settings call normal; else None."""
@@ -458,15 +466,16 @@ class Workspace:
 
     # -- watching -----------------------------------------------------------------------------------------------
 
-    def watch(self, *, ready: Callable[[Watcher], None] | None = None) -> None:
+    def watch(self, *, ready: Callable[[Watcher], None] | None = None) -> str | None:
         """Save by itself whenever something has changed, until a signal or `WatchClient.stop` ends it.
 
+        Returns None if everything is saved then, else why not.
         ``ready`` is called once other commands are answered. Raises `LockedError` if the workspace has a watcher
         already.
         """
         from holdfast.engine.watch import watch
 
-        watch(self._context, ready)
+        return watch(self._context, ready)
 
     def _watcher(self) -> WatchClient | None:
         """The watcher of this workspace, if one is running."""

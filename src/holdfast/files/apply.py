@@ -17,7 +17,7 @@ from holdfast.files.tree import Applied, Cleaned
 from holdfast.model.entries import Entry, NotCaptured
 from holdfast.model.errors import EscapeError, HoldfastError, NotFoundError, RefusedError, StorageError, room_hint
 from holdfast.model.log import Log
-from holdfast.model.paths import check_path, display
+from holdfast.model.paths import display
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -165,7 +165,7 @@ class _Work:
         self._report("delete", len(deletes), len(deletes), every=1)
 
     def _delete(self, change: Change) -> str | None:
-        parent = check_path(change.path).rpartition(b"/")[0]
+        parent = self._root.check(change.path).rpartition(b"/")[0]
         try:
             place = self._root.place(change.path)
         except (NotFoundError, EscapeError):
@@ -204,7 +204,7 @@ class _Work:
         path, before, after = change
         if after is None:
             return CHANGED
-        parent, _, name = check_path(path).rpartition(b"/")
+        parent, _, name = self._root.check(path).rpartition(b"/")
         directory, staged = self._batch.locate(parent)
         if staged:
             return GONE if before is not None or content is None else self._batch.stage(change, directory, content)
@@ -323,10 +323,13 @@ class _Work:
                 self._observed.drop(change.path)
             else:
                 self._observed.put(change.path, change.after, _signature(info))
-        self._batch.sync(self._in_place)
 
     def finish(self) -> None:
-        """Remove what was taken away and the directories that are empty now, and make all of it durable."""
+        """Remove what was taken away and the directories that are empty now, and make all of it durable.
+
+        One sync is enough for what came into place and what had to go: what is taken away is held by a checkpoint, and
+        until this returns the caller's journal says that the tree may be half way.
+        """
         self._empty_trash()
         self._remove_emptied()
         self._batch.sync(self._in_place)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from holdfast.files import replace
 from holdfast.files.reflink import SharedFile
@@ -19,6 +19,7 @@ from holdfast.files.rooted import NOT_A_DIRECTORY, Root
 from holdfast.files.taken import Taken, identity
 from holdfast.files.trash import Trash, remove_tree
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, StorageError, room_hint
+from holdfast.model.named import NamedTuple
 from holdfast.model.paths import MAX_PATH_BYTES, display
 
 if TYPE_CHECKING:

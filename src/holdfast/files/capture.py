@@ -6,11 +6,12 @@ import errno
 import os
 import stat
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from holdfast.files.index import FAILED, KNOWN, NOT_CAPTURED, RACY, Signature
 from holdfast.files.lease import has_writer
 from holdfast.model.errors import StorageError, room_hint
+from holdfast.model.named import NamedTuple
 from holdfast.model.sinks import CHUNK_BYTES, SMALL_BLOB_BYTES
 
 if TYPE_CHECKING:
@@ -85,11 +86,12 @@ def capture(
 ) -> Captured | None:
     """Look at ``name`` in the open directory, which looked like ``seen`` at ``moment`` or later; None if it is gone.
 
-    No link is followed, and nothing but a regular file is opened. Errors of the sink go on.
+    With a mode of 0 in ``seen``, it has not been looked at. No link is followed, and nothing but a regular file is
+    opened. Errors of the sink go on.
     """
     try:
         for attempt in range(TRIES):
-            if attempt:
+            if attempt or not seen.mode:
                 moment = time.time_ns()
                 seen = signature_of(os.stat(name, dir_fd=dir_fd, follow_symlinks=False))
             kind = stat.S_IFMT(seen.mode)

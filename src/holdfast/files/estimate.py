@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from holdfast.files.ignore import CHECKPOINTIGNORE, GITIGNORE, read_rule_file
+from holdfast.files.ignore import read_rule_files
+from holdfast.model.named import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from holdfast.files.ignore import DirectoryRules
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -28,14 +27,14 @@ class Estimate(NamedTuple):
 
 
 def estimate(
-    root: bytes, outer: DirectoryRules, *, max_files: int, max_bytes: int, never: Iterable[bytes] = ()
+    root: bytes, outer: DirectoryRules, *, max_files: int, max_bytes: int, reserved: frozenset[bytes] = frozenset()
 ) -> Estimate:
-    """Count files and bytes below ``root`` under the ignore rules, whose ``outer`` part is given.
+    """Count files and bytes below ``root`` under the ignore rules, whose ``outer`` part is given; not in ``reserved``
+    directories (see `Reserved.paths`).
 
     Ends as soon as more than twice ``max_files`` files or ``max_bytes`` bytes were found; directories are taken
     level by level, so that the biggest can be told even then. What cannot be read or is gone is left out.
     """
-    skip = frozenset(never)
     totals: dict[bytes, list[int]] = {}
     files = size = 0
     level: list[tuple[bytes, DirectoryRules]] = [(b"", outer)]
@@ -46,7 +45,7 @@ def estimate(
             if files > 2 * max_files or size > 2 * max_bytes:
                 complete = False
                 break
-            found = _directory(root, path, above, skip)
+            found = _directory(root, path, above, reserved)
             if found is None:
                 continue
             number, taken, rules, names = found
@@ -64,21 +63,20 @@ def estimate(
 
 
 def _directory(
-    root: bytes, path: bytes, above: DirectoryRules, skip: frozenset[bytes]
+    root: bytes, path: bytes, above: DirectoryRules, reserved: frozenset[bytes]
 ) -> tuple[int, int, DirectoryRules, list[bytes]] | None:
     """Files and bytes right in a directory, its rules, and the directories in it."""
-    full = root.rstrip(b"/") + b"/" + path if path else root
-    if full in skip:
+    if path in reserved:
         return None
     number = taken = 0
     names: list[bytes] = []
     prefix = path + b"/" if path else b""
     try:
-        fd = os.open(full, _DIRECTORY)
+        fd = os.open(os.path.join(root, path), _DIRECTORY)
     except OSError:
         return None
     try:
-        gitignore, own = read_rule_file(fd, GITIGNORE), read_rule_file(fd, CHECKPOINTIGNORE)
+        gitignore, own = read_rule_files(fd)
         rules = above.below(path, gitignore, own) if path else above.at_root(gitignore, own)
         with os.scandir(fd) as entries:
             for entry in entries:

@@ -1,18 +1,54 @@
-"""Which directories hold nothing that is captured: what a watcher may leave unwatched."""
+"""What the ignore rules leave out: for a watcher, which need not look there, and for people who want to know."""
 
 from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING
 
-from holdfast.files.ignore import CHECKPOINTIGNORE, GITIGNORE, DirectoryRules, read_rule_file
+from holdfast.files.ignore import DirectoryRules, read_rule_files
+from holdfast.files.reserved import find_reserved
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from holdfast.files.ignore import IgnoreSources
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def excluded_paths(root: bytes, outer: DirectoryRules, *, reserved: frozenset[bytes] = frozenset()) -> Iterator[bytes]:
+    """Every path below ``root`` that the rules exclude, sorted; of an excluded directory only its own, with a slash.
+
+    ``outer`` are the rules from outside of the tree, ``reserved`` what `Reserved.paths` says. Nothing is said of what
+    cannot be read: a scan does.
+    """
+    waiting: list[tuple[bytes, DirectoryRules]] = [(b"", outer)]
+    while waiting:
+        path, above = waiting.pop()
+        prefix = path + b"/" if path else b""
+        below: list[tuple[bytes, DirectoryRules]] = []
+        found: list[bytes] = []
+        try:
+            fd = os.open(os.path.join(root, path), _DIRECTORY)
+        except OSError:
+            continue
+        try:
+            gitignore, own = read_rule_files(fd)
+            rules = above.below(path, gitignore, own) if path else above.at_root(gitignore, own)
+            with os.scandir(fd) as entries:
+                for entry in entries:
+                    name = os.fsencode(entry.name)
+                    is_directory = entry.is_dir(follow_symlinks=False)
+                    if prefix + name in reserved or rules.excluded(prefix + name, name, is_directory):
+                        found.append(prefix + name + (b"/" if is_directory else b""))
+                    elif is_directory:
+                        below.append((prefix + name, rules))
+        except OSError:
+            continue
+        finally:
+            os.close(fd)
+        yield from sorted(found)
+        waiting += sorted(below, reverse=True, key=lambda item: item[0])
 
 
 class ExcludedDirectories:
@@ -23,10 +59,10 @@ class ExcludedDirectories:
     """
 
     def __init__(self, root: bytes, sources: IgnoreSources, never: Iterable[bytes]) -> None:
-        inside = root.rstrip(b"/") + b"/"
         self._root = root
         self._sources = sources
-        self._never = frozenset(path[len(inside) :].rstrip(b"/") for path in never if path.startswith(inside))
+        self._never = tuple(never)
+        self._reserved = find_reserved(root, self._never)
         self._rules: dict[bytes, DirectoryRules] = {}
         self._outside = b""
 
@@ -39,13 +75,14 @@ class ExcludedDirectories:
         return before != self._outside
 
     def refresh(self) -> None:
-        """Read the rule files again when next asked."""
+        """Look anew for what is reserved, and read the rule files again when next asked."""
+        self._reserved = find_reserved(self._root, self._never)
         self._rules.clear()
 
     def __call__(self, path: bytes) -> bool:
         """True if the directory ``path``, below the root, is excluded; those above it are taken not to be."""
         parent, _, name = path.rpartition(b"/")
-        return path in self._never or self._in(parent).excluded(path, name, True)
+        return path in self._reserved.paths or self._in(parent).excluded(path, name, True)
 
     def _in(self, directory: bytes) -> DirectoryRules:
         """The rules in force in ``directory``."""
@@ -60,7 +97,7 @@ class ExcludedDirectories:
             pass
         else:
             try:
-                gitignore, checkpointignore = read_rule_file(fd, GITIGNORE), read_rule_file(fd, CHECKPOINTIGNORE)
+                gitignore, checkpointignore = read_rule_files(fd)
             finally:
                 os.close(fd)
         if directory:

@@ -8,13 +8,18 @@ from __future__ import annotations
 import errno
 import os
 import re
-from typing import NamedTuple
+import stat
 
 from holdfast.model.errors import StorageError
+from holdfast.model.log import Log
+from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
 
+_LOG = Log(__name__)
 _EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
+_NO_FILE = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENAMETOOLONG))
 _MAX_CONFIG_BYTES = 1 << 20
+_MAX_CONFIG_FILES = 64
 _MAX_INCLUDES = 10
 MAX_RULES_BYTES = 1 << 20
 """What is read of a rule file; an absurdly large one is cut at the last whole line before this."""
@@ -42,6 +47,8 @@ class Repository(NamedTuple):
     """The directory that holds ``.git``."""
     common: bytes
     """The Git directory that all of its work trees share."""
+    own: bytes
+    """The Git directory of this work tree: the same, but for one that was added."""
 
 
 def find_repository(directory: bytes) -> Repository | None:
@@ -50,9 +57,9 @@ def find_repository(directory: bytes) -> Repository | None:
     try:
         device = os.stat(at).st_dev
         while True:
-            common = _common_directory(_join(at, b".git"))
-            if common is not None:
-                return Repository(at, common)
+            found = _git_directories(_join(at, b".git"))
+            if found is not None:
+                return Repository(at, *found)
             above = os.path.dirname(at)
             if above == at or os.stat(above).st_dev != device:
                 return None
@@ -65,8 +72,10 @@ def _join(directory: bytes, path: bytes) -> bytes:
     return path if path.startswith(b"/") else directory + b"/" + path
 
 
-def _common_directory(dot_git: bytes) -> bytes | None:
-    """The common directory behind ``.git``, a directory or a file that points to one; None if it is neither."""
+def _git_directories(dot_git: bytes) -> tuple[bytes, bytes] | None:
+    """The common directory behind ``.git``, and the work tree's own; None if it is no directory of Git, nor a file that
+    points to one.
+    """
     git_dir = dot_git
     if os.path.isfile(dot_git):
         link = read_bounded(dot_git, 4096 + 16)
@@ -78,7 +87,7 @@ def _common_directory(dot_git: bytes) -> bytes | None:
     pointer = read_bounded(_join(git_dir, b"commondir"), 4096)
     common = git_dir if pointer is None else _join(git_dir, pointer.rstrip(b"\r\n"))
     if os.path.isdir(_join(common, b"objects")) and os.path.isdir(_join(common, b"refs")):
-        return common
+        return common, git_dir
     return None
 
 
@@ -94,10 +103,11 @@ def global_excludes(user: User, repository: Repository | None) -> bytes | None:
         sources.append(_join(user.home, b".gitconfig"))
     if repository is not None:
         sources.append(_join(repository.common, b"config"))
-    value: bytes | None = None
+    search = _Search(user.home)
     for source in sources:
         if source is not None:
-            value = _excludes_file(source, user.home, value, _MAX_INCLUDES)
+            search.read(source)
+    value = search.found
     if value is not None:
         if not value:
             return None
@@ -108,28 +118,49 @@ def global_excludes(user: User, repository: Repository | None) -> bytes | None:
     return _join(config_home, b"git/ignore") if config_home else None
 
 
-def _excludes_file(path: bytes, home: bytes | None, value: bytes | None, includes: int) -> bytes | None:
-    """The last ``core.excludesFile`` in the configuration file ``path`` and what it includes, else ``value``."""
-    text = read_bounded(path, _MAX_CONFIG_BYTES)
-    if text is None:
-        return value
-    section = b""
-    for line in text.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\\\n", b"").split(b"\n"):
-        header = re.match(_SECTION, line)
-        if header is not None:
-            section = header[1].lower() if header[2] is None else b""
-            line = line[header.end() :]
-        variable = re.match(_VARIABLE, line)
-        if variable is None:
-            continue
-        key = (section, variable[1].lower())
-        if key == (b"core", b"excludesfile"):
-            value = _value(line[variable.end() :])
-        elif key == (b"include", b"path") and includes:
-            included = _expand(_value(line[variable.end() :]), home)
-            if included:
-                value = _excludes_file(_join(os.path.dirname(path), included), home, value, includes - 1)
-    return value
+class _Search:
+    """Looks for the last ``core.excludesFile`` in configuration files, which may come from anybody: what they include
+    is read up to a number of files and bytes in all.
+    """
+
+    def __init__(self, home: bytes | None) -> None:
+        self.found: bytes | None = None
+        self._home = home
+        self._files = _MAX_CONFIG_FILES
+        self._bytes = _MAX_CONFIG_BYTES
+
+    def read(self, path: bytes, includes: int = _MAX_INCLUDES) -> None:
+        """Read the file ``path`` and, ``includes`` deep, what it includes."""
+        if not self._files or not self._bytes:
+            return
+        text = read_bounded(path, self._bytes)
+        if text is None:
+            return
+        self._files -= 1
+        self._bytes -= len(text)
+        if not self._files or not self._bytes:
+            _LOG.warning(
+                "the configuration of Git is obeyed up to %d files or %d bytes only, and ends in %s",
+                _MAX_CONFIG_FILES,
+                _MAX_CONFIG_BYTES,
+                display(path),
+            )
+        section = b""
+        for line in text.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\\\n", b"").split(b"\n"):
+            header = re.match(_SECTION, line)
+            if header is not None:
+                section = header[1].lower() if header[2] is None else b""
+                line = line[header.end() :]
+            variable = re.match(_VARIABLE, line)
+            if variable is None:
+                continue
+            key = (section, variable[1].lower())
+            if key == (b"core", b"excludesfile"):
+                self.found = _value(line[variable.end() :])
+            elif key == (b"include", b"path") and includes:
+                included = _expand(_value(line[variable.end() :]), self._home)
+                if included:
+                    self.read(_join(os.path.dirname(path), included), includes - 1)
 
 
 def _value(text: bytes) -> bytes:
@@ -172,27 +203,41 @@ def _expand(path: bytes, home: bytes | None) -> bytes | None:
     return None if home is None else _join(home, rest)
 
 
-def read_bounded(path: bytes, limit: int, *, dir_fd: int | None = None, follow: bool = True) -> bytes | None:
-    """At most ``limit`` bytes of the file ``path``; None if there is none or it cannot be read. Never blocks.
+def read_bounded(path: bytes, limit: int) -> bytes | None:
+    """As `read_regular`; None also if the file cannot be read."""
+    try:
+        return read_regular(path, limit)
+    except OSError:
+        return None
 
-    Raises `StorageError` if it is this process that lacks descriptors or memory: that says nothing about the file.
+
+def read_regular(path: bytes, limit: int, *, dir_fd: int | None = None, follow: bool = True) -> bytes | None:
+    """At most ``limit`` bytes of the regular file ``path``; None if there is none. Never blocks, and opens no device.
+
+    Raises `OSError` if it cannot be read, and `StorageError` if it is this process that lacks descriptors or memory:
+    that says nothing about the file.
     """
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
     try:
+        if not stat.S_ISREG(os.stat(path, dir_fd=dir_fd, follow_symlinks=follow).st_mode):
+            return None
         fd = os.open(path, flags if follow else flags | os.O_NOFOLLOW, dir_fd=dir_fd)
     except ValueError:
         return None
     except OSError as error:
         if error.errno in _EXHAUSTED:
             raise StorageError(f"{display(path)} cannot be read: {error.strerror}") from error
-        return None
+        if error.errno in _NO_FILE:
+            return None
+        raise
     try:
-        size = min(os.fstat(fd).st_size, limit) + 1
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode):
+            return None
+        size = min(info.st_size, limit) + 1
         found = bytearray()
         while len(found) < limit and (piece := os.read(fd, size)):
             found += piece
         return bytes(found[:limit])
-    except OSError:
-        return None
     finally:
         os.close(fd)

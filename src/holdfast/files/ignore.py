@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from blake3 import blake3
 
-from holdfast.files.gitconfig import MAX_RULES_BYTES, User, find_repository, global_excludes, read_bounded
+from holdfast.files.gitconfig import MAX_RULES_BYTES, User, find_repository, global_excludes, read_regular
 from holdfast.model.errors import StorageError
 from holdfast.model.log import Log
 from holdfast.model.paths import TEMPORARY_PREFIX, display
@@ -167,6 +167,7 @@ class IgnoreSources:
         self._exclude = "\n".join(exclude).encode("utf-8", "surrogateescape")
         self._cache: dict[bytes, _RuleFile] = {}
         self._last: DirectoryRules | None = None
+        self._unreadable: set[bytes] = set()
 
     def outer(self) -> DirectoryRules:
         """The rules that hold above the root, as the files say now; the same object while they say the same.
@@ -179,15 +180,14 @@ class IgnoreSources:
         excludes = global_excludes(self._user, repository)
         worktree = self._root if repository is None else repository.worktree
         if excludes is not None:
-            contents.append((b"global", read_bounded(excludes, MAX_RULES_BYTES + 1) or b""))
+            contents.append((b"global", self._read(excludes)))
         parts: list[bytes] = []
         if repository is not None:
-            info = read_bounded(repository.common + b"/info/exclude", MAX_RULES_BYTES + 1)
-            contents.append((b"info", info or b""))
+            contents.append((b"info", self._read(repository.common + b"/info/exclude")))
             parts = [part for part in self._root[len(worktree) :].split(b"/") if part]
             at = worktree
             for part in parts:
-                contents.append((at, read_bounded(at + b"/" + GITIGNORE, MAX_RULES_BYTES + 1, follow=False) or b""))
+                contents.append((at, self._read(at + b"/" + GITIGNORE, follow=False)))
                 at += b"/" + part
         state = blake3(_FORMAT)
         for item in (DEFAULT_CHECKPOINTIGNORE, self._exclude, b"/".join(parts)):
@@ -199,6 +199,18 @@ class IgnoreSources:
         if self._last is None or self._last.fingerprint != fingerprint:
             self._last = DirectoryRules(fingerprint, self._layers(contents, parts, worktree), self._own(), self._cache)
         return self._last
+
+    def _read(self, path: bytes, *, follow: bool = True) -> bytes:
+        """The rules in the file ``path``; one that cannot be read is named, once, and not obeyed."""
+        try:
+            found = read_regular(path, MAX_RULES_BYTES + 1, follow=follow)
+        except OSError as error:
+            if path not in self._unreadable:
+                self._unreadable.add(path)
+                _LOG.warning("the ignore rules in %s are not obeyed: %s", display(path), error.strerror)
+            return b""
+        self._unreadable.discard(path)
+        return found or b""
 
     def _own(self) -> tuple[_Layer, ...]:
         return ((_rules(self._cache, self._exclude, b"capture.exclude"), 0, b""),) if self._exclude else ()
@@ -239,9 +251,23 @@ def _rules(cache: dict[bytes, _RuleFile], content: bytes, where: bytes) -> _Rule
 
 def read_rule_file(directory: int, name: bytes) -> bytes | None:
     """The content of the rule file ``name`` in an open directory; None if there is none. A link is not followed (I7),
-    as Git does not. What is longer than `MAX_RULES_BYTES` is cut.
+    as Git does not. What is longer than `MAX_RULES_BYTES` is cut. Raises `OSError` if there is one that cannot be read.
     """
-    return read_bounded(name, MAX_RULES_BYTES + 1, dir_fd=directory, follow=False)
+    return read_regular(name, MAX_RULES_BYTES + 1, dir_fd=directory, follow=False)
+
+
+def read_rule_files(directory: int) -> tuple[bytes | None, bytes | None]:
+    """What ``.gitignore`` and ``.checkpointignore`` in an open directory say; None for one that is not there or cannot
+    be read: for who only asks what is likely to be captured.
+    """
+
+    def read(name: bytes) -> bytes | None:
+        try:
+            return read_rule_file(directory, name)
+        except OSError:
+            return None
+
+    return read(GITIGNORE), read(CHECKPOINTIGNORE)
 
 
 def write_default_ignore(root: bytes) -> bool:

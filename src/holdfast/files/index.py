@@ -12,7 +12,7 @@ import stat
 import struct
 import sys
 from array import array
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from blake3 import blake3
 
@@ -20,6 +20,7 @@ from holdfast.files.ignore import FINGERPRINT_BYTES, UNKNOWN_FINGERPRINT
 from holdfast.model.entries import SYMLINK_MODE, Entry
 from holdfast.model.errors import StorageError
 from holdfast.model.ids import HASH_BYTES, Hash
+from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:

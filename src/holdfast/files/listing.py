@@ -9,16 +9,30 @@ from holdfast.files.index import COLUMNS, Columns, Directory, make_key, numbers
 
 if TYPE_CHECKING:
     from array import array
+    from collections.abc import Callable
 
     from holdfast.files.ignore import DirectoryRules
+
+UNSEEN = (0,) * COLUMNS
+"""The stat columns of a name that could not be looked at: those of no file. `holdfast.files.capture` says why."""
 
 
 class Listing:
     """What one directory holds now, as `os` gives it; the names still as text, to be encoded all at once."""
 
-    __slots__ = ("_skip_directories", "_skip_files", "ignored_directories", "ignored_files", "inner", "names", "stats")
+    __slots__ = (
+        "_record",
+        "_skip_directories",
+        "_skip_files",
+        "ignored_directories",
+        "ignored_files",
+        "inner",
+        "names",
+        "stats",
+    )
 
     def __init__(self, record: Directory | None) -> None:
+        self._record = record
         self.names: list[str] = []
         self.stats: list[int] = []
         self.inner: list[str] = []
@@ -34,35 +48,61 @@ class Listing:
                 self._skip_directories = frozenset(os.fsdecode(directories).split("/"))
 
     def fill(self, fd: int) -> None:
-        """List the directory, on the supposition that what was ignored still is."""
+        """List the directory, on the supposition that what was ignored still is. Raises `OSError` if nothing in it can
+        be looked at.
+        """
         names, stats, inner = self.names.append, self.stats.extend, self.inner.append
         skip_files, skip_directories = self._skip_files, self._skip_directories
         with os.scandir(fd) as entries:
             for entry in entries:
                 name = entry.name
-                if entry.is_dir(follow_symlinks=False):
-                    if name in skip_directories:
-                        self.ignored_directories.append(name)
+                try:
+                    if entry.is_dir(follow_symlinks=False):
+                        if name in skip_directories:
+                            self.ignored_directories.append(name)
+                        else:
+                            inner(name)
+                    elif name in skip_files:
+                        self.ignored_files.append(name)
                     else:
-                        inner(name)
-                elif name in skip_files:
-                    self.ignored_files.append(name)
-                else:
-                    try:
                         info = entry.stat(follow_symlinks=False)
-                    except FileNotFoundError:
-                        continue
-                    names(name)
-                    stats((info.st_mtime_ns, info.st_ctime_ns, info.st_size, info.st_ino, info.st_mode))
+                        names(name)
+                        stats((info.st_mtime_ns, info.st_ctime_ns, info.st_size, info.st_ino, info.st_mode))
+                except FileNotFoundError:
+                    continue
+                except OSError:
+                    self._fill_unseen(fd, entry)
 
-    def fill_deciding(self, fd: int, path: bytes, rules: DirectoryRules) -> None:
-        """List the directory and ask the rules about each name."""
+    def _fill_unseen(self, fd: int, entry: os.DirEntry[str]) -> None:
+        """Take in what could not be looked at as what it was before: a file system may not even tell its kind."""
+        _must_be_searchable(fd)
+        name = entry.name
+        if name in self._skip_files:
+            self.ignored_files.append(name)
+        elif name in self._skip_directories:
+            self.ignored_directories.append(name)
+        elif self._record is not None and os.fsencode(name) in self._record.directories():
+            self.inner.append(name)
+        else:
+            self.names.append(name)
+            self.stats.extend(UNSEEN)
+
+    def fill_deciding(
+        self, fd: int, path: bytes, rules: DirectoryRules, was_directory: Callable[[bytes], bool]
+    ) -> None:
+        """List the directory and ask the rules about each name. Raises `OSError` as `fill` does. ``was_directory`` is
+        asked about a path of which the file system does not tell.
+        """
         prefix = path + b"/" if path else b""
         with os.scandir(fd) as entries:
             for entry in entries:
                 text = entry.name
                 name = os.fsencode(text)
-                is_directory = entry.is_dir(follow_symlinks=False)
+                try:
+                    is_directory = entry.is_dir(follow_symlinks=False)
+                except OSError:
+                    _must_be_searchable(fd)
+                    is_directory = was_directory(prefix + name)
                 if rules.excluded(prefix + name, name, is_directory):
                     (self.ignored_directories if is_directory else self.ignored_files).append(text)
                 elif is_directory:
@@ -72,8 +112,13 @@ class Listing:
                         info = entry.stat(follow_symlinks=False)
                     except FileNotFoundError:
                         continue
+                    except OSError:
+                        _must_be_searchable(fd)
+                        row = UNSEEN
+                    else:
+                        row = info.st_mtime_ns, info.st_ctime_ns, info.st_size, info.st_ino, info.st_mode
                     self.names.append(text)
-                    self.stats.extend((info.st_mtime_ns, info.st_ctime_ns, info.st_size, info.st_ino, info.st_mode))
+                    self.stats.extend(row)
 
     def decide_new(self, path: bytes, rules: DirectoryRules, old: Columns) -> None:
         """After `fill`: ask the rules about the names that ``old``, made under the same rules, does not have."""
@@ -114,6 +159,11 @@ class Listing:
         files = os.fsencode("/".join(self.ignored_files)) if self.ignored_files else b""
         directories = os.fsencode("/".join(self.ignored_directories)) if self.ignored_directories else b""
         return make_key(fingerprint, names, inner, files, directories, self.columns())
+
+
+def _must_be_searchable(fd: int) -> None:
+    """Raise `PermissionError` if it is the open directory that keeps what is in it from being looked at."""
+    os.stat(b".", dir_fd=fd)
 
 
 def encode(names: list[str]) -> list[bytes]:

@@ -11,17 +11,18 @@ from holdfast.files.capture import is_racy
 from holdfast.files.ignore import CHECKPOINTIGNORE, GITIGNORE, IgnoreSources
 from holdfast.files.index import StatIndex, load
 from holdfast.files.knowledge import Findings, Trust
+from holdfast.files.reserved import Reserved, find_reserved
 from holdfast.files.rooted import Root, open_root
 from holdfast.files.scan import REPLACED, HashSink, Scanner, open_directory
 from holdfast.files.tree import ROOT_GONE, Scan
 from holdfast.model.entries import Entry, NotCaptured
-from holdfast.model.errors import HoldfastError, NotFoundError, StorageError, room_hint
+from holdfast.model.errors import EscapeError, HoldfastError, NotFoundError, StorageError, room_hint
 from holdfast.model.log import Log
 from holdfast.model.paths import display, under
 from holdfast.model.sinks import CHUNK_BYTES, SMALL_BLOB_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from holdfast.files.dirty import DirtySource
     from holdfast.files.estimate import Estimate
@@ -75,6 +76,8 @@ class LocalTree:
         self._everything = True
         self._outer: bytes = b""
         self._identity: tuple[int, int] | None = None
+        self._reserved: Reserved = Reserved(frozenset(), frozenset())
+        """What the last scan left alone."""
         self._excluded: ExcludedDirectories | None = None
 
     @property
@@ -102,6 +105,7 @@ class LocalTree:
         saved: Saved | None = None,
         full_hash: bool = False,
         progress: Progress | None = None,
+        meanwhile: Callable[[], None] | None = None,
     ) -> Scan:
         """See `Tree.scan`. A remembered hash is used only for content that the index's label or ``lookup`` shows to be
         stored; with a `HashSink`, which stores nothing, for all. Raises `StorageError` if the root cannot be read.
@@ -119,6 +123,7 @@ class LocalTree:
             raise _no_root(self.root, error) from error
         try:
             outer = self._sources.outer()
+            reserved = find_reserved(self.root, self._never)
             about = os.fstat(fd)
             identity = (about.st_dev, about.st_ino)
             whole = (
@@ -127,6 +132,7 @@ class LocalTree:
                 or not trust.everywhere
                 or outer.fingerprint != self._outer
                 or identity != self._identity
+                or reserved != self._reserved
                 or b"" in self._pending
             )
             # Until the scan has come to its end, what is remembered of the tree is of two times.
@@ -135,10 +141,20 @@ class LocalTree:
                 self._findings = Findings()
                 if self._excluded is not None:
                     self._excluded.refresh()
-            scanner = self._scanner(sink, trust, lookup, saved, progress)
+            scanner = Scanner(
+                index,
+                self._findings,
+                sink,
+                trust,
+                max_file_bytes=self._max_file_bytes,
+                reserved=reserved,
+                lookup=lookup,
+                saved=saved,
+                progress=progress,
+            )
             if whole:
                 index.close()
-                scanner.walk_all(fd, outer)
+                scanner.walk_all(fd, outer, meanwhile)
             else:
                 self._scan_some(scanner, fd, trust)
         except OSError as error:
@@ -149,43 +165,12 @@ class LocalTree:
         self._pending.clear()
         self._outer = outer.fingerprint
         self._identity = identity
+        self._reserved = reserved
         not_captured = [NotCaptured(path, reason) for path, reason in sorted(self._findings.not_captured.items())]
         if base is not None and index.root == base:
             changes: dict[bytes, Entry | None] = {path: after for path, (_, after) in index.delta.items()}
             return Scan(base, changes, not_captured, scanner.files_read)
         return Scan(None, dict(index.entries()), not_captured, scanner.files_read)
-
-    def _scanner(
-        self,
-        sink: BlobSink,
-        trust: Trust,
-        lookup: Lookup | None,
-        saved: Saved | None,
-        progress: Progress | None,
-    ) -> Scanner:
-        inside = self.root.rstrip(b"/") + b"/"
-        paths = frozenset(path[len(inside) :].rstrip(b"/") for path in self._never if path.startswith(inside))
-        places: set[tuple[int, int]] = set()
-        for path in self._never:
-            if path[len(inside) :].rstrip(b"/") in paths and path.startswith(inside):
-                continue  # skipped by its name: looking at a mount of ours could wait for ourselves
-            try:
-                about = os.stat(path)
-            except OSError:
-                continue
-            places.add((about.st_dev, about.st_ino))
-        return Scanner(
-            self.index,
-            self._findings,
-            sink,
-            trust,
-            max_file_bytes=self._max_file_bytes,
-            never_paths=paths,
-            never=frozenset(places),
-            lookup=lookup,
-            saved=saved,
-            progress=progress,
-        )
 
     def _scan_some(self, scanner: Scanner, fd: int, trust: Trust) -> None:
         """Look at what may have changed: known files, directories with others in them, dirty directories whole."""
@@ -258,10 +243,10 @@ class LocalTree:
         except StorageError as error:
             _log.warning("%s", error.message)
 
-    def _rooted(self) -> Root:
+    def _rooted(self, reserved: Reserved | None = None) -> Root:
         """Access to the root as it is now."""
         try:
-            return Root(open_root(self.root))
+            return Root(open_root(self.root), reserved=reserved)
         except OSError as error:
             raise _no_root(self.root, error) from error
 
@@ -274,6 +259,14 @@ class LocalTree:
         if os.fstat(fd).st_size > SMALL_BLOB_BYTES:
             return _pieces(fd, path)
         return b"".join(_pieces(fd, path))
+
+    def is_there(self, path: bytes) -> bool:
+        """See `Tree.is_there`."""
+        try:
+            with self._rooted() as root:
+                return not stat.S_ISDIR(root.lstat(path).st_mode)
+        except (NotFoundError, EscapeError, StorageError):
+            return False
 
     def share(self, path: bytes, entry: Entry) -> int | None:
         """See `Tree.share`."""
@@ -299,7 +292,7 @@ class LocalTree:
         from holdfast.files.owner import owner_for
 
         uid, gid = self._owner
-        with self._rooted() as root:
+        with self._rooted(find_reserved(self.root, self._never)) as root:
             observed = _Observed(self.index, self._findings, self._pending)
             return Applier(root, observed, owner=owner_for(root.fd, uid=uid, gid=gid)).apply(
                 deletes, writes, nonce=nonce, progress=progress
@@ -309,14 +302,22 @@ class LocalTree:
         """See `Tree.clean`."""
         from holdfast.files.apply import Applier
 
-        with self._rooted() as root:
+        with self._rooted(find_reserved(self.root, self._never)) as root:
             return Applier(root, self.index).clean(nonce)
+
+    def excluded_paths(self) -> Iterator[bytes]:
+        """What the rules leave out: see `holdfast.files.exclusion.excluded_paths`."""
+        from holdfast.files.exclusion import excluded_paths
+
+        reserved = find_reserved(self.root, self._never)
+        return excluded_paths(self.root, self._sources.outer(), reserved=reserved.paths)
 
     def estimate(self, *, max_files: int, max_bytes: int) -> Estimate:
         """How much a first checkpoint would capture: see `holdfast.files.estimate.estimate`."""
         from holdfast.files.estimate import estimate
 
-        return estimate(self.root, self._sources.outer(), max_files=max_files, max_bytes=max_bytes, never=self._never)
+        reserved = find_reserved(self.root, self._never).paths
+        return estimate(self.root, self._sources.outer(), max_files=max_files, max_bytes=max_bytes, reserved=reserved)
 
 
 class _Observed:

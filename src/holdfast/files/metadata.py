@@ -8,7 +8,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import NamedTuple
+
+from holdfast.model.named import NamedTuple
 
 _ABSENT = frozenset({errno.ENODATA, errno.ENOTSUP, errno.EOPNOTSUPP})
 _DERIVED = frozenset({"security.selinux", "security.ima", "security.evm"})

@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import NamedTuple
 
 from holdfast.files import kernel
+from holdfast.model.named import NamedTuple
 
 
 class Owner(NamedTuple):

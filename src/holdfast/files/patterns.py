@@ -7,9 +7,10 @@ answers by what is parsed here.
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple
+from typing import Final
 
 from holdfast.files.gitconfig import MAX_RULES_BYTES
+from holdfast.model.named import NamedTuple
 
 SLASH = ord("/")
 ONE: Final = "?"

@@ -13,13 +13,14 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from holdfast.files import kernel
 from holdfast.files.reflink import SharedFile
 from holdfast.files.taken import CHANGED, identity
 from holdfast.model.errors import IntegrityError, RefusedError, UsageError
 from holdfast.model.ids import Hasher, format_hash, hash_bytes
+from holdfast.model.named import NamedTuple
 from holdfast.model.paths import MAX_NAME_BYTES, TEMPORARY_PREFIX, display
 
 if TYPE_CHECKING:

@@ -11,15 +11,17 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from holdfast.model.errors import EscapeError, HoldfastError, NotFoundError, RefusedError, StorageError
+from holdfast.model.named import NamedTuple
 from holdfast.model.paths import check_path, display
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from holdfast.files.owner import Owner
+    from holdfast.files.reserved import Reserved
 
 NOT_A_DIRECTORY = "not_a_directory"
 """The code of the `NotFoundError` for a path that leads through something that is no directory and no link."""
@@ -41,12 +43,15 @@ class Root:
     """A directory tree, reached from its root's descriptor. For one thread at a time.
 
     Paths are checked by `check_path` before anything else; the empty path is the root itself where a directory is
-    asked for. Every method raises `EscapeError` for a path that is never allowed or leads through a link,
+    asked for. Every method raises `EscapeError` for a path that is never allowed or leads through a link, another
+    `RefusedError` for one that is ``reserved`` (see `holdfast.files.reserved`),
     `NotFoundError` for one that is not there (with the code `NOT_A_DIRECTORY` if a file is in the way) and
     `StorageError` for everything else that the operating system refuses. Nothing here is durable by itself.
     """
 
-    def __init__(self, path: bytes | str | int, *, beneath: bool | None = None) -> None:
+    def __init__(
+        self, path: bytes | str | int, *, beneath: bool | None = None, reserved: Reserved | None = None
+    ) -> None:
         """Open the directory ``path`` (links in the path of the root itself are followed), or take over a descriptor.
 
         ``beneath`` chooses the implementation: True for ``openat2``, False for the walk by component, None for what the
@@ -58,6 +63,7 @@ class Root:
             named = os.fsencode(path) if not isinstance(path, int) else b""
             raise _translated(error, named) from error
         self._beneath = _has_openat2(self.fd) if beneath is None else beneath
+        self._reserved = reserved
         self._open: dict[bytes, int] = {}
 
     def __enter__(self) -> Root:
@@ -89,12 +95,43 @@ class Root:
             return self.fd
         fd = self._open.pop(path, -1)
         if fd < 0:
-            check_path(path)
-            fd = self._resolve(path)
-            if len(self._open) >= _MAX_OPEN:
-                os.close(self._open.pop(next(iter(self._open))))
-        self._open[path] = fd
+            fd = self._resolve(self.check(path))
+            if self._reserved is not None:
+                try:
+                    self._check_way(path, fd, self._reserved)
+                except BaseException:
+                    os.close(fd)
+                    raise
+        self._remember(path, fd)
         return fd
+
+    def _remember(self, path: bytes, fd: int) -> None:
+        if len(self._open) >= _MAX_OPEN:
+            os.close(self._open.pop(next(iter(self._open))))
+        self._open[path] = fd
+
+    def check(self, path: bytes) -> bytes:
+        """Return ``path`` if it may be used: not refused by `check_path`, and not reserved."""
+        check_path(path)
+        if self._reserved is not None:
+            self._reserved.check(path)
+        return path
+
+    def _check_way(self, path: bytes, fd: int, reserved: Reserved) -> None:
+        """Raise `RefusedError` if the directory ``path``, open as ``fd``, is reserved or lies in one that is."""
+        above: list[bytes] = []
+        at = path
+        while (at := at.rpartition(b"/")[0]) and at not in self._open:
+            above.append(at)
+        for at in reversed(above):  # the nearest is asked for again soonest
+            above_fd = self._resolve(at)
+            try:
+                reserved.check(at, above_fd)
+            except RefusedError:
+                os.close(above_fd)
+                raise
+            self._remember(at, above_fd)
+        reserved.check(path, fd)
 
     def make_directory(self, path: bytes, owner: Owner | None = None) -> int:
         """As `directory`, but each directory that is missing is made, mode 0777 less the umask, and given to
@@ -134,7 +171,7 @@ class Root:
 
     def place(self, path: bytes) -> Place:
         """The directory of ``path`` and its name there; the path itself need not exist."""
-        check_path(path)
+        self.check(path)
         parent, _, name = path.rpartition(b"/")
         return Place(self.directory(parent), name)
 

@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 from holdfast.files import capture as reading
+from holdfast.files.gitconfig import MAX_RULES_BYTES
 from holdfast.files.ignore import CHECKPOINTIGNORE, GITIGNORE, UNKNOWN_FINGERPRINT, DirectoryRules, read_rule_file
 from holdfast.files.index import (
     COLUMNS,
@@ -28,18 +29,22 @@ from holdfast.files.index import (
 )
 from holdfast.files.listing import Listing, encode
 from holdfast.files.scout import send
-from holdfast.model.errors import StorageError
+from holdfast.model.errors import HoldfastError, StorageError
 from holdfast.model.ids import HASH_BYTES, Hash, Hasher, hash_bytes
-from holdfast.model.paths import MAX_PATH_BYTES
+from holdfast.model.log import Log
+from holdfast.model.paths import MAX_PATH_BYTES, display
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from holdfast.files.knowledge import Findings, Trust
+    from holdfast.files.reserved import Reserved
     from holdfast.files.scout import Scout
     from holdfast.files.tree import Lookup, Saved
     from holdfast.model.entries import Entry
     from holdfast.model.sinks import BlobSink, Progress
+
+    Unreadable = Callable[[bytes, OSError], bytes | None]
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 SWAPPED = "unstable: it was replaced while it was looked at"
@@ -49,6 +54,7 @@ KEPT = "; what was saved of it before stays"
 REPLACED = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ELOOP))
 """Errors that say that there is no such directory."""
 
+_log = Log(__name__)
 _NO_HASH = bytes(HASH_BYTES)
 _MAX_DESCRIPTORS = 64
 _PROGRESS_EVERY = 1000
@@ -84,8 +90,7 @@ class Scanner:
         trust: Trust,
         *,
         max_file_bytes: int,
-        never_paths: frozenset[bytes] = frozenset(),
-        never: frozenset[tuple[int, int]] = frozenset(),
+        reserved: Reserved,
         lookup: Lookup | None = None,
         saved: Saved | None = None,
         progress: Progress | None = None,
@@ -97,8 +102,7 @@ class Scanner:
         self._sink = sink
         self._trust = trust
         self._max_file_bytes = max_file_bytes
-        self._never_paths = never_paths
-        self._never = never
+        self._reserved = reserved
         self._lookup = lookup
         self._saved = saved
         self._progress = progress
@@ -106,11 +110,15 @@ class Scanner:
         self._seen = 0
         self._reported = 0
 
-    def walk_all(self, root_fd: int, outer: DirectoryRules) -> None:
-        """Bring everything up to date; ``outer`` are the rules that hold above the root."""
+    def walk_all(self, root_fd: int, outer: DirectoryRules, meanwhile: Callable[[], None] | None = None) -> None:
+        """Bring everything up to date; ``outer`` are the rules that hold above the root, ``meanwhile`` as `Tree.scan`
+        has it.
+        """
         if self._trust.everywhere:
             self._scout = send(self._index, root_fd, outer, self._open_quietly, self._compare_quietly)
         try:
+            if self._scout is not None and meanwhile is not None:
+                meanwhile()
             self.walk(root_fd, b"", os.dup(root_fd), outer)
         finally:
             if self._scout is not None:
@@ -171,25 +179,25 @@ class Scanner:
 
     def _open_quietly(self, above: int, path: bytes) -> int:
         """See `holdfast.files.scout.Open`. The root is opened anew: a copied descriptor would share its place in it."""
-        if path in self._never_paths or len(path) > MAX_PATH_BYTES:
+        if path in self._reserved.paths or len(path) > MAX_PATH_BYTES:
             return -1
         try:
             fd = os.open(path.rpartition(b"/")[2] or b".", DIRECTORY, dir_fd=above)
         except OSError:
             return -1
-        if path and self._is_ours(fd):
+        if path and self._reserved.is_one(fd):
             os.close(fd)
             return -1
         return fd
 
     def _compare_quietly(self, fd: int, path: bytes, above: DirectoryRules) -> tuple[bool, DirectoryRules, list[bytes]]:
         """See `holdfast.files.scout.Look`."""
-        listing, rules, unchanged = self._list_known(fd, path, above, self._index.directories[path])
+        listing, rules, unchanged = self._list_known(fd, path, above, self._index.directories[path], _raise)
         return unchanged, rules, listing.directories()
 
     def _open(self, root_fd: int, at: bytes, inner: bytes, name: bytes, descriptors: dict[bytes, int]) -> int:
         """The descriptor of the directory ``inner``; -1 if it is not to be walked, which is then written down."""
-        if inner in self._never_paths:
+        if inner in self._reserved.paths:
             return -1
         if len(inner) > MAX_PATH_BYTES:
             self._list(inner, f"path too long: {len(inner)} bytes")
@@ -204,18 +212,11 @@ class Scanner:
         except OSError as error:
             self.lose(inner, error)
             return -1
-        if self._is_ours(fd):
+        if self._reserved.is_one(fd):
             os.close(fd)
             self.forget(inner)
             return -1
         return fd
-
-    def _is_ours(self, fd: int) -> bool:
-        """True if the open directory is one of those that no checkpoint holds (I14)."""
-        if not self._never:
-            return False
-        about = os.fstat(fd)
-        return (about.st_dev, about.st_ino) in self._never
 
     def lose(self, path: bytes, error: OSError) -> None:
         """Write down that the directory ``path`` could not be opened or listed, and keep what was saved below it."""
@@ -224,7 +225,8 @@ class Scanner:
             return
         self._list(path, reading.failure(error))
         below = path + b"/"
-        kept = [item for item in self._saved(path) if item[0].startswith(below)] if self._saved is not None else []
+        saved = () if self._saved is None else self._saved.entries(path)
+        kept = [item for item in saved if item[0].startswith(below)]
         for inner, entry in kept:
             self._index.put(inner, entry, _unseen(entry), racy=True)
             parent = inner
@@ -314,7 +316,7 @@ class Scanner:
         listing = None
         if record is not None:
             try:
-                listing, rules, unchanged = self._list_known(fd, path, above, record)
+                listing, rules, unchanged = self._list_known(fd, path, above, record, self._saved_rules)
             except OSError as error:
                 self.lose(path, error)
                 return above, []
@@ -325,13 +327,13 @@ class Scanner:
             if not record.key.startswith(rules.fingerprint):
                 listing, recursive = None, True  # decided under other rules
         else:
-            rules = _rules(fd, path, above, True, True)
+            rules = _rules(fd, path, above, True, True, self._saved_rules)
             self._note_rules(path, rules, above)
         old = None if record is None else Columns(record)
         try:
             if listing is None:
                 listing = Listing(None)
-                listing.fill_deciding(fd, path, rules)
+                listing.fill_deciding(fd, path, rules, self._was_directory)
             elif old is not None:
                 listing.decide_new(path, rules, old)
         except OSError as error:
@@ -343,6 +345,10 @@ class Scanner:
         self._count(len(listing.names))
         return rules, self._onward(path, listing, recursive)
 
+    def _was_directory(self, path: bytes) -> bool:
+        """True if ``path`` was saved as a directory."""
+        return self._saved is not None and any(inner != path for inner, _ in self._saved.entries(path))
+
     def _onward(self, path: bytes, listing: Listing, recursive: bool) -> list[bytes]:
         """The directories to go on with: all, or those without a record (new, or not reached by a scan that failed)."""
         names = listing.directories()
@@ -352,14 +358,14 @@ class Scanner:
         return [name for name in names if (path + b"/" + name if path else name) not in known]
 
     def _list_known(
-        self, fd: int, path: bytes, above: DirectoryRules, record: Directory
+        self, fd: int, path: bytes, above: DirectoryRules, record: Directory, unreadable: Unreadable
     ) -> tuple[Listing, DirectoryRules, bool]:
         """What the directory holds, the rules in force there, and whether it is as its ``record`` has it. Changes
-        nothing; raises `OSError`.
+        nothing; raises `OSError`. ``unreadable`` as `_rules` has it.
         """
         listing = Listing(record)
         listing.fill(fd)
-        rules = _rules(fd, path, above, listing.has(_GITIGNORE), listing.has(_CHECKPOINTIGNORE))
+        rules = _rules(fd, path, above, listing.has(_GITIGNORE), listing.has(_CHECKPOINTIGNORE), unreadable)
         unchanged = (
             listing.key(rules.fingerprint) == record.key
             and not record.values[0]
@@ -459,10 +465,25 @@ class Scanner:
 
     def _as_saved(self, path: bytes, failed: reading.Captured) -> reading.Captured:
         """What stands for the file ``path``, which could not be read: what was saved of it before, if anything was."""
-        entry = None if self._saved is None else dict(self._saved(path)).get(path)
+        entry = None if self._saved is None else dict(self._saved.entries(path)).get(path)
+        rules = path.rpartition(b"/")[2] in (GITIGNORE, CHECKPOINTIGNORE)
         if entry is None:
-            return failed
-        return reading.Captured(_unseen(entry), RACY, entry.hash, f"{failed.reason}{KEPT}")
+            return failed._replace(reason=f"{failed.reason}; what it says is not obeyed") if rules else failed
+        reason = f"{failed.reason}{KEPT}{', and is obeyed' if rules else ''}"
+        return reading.Captured(_unseen(entry), RACY, entry.hash, reason)
+
+    def _saved_rules(self, path: bytes, error: OSError) -> bytes | None:
+        """What stands for the rule file ``path``, which cannot be read: it as it was saved, if it was. Otherwise what
+        it had left out would be saved, and then be deleted by a restore.
+        """
+        if self._saved is None:
+            return None
+        try:
+            return self._saved.read(path, MAX_RULES_BYTES + 1)
+        except HoldfastError as failure:
+            unread = "the ignore rules in %s are not obeyed: %s; %s"
+            _log.warning(unread, display(path), error.strerror, failure.message)
+            return None
 
     def _previous(self, path: bytes, before: Entry | None) -> Hash | None:
         """The hash of the version before, for the sink to encode against: one that is stored already."""
@@ -485,11 +506,24 @@ def _unseen(entry: Entry) -> Signature:
     return Signature(0, 0, entry.size, 0, entry.mode)
 
 
-def _rules(fd: int, path: bytes, above: DirectoryRules, git: bool, own: bool) -> DirectoryRules:
-    """The rules in force in a directory, with its own rule files, where it has them."""
-    gitignore = read_rule_file(fd, GITIGNORE) if git else None
-    checkpointignore = read_rule_file(fd, CHECKPOINTIGNORE) if own else None
+def _rules(fd: int, path: bytes, above: DirectoryRules, git: bool, own: bool, unreadable: Unreadable) -> DirectoryRules:
+    """The rules in force in a directory, with its own rule files, where it has them; ``unreadable`` gives the content
+    of one that cannot be read.
+    """
+
+    def read(name: bytes) -> bytes | None:
+        try:
+            return read_rule_file(fd, name)
+        except OSError as error:
+            return unreadable(path + b"/" + name if path else name, error)
+
+    gitignore = read(GITIGNORE) if git else None
+    checkpointignore = read(CHECKPOINTIGNORE) if own else None
     return above.below(path, gitignore, checkpointignore) if path else above.at_root(gitignore, checkpointignore)
+
+
+def _raise(_: bytes, error: OSError) -> None:
+    raise error
 
 
 def open_directory(root_fd: int, path: bytes) -> int:

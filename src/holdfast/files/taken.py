@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from holdfast.files.lease import Writer, writer_of
 from holdfast.files.rooted import open_regular
 from holdfast.model.entries import file_entry, symlink_entry
 from holdfast.model.ids import Hasher, hash_bytes
+from holdfast.model.named import NamedTuple
 from holdfast.model.sinks import CHUNK_BYTES
 
 if TYPE_CHECKING:

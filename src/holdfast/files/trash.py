@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from holdfast.files import replace
 from holdfast.files.lease import Writer, writer_of
@@ -13,7 +13,8 @@ from holdfast.files.rooted import open_regular
 from holdfast.files.taken import read_entry
 from holdfast.files.writers import written_now
 from holdfast.model.entries import NotCaptured
-from holdfast.model.errors import EscapeError, HoldfastError, NotFoundError
+from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
+from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
@@ -155,16 +156,17 @@ class LeftOvers:
         """
         dir_fd, name = self._root.place(path)
         beside = path.rpartition(b"/")[0]
-        if not stat.S_ISDIR(info.st_mode):
-            self._remove_file(dir_fd, name, dir_fd, beside, info)
+        if not stat.S_ISDIR(info.st_mode) or self._names.marks(name) is not None:
+            self._remove_one(dir_fd, name, dir_fd, beside, info)
             return
         for inner in self._root.list(path):
             if self._names.owns(inner):
                 about = self._root.lstat(path + b"/" + inner)
-                self._remove_file(self._root.directory(path), inner, dir_fd, beside, about)
+                self._remove_one(self._root.directory(path), inner, dir_fd, beside, about)
         self.removed += remove_tree(self._root, path)
 
-    def _remove_file(self, dir_fd: int, name: bytes, beside_fd: int, beside: bytes, info: os.stat_result) -> None:
+    def _remove_one(self, dir_fd: int, name: bytes, beside_fd: int, beside: bytes, info: os.stat_result) -> None:
+        """Remove a file or link that is ours; keep any other, and a directory that took the place of one, whole."""
         marks = self._names.marks(name)
         if marks is None or self._is_ours(dir_fd, name, info, marks):
             self.removed += _unlink(dir_fd, name)
@@ -239,14 +241,13 @@ def remove_hollow(root: Root, path: bytes) -> bool:
     """
     found = [path]
     for at in found:  # grows while it is walked
-        for name in root.list(at):
-            inner = at + b"/" + name
-            try:
-                if not stat.S_ISDIR(root.lstat(inner).st_mode):
-                    return False
-            except EscapeError:
-                return False  # a name that no path of ours may have, such as .git
-            found.append(inner)
+        try:
+            inside = [at + b"/" + name for name in root.list(at)]
+            if not all(stat.S_ISDIR(root.lstat(inner).st_mode) for inner in inside):
+                return False
+        except RefusedError:
+            return False  # reserved, or a name that no path of ours may have, such as .git
+        found += inside
     return all(root.rmdir(at) for at in reversed(found))
 
 

@@ -7,10 +7,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
+
+from holdfast.model.named import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from holdfast.model.entries import Change, Entry, NotCaptured
     from holdfast.model.ids import Hash
@@ -66,12 +68,15 @@ class Tree(Protocol):
         saved: Saved | None = None,
         full_hash: bool = False,
         progress: Progress | None = None,
+        meanwhile: Callable[[], None] | None = None,
     ) -> Scan:
         """Find out what the tree holds; content that is not known to be unchanged goes to ``sink``.
 
         ``base`` is the manifest that the caller would like to hear the differences from. The tree may answer in full
         instead; it answers relative to ``base`` only if it is sure. ``lookup`` gives the base manifest's entry of a
         path, for the tree to name the earlier version to the sink. ``full_hash`` distrusts every remembered hash.
+        ``meanwhile`` is what the caller has to do in any case: called once, or not at all, where the tree is being
+        looked at by others at that time.
 
         A file that vanishes, cannot be read or does not hold still is in ``not_captured``; the scan goes on. What could
         not be looked at, a directory with all below it included, is held to be what ``saved`` gives for it: that it
@@ -98,6 +103,10 @@ class Tree(Protocol):
         """The present content of the file or link at ``path``; raises `NotFoundError` if there is none, `EscapeError`
         as I7.
         """
+        ...
+
+    def is_there(self, path: bytes) -> bool:
+        """Whether there is anything but a directory at ``path``, captured or not. False where a link leads to it."""
         ...
 
     def share(self, path: bytes, entry: Entry) -> int | None:
@@ -148,6 +157,10 @@ class Lookup(Protocol):
 class Saved(Protocol):
     """Gives what the manifest that was saved last holds."""
 
-    def __call__(self, path: bytes, /) -> Iterable[tuple[bytes, Entry]]:
+    def entries(self, path: bytes) -> Iterable[tuple[bytes, Entry]]:
         """Every entry that is at ``path`` or below it, with its own path."""
+        ...
+
+    def read(self, path: bytes, limit: int) -> bytes | None:
+        """At most ``limit`` bytes of the file at ``path``; None if there is none, or no such content."""
         ...

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
+
+from holdfast.model.named import NamedTuple
 
 if TYPE_CHECKING:
     from holdfast.model.entries import Counts

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.model.config import KEYS, Settings, default
 from holdfast.model.errors import ConfigError
+from holdfast.model.named import NamedTuple
 from holdfast.model.values import parse_value
 
 if TYPE_CHECKING:

@@ -166,12 +166,13 @@ class Catalog:
         with self.database.reading() as session:
             return forgetting.line(session, self.tenant, checkpoint)[1:]
 
-    def relabel(self, checkpoint: CheckpointId, label: str) -> Checkpoint:
-        """Give a checkpoint a user's label, which makes it a manual one; the new record."""
+    def claim(self, checkpoint: CheckpointId, label: str, provenance: Provenance) -> Checkpoint:
+        """Make a checkpoint a user's own, a manual one, with what they say of it; the new record."""
         with self.database.writing() as session, changing(session, CHECKPOINTS, self.tenant, [checkpoint]):
             session.run(
-                "UPDATE checkpoints SET label = ?, kind = 'manual' WHERE tenant = ? AND id = ?",
-                (label, self.tenant, checkpoint),
+                "UPDATE checkpoints SET kind = 'manual', label = ?, author = ?, message = ?, command = ? "
+                "WHERE tenant = ? AND id = ?",
+                (label, *provenance, self.tenant, checkpoint),
             )
         return self.checkpoint(checkpoint)
 

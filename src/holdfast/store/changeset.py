@@ -6,31 +6,29 @@ bytes), then the columns as one MessagePack array, compressed with zstd (docs/fo
 
 from __future__ import annotations
 
-from functools import cache
 from itertools import compress
 from struct import Struct
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, cast
 
 from holdfast.model.entries import Change
 from holdfast.model.errors import FormatError, IntegrityError
 from holdfast.model.ids import HASH_BYTES, hash_bytes
 from holdfast.store.columns import (
-    MAX_SIZE,
     check_foreign_paths,
     check_hashes,
     check_modes,
     check_paths,
     check_sizes,
-    encoder,
     join_paths,
     make_entries,
     pack_modes,
     split_paths,
     unpack_modes,
 )
+from holdfast.store.messagepack import Reader, array_head, binary, numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from holdfast.model.entries import Entry
 
@@ -59,9 +57,9 @@ def encode_changeset(changes: Sequence[Change]) -> bytes:
     check_paths(paths)
     kinds = bytes([_kind(change) for change in changes])
     prefix, rest = join_paths(paths)
-    before = _side([change[1] for change in changes])
-    after = _side([change[2] for change in changes])
-    columns = encoder()((prefix, rest, kinds, before, after))
+    before = _encode_side([change[1] for change in changes])
+    after = _encode_side([change[2] for change in changes])
+    columns = b"".join((array_head(5), binary(prefix), binary(rest), binary(kinds), *before, *after))
     if len(columns) > MAX_COLUMN_BYTES:
         raise FormatError(f"changeset: {len(changes)} changes are too many for one changeset")
     packed = zstandard.ZstdCompressor(level=3).compress(columns)
@@ -74,13 +72,11 @@ def decode_changeset(data: bytes) -> list[Change]:
     Raises `IntegrityError` if the bytes are damaged, and `FormatError`, which names the field, for anything that
     `encode_changeset` does not write. Memory is bounded by `MAX_COLUMN_BYTES` and by the length that the header states.
     """
-    import msgspec
-
     columns = _unpack(data)
     try:
-        prefix, rest, kinds, before, after = _decoder()(columns)
-    except msgspec.DecodeError as error:
-        raise FormatError(f"changeset: field 'columns': {error}") from None
+        prefix, rest, kinds, before, after = _columns(columns)
+    except FormatError as error:
+        raise FormatError(f"changeset: field 'columns': {error.message}") from None
     try:
         if kinds.translate(None, b"\1\2\3"):
             raise FormatError("field 'kinds': a change that has neither side, or an unknown one")
@@ -130,14 +126,14 @@ def _kind(change: Change) -> int:
     return (_BEFORE if change[1] is not None else 0) | (_AFTER if change[2] is not None else 0)
 
 
-def _side(sides: Sequence[Entry | None]) -> _Side:
+def _encode_side(sides: Sequence[Entry | None]) -> tuple[bytes, ...]:
     entries = [entry for entry in sides if entry is not None]
     hashes = b"".join([entry[0] for entry in entries])
     sizes = [entry[1] for entry in entries]
     modes = pack_modes([entry[2] for entry in entries])
     check_sizes(sizes, check_hashes(hashes), "sizes")
     check_modes(modes, len(sizes))
-    return hashes, sizes, modes
+    return array_head(3), binary(hashes), numbers(sizes), numbers(modes)
 
 
 def _entries(side: _Side, there: Sequence[int]) -> list[Entry | None]:
@@ -155,10 +151,14 @@ def _entries(side: _Side, there: Sequence[int]) -> list[Entry | None]:
     return result
 
 
-@cache
-def _decoder() -> Callable[[bytes], _Fields]:
-    import msgspec
+def _columns(data: bytes) -> _Fields:
+    reader = Reader(data)
+    reader.array(5)
+    fields = (reader.binary(), reader.binary(), reader.binary(), _side(reader), _side(reader))
+    reader.end()
+    return fields
 
-    number = Annotated[int, msgspec.Meta(ge=0, le=MAX_SIZE)]
-    side = tuple[bytes, list[number], list[number]]
-    return cast("Callable[[bytes], _Fields]", msgspec.msgpack.Decoder(tuple[bytes, bytes, bytes, side, side]).decode)
+
+def _side(reader: Reader) -> _Side:
+    reader.array(3)
+    return reader.binary(), reader.numbers(), reader.numbers()

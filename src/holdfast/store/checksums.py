@@ -7,9 +7,10 @@ a time, a parent or an event of the history stands in one place alone: there a c
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from holdfast.model.ids import hash_bytes
+from holdfast.model.named import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence

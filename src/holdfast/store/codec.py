@@ -6,9 +6,10 @@ Imports neither lz4 nor zstandard before one is needed.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from holdfast.model.errors import FormatError, IntegrityError
+from holdfast.model.named import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

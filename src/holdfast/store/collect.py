@@ -8,11 +8,12 @@ on: it begins with the tombstones that are left.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.model.errors import IntegrityError, NotFoundError, StorageError, room_hint
 from holdfast.model.ids import new_pack_id
 from holdfast.model.log import Log
+from holdfast.model.named import NamedTuple
 from holdfast.store import liveness
 from holdfast.store.codec import Encoded
 from holdfast.store.foresee import foresee

@@ -32,14 +32,6 @@ _new_entry = cast(
 )
 
 
-@cache
-def encoder() -> Callable[[object], bytes]:
-    """What encodes columns, as MessagePack."""
-    import msgspec  # not before there is something to encode
-
-    return msgspec.msgpack.Encoder().encode
-
-
 def check_paths(paths: Sequence[bytes]) -> None:
     """Raise `EscapeError` for a path that `check_path` refuses, `FormatError` unless all are ascending and distinct."""
     if not paths:

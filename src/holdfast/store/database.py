@@ -125,6 +125,7 @@ class SqliteDatabase:
 
     ``migrations[n]`` leads from schema version n to n + 1; opening brings an older file forward in one transaction.
     A file of a newer version, or of another program, raises `FormatError` and is left as it is.
+    ``check_new`` is called before a file without a schema gets one, and may raise an error of its own.
     ``timeout`` is in seconds and limits every wait for another process.
     """
 
@@ -135,6 +136,7 @@ class SqliteDatabase:
         *,
         application_id: int,
         timeout: float = 30.0,
+        check_new: Callable[[], None] | None = None,
     ) -> None:
         self._path = path
         self._timeout = timeout
@@ -158,13 +160,15 @@ class SqliteDatabase:
                 path, timeout=min(_BUSY_STEP, timeout), isolation_level=None, check_same_thread=False
             )
         try:
-            self._prepare(migrations, application_id)
+            self._prepare(migrations, application_id, check_new)
         except BaseException:
             self._connection.close()
             raise
         self._version = len(migrations)
 
-    def _prepare(self, migrations: Sequence[Migration], application_id: int) -> None:
+    def _prepare(
+        self, migrations: Sequence[Migration], application_id: int, check_new: Callable[[], None] | None
+    ) -> None:
         with _translated(self._path):
             # NORMAL would leave a commit that has returned to the next checkpoint of the log: lost with the power (I4).
             for pragma in ("synchronous=FULL", "foreign_keys=ON", "cache_size=-32768", "wal_autocheckpoint=4000"):
@@ -186,6 +190,8 @@ class SqliteDatabase:
             self._refuse_newer(version, len(migrations))
             if version == 0 and session.one("SELECT 1 FROM sqlite_master LIMIT 1"):
                 raise FormatError(f"{os.fsdecode(self._path)} is a database of another program, not a catalog")
+            if version == 0 and check_new is not None:
+                check_new()
             for number in range(version, len(migrations)):
                 _LOG.info("catalog %s: schema version %d to %d", os.fsdecode(self._path), number, number + 1)
                 migrations[number](session)

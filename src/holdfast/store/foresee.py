@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from holdfast.model.named import NamedTuple
 from holdfast.store.records import DELTA_OVERHEAD, PACK_OVERHEAD, RECORD_OVERHEAD
 from holdfast.store.schema import DEAD_PAGE
 

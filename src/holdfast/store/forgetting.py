@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 from holdfast.model.entries import Counts, compose, count_changes
 from holdfast.model.errors import RefusedError
+from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
 from holdfast.store.checksums import CHECKPOINTS, WORKSPACES, changing
 from holdfast.store.liveness import moment, uncount_root

@@ -40,7 +40,5 @@ class LateWriter:
             self._writer = self._make()
             # What the manifest will need is loaded now: a scout may be walking the tree, and would have to be waited
             # for afterwards (`holdfast.files.scout`).
-            import msgspec  # noqa: F401  # pyright: ignore[reportUnusedImport]
-
             from holdfast.store import manifest  # noqa: F401  # pyright: ignore[reportUnusedImport]
         return self._writer

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Final, cast
 
+from holdfast.model.named import NamedTuple
 from holdfast.store.manifest_read import batches, load, load_root, spread
 
 if TYPE_CHECKING:

@@ -5,7 +5,9 @@ Keys are relative paths of ``[A-Za-z0-9._-]`` parts joined by ``/``; an implemen
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
+
+from holdfast.model.named import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

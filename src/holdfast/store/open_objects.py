@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from holdfast.store.objects import ObjectStore
 
-REMOTE_SCHEMES = frozenset(("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl", "memory"))
+REMOTE_SCHEMES = frozenset(("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl"))
 
 
 def open_objects(
@@ -24,7 +24,7 @@ def open_objects(
 ) -> ObjectStore:
     """The object store at ``location``: an absolute path, ``file:///path``, or a bucket's URL (`REMOTE_SCHEMES`).
 
-    ``memory://`` is a new, empty store each time, for tests. ``options`` are handed to the service of a bucket. Opening
+    ``options`` are handed to the service of a bucket. Opening
     neither writes nor connects. Raises `ConfigError` for anything else.
     """
     raw = os.fsencode(location)

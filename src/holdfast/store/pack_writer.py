@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from holdfast.model.errors import StorageError
 from holdfast.model.ids import new_pack_id
+from holdfast.model.named import NamedTuple
 from holdfast.store.pack import MAX_RECORDS, PackEncoder
 from holdfast.store.records import NewBlob, NewPack, pack_key
 

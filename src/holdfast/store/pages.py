@@ -7,12 +7,12 @@ which is its checksum as well.
 
 from __future__ import annotations
 
-from functools import cache
-from typing import TYPE_CHECKING, Annotated, NamedTuple, cast
+from typing import TYPE_CHECKING
 
 from holdfast.model.entries import Entry
 from holdfast.model.errors import FormatError
 from holdfast.model.ids import HASH_BYTES, Hash, hash_bytes
+from holdfast.model.named import NamedTuple
 from holdfast.store.columns import (
     MAX_SIZE,
     check_foreign_paths,
@@ -22,7 +22,6 @@ from holdfast.store.columns import (
     check_paths,
     check_prefix,
     check_sizes,
-    encoder,
     join_paths,
     make_entries,
     pack_modes,
@@ -30,9 +29,10 @@ from holdfast.store.columns import (
     split_paths,
     unpack_modes,
 )
+from holdfast.store.messagepack import Reader, array_head, binary, number, numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 
 MAGIC = b"HFP"
@@ -48,6 +48,7 @@ MAX_PAGE_BYTES = 1 << 17
 MAX_LEVEL = 15
 
 _Fields = tuple[int, bytes, bytes, bytes, list[int], list[int]]
+"""The columns of a page."""
 
 
 class Child(NamedTuple):
@@ -171,12 +172,17 @@ def encode_page(page: Page) -> bytes:
     if isinstance(page, Leaf):
         check_sizes(page.sizes, page.count, "sizes")
         _check_leaf(page.count, page.hashes, page.sizes, page.runs)
-        return _HEADER + encoder()((0, page.prefix, page.rest, page.hashes, page.sizes, page.runs))
+        return _encode(0, page.prefix, page.rest, page.hashes, page.sizes, page.runs)
     hashes = b"".join(page.hashes)
     check_sizes(page.files, len(page.hashes), "files")
     check_sizes(page.sizes, len(page.hashes), "sizes")
     _check_inner(page.level, len(page.hashes), hashes, page.files, page.sizes)
-    return _HEADER + encoder()((page.level, page.prefix, page.rest, hashes, page.files, page.sizes))
+    return _encode(page.level, page.prefix, page.rest, hashes, page.files, page.sizes)
+
+
+def _encode(level: int, prefix: bytes, rest: bytes, hashes: bytes, first: list[int], second: list[int]) -> bytes:
+    columns = (number(level), binary(prefix), binary(rest), binary(hashes), numbers(first), numbers(second))
+    return b"".join((_HEADER, array_head(len(columns)), *columns))
 
 
 def encode_leaf(paths: Sequence[bytes], entries: Sequence[Entry]) -> bytes:
@@ -235,8 +241,6 @@ def decode_known_page(data: bytes) -> Page:
 
     The page's hash vouches for it then. Shapes, counts and numbers are checked all the same; raises `FormatError`.
     """
-    import msgspec
-
     if data[:3] != MAGIC:
         raise FormatError("page: field 'magic': this is no page of a manifest")
     if data[3:4] != _HEADER[3:]:
@@ -245,9 +249,9 @@ def decode_known_page(data: bytes) -> Page:
     if len(data) > MAX_PAGE_BYTES:
         raise FormatError(f"page: {len(data)} bytes are more than the {MAX_PAGE_BYTES} that a page may have")
     try:
-        level, prefix, rest, hashes, first, second = _decoder()(data[4:])
-    except msgspec.DecodeError as error:
-        raise FormatError(f"page: field 'columns': {error}") from None
+        level, prefix, rest, hashes, first, second = _columns(data)
+    except FormatError as error:
+        raise FormatError(f"page: field 'columns': {error.message}") from None
     try:
         count = check_hashes(hashes)
         if level == 0:
@@ -295,13 +299,15 @@ def _check_inner(level: int, count: int, hashes: bytes, files: list[int], sizes:
         raise FormatError("field 'files': a child without entries")
 
 
-@cache
-def _decoder() -> Callable[[bytes], _Fields]:
-    import msgspec
-
-    number = Annotated[int, msgspec.Meta(ge=0, le=MAX_SIZE)]
-    decoder = msgspec.msgpack.Decoder(tuple[int, bytes, bytes, bytes, list[number], list[number]])
-    return cast("Callable[[bytes], _Fields]", decoder.decode)
+def _columns(data: bytes) -> _Fields:
+    reader = Reader(data[len(_HEADER) :])
+    reader.array(6)
+    level, prefix, rest, hashes = reader.number(), reader.binary(), reader.binary(), reader.binary()
+    first, second = reader.numbers(), reader.numbers()
+    reader.end()
+    if max(first, default=0) > MAX_SIZE or max(second, default=0) > MAX_SIZE:
+        raise FormatError(f"a number over {MAX_SIZE}")
+    return level, prefix, rest, hashes, first, second
 
 
 EMPTY_PAGE = _HEADER + b"\x96\x00\xc4\x00\xc4\x00\xc4\x00\x90\x90"

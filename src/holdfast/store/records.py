@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 from holdfast.model.errors import RefusedError
+from holdfast.model.named import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.model.errors import IntegrityError, StorageError
@@ -75,10 +76,19 @@ class Store:
             os.makedirs(folder, mode=0o700, exist_ok=True)
         except OSError as error:
             raise StorageError(f"cannot make the directory {os.fsdecode(home)}: {error.strerror}") from error
-        _refuse_lost_catalog(folder, local_directory(settings.store.url or folder + b"/" + OBJECTS))
-        objects = open_objects(settings.store.url or folder + b"/" + OBJECTS, random=random)
+        location = settings.store.url or folder + b"/" + OBJECTS
+        path = folder + b"/" + CATALOG
+        check_new = partial(_refuse_lost_catalog, folder, local_directory(location))
+        if _is_empty(path):
+            # Asked before SQLite looks at it, which deletes the log of a file that has become empty.
+            try:
+                check_new()
+            except IntegrityError:
+                if _is_empty(path):  # else another process has just begun this home
+                    raise
+        objects = open_objects(location, random=random)
         database = SqliteDatabase(
-            folder + b"/" + CATALOG, MIGRATIONS, application_id=APPLICATION_ID, timeout=settings.lock.timeout
+            path, MIGRATIONS, application_id=APPLICATION_ID, timeout=settings.lock.timeout, check_new=check_new
         )
         ballast.lay(folder)
         try:
@@ -223,11 +233,12 @@ class Store:
 
 
 def _refuse_lost_catalog(folder: bytes, objects: bytes | None) -> None:
-    """Raise `IntegrityError` if there are objects and no catalog: a new one would call all of them dead.
+    """Raise `IntegrityError` if there are objects, though their catalog knows nothing: a new one would call all of them
+    dead.
 
     Told of a directory of this machine only (None: they are elsewhere).
     """
-    if objects is None or os.path.lexists(folder + b"/" + CATALOG):
+    if objects is None:
         return
     for kind in (b"packs", b"blobs", b"checkpoints"):
         try:
@@ -237,10 +248,18 @@ def _refuse_lost_catalog(folder: bytes, objects: bytes | None) -> None:
             continue
         if lost:
             raise IntegrityError(
-                f"{display(objects)} holds objects, but their catalog {display(folder)}/{CATALOG.decode()} is missing; "
-                "nothing was touched",
+                f"{display(objects)} holds objects, but their catalog {display(folder)}/{CATALOG.decode()} is missing "
+                "or empty; nothing was touched",
                 hint=f"put {CATALOG.decode()} back from a copy, or name another store.url to begin anew",
             )
+
+
+def _is_empty(catalog: bytes) -> bool:
+    """True if the file is not there, or holds nothing at all."""
+    try:
+        return not os.path.getsize(catalog)
+    except FileNotFoundError:
+        return True
 
 
 class _StoredPages:

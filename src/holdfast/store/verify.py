@@ -7,10 +7,11 @@ and checked as of then.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 from holdfast.model.errors import HoldfastError, IntegrityError, NotFoundError
 from holdfast.model.ids import format_hash
+from holdfast.model.named import NamedTuple
 from holdfast.store.blob_check import check_large, check_pack
 from holdfast.store.codec import LARGE
 from holdfast.store.collect import LEASE

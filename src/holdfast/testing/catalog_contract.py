@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.model.checkpoint import Provenance
 from holdfast.model.entries import NotCaptured, count_changes
 from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.model.ids import CheckpointId, Hash, PackId, WorkspaceId, hash_bytes
@@ -157,10 +158,12 @@ class CatalogContract:
         assert [point.id for point in self.catalog.by_label("good")] == [names[2], names[0]]
         assert [point.id for point in self.catalog.by_label("good", saver.workspace)] == [names[0]]
         assert self.catalog.by_label("bad") == self.catalog.by_label("") == []
-        assert self.catalog.relabel(names[1], "better").label == "better"
+        why = Provenance("ada", "why", "make")
+        claimed = self.catalog.claim(names[1], "better", why)
+        assert (claimed.label, claimed.kind, claimed.provenance) == ("better", "manual", why)
         assert [point.id for point in self.catalog.by_label("better")] == [names[1]]
         with pytest.raises(NotFoundError):
-            self.catalog.relabel(_NOWHERE, "x")
+            self.catalog.claim(_NOWHERE, "x", why)
 
     def test_ancestors_and_children_cross_a_fork(self) -> None:
         saver = self.workspace()

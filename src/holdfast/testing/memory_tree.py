@@ -99,6 +99,7 @@ class MemoryTree:
         saved: Saved | None = None,  # noqa: ARG002 - everything can be read
         full_hash: bool = False,
         progress: Progress | None = None,
+        meanwhile: Callable[[], None] | None = None,  # noqa: ARG002 - nobody else looks
     ) -> Scan:
         """See `Tree.scan`."""
         entries: dict[bytes, _Known] = {}
@@ -147,6 +148,10 @@ class MemoryTree:
         if node is None or not node.mode:
             raise NotFoundError(f"there is no {display(path)!r}")
         return node.content if len(node.content) <= SMALL_BLOB_BYTES else _pieces(node.content)
+
+    def is_there(self, path: bytes) -> bool:
+        """See `Tree.is_there`."""
+        return path in self._nodes
 
     def share(self, path: bytes, entry: Entry) -> None:  # noqa: ARG002 - the port's signature
         """See `Tree.share`: there are no descriptors here."""

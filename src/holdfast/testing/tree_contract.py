@@ -140,7 +140,12 @@ class TreeContract:
         for path in (*HOSTILE, b"link/x"):
             with pytest.raises(EscapeError):
                 space.tree.read(path)
+            assert not space.tree.is_there(path)
         assert space.tree.read(b"link") == b".."
+        assert not space.tree.is_there(b"missing")
+        assert all(space.tree.is_there(path) for path in (b"f", b"fifo", b"link"))
+        space.mkdir(b"empty")
+        assert not space.tree.is_there(b"empty")
 
     def test_a_tree_goes_to_another_state_and_back(self, space: EditableTree) -> None:
         first: Target = {

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -69,9 +71,10 @@ def test_the_workspace_that_is_open_is_not_among_them(
     assert (tree / "file").read_text() == "first\n"
 
 
+@pytest.mark.parametrize("left", ["nothing", "an empty file", "a log without its file", "a database without a schema"])
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_objects_without_a_catalog_are_not_taken_for_a_new_home(
-    tree: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: bool
+    tree: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: bool, left: str
 ) -> None:
     place = tmp_path / "elsewhere" if elsewhere else home / "objects"
     monkeypatch.setenv("HOLDFAST_STORE_URL", str(place))
@@ -81,10 +84,19 @@ def test_objects_without_a_catalog_are_not_taken_for_a_new_home(
     objects = sorted(path for path in place.rglob("*") if path.is_file())
     for path in home.glob("catalog.db*"):
         path.rename(path.with_name("aside-" + path.name))
+    if left == "a database without a schema":
+        with closing(sqlite3.connect(home / "catalog.db")) as connection:
+            connection.execute("PRAGMA journal_mode=WAL")
+    elif left != "nothing":
+        (home / "catalog.db").touch()
+        if left == "a log without its file":
+            (home / "catalog.db-wal").write_bytes(b"what can still be saved")
     for attempt in (holdfast.open, holdfast.init):
-        with pytest.raises(IntegrityError, match="is missing"):
+        with pytest.raises(IntegrityError, match="is missing or empty"):
             attempt(tree, home=home)
     assert sorted(path for path in place.rglob("*") if path.is_file()) == objects
+    if left == "a log without its file":
+        assert (home / "catalog.db-wal").read_bytes() == b"what can still be saved"
     for path in home.glob("aside-*"):
         path.rename(path.with_name(path.name.removeprefix("aside-")))
     with holdfast.open(tree, home=home) as workspace:

@@ -275,6 +275,30 @@ def test_objects_in_the_workspace_are_never_captured(tree: Path, home: Path) -> 
             assert workspace.verify(read_data=True).ok
 
 
+@pytest.mark.parametrize("ours", ["home", "objects"])
+def test_no_restore_writes_into_what_is_ours(tree: Path, home: Path, tmp_path: Path, ours: str) -> None:
+    # I14: a bundle that somebody else has made holds files where our own lie.
+    theirs = tmp_path / "theirs"
+    forged = {"config.toml": b"[lock]\ntimeout = 1\n", "catalog.db-journal": b"forged", "packs/default/new": b"forged"}
+    for name, content in {**forged, "../fine": b"fine"}.items():
+        path = theirs / "ours" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    with holdfast.init(theirs, home=tmp_path / "their home") as workspace:
+        workspace.checkpoint("forged")
+        workspace.export(["forged"], tmp_path / "bundle")
+    flags = {} if ours == "home" else {"store.url": str(tree / "ours")}
+    with holdfast.init(tree, home=tree / "ours" if ours == "home" else home, flags=flags) as workspace:
+        workspace.checkpoint("mine")
+        workspace.import_(tmp_path / "bundle")
+        result = workspace.restore("forged")
+        assert {path for path, _ in result.skipped} == {os.fsencode(f"ours/{name}") for name in forged}
+        assert all("Holdfast keeps its own things there" in reason for _, reason in result.skipped)
+        assert (tree / "fine").read_bytes() == b"fine"
+        assert not any((tree / "ours" / name).exists() for name in forged)
+        assert workspace.verify(read_data=True).ok
+
+
 def test_nothing_of_git_or_of_ours_is_ever_captured(workspace: Workspace, tree: Path) -> None:
     # I14
     for path in (".git/HEAD", "sub/.git/config", ".holdfast/x", "sub/.holdfast/undo/y", "run.pid", "sub/mine"):

@@ -259,6 +259,30 @@ def test_ignored_files_survive_a_restore_that_takes_their_rule_away_and_its_undo
     assert contents(tree) == {"f": b"1", "x.dat": b"precious", "built/deep/y": b"expensive"}
 
 
+def test_what_a_restore_brings_back_out_of_sight_is_a_state_to_go_back_from(workspace: Workspace, tree: Path) -> None:
+    # I6: rules that no state holds, since they ignore themselves, leave out all that the restore brings back.
+    write(tree, "f", "0")
+    workspace.checkpoint("zero")
+    write(tree, "f", "1")
+    write(tree, "b", "built")
+    write(tree, "sub/.gitignore", "none\n")
+    workspace.checkpoint("one")
+    (tree / "sub/.gitignore").unlink()
+    (tree / "b").unlink()
+    workspace.checkpoint("two")
+    write(tree, ".gitignore", ".gitignore\nb\n")
+    workspace.restore("one")
+    assert contents(tree)["b"] == b"built"
+    assert workspace.undo(dry_run=True).written == []
+    workspace.undo()
+    assert contents(tree)["f"] == b"1"
+    workspace.undo()
+    assert contents(tree)["b"] == b"built"
+    assert contents(tree)["f"] == b"1"
+    workspace.undo()
+    assert contents(tree)["f"] == b"0"
+
+
 def test_ignored_files_survive_undo_and_redo_of_the_rule_itself(workspace: Workspace, tree: Path) -> None:
     # I5, I6
     write(tree, "f", "1")

@@ -81,6 +81,8 @@ def test_the_environment_says_every_kind_of_value(places: Places) -> None:
         ("HOLDFAST_FILES_UID", "root", "the environment: files.uid: 'root' is not a whole number"),
         ("HOLDFAST_GC_REWRITE_RATIO", "nan", "not between"),
         ("HOLDFAST_WATCH_BOUNCE", "1", "the environment: watch.bounce: there is no such key"),
+        ("HOLDFAST_WACH_DEBOUNCE", "1", "HOLDFAST_WACH_DEBOUNCE names no section and key"),
+        ("HOLDFAST_WATCH", "1", "HOLDFAST_WATCH names no section and key"),
         ("HOLDFAST_STORE_MAX_BYTES", "lots", "store.max_bytes: 'lots' is not a number of bytes"),
     ],
 )

@@ -168,12 +168,16 @@ def test_a_scan_of_what_is_dirty_keeps_it_too(place: Path) -> None:
     first = {path: entry for path, entry in tree.scan(HashSink()).changes.items() if entry is not None}
     tree.settle(base)
 
-    def saved(path: bytes) -> list[tuple[bytes, Entry]]:
-        return [item for item in first.items() if item[0] == path or item[0].startswith(path + b"/")]
+    class Saved:
+        def entries(self, path: bytes) -> list[tuple[bytes, Entry]]:
+            return [item for item in first.items() if item[0] == path or item[0].startswith(path + b"/")]
+
+        def read(self, path: bytes, limit: int) -> bytes | None:
+            raise AssertionError((path, limit))
 
     def look(*paths: bytes) -> tuple[dict[bytes, Entry | None], dict[bytes, str]]:
         dirty.paths.update(paths)
-        scan = tree.scan(HashSink(), base=base, saved=saved)
+        scan = tree.scan(HashSink(), base=base, saved=Saved())
         return scan.changes, dict(scan.not_captured)
 
     (root / "a/b").chmod(0)
@@ -188,3 +192,48 @@ def test_a_scan_of_what_is_dirty_keeps_it_too(place: Path) -> None:
     (root / "a/b/f").unlink()
     (root / "h").chmod(0o644)
     assert look() == ({b"a/b/f": None}, {})
+
+
+@pytest.mark.parametrize("at", ["", "inside"], ids=["root", "directory"])
+@pytest.mark.parametrize("name", [".gitignore", ".checkpointignore"])
+@pytest.mark.parametrize("lost", [False, True], ids=["index", "no-index"])
+def test_i5_rules_that_cannot_be_read_hold_as_they_were_saved(ground: Ground, at: str, name: str, lost: bool) -> None:
+    directory = ground.tree / at
+    directory.mkdir(exist_ok=True)
+    (directory / name).write_bytes(b"*.key\n")
+    (directory / "my.key").write_bytes(b"private")
+    ground.workspace.checkpoint("with rules")
+    (directory / name).chmod(0)
+    if lost:
+        (Path(os.fsdecode(ground.workspace.folder)) / "index").unlink()
+        reopened = holdfast.open(ground.tree, home=os.fsdecode(ground.workspace.home))
+        ground = Ground(reopened, ground.tree)
+    with ground.workspace:
+        rules = os.fsencode(os.path.join(at, name))
+        assert ground.missed() == {rules: f"{KEPT}, and is obeyed"}
+        (directory / "new").write_bytes(b"new")
+        (directory / "new.key").write_bytes(b"private as well")
+        assert tuple(ground.workspace.checkpoint().checkpoint.changes) == (1, 0, 0)
+        ground.workspace.restore("with rules")
+        assert not (directory / "new").exists()
+        ground.workspace.undo()
+        assert (directory / "my.key").read_bytes() == b"private"
+        assert (directory / "new.key").read_bytes() == b"private as well"
+
+
+def test_rules_that_nobody_has_read_are_said_not_to_hold(ground: Ground) -> None:
+    (ground.tree / ".gitignore").touch(0)
+    said = "unreadable: Permission denied; what it says is not obeyed"
+    assert ground.missed() == {b".gitignore": said}
+
+
+def test_rules_from_outside_that_cannot_be_read_are_named_once(
+    ground: Ground, caplog: pytest.LogCaptureFixture
+) -> None:
+    global_rules = Path(os.environ["XDG_CONFIG_HOME"]) / "git/ignore"
+    global_rules.parent.mkdir(parents=True)
+    global_rules.touch(0)
+    for _ in range(2):
+        assert not ground.missed()
+    assert caplog.messages == [f"the ignore rules in {global_rules} are not obeyed: Permission denied"]
+    caplog.clear()

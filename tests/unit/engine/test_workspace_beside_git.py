@@ -121,6 +121,49 @@ def test_every_file_of_a_git_directory_stays_as_it_is(
     assert fingerprint(repository / ".git") == before
 
 
+@pytest.mark.parametrize("layout", ["separate", "bare with work trees"])
+def test_a_git_directory_of_another_name_in_the_workspace_stays_as_it_is(
+    tree: Path, open_workspace: Callable[..., Workspace], tmp_path: Path, layout: str
+) -> None:
+    # I14, I15: a file `.git` says where it is.
+    at, place = tree, tree / "own"
+    if layout == "separate":
+        git(tree, "init", "-q", f"--separate-git-dir={place}")
+    else:
+        git(tmp_path, "init", "-q", "--bare", str(place))
+        (tree / ".git").write_text("gitdir: ./own\n")
+        first = git(tree, "commit-tree", "-m", "none", git(tree, "mktree", "--missing").strip())
+        git(tree, "update-ref", "refs/heads/main", first.strip())
+        git(tree, "worktree", "add", "-q", "work", "main")
+        at = tree / "work"
+    (at / "tracked").write_text("1\n")
+    git(at, "add", "tracked")
+    git(at, "commit", "-qm", "one")
+    workspace = open_workspace()
+    workspace.checkpoint("one")
+    held = {change.path for change in workspace.show("one").changes}
+    assert held == {os.fsencode((at / "tracked").relative_to(tree))}
+    (at / "tracked").write_text("2\n")
+    git(at, "commit", "-qam", "two")
+    before = fingerprint(place)
+    log = git(at, "log", "--oneline")
+    assert b"own/" in workspace.ignored()
+    workspace.undo()
+    assert (at / "tracked").read_text() == "1\n"
+    assert fingerprint(place) == before
+    assert git(at, "log", "--oneline") == log
+    planted = tmp_path / "theirs/own/hooks/post-commit"
+    planted.parent.mkdir(parents=True)
+    planted.write_text("#!/bin/sh\ntouch hook-ran\n")
+    with holdfast.init(tmp_path / "theirs", home=tmp_path / "their home") as theirs:
+        theirs.checkpoint("forged")
+        theirs.export(["forged"], tmp_path / "bundle")
+    workspace.import_(tmp_path / "bundle")
+    result = workspace.restore("forged")
+    assert [path for path, _ in result.skipped] == [b"own/hooks/post-commit"]
+    assert fingerprint(place) == before
+
+
 def test_nested_repositories_are_ordinary_files_without_their_git(
     repository: Path, open_workspace: Callable[..., Workspace], tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -242,6 +243,19 @@ def test_the_one_key_of_gits_configuration(config: str, expected: bytes | None, 
     assert global_excludes(user, None) == expected
 
 
+@pytest.mark.parametrize("reached", [False, True], ids=["files", "bytes"])
+def test_a_configuration_that_includes_itself_again_and_again_ends(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, reached: bool
+) -> None:
+    filler = "# " + "x" * 40_000 + "\n" if reached else ""
+    fill(tmp_path, "config", content=filler + "[include]\npath = config\npath = config\n[core]\nexcludesFile = /a\n")
+    user = User(home=b"/h", config_home=None, system_config=bytes(tmp_path / "config"))
+    assert global_excludes(user, None) == b"/a"
+    said = "the configuration of Git is obeyed up to 64 files or 1048576 bytes only"
+    assert [message.partition(",")[0] for message in caplog.messages] == [said]
+    caplog.clear()
+
+
 def test_where_the_configuration_is(tmp_path: Path) -> None:
     home, config = bytes(tmp_path / "home"), bytes(tmp_path / "config")
     assert global_excludes(User(home, config, None), None) == config + b"/git/ignore"
@@ -282,3 +296,24 @@ def test_a_root_that_its_repository_excludes_is_captured_all_the_same(tmp_path: 
     fill(tmp_path, "project/a", "project/b")
     fill(tmp_path, "project/.gitignore", content="b\n")
     assert captured(tmp_path / "project") == {b"a", b".gitignore"}
+
+
+@pytest.mark.parametrize("kind", ["device", "fifo", "directory", "link"])
+def test_what_is_no_regular_file_holds_no_rules_and_is_not_opened(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / ".gitignore"
+    match kind:
+        case "device":
+            if os.geteuid() != 0:
+                pytest.skip("needs the right to make a device")
+            os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 5))
+        case "fifo":
+            os.mkfifo(path)
+        case "directory":
+            path.mkdir()
+        case _:
+            path.symlink_to("/dev/zero")
+    fd = os.open(tmp_path, os.O_RDONLY)
+    try:
+        assert read_rule_file(fd, b".gitignore") is None
+    finally:
+        os.close(fd)

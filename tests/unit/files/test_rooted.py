@@ -12,8 +12,9 @@ import pytest
 
 from holdfast.files import kernel
 from holdfast.files.owner import Owner
+from holdfast.files.reserved import Reserved
 from holdfast.files.rooted import NOT_A_DIRECTORY, Root
-from holdfast.files.trash import remove_tree
+from holdfast.files.trash import remove_hollow, remove_tree
 from holdfast.model.errors import EscapeError, HoldfastError, NotFoundError, RefusedError, StorageError
 
 if TYPE_CHECKING:
@@ -41,6 +42,33 @@ def read(root: Root, path: bytes) -> bytes:
         return os.read(fd, 1 << 16)
     finally:
         os.close(fd)
+
+
+@pytest.mark.parametrize("told", ["by its path", "by what it is"])
+def test_what_is_reserved_is_refused_however_deep(root: Root, tmp_path: Path, told: str):
+    # I14, I15
+    ours = tmp_path / "root/a/ours"
+    (ours / "b/c").mkdir(parents=True)
+    (ours / "b/f").write_bytes(b"ours")
+    about = ours.stat()
+    by_path = told == "by its path"
+    reserved = Reserved(
+        frozenset([b"a/ours"] if by_path else ()), frozenset(() if by_path else [(about.st_dev, about.st_ino)])
+    )
+    with Root(str(tmp_path / "root"), beneath=root._beneath, reserved=reserved) as careful:
+        for _ in range(2):
+            for path in (b"a/ours/b/f", b"a/ours/b/new", b"a/ours/f"):
+                with pytest.raises(RefusedError) as caught:
+                    careful.place(path)
+                assert caught.value.code == "reserved"
+            for path in (b"a/ours", b"a/ours/b", b"a/ours/b/c"):
+                with pytest.raises(RefusedError):
+                    careful.directory(path)
+            with pytest.raises(RefusedError):
+                careful.make_directory(b"a/ours/b/d/e")
+        assert careful.list(b"a") == [b"ours"]
+        assert remove_hollow(careful, b"a") is False
+    assert read(root, b"a/ours/b/f") == b"ours"
 
 
 def test_what_is_there_is_reached(root: Root, tmp_path: Path):

@@ -39,9 +39,9 @@ scan.send = finished
 all_sent = []
 looked = []
 real = Scanner._list_known
-def list_known(self, fd, path, above, record):
+def list_known(self, fd, path, *others):
     looked.append(path)
-    return real(self, fd, path, above, record)
+    return real(self, fd, path, *others)
 Scanner._list_known = list_known
 
 def check(expected_looks=None):
@@ -75,6 +75,24 @@ def run(root: Path, steps: str) -> None:
 def test_what_the_scout_has_seen_unchanged_is_not_looked_at_again(root: Path) -> None:
     # But for the root, with which the scanner begins, and what has rules of its own.
     run(root, 'check([b"", b"c/rules"])')
+
+
+def test_the_caller_has_its_time_while_the_scout_walks(root: Path) -> None:
+    run(
+        root,
+        """
+calls = []
+def meanwhile():
+    assert not looked, "the caller's own walk begins afterwards"
+    calls.append(len(all_sent))
+looked.clear()
+assert tree.scan(HashSink(), meanwhile=meanwhile).changes == LocalTree(root).scan(HashSink()).changes
+assert calls == [1]
+scan.send = lambda *arguments: None
+tree.scan(HashSink(), meanwhile=meanwhile)
+assert calls == [1], "nobody else looks"
+""",
+    )
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,9 @@ from holdfast.store.blob_writer import BlobWriter, Written, write_pages
 from holdfast.store.blobs import BlobReader, check_large, check_pack
 from holdfast.store.late_writer import LateWriter
 from holdfast.store.local import LocalObjects
-from holdfast.store.open_objects import open_objects
 from holdfast.store.pack import read_index
 from holdfast.store.records import Location, large_blob_key, pages_key
+from holdfast.store.remote import open_bucket
 from holdfast.testing.faults import FaultyDisk
 
 if TYPE_CHECKING:
@@ -508,7 +508,7 @@ def test_pages_are_written_under_the_checkpoints_key(shelf: Shelf) -> None:
 
 
 def test_a_bucket_does_as_well_as_a_directory() -> None:
-    shelf = Shelf(open_objects("memory://"))
+    shelf = Shelf(open_bucket("memory://"))
     writer = shelf.writer(pack_bytes=100 << 10)
     contents = [*sources(300), bytes(SMALL_BLOB_BYTES * 3)]
     hashes = [writer.add(content) for content in contents]

@@ -9,6 +9,7 @@ import sqlite3
 
 import pytest
 
+from holdfast.model.checkpoint import Provenance
 from holdfast.model.entries import NotCaptured
 from holdfast.model.errors import IntegrityError
 from holdfast.model.ids import CheckpointId, WorkspaceId
@@ -135,7 +136,7 @@ def test_damage_is_still_named_after_the_row_was_changed_for_good_reason(tmp_pat
         with store.catalog.database.writing() as session:
             session.run("UPDATE checkpoints SET message = 'x' WHERE id = ?", (names[2],))
             session.run("UPDATE workspaces SET device = 7 WHERE id = ?", ("1" * 16,))
-        store.catalog.relabel(names[2], "named")
+        store.catalog.claim(names[2], "named", Provenance())
         store.catalog.forget([names[1]])
         Saver(store, WorkspaceId("1" * 16), ManualClock(), random.Random(3).randbytes).save({})
         found = {(problem.kind, problem.object) for problem in store.verifier().verify().problems}
@@ -197,7 +198,7 @@ def test_a_catalog_of_version_1_is_brought_forward(tmp_path):
         assert store.catalog.checkpoints() == before
         assert load(store, names[0]) == {b"a": LINES, b"large": LARGE}
         assert store.verifier().verify(read_data=True).problems == []
-        store.catalog.relabel(names[0], "still")
+        store.catalog.claim(names[0], "still", Provenance())
         assert store.verifier().verify(read_data=True).problems == []
     with contextlib.closing(sqlite3.connect(path)) as connection:
         assert connection.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)

@@ -14,8 +14,8 @@ from holdfast.store.catalog import Catalog
 from holdfast.store.collect import Collected
 from holdfast.store.database import SqliteDatabase
 from holdfast.store.local import LocalObjects
-from holdfast.store.open_objects import open_objects
 from holdfast.store.records import VanishedError, pack_key
+from holdfast.store.remote import open_bucket
 from holdfast.store.schema import APPLICATION_ID, MIGRATIONS
 from holdfast.store.store import Store
 from holdfast.testing.clocks import ManualClock
@@ -34,7 +34,7 @@ def clock():
 @pytest.fixture
 def store(tmp_path, clock):
     database = SqliteDatabase(os.fsencode(tmp_path / "catalog.db"), MIGRATIONS, application_id=APPLICATION_ID)
-    found = Store(open_objects("memory://"), Catalog(database, "local", clock))
+    found = Store(open_bucket("memory://"), Catalog(database, "local", clock))
     yield found
     assert found.verifier().verify(read_data=True).problems == []
     found.close()

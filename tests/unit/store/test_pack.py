@@ -11,7 +11,7 @@ from holdfast.model.errors import FormatError, IntegrityError, NotFoundError
 from holdfast.model.ids import Hash, hash_bytes
 from holdfast.store import codec, pack
 from holdfast.store.codec import Encoded
-from holdfast.store.open_objects import open_objects
+from holdfast.store.remote import open_bucket
 
 if TYPE_CHECKING:
     from holdfast.store.objects import ObjectStore
@@ -27,7 +27,7 @@ RECORDS: list[tuple[Hash, int, Encoded, Hash | None]] = [
 
 @pytest.fixture
 def objects() -> ObjectStore:
-    return open_objects("memory://")
+    return open_bucket("memory://")
 
 
 def test_the_bytes_are_as_the_document_says() -> None:

@@ -108,7 +108,7 @@ BAD = {
     "too many paths": (page(0, b"", b"\0" * 299, ONE * 300, [1] * 300, [0o100644, 300]), "hashes"),
     "paths too long together": (page(0, b"a" * 2000, b"\0" * 99, ONE * 100, [1] * 100, [0o100644, 100]), "paths"),
     "a page too long": (b"HFP\1" + bytes(MAX_PAGE_BYTES), "more than"),
-    "a negative level": (page(-1, b"a", b"", ONE, [1], [1]), "level"),
+    "a negative level": (page(-1, b"a", b"", ONE, [1], [1]), "columns"),
     "an absurd level": (page(99, b"a", b"", ONE, [1], [1]), "level"),
     "no children": (page(1, b"", b"", b"", [], []), "files"),
     "a child without entries": (page(1, b"a", b"", ONE, [0], [0]), "files"),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from holdfast.model.named import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import select
-from typing import NamedTuple
 
 from holdfast.model.errors import NotFoundError, StorageError
+from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
