@@ -1,4 +1,4 @@
-"""Case 4: a disk that is full or broken: the operation fails and the file is as it was, or it can be undone.
+"""I3, case 4: a disk that is full or broken: the operation fails and the file is as it was, or undo works.
 
 Every system call that writes to the log fails once, at every moment of every operation.
 """
