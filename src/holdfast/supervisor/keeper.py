@@ -3,8 +3,8 @@
 It is in a session of its own, so that no terminal stops it or hangs it up, and ends by itself when the last tree is
 gone. If it is killed, every call that would reach it fails with ENOSYS: what it would not record cannot happen.
 
-One thread serves calls and closes steps, as fast as it can. Undo and all else that is asked for is done on a second one,
-one after the other; slow calls have threads of their own.
+One thread serves calls and closes steps, as fast as it can. Undo and all else that is asked for is done on a second
+one, one after the other; slow calls have threads of their own.
 """
 
 from __future__ import annotations
@@ -284,7 +284,10 @@ class Keeper:
             for pid in (run.agent, *descendants(run.agent)):
                 _kill(pid)
             for pidfd in self._processes.known(run):
-                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+                try:
+                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
             for tree in [tree for tree in self._trees.values() if tree.run is run]:
                 self._tree_gone(tree)
         self._end_if_alone()
