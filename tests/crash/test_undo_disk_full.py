@@ -158,7 +158,7 @@ def test_an_undo_that_stops_in_the_middle_is_gone_on_with(
             with suppress(FileNotFoundError):
                 OPERATIONS[operation](actor)
 
-    for at in range(1, 200, 3):
+    for at in range(1, 200, 7):
         with monkeypatch.context() as patch:
             disk = Disk(at, errno.ENOSPC, times)
             _arm(patch, disk, can_rename=True)
