@@ -71,7 +71,7 @@ class Files(NamedTuple):
 
 ENVIRONMENT = (
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "COLORTERM", "NO_COLOR", "COLUMNS", "LINES", "LANG", "LANGUAGE",
-    "LC_*", "TZ", "EDITOR", "VISUAL", "PAGER", "LESS",
+    "LC_*", "TZ", "EDITOR", "VISUAL", "PAGER", "LESS", "HOLDFAST_RUN",
 )  # fmt: skip
 """What is let through by default: nothing that holds a secret or the address of a socket."""
 
