@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         Status,
     )
     from holdfast.engine.retention import Policy
+    from holdfast.engine.run import RunResult
     from holdfast.engine.textdiff import FileStat
     from holdfast.engine.workspace import Workspace, init, open  # noqa: A004 - `holdfast.open` reads as what it does
     from holdfast.model.checkpoint import Checkpoint, Provenance
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
         ConfigError,
         EscapeError,
         FormatError,
+        HeldError,
         HoldfastError,
         IntegrityError,
         LockedError,
@@ -50,15 +52,18 @@ if TYPE_CHECKING:
     from holdfast.store.records import HistoryEvent
     from holdfast.store.usage import Stats
     from holdfast.store.verify import Problem, Verified
+    from holdfast.undo.service import BarrierInfo, ConflictInfo, PathChange, StepInfo, TicketInfo, UndoReport
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "BarrierInfo",
     "Change",
     "Checkpoint",
     "CheckpointResult",
     "Collected",
     "ConfigError",
+    "ConflictInfo",
     "Counts",
     "Details",
     "Diff",
@@ -68,6 +73,7 @@ __all__ = [
     "Forgotten",
     "ForkResult",
     "FormatError",
+    "HeldError",
     "HistoryEvent",
     "HoldfastError",
     "IntegrityError",
@@ -75,6 +81,7 @@ __all__ = [
     "Log",
     "NotCaptured",
     "NotFoundError",
+    "PathChange",
     "Policy",
     "Problem",
     "Provenance",
@@ -82,9 +89,13 @@ __all__ = [
     "RefusedError",
     "Renamed",
     "RestoreResult",
+    "RunResult",
     "Stats",
     "Status",
+    "StepInfo",
     "StorageError",
+    "TicketInfo",
+    "UndoReport",
     "UnsupportedError",
     "UsageError",
     "Verified",
@@ -95,6 +106,13 @@ __all__ = [
 ]
 
 _ELSEWHERE = {
+    "BarrierInfo": "undo.service",
+    "ConflictInfo": "undo.service",
+    "PathChange": "undo.service",
+    "RunResult": "engine.run",
+    "StepInfo": "undo.service",
+    "TicketInfo": "undo.service",
+    "UndoReport": "undo.service",
     "Change": "model.entries",
     "Checkpoint": "model.checkpoint",
     "CheckpointResult": "engine.checkpoint",

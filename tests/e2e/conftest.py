@@ -80,6 +80,14 @@ class Cli:
         assert code is None or done.returncode == code, done
         return done
 
+    def start(self, *words: str, **options: Any) -> subprocess.Popen[bytes]:
+        """Begin the installed command in a process of its own, without input."""
+        return subprocess.Popen([*INSTALLED, *words], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, **options)
+
+    def is_documented(self, command: str, value: dict[str, Any]) -> bool:
+        """Whether docs/json.md names every field of an object of a command."""
+        return all(re.search(rf"\b{key}\b", documented(command)) for key in value)
+
     def write(self, path: str | bytes, content: str | bytes = "") -> Path:
         """Write a file of the workspace."""
         file = self.root / os.fsdecode(path)

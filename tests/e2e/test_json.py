@@ -142,6 +142,7 @@ def test_restore_undo_redo(cli: Cli) -> None:
         "skipped": [],
         "dry_run": True,
         "undo_command": None,
+        "steps": [],
     }
     done = cli.json("restore", first)
     assert {**done, "rescue": None, "dry_run": True, "undo_command": None} == dry

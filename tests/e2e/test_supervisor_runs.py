@@ -92,11 +92,16 @@ class Place(NamedTuple):
             return list(desk.steps())
 
     def undo_all(self) -> None:
+        """Undo every step: at once, as those that overlap cannot be undone alone."""
+        with self.desk() as desk:
+            if steps := [step.id for step in desk.steps() if step.state == "done"]:
+                assert desk.undo(steps).conflicts == ()
+
+    def undo_each(self) -> None:
         """Undo every step, the newest first."""
         with self.desk() as desk:
             for step in sorted((step for step in desk.steps() if step.state == "done"), key=lambda step: -step.acted):
-                report = desk.undo([step.id])
-                assert report.conflicts == (), step
+                assert desk.undo([step.id]).conflicts == (), step
 
 
 def environment() -> dict[str, str]:
@@ -139,11 +144,14 @@ def _place(tmp_path: Path) -> Generator[Place]:
 
 
 @contextmanager
-def taken_back(place: Place) -> Generator[dict[bytes, Seen]]:
+def taken_back(place: Place, *, each: bool = False) -> Generator[dict[bytes, Seen]]:
     """What is done inside is undone afterwards, and the tree must be as it was."""
     before = photograph(place.tree)
     yield before
-    place.undo_all()
+    if each:
+        place.undo_each()
+    else:
+        place.undo_all()
     assert differences(before, photograph(place.tree)) == []
 
 
@@ -156,7 +164,7 @@ def needs(program: str) -> pytest.MarkDecorator:
 
 def test_a_child_of_the_agent_is_a_step(place: Place) -> None:
     (place.tree / "old").write_text("old")
-    with taken_back(place):
+    with taken_back(place, each=True):
         place.sh("mkdir d; cp old d/new; mv old moved; rm d/new; exit 0")
         steps = place.steps()
         assert [step.command[0] for step in steps] == [b"mkdir", b"cp", b"mv", b"rm"]
@@ -227,7 +235,7 @@ def test_tar_and_rm(place: Place) -> None:
         path.write_text(f"content {n}" * n)
     os.symlink("d1/e1", place.tree / "link")
     os.link(place.tree / "d0" / "e0" / "file0", place.tree / "hard")
-    with taken_back(place):
+    with taken_back(place, each=True):
         place.sh(
             "tar cf all.tar d* link hard; mkdir to; tar xf all.tar -C to; rm -rf d* link hard; mv to/* .; rmdir to"
         )
@@ -250,7 +258,7 @@ def test_sqlite_in_wal_mode(place: Place) -> None:
         " [(n,) for n in range(5000)]); c.commit(); print(c.execute('select count(*) from t').fetchone()[0]);"
         "c.close()"
     )
-    with taken_back(place):
+    with taken_back(place, each=True):
         out = place.sh(f'for n in 1 2 3; do {sys.executable} -c "{program}"; done')
         assert out.split() == ["5000", "10000", "15000"]
         assert len(place.steps()) == 3

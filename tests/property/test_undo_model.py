@@ -1,24 +1,33 @@
-"""I1, I2: random mutations through the interceptor, undone and brought forward again; whole trees are compared."""
+"""I1, I2, I8, I10: random mutations through the interceptor, undone and done again; whole trees are compared."""
 
 from __future__ import annotations
 
 import os
 import random
+import stat
+import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import RefusedError
 from holdfast.testing.acting import Actor, act_at_random
-from holdfast.testing.photograph import differences, photograph
+from holdfast.testing.photograph import Seen, differences, photograph
+from holdfast.undo.desk import Desk
 from holdfast.undo.log import UndoLog
 from holdfast.undo.records import StepId
 from holdfast.undo.recovery import recover
 from holdfast.undo.sealing import seal
 from holdfast.undo.undoing import redo, undo
+
+Photo: TypeAlias = dict[bytes, Seen]
 
 
 @contextmanager
@@ -127,3 +136,159 @@ def test_an_edit_by_somebody_else_is_not_overwritten(base: Path) -> None:
         assert path.read_bytes() == b"before"
         redo(log, [step], force=True)
         assert path.read_bytes() == b"somebody else's"
+
+
+class Undoing(RuleBasedStateMachine):
+    """Steps, undo, redo, rollbacks, kills and edits by others, in any order; the model is what the tree looked like."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = tempfile.TemporaryDirectory()
+        base = Path(self.directory.name)
+        self.tree = base / "tree"
+        self.tree.mkdir()
+        self.root = os.open(self.tree, os.O_RDONLY | os.O_DIRECTORY)
+        self.where = os.fsencode(base / "log")
+        self.done: list[tuple[StepId, Photo]] = []
+        """Each step, and the tree before it."""
+        self.undone: list[tuple[StepId, Photo]] = []
+        """Each step, and the tree after it."""
+        self.keep()
+
+    def keep(self) -> None:
+        self.log = UndoLog(self.where, self.root, SystemClock())
+        recovered = recover(self.log)
+        for one in (*recovered.finished, *([recovered.rolled_back] if recovered.rolled_back else [])):
+            assert one.conflicts == ()
+        self.desk = Desk(self.log, intercepts=True)
+
+    def teardown(self) -> None:
+        self.log.close()
+        os.close(self.root)
+        self.directory.cleanup()
+
+    def look(self) -> Photo:
+        return photograph(self.tree)
+
+    def act(self, step: StepId, seed: int) -> None:
+        chance = random.Random(seed)
+        with Actor(self.log.recorder, os.fsencode(self.tree), step) as actor:
+            for _ in range(chance.randrange(1, 15)):
+                act_at_random(actor, chance)
+
+    @rule(seed=st.integers(0, 1 << 30))
+    def step(self, seed: int) -> None:
+        before = self.look()
+        step = self.desk.open("command")
+        self.act(step, seed)
+        if self.desk.close(step, 0) is None:
+            assert differences(before, self.look()) == []
+        else:
+            self.done.append((step, before))
+            self.undone.clear()
+
+    @precondition(lambda self: self.done)
+    @rule()
+    def undo_the_newest(self) -> None:
+        step, before = self.done.pop()
+        self.undone.append((step, self.look()))
+        assert self.desk.undo([step]).conflicts == ()
+        assert differences(before, self.look()) == []
+
+    @precondition(lambda self: self.undone)
+    @rule()
+    def redo_the_oldest(self) -> None:
+        step, after = self.undone.pop()
+        self.done.append((step, self.look()))
+        assert self.desk.redo([step]).conflicts == ()
+        assert differences(after, self.look()) == []
+
+    @precondition(lambda self: len(self.done) > 1)
+    @rule()
+    def undo_all_together_and_redo_them(self) -> None:
+        after = self.look()
+        steps = [step for step, _ in self.done]
+        self.desk.undo(steps)
+        assert differences(self.done[0][1], self.look()) == []
+        self.desk.redo(steps)
+        assert differences(after, self.look()) == []
+
+    @rule(seed=st.integers(0, 1 << 30))
+    def roll_back_an_explicit_step(self, seed: int) -> None:
+        before = self.look()
+        step = self.desk.begin("")
+        self.act(step, seed)
+        self.desk.rollback(step)
+        assert differences(before, self.look()) == []
+        self.undone.clear()
+
+    @rule(seed=st.integers(0, 1 << 30), is_in_a_step=st.booleans())
+    def kill_the_keeper(self, seed: int, is_in_a_step: bool) -> None:
+        before = self.look()
+        if is_in_a_step:
+            self.act(self.desk.open("command"), seed)
+            self.log.beat()
+            self.undone.clear()
+        self.log.close()
+        self.keep()
+        assert differences(before, self.look()) == []
+
+    @precondition(lambda self: self.done)
+    @rule(seed=st.integers(0, 1 << 30))
+    def somebody_else_edits(self, seed: int) -> None:
+        """I8: refused; forced, their version can be had back by redo."""
+        step, before = self.done[-1]
+        paths = [
+            change.path
+            for change in self.desk.changes(step)
+            if (found := self.look().get(change.path)) is not None and stat.S_ISREG(found.mode)
+        ]
+        if not paths:
+            return
+        path = os.path.join(os.fsencode(self.tree), random.Random(seed).choice(paths))
+        saved = self.look()
+        with open(path, "ab") as file:
+            file.write(b"somebody else's")
+        edited = self.look()
+        with pytest.raises(RefusedError):
+            self.desk.undo([step])
+        assert differences(edited, self.look()) == []
+        self.desk.undo([step], force=True)
+        self.desk.redo([step], force=True)
+        assert differences(edited, self.look()) == []
+        del saved, before
+        # Nobody can say any more what the steps before it should lead to.
+        self.done.clear()
+        self.undone.clear()
+
+
+Undoing.TestCase.settings = settings(max_examples=40, stateful_step_count=15, deadline=None)
+test_undoing = Undoing.TestCase
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_two_runs_undo_only_their_own(base: Path, seed: int) -> None:
+    """I10."""
+    for name in ("one", "two"):
+        (base / "tree" / name).mkdir()
+    tree = os.fsencode(base / "tree")
+    before = photograph(base / "tree")
+    with keeper(base) as log:
+        desk = Desk(log)
+        steps = [desk.open("command", run=run) for run in ("one", "two")]
+        chance = random.Random(seed)
+        actors = [
+            Actor(log.recorder, tree, step, below=name) for step, name in zip(steps, (b"one", b"two"), strict=True)
+        ]
+        for _ in range(60):
+            act_at_random(chance.choice(actors), chance)
+        for actor in actors:
+            actor.__exit__(None, None, None)
+        for step in reversed(steps):
+            desk.close(step, 0)
+        after = photograph(base / "tree")
+        desk.undo(steps[:1])
+        now = photograph(base / "tree")
+        for path in now.keys() | before.keys() | after.keys():
+            expected = before if path == b"one" or path.startswith(b"one/") else after
+            assert now.get(path) == expected.get(path)

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from holdfast import RefusedError, UsageError
 from holdfast.cli.command import Command, text, whole_number
+from holdfast.cli.steps import step_number
 from holdfast.cli.terminal import ask, plural, show_path
-from holdfast.cli.wording import files, reasons, short
+from holdfast.cli.wording import files, reasons, short, steps
 
 if TYPE_CHECKING:
     import argparse
@@ -64,16 +65,41 @@ def _configure_steps(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="only say what would be written and deleted")
 
 
+def _configure_undo(parser: argparse.ArgumentParser) -> None:
+    _configure_steps(parser)
+    chosen = parser.add_mutually_exclusive_group()
+    chosen.add_argument(
+        "--run", metavar="ID", nargs="?", const="", type=text, help="all that a run did (default: the newest)"
+    )
+    chosen.add_argument("--step", metavar="ID", type=step_number, help="this step alone")
+    parser.add_argument("--force", action="store_true", help="also over what somebody else has changed since")
+
+
+def _configure_redo(parser: argparse.ArgumentParser) -> None:
+    _configure_steps(parser)
+    parser.add_argument("--step", metavar="ID", type=step_number, help="this step, whatever came since")
+    parser.add_argument("--force", action="store_true", help="also over what somebody else has changed since")
+
+
 def _undo(console: Console, arguments: argparse.Namespace) -> int:
     def work(workspace: Workspace, progress: Progress | None) -> RestoreResult:
-        return workspace.undo(arguments.count, dry_run=arguments.dry_run, progress=progress)
+        return workspace.undo(
+            arguments.count,
+            step=arguments.step,
+            run=arguments.run,
+            force=arguments.force,
+            dry_run=arguments.dry_run,
+            progress=progress,
+        )
 
     return _go(console, work, "Went back", asks=not arguments.dry_run)
 
 
 def _redo(console: Console, arguments: argparse.Namespace) -> int:
     def work(workspace: Workspace, progress: Progress | None) -> RestoreResult:
-        return workspace.redo(arguments.count, dry_run=arguments.dry_run, progress=progress)
+        return workspace.redo(
+            arguments.count, step=arguments.step, force=arguments.force, dry_run=arguments.dry_run, progress=progress
+        )
 
     return _go(console, work, "Went forward", asks=not arguments.dry_run)
 
@@ -119,13 +145,15 @@ def _carry_out(console: Console, workspace: Workspace, work: Work, verb: str) ->
 
 def _lines(result: RestoreResult, verb: str) -> Iterator[str]:
     done = f"{files(len(result.written))} written, {len(result.deleted):,} deleted"
+    by = f" by {steps(result.steps)}" if result.steps else ""
     if result.dry_run:
-        yield f"Would bring the tree to {short(result.checkpoint)}: {done}."
+        where = f"go{by}" if result.steps else f"bring the tree to {short(result.checkpoint)}"
+        yield f"Would {where}: {done}."
         yield from (f"  would write   {show_path(path)}" for path in result.written)
         yield from (f"  would delete  {show_path(path)}" for path in result.deleted)
         return
     if result.written or result.deleted or result.skipped:
-        yield f"{verb} to {short(result.checkpoint)}: {done}."
+        yield f"{verb}{by} to {short(result.checkpoint)}: {done}."
     else:
         yield f"{verb} to {short(result.checkpoint)}: nothing differed, nothing was touched."
     if result.skipped:
@@ -160,20 +188,23 @@ COMMANDS = {
     ),
     "undo": Command(
         description="Take back the newest change to the tree. Changes that are not saved yet are saved first, "
-        "and are the first to be taken back. Nothing is lost by it: `holdfast redo` goes forward "
-        "again.",
-        configure=_configure_steps,
+        "and are the first to be taken back. What a step of `holdfast run` did is reversed exactly, ignored "
+        "files included; everything else goes by checkpoints. Nothing is lost by it: `holdfast redo` goes "
+        "forward again.",
+        configure=_configure_undo,
         run=_undo,
         examples=(
             ("holdfast undo", "one state back"),
             ("holdfast undo 3", "three"),
+            ("holdfast undo --run", "all that the last run did"),
+            ("holdfast undo --step 7", "one step alone"),
             ("holdfast undo --dry-run", "look first"),
         ),
         exits=_EXITS,
     ),
     "redo": Command(
         description="Bring back what `holdfast undo` took back, one state at a time.",
-        configure=_configure_steps,
+        configure=_configure_redo,
         run=_redo,
         examples=(("holdfast redo", "one state forward"), ("holdfast redo 3", "three")),
         exits=_EXITS,

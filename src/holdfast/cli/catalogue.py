@@ -25,6 +25,13 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "undo": ("back", "take back the newest change to the tree"),
         "redo": ("back", "bring back what undo took back"),
     },
+    "run": {
+        "run": ("run", "run a command whose every change can be taken back"),
+        "steps": ("steps", "what such commands did, step by step"),
+        "step": ("steps", "group what follows into one step: begin, commit, rollback"),
+        "barriers": ("steps", "what others have changed in between"),
+        "safeguard": ("steps", "operations that wait for an answer: list, allow, deny"),
+    },
     "copy": {
         "fork": ("copies", "write a checkpoint out as a workspace of its own"),
         "export": ("copies", "write checkpoints and their ancestors to a file"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from holdfast import NotFoundError, UsageError
 from holdfast.cli.command import Command, text, whole_number
 from holdfast.cli.terminal import plural, show_path, size, visible, when
-from holdfast.cli.wording import changed, compact, counted, files, named, reasons, short
+from holdfast.cli.wording import changed, compact, counted, files, named, reasons, short, steps
 
 if TYPE_CHECKING:
     import argparse
@@ -108,7 +108,8 @@ def _log_line(console: Console, result: Log, item: Checkpoint, *, placed: bool) 
 
 
 def _move_line(event: HistoryEvent) -> str:
-    return f"  {'':12}  {when(event.at)}  {event.operation} to {short(event.checkpoint)}"
+    by = f" by {steps(event.steps)}" if event.steps else ""
+    return f"  {'':12}  {when(event.at)}  {event.operation}{by} to {short(event.checkpoint)}"
 
 
 def _configure_show(parser: argparse.ArgumentParser) -> None:

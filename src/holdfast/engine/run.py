@@ -7,24 +7,29 @@ every change in the undo log, in steps.
 from __future__ import annotations
 
 import os
+import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.engine.checkpoint import Request, take_locked
 from holdfast.engine.steps import limits, make_log, reached
 from holdfast.model.checkpoint import Provenance
+from holdfast.model.errors import HoldfastError
 from holdfast.model.log import Log
 from holdfast.store.records import HistoryEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Generator, Mapping, Sequence
 
     from holdfast.engine.context import Context
     from holdfast.model.config import Safeguard
     from holdfast.model.ids import CheckpointId
     from holdfast.undo.safeguards import Thresholds
-    from holdfast.undo.service import StepInfo
+    from holdfast.undo.service import StepInfo, TicketInfo
 
 _LOG = Log(__name__)
+
+_LOOK_SECONDS = 0.2
 
 RUN_VARIABLE = b"HOLDFAST_RUN"
 """In the environment of all that runs: the id of the run."""
@@ -52,15 +57,18 @@ def run(
     environment: Mapping[bytes, bytes] | None = None,
     one_step: bool = False,
     guard: bool = False,
+    ask: Callable[[TicketInfo], bool | None] | None = None,
 ) -> RunResult:
     """Run ``command`` under supervision until it ends. The terminal is its own meanwhile.
 
     Nothing runs if the first checkpoint fails, or if it cannot be supervised (`UnsupportedError`). ``one_step``: the
     whole run is one step. ``guard``: the safeguards' preset, where the settings do not say otherwise. What it leaves
-    running goes on, supervised.
+    running goes on, supervised. ``ask``, on a thread of its own, is asked of operations that safeguards hold: True lets
+    one happen, False denies it, None leaves it to others.
     """
     from holdfast.supervisor.keeper import Settings
     from holdfast.supervisor.launch import supervise
+    from holdfast.undo.safeguards import OFF
 
     shown = " ".join(os.fsdecode(word) for word in command).encode("utf-8", "replace").decode()
     with reached(context):
@@ -77,12 +85,49 @@ def run(
     surroundings = dict(os.environb if environment is None else environment)
     surroundings[RUN_VARIABLE] = identity.encode()
     try:
-        code = supervise(
-            command, settings, run=identity, directory=directory, environment=surroundings, one_step=one_step
-        )
+        with _asking(settings.log, ask if settings.thresholds != OFF else None):
+            code = supervise(
+                command, settings, run=identity, directory=directory, environment=surroundings, one_step=one_step
+            )
     finally:
         steps = end_run(context, identity, shown)
     return RunResult(identity, code, before, _head(context), steps)
+
+
+@contextmanager
+def _asking(log: bytes, ask: Callable[[TicketInfo], bool | None] | None) -> Generator[None]:
+    """For the length of the block, see what is held, and ask."""
+    if ask is None:
+        yield
+        return
+    over = threading.Event()
+    thread = threading.Thread(target=_ask_about, args=(log, ask, over), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def _ask_about(log: bytes, ask: Callable[[TicketInfo], bool | None], over: threading.Event) -> None:
+    from holdfast.supervisor.remote import connect
+
+    asked = 0
+    while not over.wait(_LOOK_SECONDS):
+        try:
+            keeper = connect(log)
+            if keeper is None:
+                continue
+            with keeper:
+                for ticket in keeper.held():
+                    if ticket.id > asked:
+                        asked = ticket.id
+                        answer = ask(ticket)
+                        if answer is not None:
+                            keeper.answer(ticket.id, allow=answer)
+        except HoldfastError as error:
+            # It was answered elsewhere, or its time was over, or the keeper has ended.
+            _LOG.info("%s", error.message)
 
 
 def begin_run(context: Context, command: str) -> str:

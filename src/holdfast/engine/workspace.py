@@ -375,12 +375,14 @@ class Workspace:
         environment: Mapping[bytes, bytes] | None = None,
         one_step: bool = False,
         guard: bool = False,
+        ask: Callable[[TicketInfo], bool | None] | None = None,
     ) -> RunResult:
         """Run a command (its argument list) so that all it changes can be taken back: `undo`, ``undo(run="")``.
 
         It has this process's terminal, directory and environment (with ``HOLDFAST_RUN``), unless others are given. The
         state is saved before and after. ``one_step``: all of it is one step. ``guard``: a person is asked before mass
-        deletion and large overwrites. Raises `UnsupportedError` where the system cannot supervise; nothing has run.
+        deletion and large overwrites, by ``ask`` on another thread (None: whoever calls `answer` elsewhere). Raises
+        `UnsupportedError` where the system cannot supervise; then nothing has run.
         """
         from holdfast.engine.run import run
 
@@ -391,6 +393,7 @@ class Workspace:
             environment=environment,
             one_step=one_step,
             guard=guard,
+            ask=ask,
         )
 
     def steps(self) -> Sequence[StepInfo]:

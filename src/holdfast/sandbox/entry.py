@@ -167,7 +167,8 @@ def _listening(family: socket.AddressFamily, kind: socket.SocketKind, port: int 
     own = socket.socket(family, kind)
     if family == socket.AF_INET6:
         own.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-    own.bind(("", port))
+    # Where redirected packets arrive. (An answer from any other address would not be taken for one.)
+    own.bind(("::1" if family == socket.AF_INET6 else "127.0.0.1", port))
     if kind == socket.SOCK_STREAM:
         own.listen(128)
     return own

@@ -71,7 +71,7 @@ class Files(NamedTuple):
 
 ENVIRONMENT = (
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "COLORTERM", "NO_COLOR", "COLUMNS", "LINES", "LANG", "LANGUAGE",
-    "LC_*", "TZ", "EDITOR", "VISUAL", "PAGER", "LESS",
+    "LC_*", "TZ", "EDITOR", "VISUAL", "PAGER", "LESS", "HOLDFAST_RUN",
 )  # fmt: skip
 """What is let through by default: nothing that holds a secret or the address of a socket."""
 
@@ -135,8 +135,7 @@ def _parse_server(text: str) -> Address:
         address = ip_address(text)
     except ValueError as error:
         raise UsageError(f"the name server {text!r}: {error}") from error
-    if not address.is_loopback:
-        _check(text, ip_network(address))
+    _check(text, ip_network(address), loopback=True)
     return address
 
 
@@ -146,9 +145,15 @@ def _port(text: str, number: str) -> int:
     return int(number)
 
 
-def _check(text: str, found: Range) -> None:
+def _check(text: str, found: Range, *, loopback: bool = False) -> None:
+    if isinstance(found, IPv6Network) and found.network_address.scope_id is not None:
+        raise _bad(text, "inside, there is no such interface")
     # Loopback inside is the box's own; what a host means by it is not asked for by this name.
-    if found.is_loopback or (found.is_unspecified and found.num_addresses == 1) or found.is_multicast:
+    if (
+        (found.is_loopback and not loopback)
+        or (found.is_unspecified and found.num_addresses == 1)
+        or found.is_multicast
+    ):
         raise _bad(text, "inside, that is the box itself or nobody in particular")
     if isinstance(found, IPv6Network) and found.network_address.ipv4_mapped:
         raise _bad(text, "write it as the IPv4 address that it is")

@@ -62,7 +62,7 @@ class Client:
         except BlockingIOError:
             sent = 0
         except OSError:
-            return  # it has gone, which the selector will say
+            sent = len(self.outbox)  # it has gone, which is seen when it is read from
         self.outbox = self.outbox[sent:]
         self._selector.modify(self.socket.fileno(), _WRITE if self.outbox else _READ)
 

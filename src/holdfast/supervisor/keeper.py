@@ -3,8 +3,8 @@
 It is in a session of its own, so that no terminal stops it or hangs it up, and ends by itself when the last tree is
 gone. If it is killed, every call that would reach it fails with ENOSYS: what it would not record cannot happen.
 
-One thread serves calls, as fast as it can. Closing of steps, undo and all else that may take its time is done on a
-second one, in the order in which it was asked for; slow calls have threads of their own.
+One thread serves calls and closes steps, as fast as it can. Undo and all else that is asked for is done on a second
+one, one after the other; slow calls have threads of their own.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Keeper:
         self._processes = Processes(lambda pidfd: self._epoll.register(pidfd, select.EPOLLIN))
         self._work: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
-        self._steps = Steps(self._desk, self._undo_log.recorder, self._work.put)
+        self._steps = Steps(self._desk, self._undo_log.recorder)
         self._trees: dict[int, Tree] = {}
         self._runs: dict[Client, Run] = {}
         self._pauses: dict[Client, ExitStack] = {}
@@ -256,6 +256,8 @@ class Keeper:
             raise HoldfastError("a run joins with the listener of its filter, and once")
         run = Run(id_, agent, one_step=one_step)
         run.agents.command, run.agents.directory = tuple(command), directory
+        # Known from the start: a run that is one step goes on as long as its first process, whatever that does itself.
+        self._processes.group(run, agent)
         listener = Listener(client.fds[0])
         del client.fds[0]
         tree = Tree(
@@ -282,7 +284,10 @@ class Keeper:
             for pid in (run.agent, *descendants(run.agent)):
                 _kill(pid)
             for pidfd in self._processes.known(run):
-                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+                try:
+                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
             for tree in [tree for tree in self._trees.values() if tree.run is run]:
                 self._tree_gone(tree)
         self._end_if_alone()

@@ -29,7 +29,9 @@ _MAKE = 1 << 6 | 1 << 7 | 1 << 8 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 12
 _REFER = 1 << 13  # since 2
 _TRUNCATE = 1 << 14  # since 3
 
-_SCOPE_ABSTRACT_SOCKETS = 1 << 0  # since 6
+_SCOPE_ABSTRACT_SOCKETS = 1 << 0
+SCOPES_SINCE: Final = 6
+"""The version that has `keep_abstract_sockets_apart`."""
 
 _OPEN: Final = (b"/dev", b"/proc", b"/sys")
 """Where processes write without any file changing. Only writing: what is made there, the keeper makes."""
@@ -77,7 +79,7 @@ def keep_abstract_sockets_apart() -> bool:
     namespace that is shared does not. Needs `holdfast.supervisor.notify.give_up_privileges`. Returns False if the
     kernel cannot (Linux 6.12).
     """
-    if version() < 6:
+    if version() < SCOPES_SINCE:
         return False
     attributes = struct.pack("=QQQ", 0, 0, _SCOPE_ABSTRACT_SOCKETS)
     ruleset = _check(_libc.syscall(_CREATE, attributes, ctypes.c_size_t(len(attributes)), 0))

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-import holdfast
 from holdfast.model import errors
 from holdfast.model.errors import HoldfastError
 from holdfast.supervisor.descent import become_subreaper, children, end_descendants
@@ -104,7 +103,7 @@ def _start_parent(fd: int, passed: Sequence[int]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "holdfast.supervisor.parent", str(fd)],
         pass_fds=passed,
-        env=os.environ | {"PYTHONPATH": str(Path(holdfast.__file__).parents[1])},
+        env=os.environ | {"PYTHONPATH": str(Path(errors.__file__).parents[2])},
         cwd="/",
     )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import threading
 
 PATH_MAX = 4096
 """Of a path with its final zero byte."""
@@ -35,23 +36,45 @@ class _Vector(ctypes.Structure):
     _fields_ = (("base", ctypes.c_uint64), ("length", ctypes.c_uint64))
 
 
+_VECTOR_BYTES = ctypes.sizeof(_Vector)
+
+
+class _Room(threading.local):
+    """Where a thread puts what it reads; made once."""
+
+    def __init__(self) -> None:
+        self.buffer = ctypes.create_string_buffer(_PAGE)
+        self.address = ctypes.addressof(self.buffer)
+        self.vectors = (_Vector * 2)()
+        self.local, self.remote = self.vectors
+        self.local.base = self.address
+        self.at = ctypes.addressof(self.vectors)
+
+
+_room = _Room()
+
+
 def _upto(tid: int, address: int, size: int) -> bytes:
-    """What is readable of ``size`` bytes at ``address``."""
-    buffer = ctypes.create_string_buffer(size)
-    local = _Vector(ctypes.addressof(buffer), size)
-    remote = _Vector(address, size)
-    got = _read(tid, ctypes.byref(local), 1, ctypes.byref(remote), 1, 0)
+    """What is readable of ``size`` bytes, at most a page, at ``address``."""
+    room = _room
+    room.local.length = room.remote.length = size
+    room.remote.base = address
+    got = _read(tid, room.at, 1, room.at + _VECTOR_BYTES, 1, 0)
     if got < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
-    return buffer.raw[:got]
+    return ctypes.string_at(room.address, got)
 
 
 def read(tid: int, address: int, size: int) -> bytes:
     """Exactly ``size`` bytes of the thread's memory. Raises `OSError`: EFAULT if not all of them are readable."""
-    found = _upto(tid, address, size) if size else b""
-    if len(found) != size:
-        raise OSError(errno.EFAULT, os.strerror(errno.EFAULT))
+    found = b""
+    while len(found) < size:
+        wanted = min(size - len(found), _PAGE)
+        piece = _upto(tid, address + len(found), wanted)
+        if len(piece) != wanted:
+            raise OSError(errno.EFAULT, os.strerror(errno.EFAULT))
+        found += piece
     return found
 
 

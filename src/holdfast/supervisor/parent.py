@@ -109,7 +109,8 @@ class _Parent:
             self._say_what_failed()
             remote.leave()
             stays = bool(descendants(os.getpid(), self._spared))
-            self._tell(Report(kind="ended", status=status, stays=stays))
+            # (Nobody is there to be told: the launcher was killed in the same moment.)
+            stays = self._tell(Report(kind="ended", status=status, stays=stays)) and stays
         if stays:
             self._stay(remote, awake)
         else:
@@ -119,11 +120,13 @@ class _Parent:
     def _spared(self) -> tuple[int, ...]:
         return () if self._keeper is None else (self._keeper.pid,)
 
-    def _tell(self, report: Report) -> None:
+    def _tell(self, report: Report) -> bool:
+        """Tell the launcher; False if it is gone."""
         try:
             self._launcher.sendall(_framed(report))
         except OSError:
-            pass  # it is gone, which is seen where it matters
+            return False
+        return True
 
     # The command ------------------------------------------------------------------------------------------------
 
@@ -235,7 +238,10 @@ class _Parent:
             its.close()
         self._keeper = keeper
         ours.sendall(_framed(settings))
-        head = ours.recv(LENGTH.size, socket.MSG_WAITALL)
+        try:
+            head = ours.recv(LENGTH.size, socket.MSG_WAITALL)
+        except ConnectionResetError:
+            head = b""
         if len(head) < LENGTH.size:
             raise HoldfastError("the keeper ended before it was ready", hint="the undo log's keeper.log may say why")
         try:

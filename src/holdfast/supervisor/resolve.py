@@ -102,7 +102,7 @@ class Thing(NamedTuple):
 class Sight:
     """The tree as the caller of one call sees it. Closes at its end what it has opened."""
 
-    __slots__ = ("_call", "_fds", "_sure", "_world", "caller", "territory")
+    __slots__ = ("_call", "_fds", "_seen", "_sure", "_world", "caller", "territory")
 
     def __init__(self, call: Call, world: Supervision) -> None:
         """The arguments must have been read before: that the caller is still there is found out afterwards."""
@@ -110,6 +110,7 @@ class Sight:
         self._world = world
         self._fds: list[int] = []
         self._sure = False
+        self._seen = -1, b""  # the last descriptor that was looked at, and where it is
         self.caller = CALLERS.find(call, world)
         self.territory = _territory(world)
 
@@ -189,7 +190,7 @@ class Sight:
 
     def directory(self, dir_fd: int) -> Where:
         """Where a directory is; outside if it has been removed."""
-        where = self.territory.where(dir_fd)
+        where = self._where(dir_fd)
         if where.path is not None:
             return where._replace(path=None) if is_deleted(dir_fd, where.absolute) else where
         if self.caller.foreign and not where.forbidden:
@@ -222,7 +223,7 @@ class Sight:
 
     def thing(self, fd: int) -> Thing:
         """What ``fd`` refers to; outside if it has no name any more."""
-        where = self.territory.where(fd)
+        where = self._where(fd)
         if where.path is not None and is_deleted(fd, where.absolute):
             return Thing(fd, where._replace(path=None))
         return Thing(fd, where)
@@ -276,7 +277,13 @@ class Sight:
                 fd = self.held(openat2(start, path, flags, rules))
         except OSError:
             return None  # perhaps the way leads through what /proc says of the keeper: the walk knows
-        return None if _is_below(absolute(fd), _proc_mounts()) else fd
+        path = absolute(fd)
+        self._seen = fd, path
+        return None if _is_below(path, _proc_mounts()) else fd
+
+    def _where(self, fd: int) -> Where:
+        seen, path = self._seen
+        return self.territory.of(path if seen == fd else absolute(fd))
 
     def _own(self, dir_fd: int, path: bytes) -> int:
         """The workspace's directory at ``path``, which the caller sees as ``dir_fd``, as it is mounted here: from there

@@ -11,8 +11,6 @@ from holdfast.model.errors import HoldfastError
 from holdfast.model.log import Log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from holdfast.supervisor.processes import Group, Run
     from holdfast.undo.desk import Desk
     from holdfast.undo.recorder import Recorder
@@ -29,11 +27,9 @@ QUIET_CHILD_SECONDS = 30.0
 class Steps:
     """The open steps of all groups. For the serving thread."""
 
-    def __init__(self, desk: Desk, recorder: Recorder, later: Callable[[Callable[[], object]], None]) -> None:
-        """``later(work)`` has something done on a thread where it may take its time, one after the other."""
+    def __init__(self, desk: Desk, recorder: Recorder) -> None:
         self._desk = desk
         self._recorder = recorder
-        self._later = later
         self._open: dict[StepId, Group] = {}
         self._denied: dict[StepId, float] = {}
 
@@ -50,14 +46,21 @@ class Steps:
         return group.step
 
     def close(self, group: Group) -> None:
-        """The group changes nothing more for now."""
+        """The group changes nothing more for now.
+
+        What its step left is looked at before anybody is served again: the next step may change it.
+        """
         if not group.step:
             return
         step, group.step = group.step, 0
         code = None if group.lives_on else group.exit_code
         del self._open[step]
         self._denied.pop(step, None)
-        self._later(lambda: self._finish(step, code))
+        try:
+            self._desk.close(step, code)
+        except HoldfastError as error:
+            # It stays in the journal: whoever opens the log next finishes it.
+            _log.warning("step %d could not be finished: %s", step, error)
 
     def close_run(self, run: Run) -> None:
         """Close all steps of a run."""
@@ -76,10 +79,3 @@ class Steps:
                 last = now if found.busy or found.held else found.last
             if now - last >= (QUIET_SECONDS if group.lives_on else QUIET_CHILD_SECONDS):
                 self.close(group)
-
-    def _finish(self, step: StepId, code: int | None) -> None:
-        try:
-            self._desk.close(step, code)
-        except HoldfastError as error:
-            # It stays in the journal: whoever opens the log next finishes it.
-            _log.warning("step %d could not be finished: %s", step, error)

@@ -25,7 +25,9 @@ _OBJECT = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 class Actor:
     """Operations on the tree below ``root``, in the name of a step. Each raises `OSError` as the system would."""
 
-    def __init__(self, interceptor: Interceptor, root: bytes, step: StepId) -> None:
+    def __init__(self, interceptor: Interceptor, root: bytes, step: StepId, below: bytes = b"") -> None:
+        """``below`` is the directory in the tree that the paths of random operations begin at."""
+        self.below = below
         self._interceptor = interceptor
         self._root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self.step = step
@@ -189,7 +191,8 @@ _NAMES = (b"a", b"b", b"c", b"d", b"e")
 
 def act_at_random(actor: Actor, chance: Random) -> None:
     """One operation, chosen at random, on paths of a few names; an error that the system gives is an answer as well."""
-    path, other = (b"/".join(chance.choices(_NAMES, k=chance.choice((1, 1, 2, 2, 3)))) for _ in range(2))
+    above = [actor.below] if actor.below else []
+    path, other = (b"/".join([*above, *chance.choices(_NAMES, k=chance.choice((1, 1, 2, 2, 3)))]) for _ in range(2))
     operations: tuple[Callable[[], None], ...] = (
         lambda: actor.write(path, chance.randbytes(chance.choice((0, 10, 100, 20_000)))),
         lambda: actor.write(path, chance.randbytes(10)),

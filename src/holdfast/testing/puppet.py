@@ -77,6 +77,7 @@ class Puppet:
             finally:
                 os._exit(0)
         other.close()
+        self.run("getpid")  # it is where it should be as soon as it answers
 
     def __enter__(self) -> Puppet:
         """Return itself; leaving ends the process."""

@@ -18,10 +18,10 @@ from holdfast.model.paths import display
 from holdfast.undo.aside import Aside
 from holdfast.undo.barriers import Barriers
 from holdfast.undo.directories import Directories
-from holdfast.undo.journal import Journal, read_journal
+from holdfast.undo.journal import Journal, read_journal, segments
 from holdfast.undo.preimages import Preimages
 from holdfast.undo.recorder import Recorder
-from holdfast.undo.records import Alias, Outside
+from holdfast.undo.records import Alias, Begin, Outside
 from holdfast.undo.sealed import Head, Sealed, read_head, read_step, write_step
 from holdfast.undo.version import begin_version, check_version, locked
 
@@ -97,6 +97,8 @@ class UndoLog:
             self.barriers = Barriers(record for record in self.found if isinstance(record, Outside))
             self._beat_fd = os.open(os.path.join(directory, b"beat"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             self.last_beat = self._read_beat()
+            self.last_sign = max(self.last_beat.at, _written_at(directory))
+            """The last sign of life of the keeper before this one."""
             self.journal = Journal(directory, sync=sync)
             self.preimages = Preimages(os.path.join(directory, b"kept"))
             self.aside = Aside(os.path.join(directory, b"aside"), self.preimages)
@@ -111,8 +113,9 @@ class UndoLog:
         """An undo or a redo stopped in the middle; see `holdfast.undo.pending`."""
         self.unsealed: set[StepId] = set()
         """Steps that have ended and are not finished yet: the journal is needed for them."""
-        self._next_step = max([self.last_beat.step, *self.heads])
-        self._next_ambient = min([self.last_beat.ambient, *self.heads])
+        begun = [record.step for record in self.found if isinstance(record, Begin)]
+        self._next_step = max([self.last_beat.step, *self.heads, *begun])
+        self._next_ambient = min([self.last_beat.ambient, *self.heads, *begun])
         seq = max([self.last_beat.seq, *(head.acted for head in self.heads.values()), *(r.seq for r in self.found)])
         self.recorder = Recorder(
             self.journal, self.preimages, clock, guard, seq=seq, max_step_bytes=self.limits.max_step_bytes
@@ -262,6 +265,17 @@ class UndoLog:
 
 def _name(step: StepId) -> bytes:
     return b"%08d" % step if step >= 0 else b"a%08d" % -step
+
+
+def _written_at(directory: bytes) -> int:
+    """When the keeper that has left a journal wrote to it last; 0 if none has.
+
+    A keeper has one segment. Those after the first are of recoveries.
+    """
+    numbers = segments(directory)
+    if not numbers:
+        return 0
+    return os.stat(os.path.join(directory, b"journal-%08d" % min(numbers))).st_mtime_ns
 
 
 def _bytes(head: Head) -> int:

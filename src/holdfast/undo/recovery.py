@@ -59,10 +59,10 @@ def recover(log: UndoLog) -> Recovered:
 def _seal_as_found(log: UndoLog, part: Part) -> None:
     step = log.recorder.resume(part.begin, part.records)
     step.unprotected = part.bare
-    at, code = (part.end.at, part.end.exit_code) if part.end else (log.last_beat.at, None)
+    at, code = (part.end.at, part.end.exit_code) if part.end else (log.last_sign, None)
     # (Without a note of its end: that is what tells the next recovery that it has to be rolled back.)
     closed = log.recorder.drop(part.begin.step)
-    seal(log, closed, state="done", ended_at=at, exit_code=code, alive_until=log.last_beat.at + _SLACK)
+    seal(log, closed, state="done", ended_at=at, exit_code=code, alive_until=log.last_sign + _SLACK)
 
 
 def _collect(log: UndoLog) -> None:

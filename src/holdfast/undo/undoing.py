@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 _SHOWN = 5
+_EVER = float("inf")
 _FORCE = "--force undoes it nevertheless; redo gives their version back"
 
 
@@ -100,17 +101,18 @@ class _Other(NamedTuple):
     state: str
     first: int
     last: float
+    acted: float
     reach: Callable[[], Reach]
 
 
 def _others(log: UndoLog, chosen: set[StepId]) -> Iterator[_Other]:
     for head in log.heads.values():
         if head.id not in chosen:
-            yield _Other(head.id, head.state, head.first, head.last, partial(_reach_of, log, head.id))
+            yield _Other(head.id, head.state, head.first, head.last, head.acted, partial(_reach_of, log, head.id))
     for step in log.recorder.open_steps:
         if step.id not in chosen:
             yield _Other(
-                step.id, "open", step.begin.seq, float("inf"), partial(reach, step.records, log.recorder.aliases)
+                step.id, "open", step.begin.seq, _EVER, _EVER, partial(reach, step.records, log.recorder.aliases)
             )
 
 
@@ -121,8 +123,8 @@ def _reach_of(log: UndoLog, step: StepId) -> Reach:
 def _is_in_the_way(head: Head, other: _Other) -> bool:
     if other.state != "undone":
         return other.last > head.first
-    # What was undone and came before has to be there again before this one can follow.
-    return head.state == "undone" and other.first < head.first
+    # What came before and was undone after has to be there again before this one can follow.
+    return head.state == "undone" and other.first < head.first < other.acted
 
 
 def _refuse_barriers(log: UndoLog, sealed: Sequence[Sealed]) -> None:

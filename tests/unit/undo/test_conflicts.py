@@ -140,6 +140,8 @@ def _end_of_life(bench: Bench) -> int:
     now = time.time_ns()
     data = log_module._BEAT.pack(now - recovery._SLACK, *rest)
     beat.write_bytes(data + crc32(data).to_bytes(4, "little"))
+    (journal,) = bench.directory.glob("journal-*")
+    os.utime(journal, ns=(now, now - recovery._SLACK))
     return now
 
 
@@ -147,3 +149,16 @@ def _edit(path: Path, content: bytes, after: int) -> None:
     """Write to the file, later than ``after`` by the file system's coarser clock."""
     while path.stat().st_ctime_ns <= after:
         path.write_bytes(content)
+
+
+def test_a_keeper_that_has_not_said_that_it_lives_for_long_takes_nothing_for_anothers(bench: Bench) -> None:
+    """What it has journalled is a sign of life as well."""
+    before = bench.photograph()
+    bench.abandon(lambda actor: actor.write(b"file", b"content"))
+    beat = bench.directory / "beat"
+    beat.write_bytes(b"")
+    with bench.keeper() as log:
+        recovered = recover(log)
+        assert recovered.rolled_back is not None
+        assert recovered.rolled_back.conflicts == ()
+        bench.assert_as(before)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.supervisor.operations import attributes, create, identity, open, remove, rename, xattrs  # noqa: A004
+from holdfast.supervisor.operations import attributes, create, identity, open, remove, rename, special, xattrs  # noqa: A004
 
 if TYPE_CHECKING:
     from holdfast.supervisor.call import Handler
@@ -16,6 +16,7 @@ HANDLERS: dict[str, Handler] = (
     | open.HANDLERS
     | remove.HANDLERS
     | rename.HANDLERS
+    | special.HANDLERS
     | xattrs.HANDLERS
 )
 """Carries out each call that reaches the keeper."""

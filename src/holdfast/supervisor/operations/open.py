@@ -65,7 +65,7 @@ def open_path(call: Call, world: Supervision, dirfd: int, path: bytes, wish: Wis
         look = Confined(sight, wish.resolve) if wish.resolve else sight
         if flags & O_TMPFILE or not flags & os.O_CREAT:
             follow = not flags & os.O_NOFOLLOW
-            return _open_thing(sight, call, world, look.object(dirfd, path, follow=follow), wish)
+            return open_found(sight, call, world, look.object(dirfd, path, follow=follow), wish)
         spot = look.parent(dirfd, path)
         for _ in range(_TRIES):
             try:
@@ -94,12 +94,12 @@ def _open_or_create(
         if not stat.S_ISLNK(mode):
             if wish.flags & os.O_EXCL:
                 raise failure(errno.EEXIST)
-            return _open_thing(sight, call, world, Thing(fd, spot.where), wish)
+            return open_found(sight, call, world, Thing(fd, spot.where), wish)
         if wish.flags & os.O_NOFOLLOW:
             raise failure(errno.ELOOP)
         following = look.follow(spot, fd)
         if isinstance(following, Thing):
-            return _open_thing(sight, call, world, following, wish)
+            return open_found(sight, call, world, following, wish)
         spot = following
     raise failure(errno.ELOOP)
 
@@ -115,7 +115,8 @@ def _create(sight: Sight, call: Call, world: Supervision, spot: Spot, wish: Wish
     return _reply(fd, wish)
 
 
-def _open_thing(sight: Sight, call: Call, world: Supervision, thing: Thing, wish: Wish) -> Reply:
+def open_found(sight: Sight, call: Call, world: Supervision, thing: Thing, wish: Wish) -> Reply:
+    """Open an object that is there, as ``wish`` says."""
     found = os.fstat(thing.fd)
     kind = stat.S_IFMT(found.st_mode)
     if kind == stat.S_IFDIR:
@@ -187,7 +188,7 @@ def _reply(fd: int, wish: Wish) -> Reply:
     return Reply(fd=fd, cloexec=bool(wish.flags & os.O_CLOEXEC))
 
 
-def _wish(flags: int, mode: int) -> Wish:
+def wish_of(flags: int, mode: int) -> Wish:
     """What an ``open`` without ``open_how`` means: what it does not know of, it ignores."""
     flags &= _KNOWN
     if flags & O_TMPFILE and (not flags & os.O_DIRECTORY or not flags & _WRITING or flags & os.O_CREAT):
@@ -197,19 +198,19 @@ def _wish(flags: int, mode: int) -> Wish:
 
 def open_(call: Call, world: Supervision) -> Reply:
     """``open``."""
-    wish = _wish(integer(call.args[1]), unsigned(call.args[2]))
+    wish = wish_of(integer(call.args[1]), unsigned(call.args[2]))
     return open_path(call, world, AT_FDCWD, read_path(call.tid, call.args[0]), wish)
 
 
 def creat(call: Call, world: Supervision) -> Reply:
     """``creat``."""
-    wish = _wish(os.O_CREAT | os.O_WRONLY | os.O_TRUNC, unsigned(call.args[1]))
+    wish = wish_of(os.O_CREAT | os.O_WRONLY | os.O_TRUNC, unsigned(call.args[1]))
     return open_path(call, world, AT_FDCWD, read_path(call.tid, call.args[0]), wish)
 
 
 def openat(call: Call, world: Supervision) -> Reply:
     """``openat``."""
-    wish = _wish(integer(call.args[2]), unsigned(call.args[3]))
+    wish = wish_of(integer(call.args[2]), unsigned(call.args[3]))
     return open_path(call, world, integer(call.args[0]), read_path(call.tid, call.args[1]), wish)
 
 
@@ -228,7 +229,7 @@ def openat2(call: Call, world: Supervision) -> Reply:
     if flags & ~_KNOWN or mode & ~0o7777 or (mode and not flags & (os.O_CREAT | O_TMPFILE)):
         raise failure(errno.EINVAL)
     check_resolve(resolve)
-    return open_path(call, world, integer(call.args[0]), path, _wish(flags, mode)._replace(resolve=resolve))
+    return open_path(call, world, integer(call.args[0]), path, wish_of(flags, mode)._replace(resolve=resolve))
 
 
 HANDLERS: dict[str, Handler] = {"open": open_, "creat": creat, "openat": openat, "openat2": openat2}

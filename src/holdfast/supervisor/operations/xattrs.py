@@ -8,14 +8,13 @@ import struct
 from typing import TYPE_CHECKING
 
 from holdfast.files.metadata import through
-from holdfast.supervisor.call import Reply
 from holdfast.supervisor.memory import read, read_path, read_string
 from holdfast.supervisor.operations.arguments import check_flags, failure, integer, unsigned
 from holdfast.supervisor.operations.attributes import AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW, Target, change, named
 from holdfast.supervisor.resolve import AT_FDCWD
 
 if TYPE_CHECKING:
-    from holdfast.supervisor.call import Call, Handler, Supervision
+    from holdfast.supervisor.call import Call, Handler, Reply, Supervision
 
 _NAME_MAX = 256
 _SIZE_MAX = 65536
@@ -73,7 +72,10 @@ def setxattrat(call: Call, world: Supervision) -> Reply:
     raw = read(call.tid, arguments, size)
     if any(raw[_ARGS.size :]):
         raise failure(errno.E2BIG)
-    return _set(call, world, _at(call, dirfd, path, flags), name, _ARGS.unpack_from(raw))
+    target = _at(call, dirfd, path, flags)
+    if target.path is None and target.dirfd == AT_FDCWD:
+        target = Target(AT_FDCWD, b"", empty=True)
+    return _set(call, world, target, name, _ARGS.unpack_from(raw))
 
 
 def removexattr(call: Call, world: Supervision) -> Reply:

@@ -1,0 +1,109 @@
+"""``run``: a command whose every change can be taken back."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import select
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from holdfast import UsageError
+from holdfast.cli.command import Command
+from holdfast.cli.terminal import plural, visible
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast.cli.console import Console
+    from holdfast.engine.run import RunResult
+    from holdfast.undo.service import TicketInfo
+
+_SHOWN = 10
+
+
+def _configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--one-step", action="store_true", help="the whole run is one step")
+    parser.add_argument(
+        "--guard", action="store_true", help="ask before mass deletion, large overwrites, and what could not be undone"
+    )
+    parser.add_argument("words", metavar="COMMAND", nargs=argparse.REMAINDER, help="what to run, with its arguments")
+
+
+def _run(console: Console, arguments: argparse.Namespace) -> int:
+    words: list[str] = arguments.words[1:] if arguments.words[:1] == ["--"] else arguments.words
+    if not words:
+        raise UsageError("run needs a command", hint="holdfast run -- COMMAND")
+    with console.open(strict=True) as workspace:
+        result = workspace.run(
+            words, one_step=arguments.one_step, guard=arguments.guard, ask=_ask if console.interactive else None
+        )
+    # (Standard output is the command's.)
+    if console.json:
+        import json
+
+        from holdfast.engine import encoding_undo
+
+        sys.stderr.write(json.dumps(encoding_undo.ran(result)) + "\n")
+    elif not console.quiet:
+        sys.stderr.writelines(f"holdfast: {line}\n" for line in _summary(result))
+    sys.stderr.flush()
+    return result.exit_code
+
+
+def _summary(result: RunResult) -> Iterator[str]:
+    if not result.steps:
+        yield "the run changed nothing"
+        return
+    changed = sum(step.paths for step in result.steps)
+    yield f"{plural(len(result.steps), 'step')}, {plural(changed, 'path')} changed"
+    for step in result.steps[-_SHOWN:]:
+        if step.unprotected:
+            yield f"step {step.id} cannot be undone whole: {visible(step.unprotected)}"
+    yield f"`holdfast undo` takes the newest step back, `holdfast undo --run {result.run}` all of them"
+
+
+def _ask(ticket: TicketInfo) -> bool | None:
+    """Ask a person at the terminal; None if that is not for us: nobody answers, or a program has the keyboard."""
+    import termios
+
+    seconds = ticket.denied_at / 1e9 - time.time()
+    try:
+        terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        text = f"\r\nholdfast: {visible(ticket.message)}\r\n"
+        if not termios.tcgetattr(terminal)[3] & termios.ICANON:
+            # What runs reads single keys: an answer would be mistaken for input to it, and the other way round.
+            text += f"  held: `holdfast safeguard allow {ticket.id}` or `deny {ticket.id}` in another terminal, "
+            os.write(terminal, f"{text}within {seconds:.0f} s\r\n".encode())
+            return None
+        os.write(terminal, f"{text}  [a]llow it or [d]eny it? ".encode())
+        if not select.select([terminal], [], [], max(0.0, seconds))[0]:
+            os.write(terminal, b"\r\n")
+            return None
+        return os.read(terminal, 100).strip().lower()[:1] == b"a"
+    finally:
+        os.close(terminal)
+
+
+COMMANDS = {
+    "run": Command(
+        description="Run a command, and record all that it and its children change in the workspace, ignored files, "
+        "node_modules and .git included, so that it can be taken back step by step. It needs no privilege and no "
+        "mount. What the command changes elsewhere is not recorded. The state before and after is saved. The exit code "
+        "is the command's (128 and the number of the signal that ended it); with --json the object is the last line "
+        "on standard error, because standard output is the command's.",
+        configure=_configure,
+        run=_run,
+        examples=(
+            ("holdfast run -- claude", "a coding agent: every command of its is a step"),
+            ("holdfast run --one-step -- make clean all", "one step, whatever it runs"),
+            ("holdfast run --guard -- sh cleanup.sh", "ask before it deletes many files"),
+            ("holdfast undo --run", "take back all that the last run did"),
+        ),
+        exits=((4, "refused: the state could not be saved first, or another process keeps the undo log"),),
+    ),
+}

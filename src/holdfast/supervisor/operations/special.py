@@ -1,0 +1,143 @@
+"""Calls of which only one use in many concerns files: flags of an inode, sockets that have a name, file handles."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import socket
+import stat
+import struct
+from typing import TYPE_CHECKING
+
+from holdfast.supervisor.call import Reply
+from holdfast.supervisor.calls import NOTIFIED_IOCTLS
+from holdfast.supervisor.memory import read
+from holdfast.supervisor.operations.arguments import failure, integer, unsigned
+from holdfast.supervisor.operations.attributes import AT_EMPTY_PATH, Target, change, check, named
+from holdfast.supervisor.operations.create import make
+from holdfast.supervisor.operations.open import open_found, wish_of
+from holdfast.supervisor.resolve import AT_FDCWD, Sight
+from holdfast.supervisor.territory import reopen
+
+if TYPE_CHECKING:
+    from holdfast.supervisor.call import Call, Handler, Supervision
+
+_SYS_PIDFD_GETFD = 438
+_SYS_FILE_SETATTR = 469
+_IMMUTABLE_OR_APPEND = {"FS_IOC_SETFLAGS": 0x30, "FS_IOC32_SETFLAGS": 0x30, "FS_IOC_FSSETXATTR": 0x18}
+_SIZES = {"FS_IOC_FSSETXATTR": 28}
+_COMMANDS = {number: name for name, number in NOTIFIED_IOCTLS.items()}
+_FILE_ATTR = struct.Struct("=QIIII")
+_XFLAGS_FIXED = 0x18
+_FAMILY = struct.Struct("=H")
+_ADDRESS_MAX = 128
+_UNIX_MAX = 110
+_HANDLE = struct.Struct("=Ii")
+_HANDLE_MAX = 128
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _check_fixed(fixed: int) -> None:
+    """What nobody may change any more, undo could not change either."""
+    if fixed:
+        raise failure(errno.EPERM)
+
+
+def ioctl(call: Call, world: Supervision) -> Reply:
+    """``ioctl``, of the flags and numbers of an inode."""
+    command = unsigned(call.args[1])
+    name = _COMMANDS.get(command)
+    if name is None:
+        return Reply(native=True)
+    content = bytearray(read(call.tid, call.args[2], _SIZES.get(name, 4)))
+    _check_fixed(int.from_bytes(content[:4], "little") & _IMMUTABLE_OR_APPEND.get(name, 0))
+    content += bytes(8)
+
+    def perform(fd: int) -> None:
+        opened = reopen(fd, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+        try:
+            fcntl.ioctl(opened, command, content)
+        finally:
+            os.close(opened)
+
+    return change(call, world, Target(integer(call.args[0]), None), perform)
+
+
+def file_setattr(call: Call, world: Supervision) -> Reply:
+    """``file_setattr``."""
+    dirfd, path, address, size, flags, _ = call.args
+    if size < _FILE_ATTR.size:
+        raise failure(errno.EINVAL)
+    if size > os.sysconf("SC_PAGE_SIZE"):
+        raise failure(errno.E2BIG)
+    raw = read(call.tid, address, size)
+    _check_fixed(_FILE_ATTR.unpack_from(raw)[0] & _XFLAGS_FIXED)
+    target = named(call, integer(dirfd), path, unsigned(flags))
+    length = ctypes.c_size_t(size)
+    return change(
+        call, world, target, lambda fd: check(_libc.syscall(_SYS_FILE_SETATTR, fd, b"", raw, length, AT_EMPTY_PATH))
+    )
+
+
+def bind(call: Call, world: Supervision) -> Reply:
+    """``bind``, which makes a node for a local socket that has a path."""
+    length = unsigned(call.args[2])
+    if not _FAMILY.size < length <= _ADDRESS_MAX:
+        return Reply(native=True)
+    address = read(call.tid, call.args[1], length)
+    path = address[_FAMILY.size :].split(b"\0", 1)[0]
+    if _FAMILY.unpack_from(address)[0] != socket.AF_UNIX or not path:
+        return Reply(native=True)
+    if length > _UNIX_MAX:
+        raise failure(errno.EINVAL)
+    with Sight(call, world) as sight:
+        spot = sight.parent(AT_FDCWD, path)
+        start = sight.start(AT_FDCWD)
+        owner = sight.held(os.pidfd_open(sight.caller.tgid))
+        bound = _libc.syscall(_SYS_PIDFD_GETFD, owner, integer(call.args[0]), 0)
+        check(bound)
+        sight.held(bound)
+        if not stat.S_ISSOCK(os.fstat(bound).st_mode):
+            raise failure(errno.ENOTSOCK)
+
+        def perform() -> None:
+            # The address is what the socket is called for ever after, so it is the caller's own.
+            before = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fchdir(start)
+                check(_libc.bind(bound, address, length))
+            finally:
+                os.fchdir(before)
+                os.close(before)
+
+        return make(sight, call, world, spot, "s", perform)
+
+
+def open_by_handle_at(call: Call, world: Supervision) -> Reply:
+    """``open_by_handle_at``, for writing."""
+    wish = wish_of(integer(call.args[2]), 0)
+    if not wish.writes:
+        return Reply(native=True)
+    size, _ = _HANDLE.unpack(read(call.tid, call.args[1], _HANDLE.size))
+    if not 0 < size <= _HANDLE_MAX:
+        raise failure(errno.EINVAL)
+    handle = read(call.tid, call.args[1], _HANDLE.size + size)
+    with Sight(call, world) as sight:
+        mount = integer(call.args[0])
+        anywhere = sight.start(AT_FDCWD) if mount == AT_FDCWD else sight.descriptor(mount).fd
+        usable = sight.held(reopen(anywhere, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC))
+        with sight.acting():
+            fd = _libc.open_by_handle_at(usable, handle, os.O_PATH | os.O_CLOEXEC)
+        check(fd)
+        return open_found(sight, call, world, sight.reached(sight.held(fd)), wish)
+
+
+HANDLERS: dict[str, Handler] = {
+    "ioctl": ioctl,
+    "file_setattr": file_setattr,
+    "bind": bind,
+    "open_by_handle_at": open_by_handle_at,
+}

@@ -1,0 +1,212 @@
+"""`run`, and all that takes back what ran, by the real command line under the real supervisor."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import holdfast
+from holdfast.testing.photograph import differences, photograph
+
+if TYPE_CHECKING:
+    from e2e.conftest import Cli
+
+
+@pytest.fixture
+def bench(cli: Cli) -> Cli:
+    cli.write(".gitignore", "cache\n")
+    cli.write("f", "0")
+    cli.write("cache/old", "0")
+    cli("checkpoint")
+    return cli
+
+
+def run(cli: Cli, *words: str, code: int = 0) -> tuple[str, str]:
+    """`holdfast run` in a process of its own; what it says on standard output, and on standard error."""
+    done = cli.process("run", *words, code=code, stdin=subprocess.DEVNULL)
+    return done.stdout.decode(), done.stderr.decode()
+
+
+def test_what_ran_is_taken_back_step_by_step_and_brought_forward(bench: Cli) -> None:
+    before = photograph(bench.root)
+    out, err = run(bench, "--", "sh", "-c", "rm -r cache; mkdir new; cp f new/g; echo said; rm f")
+    assert out == "said\n"
+    assert "holdfast undo --run" in err
+    after = photograph(bench.root)
+    steps = bench.json("steps")["steps"]
+    assert [step["command"][0] for step in steps] == ["rm", "mkdir", "cp", "rm"]
+    assert all(step["exit_code"] == 0 and step["protected"] and step["run"] for step in steps)
+    assert bench.json("undo")["steps"] == [steps[-1]["id"]]
+    assert (bench.root / "f").read_text() == "0"
+    bench("undo", "3")
+    assert differences(before, photograph(bench.root)) == []
+    bench("redo", "4")
+    assert differences(after, photograph(bench.root)) == []
+    bench("undo", "--run")
+    assert differences(before, photograph(bench.root)) == []
+    bench("redo")
+    assert differences(after, photograph(bench.root)) == []
+
+
+def test_the_exit_code_is_the_commands_and_its_environment_names_the_run(bench: Cli) -> None:
+    assert run(bench, "sh", "-c", "exit 7", code=7)
+    assert run(bench, "sh", "-c", "kill -TERM $$", code=143)
+    assert run(bench, "no-such-command", code=127)
+    out, err = run(bench, "--json", "--one-step", "--", "sh", "-c", "echo $HOLDFAST_RUN; touch x; rm f; true")
+    result = json.loads(err.splitlines()[-1])
+    assert out.strip() == result["run"]
+    assert [step["paths"] for step in result["steps"]] == [2]
+    assert result["undo_command"] == f"holdfast undo --run {result['run']}"
+    assert bench.is_documented("run", result)
+    assert bench.is_documented("steps", result["steps"][0])
+    bench("undo", "--run", result["run"])
+    assert (bench.root / "f").read_text() == "0"
+    assert not (bench.root / "x").exists()
+
+
+def test_nothing_runs_if_the_state_cannot_be_saved(bench: Cli) -> None:
+    (bench.home / "config.toml").write_text("[lock]\ntimeout = '0.1s'\n")
+    with holdfast.open(bench.root, home=bench.home) as workspace, workspace._context.lock():
+        _, err = run(bench, "--", "touch", "x", code=4)
+    assert "busy" in err
+    assert not (bench.root / "x").exists()
+
+
+def test_an_edit_by_hand_in_between_is_not_lost(bench: Cli) -> None:
+    run(bench, "--", "sh", "-c", "echo 1 > f; exit")
+    bench.write("f", "by hand")
+    step = str(bench.json("steps")["steps"][-1]["id"])
+    refused = bench("undo", "--step", step, "--json", code=4)
+    assert refused.error["code"] == "barrier"
+    assert "--force" in refused.error["hint"]
+    assert (bench.root / "f").read_text() == "by hand"
+    bench("undo", "--step", step, "--force")
+    assert (bench.root / "f").read_text() == "0"
+    bench("redo")
+    assert (bench.root / "f").read_text() == "by hand"
+
+
+def test_steps_are_shown_and_forgotten(bench: Cli) -> None:
+    run(bench, "--one-step", "--", "sh", "-c", "mv f g; mkdir cache/new; rm cache/old")
+    step = bench.json("steps")["steps"][0]
+    shown = bench.json("steps", "show", str(step["id"]))
+    assert {(each["change"], each["path"]) for each in shown["changes"]} >= {
+        ("added", "cache/new"),
+        ("deleted", "cache/old"),
+    }
+    assert bench.is_documented("steps", shown["changes"][0])
+    assert f"step          {step['id']}" in bench("steps", "show", str(step["id"])).out
+    assert bench("steps", "show", "99", code=3)
+    assert bench.json("steps", "--discard") == {"discarded": 1}
+    assert bench.json("steps") == {"steps": []}
+    assert bench.json("undo", "--run")["steps"] == []
+    assert (bench.root / "f").read_text() == "0"
+
+
+def test_a_log_of_another_version_is_left_alone_until_it_is_discarded(bench: Cli) -> None:
+    run(bench, "--", "rm", "f")
+    with holdfast.open(bench.root, home=bench.home) as workspace:
+        version = os.path.join(workspace.folder, b"undo", b"version")
+    with open(version, "w") as file:
+        file.write("HFUNDO 9\n")
+    assert bench("undo", "--json", code=5).error["code"] == "undo_version_mismatch"
+    assert not (bench.root / "f").exists()
+    bench("restore", "@-")
+    assert (bench.root / "f").exists()
+    assert bench.json("steps", "--discard") == {"discarded": None}
+    assert bench.json("steps") == {"steps": []}
+
+
+def test_what_nobody_allows_does_not_happen_and_what_somebody_does_goes_on(bench: Cli) -> None:
+    """I9."""
+    for number in range(5):
+        bench.write(f"many/{number}", "x")
+    (bench.home / "config.toml").write_text("[safeguard]\ndeletes = 3\n")
+    before = photograph(bench.root)
+    for answer, code in (("deny", 1), ("allow", 0)):
+        with bench.start("run", "--", "rm", "-r", "many") as process:
+            deadline = time.monotonic() + 30
+            while not (held := bench.json("safeguard")["held"]):
+                assert time.monotonic() < deadline
+            assert bench.is_documented("safeguard", held[0])
+            assert "many/" in held[0]["path"]
+            bench("safeguard", answer, str(held[0]["id"]))
+            process.communicate(timeout=30)
+            assert process.returncode == code
+        if answer == "deny":
+            assert differences(before, photograph(bench.root)) == []
+    assert not (bench.root / "many").exists()
+    bench("undo")
+    assert differences(before, photograph(bench.root)) == []
+
+
+def test_a_group_of_commands_is_committed_or_rolled_back_as_one_step(bench: Cli) -> None:
+    assert bench("step", "begin", code=3)
+    go = bench.root / "go"
+    os.mkfifo(go)
+    command = "touch one; echo > go; read x < go; rm f; echo > go; read x < go; touch three"
+    with bench.start("run", "--", "sh", "-c", command) as process:
+        go.read_text()
+        step = bench.json("step", "begin", "the middle")["id"]
+        go.write_text("\n")
+        go.read_text()
+        assert not (bench.root / "f").exists()
+        assert bench.json("step", "rollback")["steps"] == [step]
+        assert (bench.root / "f").read_text() == "0"
+        go.write_text("\n")
+        process.communicate(timeout=30)
+    assert (bench.root / "one").exists()
+    assert (bench.root / "three").exists()
+
+
+def keeper_of(home: Path) -> int:
+    """The process that keeps the undo log in a home."""
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            is_keeper = b"holdfast.supervisor.keeper" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            held = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")] if is_keeper else []
+        except OSError:
+            continue  # it ended meanwhile
+        if any(path.startswith(str(home)) for path in held):
+            return int(pid)
+    raise AssertionError("there is no keeper")
+
+
+def test_a_killed_keeper_is_told_of_and_its_step_rolled_back_and_forward(bench: Cli, tmp_path: Path) -> None:
+    """I3."""
+    before = photograph(bench.root)
+    go = tmp_path / "go"
+    os.mkfifo(go)
+    with bench.start("run", "--", "sh", "-c", f"printf half > f; : > cache/new; echo > {go}; sleep 60") as process:
+        go.read_text()
+        os.kill(keeper_of(bench.home), signal.SIGKILL)
+        _, err = process.communicate(timeout=30)
+        assert process.returncode == 1
+    assert b"rolled back" in err
+    assert differences(before, photograph(bench.root)) == []
+    steps = [step for step in bench.json("steps")["steps"] if step["state"] == "undone"]
+    assert len(steps) == 1
+    bench("redo", "--step", str(steps[0]["id"]))
+    assert (bench.root / "f").read_text() == "half"
+    assert (bench.root / "cache" / "new").exists()
+    bench("undo")
+    assert differences(before, photograph(bench.root)) == []
+
+
+def test_a_watcher_beside_a_run_keeps_working(bench: Cli) -> None:
+    bench("watch", "--detach")
+    try:
+        run(bench, "--", "sh", "-c", "echo 1 > f; rm cache/old; true")
+        assert bench.json("status")["clean"]
+        bench("undo", "--run")
+        assert (bench.root / "f").read_text() == "0"
+        assert (bench.root / "cache" / "old").exists()
+    finally:
+        bench("watch", "--stop")

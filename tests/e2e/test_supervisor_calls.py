@@ -1,0 +1,142 @@
+"""Programs that try to get past the supervisor (I7), and its answers to single calls in a real tree."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast.model.clock import SystemClock
+from holdfast.model.errors import LockedError
+from holdfast.testing.photograph import differences, photograph
+from holdfast.undo.desk import Desk
+from holdfast.undo.log import UndoLog
+from holdfast.undo.recovery import recover
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the supervisor is for Linux")
+
+ATTACK = """
+import ctypes, os, sys, threading, time
+libc = ctypes.CDLL(None, use_errno=True)
+kind, inside, outside = sys.argv[1], *map(os.fsencode, sys.argv[2:])
+paths = [inside.ljust(300, b"\\0"), outside.ljust(300, b"\\0")]
+path = ctypes.create_string_buffer(512)
+path.raw = paths[0].ljust(512, b"\\0")
+end = time.monotonic() + 2
+def flip():
+    at = 0
+    while time.monotonic() < end:
+        ctypes.memmove(path, paths[at], 300)
+        at ^= 1
+threading.Thread(target=flip).start()
+while time.monotonic() < end:
+    if kind == "open":
+        fd = libc.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        if fd >= 0:
+            libc.write(fd, b"x", 1)
+            libc.close(fd)
+    elif kind == "unlink":
+        libc.unlink(path)
+        for kept in (inside, outside):
+            try:
+                open(kept, "x").close()
+            except OSError:
+                pass
+    elif kind == "rename":
+        libc.rename(path, path.raw.rstrip(b"\\0").split(b"\\0")[0] + b".moved")
+        for kept in (inside, outside):
+            try:
+                os.rename(kept + b".moved", kept)
+            except OSError:
+                pass
+"""
+
+SWAP = """
+import os, threading, time
+end = time.monotonic() + 2
+def swap():
+    while time.monotonic() < end:
+        os.rename("dir", "kept"); os.symlink("../outside", "dir")
+        os.unlink("dir"); os.rename("kept", "dir")
+threading.Thread(target=swap).start()
+while time.monotonic() < end:
+    for act in (
+        lambda: open("dir/file", "a").close(),
+        lambda: os.truncate("dir/file", 1),
+        lambda: os.chmod("dir/file", 0o600),
+        lambda: os.unlink("dir/file"),
+    ):
+        try:
+            act()
+        except OSError:
+            pass
+"""
+
+
+def supervised(base: Path, *command: str) -> None:
+    """Run a command in the tree ``base``/tree as one step."""
+    launch = [sys.executable, "-P", "-m", "holdfast.supervisor.launch"]
+    options = ["--log", str(base / "log"), "--root", str(base / "tree")]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+    subprocess.run([*launch, *options, "--", *command], cwd=base / "tree", env=environment, timeout=60, check=True)
+
+
+def undo_all(base: Path) -> None:
+    """Undo every step as soon as the keeper is gone."""
+    root = os.open(base / "tree", os.O_RDONLY | os.O_DIRECTORY)
+    log = patiently(lambda: UndoLog(os.fsencode(base / "log"), root, SystemClock()))
+    try:
+        recover(log)
+        desk = Desk(log)
+        for step in sorted(desk.steps(), key=lambda step: -step.acted):
+            assert desk.undo([step.id]).conflicts == ()
+    finally:
+        log.close()
+        os.close(root)
+
+
+def patiently(open_log: Callable[[], UndoLog], limit: float = 20) -> UndoLog:
+    """The keeper seals its steps after the command has ended."""
+    end = time.monotonic() + limit
+    while True:
+        try:
+            return open_log()
+        except LockedError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.01)
+
+
+@pytest.fixture(name="base")
+def _base(tmp_path: Path) -> Path:
+    for name in ("tree/dir", "outside"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "tree" / "dir" / "file").write_bytes(b"inside")
+    (tmp_path / "outside" / "file").write_bytes(b"outside")
+    return tmp_path
+
+
+@pytest.mark.parametrize("kind", ["open", "unlink", "rename"])
+def test_a_thread_that_flips_the_path_changes_nothing_unrecorded(base: Path, kind: str) -> None:
+    """I7."""
+    before = photograph(base / "tree")
+    paths = [str(base / "tree" / "dir" / "file"), str(base / "outside" / "file")]
+    supervised(base, sys.executable, "-c", ATTACK, kind, *paths)
+    if kind == "open":
+        assert b"x" in (base / "tree" / "dir" / "file").read_bytes(), "the attack did not take place"
+        assert b"x" in (base / "outside" / "file").read_bytes(), "the attack did not take place"
+    undo_all(base)
+    assert differences(before, photograph(base / "tree")) == []
+
+
+def test_a_directory_that_is_swapped_for_a_link_leads_nothing_astray(base: Path) -> None:
+    """I7."""
+    before = photograph(base / "tree")
+    supervised(base, sys.executable, "-c", SWAP)
+    undo_all(base)
+    assert differences(before, photograph(base / "tree")) == []

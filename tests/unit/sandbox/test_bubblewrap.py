@@ -1,0 +1,94 @@
+"""Policies about files, as bubblewrap is told them."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.model.errors import UsageError
+from holdfast.sandbox.bubblewrap import Host, Mount, arguments, mounts
+from holdfast.sandbox.policy import Files
+
+W = b"/home/u/project"
+
+
+def host(*directories: bytes, others: tuple[bytes, ...] = ()) -> Host:
+    return Host({b"/tmp", b"/var/tmp", b"/run", *directories}, set(others))
+
+
+def kinds(files: Files, host: Host, needed: tuple[bytes, ...] = ()) -> dict[bytes, str]:
+    return {mount.path: mount.kind for mount in mounts(files, needed, host)}
+
+
+def test_the_workspace_is_writable_and_sockets_are_out_of_sight() -> None:
+    assert kinds(Files(W), host()) == {W: "writable", b"/tmp": "scratch", b"/var/tmp": "scratch", b"/run": "empty"}
+
+
+def test_a_shared_tmp_is_the_host_s() -> None:
+    assert kinds(Files(W, tmp="shared"), host())[b"/tmp"] == "shared"
+
+
+def test_what_is_not_there_needs_no_hiding() -> None:
+    files = Files(W, hidden=(b"/home/u/.ssh", b"/home/u/.aws", b"/home/u/.netrc"))
+    found = kinds(files, host(b"/home/u/.ssh", others=(b"/home/u/.netrc",)))
+    assert found[b"/home/u/.ssh"] == "empty"
+    assert found[b"/home/u/.netrc"] == "blank"
+    assert b"/home/u/.aws" not in found
+
+
+def test_what_is_secret_stays_so_whatever_else_is_asked_for() -> None:
+    home = b"/home/u/.local/share/holdfast"
+    found = mounts(Files(W, (home,), writable=(b"/home/u/.local",)), (), host(home, b"/home/u/.local"))
+    paths = [mount.path for mount in found]
+    assert paths.index(home) > paths.index(b"/home/u/.local")
+    assert Mount(home, "empty") in found
+
+
+def test_what_lies_deeper_comes_later() -> None:
+    files = Files(b"/tmp/a/b", (b"/tmp/a/b/.holdfast/undo",), hidden=(b"/tmp/a",))
+    order = [mount.path for mount in mounts(files, (), host(b"/tmp/a", b"/tmp/a/b/.holdfast/undo"))]
+    assert order == [b"/run", b"/tmp", b"/tmp/a", b"/tmp/a/b", b"/tmp/a/b/.holdfast/undo", b"/var/tmp"]
+
+
+def test_what_the_box_needs_is_shown_only_where_it_would_be_hidden() -> None:
+    found = kinds(Files(W), host(b"/usr/lib/python", b"/tmp/venv"), (b"/usr/lib/python", b"/tmp/venv"))
+    assert found[b"/tmp/venv"] == "readable"
+    assert b"/usr/lib/python" not in found
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        Files(b"/"),
+        Files(b"relative"),
+        Files(W, hidden=(W,)),
+        Files(W, hidden=(W + b"/inside",)),
+        Files(W, hidden=(b"/proc/1",)),
+        Files(W, writable=(b"/home/u/missing",)),
+        Files(W, writable=(b"/dev",)),
+        Files(W, hidden=(b"/home/u/.ssh",), writable=(b"/home/u/.ssh/keys",)),
+        Files(W, secret=(b"/home/u/store",), writable=(b"/home/u/store",)),
+    ],
+)
+def test_contradictions_are_refused(files: Files) -> None:
+    with pytest.raises(UsageError):
+        mounts(files, (), host(b"/home/u/.ssh", b"/home/u/.ssh/keys", b"/home/u/store"))
+
+
+def test_arguments() -> None:
+    made = [Mount(b"/run", "empty"), Mount(b"/run/x", "given", 9), Mount(W, "writable"), Mount(b"/n", "blank")]
+    words = arguments(b"/bin/bwrap", made, W + b"/sub", "box", uid=7, gid=8, offline=True, filter_fd=5)
+    text = b" ".join(words)
+    assert b"--unshare-user --uid 7 --gid 8 --disable-userns" in text
+    for each in (b"--unshare-pid", b"--unshare-ipc", b"--unshare-net", b"--die-with-parent", b"--cap-drop ALL"):
+        assert each in text
+    assert b"--hostname box" in text
+    assert b"--seccomp 5" in text
+    assert b"--perms 0555 --tmpfs /run" in text
+    assert b"--perms 0444 --ro-bind-data 9 /run/x" in text
+    assert b"--bind " + W + b" " + W in text
+    assert b"--ro-bind /dev/null /n" in text
+    # Only when everything is in it may it be closed.
+    assert text.endswith(b"--remount-ro /run --chdir " + W + b"/sub --")
+    assert text.index(b"--ro-bind / /") < text.index(b"--proc /proc") < text.index(b"--ro-bind-try /proc/sys /proc/sys")
+    shared = arguments(b"/bin/bwrap", made, W, "box", uid=7, gid=8, offline=False, filter_fd=5)
+    assert b"--unshare-net" not in shared

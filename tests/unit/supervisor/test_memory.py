@@ -1,0 +1,68 @@
+"""Reading what a caller's arguments point to."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+
+import pytest
+
+from holdfast.supervisor.memory import PATH_MAX, read, read_path, read_string
+
+PAGE = mmap.PAGESIZE
+SELF = os.getpid()
+
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+
+class Pages:
+    """A few pages, of which the last is not readable."""
+
+    def __init__(self) -> None:
+        self.memory = mmap.mmap(-1, 4 * PAGE)
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+        assert libc.mprotect(self.address + 3 * PAGE, PAGE, 0) == 0
+
+    def put(self, at: int, content: bytes) -> int:
+        self.memory[at : at + len(content)] = content
+        return self.address + at
+
+
+def fails(number: int) -> pytest.RaisesExc[OSError]:
+    return pytest.raises(OSError, match=rf"\[Errno {number}\]")
+
+
+@pytest.mark.parametrize("length", [0, 1, 254, 255, 256, 257, 4000, PATH_MAX - 1])
+@pytest.mark.parametrize("start", [0, 1, PAGE - 1, PAGE - 256])
+def test_a_path_is_read_up_to_its_end(length: int, start: int) -> None:
+    pages = Pages()
+    path = b"x" * length
+    assert read_path(SELF, pages.put(start, path + b"\0y")) == path
+
+
+def test_a_path_may_end_where_memory_ends() -> None:
+    pages = Pages()
+    assert read_path(SELF, pages.put(3 * PAGE - 5, b"path\0")) == b"path"
+
+
+def test_what_is_too_long_or_not_readable_is_refused() -> None:
+    pages = Pages()
+    with fails(errno.ENAMETOOLONG):
+        read_path(SELF, pages.put(0, b"x" * PATH_MAX + b"\0"))
+    with fails(errno.ERANGE):
+        read_string(SELF, pages.put(0, b"x" * 300 + b"\0"), 256, errno.ERANGE)
+    for address in (0, pages.address + 3 * PAGE, pages.put(3 * PAGE - 4, b"path")):
+        with fails(errno.EFAULT):
+            read_path(SELF, address)
+
+
+def test_a_structure_is_read_whole_or_not_at_all() -> None:
+    pages = Pages()
+    content = os.urandom(2 * PAGE + 7)
+    assert read(SELF, pages.put(3, content), len(content)) == content
+    assert read(SELF, 0, 0) == b""
+    with fails(errno.EFAULT):
+        read(SELF, pages.put(3 * PAGE - 4, b"path"), 5)

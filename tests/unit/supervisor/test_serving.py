@@ -1,0 +1,119 @@
+"""Calls handed to handlers and answered, without a kernel: a listener that is a list."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from typing import Any
+
+import pytest
+
+from holdfast.model.errors import HeldError
+from holdfast.supervisor.call import Call, Handler, Reply, SlowError, Supervision
+from holdfast.supervisor.calls import NOTIFIED, numbers
+from holdfast.supervisor.operations import HANDLERS
+from holdfast.supervisor.processes import Processes, Run
+from holdfast.supervisor.serving import Tree, table
+
+
+class Listening:
+    """What a `Listener` would do."""
+
+    fd = -1
+
+    def __init__(self) -> None:
+        self.waiting = 1
+        self.answers: list[tuple[object, ...]] = []
+        self.answered = threading.Event()
+
+    def receive(self) -> tuple[int, ...]:
+        return (self.waiting, 1, 0, 263, 0, 0, 0, 0, 0, 0, 0, 0)
+
+    def answer(self, id_: int, value: int, error: int) -> None:
+        self.answers.append((id_, value, error))
+        self.answered.set()
+
+    def go_on(self, id_: int) -> None:
+        self.answers.append((id_, "native"))
+
+    def is_valid(self, id_: int) -> bool:
+        return True
+
+
+class NoSteps:
+    """Every change is of step 7."""
+
+    def of(self, _group: object) -> int:
+        return 7
+
+
+def tree(handler: Handler) -> tuple[Tree, Listening]:
+    listening: Any = Listening()
+    steps: Any = NoSteps()
+    nothing: Any = None
+    run = Run("r", 1)
+    calls = {263: ("unlinkat", handler)}
+    made = Tree(run, listening, calls, Processes(lambda fd: None), steps, nothing, -1, (), lambda: None)
+    return made, listening
+
+
+def test_every_call_that_reaches_the_keeper_has_a_handler() -> None:
+    for machine in ("x86_64", "aarch64"):
+        assert set(numbers(machine, NOTIFIED).values()) - HANDLERS.keys() == {"exit_group"}
+        assert table(machine, HANDLERS).keys() == numbers(machine, NOTIFIED).keys()
+
+
+@pytest.mark.parametrize(
+    ("reply", "answer"), [(Reply(5), (1, 5, 0)), (Reply(error=2), (1, 0, 2)), (Reply(native=True), (1, "native"))]
+)
+def test_a_reply_is_passed_on(reply: Reply, answer: tuple[object, ...]) -> None:
+    served, listening = tree(lambda call, world: reply)
+    served.serve()
+    assert listening.answers == [answer]
+
+
+def test_a_mistake_of_ours_is_an_error_of_the_call(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(call: Call, world: Supervision) -> Reply:
+        raise KeyError("mistake")
+
+    served, listening = tree(fail)
+    served.serve()
+    assert listening.answers == [(1, 0, errno.EIO)]
+    assert "mistake" in caplog.text
+    caplog.clear()
+
+
+def test_a_slow_call_is_done_elsewhere_in_the_same_step() -> None:
+    seen: list[tuple[bool, int, bool]] = []
+
+    def handle(call: Call, world: Supervision) -> Reply:
+        seen.append((call.patient, world.step(call.tid), threading.current_thread() is threading.main_thread()))
+        if not call.patient:
+            raise SlowError
+        return Reply(3)
+
+    served, listening = tree(handle)
+    served.serve()
+    assert listening.answered.wait(20)
+    assert seen == [(False, 7, True), (True, 7, False)]
+    assert listening.answers == [(1, 3, 0)]
+    while served.busy:
+        pass
+
+
+def test_what_is_held_goes_on_when_its_ticket_is_settled() -> None:
+    held = True
+
+    def handle(call: Call, world: Supervision) -> Reply:
+        if held:
+            raise HeldError(4, "waits")
+        raise PermissionError(errno.EPERM, "denied")
+
+    served, listening = tree(handle)
+    served.serve()
+    served.retry({4})
+    assert listening.answers == []
+    held = False
+    served.retry(set())
+    assert listening.answers == [(1, 0, errno.EPERM)]
+    assert served.held == []
