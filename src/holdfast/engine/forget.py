@@ -35,21 +35,13 @@ def forget(
     """Remove the ``named`` checkpoints, or (none named) those of this workspace that the policy does not keep.
 
     ``policy`` None is the retention of the settings; `ConfigError` while the workspace's file is not obeyed. A named
-    checkpoint that is the newest state of a live workspace or that a live fork stands on is refused, and nothing is
-    removed then; a policy keeps those. Each removal is one transaction that passes the changes on to the children;
+    checkpoint that a live workspace stands on, or from which a live fork was made, is refused, and nothing is removed
+    then; a policy keeps those. Each removal is one transaction that passes the changes on to the children;
     content that nothing else needs is freed by collection after the grace time.
     """
     if named:
         removed = [context.catalog.checkpoint(checkpoint) for checkpoint in dict.fromkeys(named)]
-        protections = context.catalog.protections()
-        for checkpoint in removed:
-            hard = [reason for reason in protections.get(checkpoint.id, ()) if reason.hard]
-            if hard:
-                raise RefusedError(
-                    f"{checkpoint.id[:12]} cannot be forgotten: it is {hard[0]}",
-                    hint=_way_out(context, hard),
-                    code="protected",
-                )
+        _refuse_protected(context, removed)
         kept: list[tuple[Checkpoint, Sequence[str]]] = []
     else:
         if policy is None and context.misconfigured is not None:
@@ -109,18 +101,47 @@ def _forget(context: Context, checkpoints: Sequence[Checkpoint]) -> list[Checkpo
     return removed
 
 
+def _refuse_protected(context: Context, named: Sequence[Checkpoint]) -> None:
+    """Raise `RefusedError` if any of the ``named`` may not be forgotten: with all of those, every reason, and what to
+    do about each.
+    """
+    protections = context.catalog.protections()
+    refused = {
+        checkpoint.id: hard
+        for checkpoint in named
+        if (hard := [reason for reason in protections.get(checkpoint.id, ()) if reason.hard])
+    }
+    if refused:
+        raise RefusedError(
+            "; ".join(
+                f"{checkpoint[:12]} cannot be forgotten: it is {' and '.join(map(str, reasons))}"
+                for checkpoint, reasons in refused.items()
+            ),
+            hint=_way_out(context, [reason for reasons in refused.values() for reason in reasons]),
+            code="protected",
+        )
+
+
 def _way_out(context: Context, reasons: Sequence[Protection]) -> str:
-    """What to do so that a checkpoint, protected by ``reasons``, can be forgotten."""
-    if any(reason.kind == "pin" for reason in reasons):
-        return "it can be forgotten when that has come to its end"
+    """What to do so that checkpoints, protected by ``reasons``, can be forgotten."""
     holding = {reason.workspace for reason in reasons}
-    gone = [one for one in context.catalog.workspaces() if one.id in holding and is_missing(one)]
+    gone = {one.id: one for one in context.catalog.workspaces() if one.id in holding and is_missing(one)}
+    ways: list[str] = []
     if gone:
-        names = ", ".join(display(seen_at(workspace.path)) for workspace in gone)
-        return f"if you have deleted {names}, `holdfast forget --gone` lets go of it"
-    if any(reason.kind == "fork" for reason in reasons):
-        return "delete the fork if you do not need it any more; then `holdfast forget --gone` lets go of it"
-    return "take a newer checkpoint first"
+        names = ", ".join(display(seen_at(workspace.path)) for workspace in gone.values())
+        ways.append(f"if you have deleted {names}, `holdfast forget --gone` lets go of it")
+    for reason in reasons:
+        if reason.kind == "pin":
+            ways.append("what is in use can be forgotten when that has come to its end")
+        elif reason.workspace in gone:
+            continue
+        elif reason.kind == "head":
+            ways.append(f"save a change in {reason.by}, or restore another checkpoint there, so that it stands on that")
+        else:
+            ways.append(
+                f"delete the fork {reason.by} if you do not need it any more; then `holdfast forget --gone` lets go of it"
+            )
+    return "; ".join(dict.fromkeys(ways))
 
 
 def _folder(context: Context, workspace: Workspace) -> bytes:
