@@ -4,6 +4,8 @@ from __future__ import annotations
 
 INDEX = b"index"
 """The stat index: docs/formats/index.md."""
+DIRECTORIES = b"directories"
+"""The permissions of directories that were removed: docs/formats/directory-modes.md."""
 LOCK = b"lock"
 """Held while something changes the workspace or its history."""
 ROOT_BIRTH = b"root"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine import identity
 from holdfast.engine.context import Context
-from holdfast.engine.folder import INDEX
+from holdfast.engine.folder import DIRECTORIES, INDEX
 from holdfast.engine.home import default_home, make_private
 from holdfast.engine.roots import check_root, refuse_own
 from holdfast.engine.settings import MAX_WORKSPACE_FILE_BYTES, WORKSPACE_FILE, load_settings
@@ -229,12 +229,21 @@ class Opener:
         return self.store().catalog.cursor(forked.id).head is None if journal is None else journal.operation == "fork"
 
     def _make_root(self, root: bytes, beside: Workspace) -> None:
-        """Make a fork's directory, with the owner of the workspace that it comes from."""
+        """Make a fork's directory, with the owner and the permissions of the workspace that it comes from, if that is
+        there: what is private stays so.
+        """
         try:
-            os.makedirs(root)
-            if os.geteuid() == 0 and os.path.isdir(beside.path):
-                about = os.stat(beside.path)
+            from holdfast.files.owner import make_directories
+
+            make_directories(os.path.dirname(root))
+            if not os.path.isdir(beside.path):
+                make_directories(root)
+                return
+            about = os.stat(beside.path)
+            os.mkdir(root, 0o700)
+            if os.geteuid() == 0:
                 os.chown(root, about.st_uid, about.st_gid)
+            os.chmod(root, os.stat(root).st_mode & 0o7000 | about.st_mode & 0o777)
         except OSError as error:
             raise StorageError(f"cannot make {display(root)}: {error.strerror}", hint=room_hint(error)) from error
 
@@ -272,6 +281,7 @@ class Opener:
         return LocalTree(
             workspace.path,
             index=os.path.join(folder, INDEX),
+            modes=os.path.join(folder, DIRECTORIES),
             never=self._ours(settings),
             max_file_bytes=settings.capture.max_file_bytes,
             exclude=settings.capture.exclude,
