@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from holdfast import HoldfastError, IntegrityError, UsageError
 from holdfast.cli.command import Command, text, whole_number
 from holdfast.cli.terminal import plural, show_path, size, visible, when
-from holdfast.cli.wording import named
+from holdfast.cli.wording import named, short
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -97,7 +97,9 @@ def _forgotten_lines(result: Forgotten, *, verbose: bool) -> Iterator[str]:
     kept = f", kept {len(result.kept):,}" if result.kept else ""
     yield f"{verb} {plural(len(result.removed), 'checkpoint')}{kept}."
     for item in result.removed:
-        yield f"  - {named(item)}  {when(item.created_at)}  {item.kind}"
+        heirs = ", ".join(short(heir) for heir in result.composed_into.get(item.id, ()))
+        part = f"; its changes {'would be' if result.dry_run else 'are now'} part of {heirs}" if heirs else ""
+        yield f"  - {named(item)}  {when(item.created_at)}  {item.kind}{part}"
     if result.dry_run or verbose:
         for item, why in result.kept:
             yield f"  = {named(item)}  {when(item.created_at)}  {item.kind}: {visible(', '.join(why))}"

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from holdfast.model.checkpoint import Checkpoint
     from holdfast.model.config import Settings
     from holdfast.model.ids import CheckpointId
+    from holdfast.store.catalog import Catalog
     from holdfast.store.forgetting import Protection
     from holdfast.store.records import Workspace
 
@@ -50,9 +51,10 @@ def forget(
                 hint="mend the file, say what to keep (--keep-last N, …), or name checkpoints",
             )
         removed, kept = _decided(context, policy or thinning(context.settings))
+    heirs = _heirs(context.catalog, removed)
     if not dry_run:
         removed = _forget(context, removed)
-    return Forgotten(removed, kept, dry_run)
+    return Forgotten(removed, kept, dry_run, heirs)
 
 
 def forget_gone(context: Context, *, dry_run: bool = False) -> Forgotten:
@@ -65,7 +67,7 @@ def forget_gone(context: Context, *, dry_run: bool = False) -> Forgotten:
     catalog = context.catalog
     missing = [one for one in catalog.workspaces() if one.id != context.workspace.id and is_missing(one)]
     moved = find_moved(missing, partial(_folder, context))
-    removed: list[Checkpoint] = []
+    going: list[Checkpoint] = []
     kept: list[tuple[Checkpoint, Sequence[str]]] = []
     for workspace in missing:
         if workspace.id in moved:
@@ -82,15 +84,27 @@ def forget_gone(context: Context, *, dry_run: bool = False) -> Forgotten:
     silent = {workspace.id for workspace in gone}
     protections = catalog.protections()
     for workspace in gone:
-        going: list[Checkpoint] = []
         for checkpoint in catalog.checkpoints(workspace.id):
             reasons = [one for one in protections.get(checkpoint.id, ()) if one.hard and one.workspace not in silent]
             if reasons:
                 kept.append((checkpoint, [str(one) for one in reasons]))
             else:
                 going.append(checkpoint)
-        removed += going if dry_run else _forget(context, going)
-    return Forgotten(removed, kept, dry_run)
+    heirs = _heirs(catalog, going)
+    return Forgotten(going if dry_run else _forget(context, going), kept, dry_run, heirs)
+
+
+def _heirs(catalog: Catalog, going: Sequence[Checkpoint]) -> dict[CheckpointId, list[CheckpointId]]:
+    """For each checkpoint that is ``going``, the ones that stay and that will hold its changes among their own."""
+    parents = {checkpoint.id: checkpoint.parent for checkpoint in going}
+    heirs: dict[CheckpointId, list[CheckpointId]] = {checkpoint.id: [] for checkpoint in going}
+    for checkpoint in going:
+        for child in catalog.children(checkpoint.id):
+            at = None if child in heirs else checkpoint.id
+            while at is not None and at in heirs:
+                heirs[at].append(child)
+                at = parents[at]
+    return heirs
 
 
 def _forget(context: Context, checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
@@ -139,7 +153,7 @@ def _way_out(context: Context, reasons: Sequence[Protection]) -> str:
             ways.append(f"save a change in {reason.by}, or restore another checkpoint there, so that it stands on that")
         else:
             ways.append(
-                f"delete the fork {reason.by} if you do not need it any more; then `holdfast forget --gone` lets go of it"
+                f"delete the fork {reason.by} if you need it no more; then `holdfast forget --gone` lets go of it"
             )
     return "; ".join(dict.fromkeys(ways))
 

@@ -24,7 +24,7 @@ class Protection(NamedTuple):
     """A reason why a checkpoint should not, or (``hard``) may not, be forgotten."""
 
     kind: Literal["head", "fork", "chain", "pin"]
-    """The state that a live workspace stands on; the source of a live fork; between that and the fork's head; pinned."""
+    """What a live workspace stands on; the source of a live fork; between that and the fork's head; pinned."""
     by: str
     """The workspace's path for people to read, or the pin's reason."""
     workspace: WorkspaceId | None = None

@@ -179,7 +179,7 @@ def test_a_fork_takes_the_place_of_its_origin(tree: Path, home: Path, kept: bool
     else:
         with (
             holdfast.open(tree, home=home) as adopted,
-            pytest.raises(RefusedError, match="the state that .* stands on") as no,
+            pytest.raises(RefusedError, match=r"the state that .* stands on") as no,
         ):
             adopted.forget([first])
         assert "\0" not in no.value.message
