@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,10 +16,10 @@ from holdfast.store.records import seen_at
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.engine.context import Context
+    from holdfast.engine.context import Context, Shared
     from holdfast.model.checkpoint import Checkpoint
     from holdfast.model.config import Settings
-    from holdfast.model.ids import CheckpointId
+    from holdfast.model.ids import CheckpointId, WorkspaceId
     from holdfast.store.catalog import Catalog
     from holdfast.store.forgetting import Protection
     from holdfast.store.records import Workspace
@@ -57,25 +56,30 @@ def forget(
     return Forgotten(removed, kept, dry_run, heirs)
 
 
-def forget_gone(context: Context, *, dry_run: bool = False) -> Forgotten:
+def forget_gone(context: Shared, *, but: WorkspaceId | None = None, dry_run: bool = False) -> Forgotten:
     """Let every workspace of the home go whose directory was deleted, and forget its checkpoints.
 
-    Those that something else stands on stay, as does the workspace that is open. A directory that may lie on a file
-    system that is not mounted now is not taken for deleted, nor one that is found under another name on its own (see
-    `find_moved` for how far that goes).
+    Those that something else stands on stay, as does the workspace ``but``, the one that is open. A directory that may
+    lie on a file system that is not mounted now is not taken for deleted, nor one that is found under another name on
+    its own (see `find_moved` for how far that goes).
     """
-    catalog = context.catalog
-    missing = [one for one in catalog.workspaces() if one.id != context.workspace.id and is_missing(one)]
-    moved = find_moved(missing, partial(_folder, context))
+    catalog = context.store.catalog
+    missing = [one for one in catalog.workspaces() if is_missing(one)]
+    moved = find_moved(missing, context.folder_of)
     going: list[Checkpoint] = []
     kept: list[tuple[Checkpoint, Sequence[str]]] = []
+    gone: list[Workspace] = []
     for workspace in missing:
         if workspace.id in moved:
             reason = (
                 f"its workspace was moved to {display(moved[workspace.id])}; any command in there tells Holdfast so"
             )
-            kept += ((checkpoint, (reason,)) for checkpoint in catalog.checkpoints(workspace.id))
-    gone = [workspace for workspace in missing if workspace.id not in moved]
+        elif workspace.id == but:
+            reason = "its workspace is open"
+        else:
+            gone.append(workspace)
+            continue
+        kept += ((checkpoint, (reason,)) for checkpoint in catalog.checkpoints(workspace.id))
     if not dry_run:
         for workspace in gone:
             if workspace.live:
@@ -107,11 +111,11 @@ def _heirs(catalog: Catalog, going: Sequence[Checkpoint]) -> dict[CheckpointId, 
     return heirs
 
 
-def _forget(context: Context, checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
+def _forget(context: Shared, checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
     """Remove ``checkpoints``, each in a transaction of its own; those that were still there."""
     removed: list[Checkpoint] = []
     for checkpoint in checkpoints:
-        removed += freeing(context, partial(context.catalog.forget, (checkpoint.id,)))
+        removed += freeing(context, partial(context.store.catalog.forget, (checkpoint.id,)))
     return removed
 
 
@@ -156,11 +160,6 @@ def _way_out(context: Context, reasons: Sequence[Protection]) -> str:
                 f"delete the fork {reason.by} if you need it no more; then `holdfast forget --gone` lets go of it"
             )
     return "; ".join(dict.fromkeys(ways))
-
-
-def _folder(context: Context, workspace: Workspace) -> bytes:
-    """The folder in the home that belongs to another workspace."""
-    return os.path.join(os.path.dirname(context.folder), workspace.id.encode())
 
 
 def thinning(settings: Settings) -> Thinning:

@@ -10,8 +10,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from holdfast.engine import identity
-from holdfast.engine.context import Context
-from holdfast.engine.folder import DIRECTORIES, INDEX
+from holdfast.engine.context import Context, HomeContext
+from holdfast.engine.folder import DIRECTORIES, INDEX, folder_in
 from holdfast.engine.home import default_home, make_private
 from holdfast.engine.roots import check_root, refuse_own
 from holdfast.engine.settings import MAX_WORKSPACE_FILE_BYTES, WORKSPACE_FILE, load_settings
@@ -187,6 +187,16 @@ class Opener:
             code="no_workspace",
         )
 
+    def open_home(self) -> HomeContext:
+        """Open the home without any of its workspaces; raises `NotFoundError` if nothing was ever kept there."""
+        if not os.path.isdir(self.home):
+            raise NotFoundError(
+                f"nothing is kept in {display(self.home)}",
+                hint="`holdfast init` begins to remember a directory; HOLDFAST_HOME and --home name another home",
+                code="no_home",
+            )
+        return HomeContext(self.store(), self.settings(None), self.home)
+
     def make_fork(self, path: bytes, source: CheckpointId, beside: Workspace) -> Context:
         """Make the directory ``path`` and begin to remember it as a fork of ``source``, a checkpoint of ``beside``.
 
@@ -256,7 +266,7 @@ class Opener:
         return [os.path.realpath(path) for path in (self.home, objects) if path]
 
     def _folder(self, workspace: Workspace) -> bytes:
-        return os.path.join(self.home, b"workspaces", workspace.id.encode())
+        return folder_in(self.home, workspace)
 
     def _context(self, workspace: Workspace) -> Context:
         folder = self._folder(workspace)
