@@ -7,8 +7,9 @@
         ...
         workspace.restore(saved.checkpoint.id)
 
-`init` and `open` give a `Workspace`; everything is a method of it. The rest of ``__all__`` is what those methods take,
-return and raise. Names are loaded when they are first used.
+`init` and `open` give a `Workspace`; everything is a method of it. `open_home` gives the `Home`, for what concerns all
+workspaces. The rest of ``__all__`` is what those methods take, return and raise. Names are loaded when they are first
+used.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from holdfast.engine.checkpoint import CheckpointResult
+    from holdfast.engine.household import Home, open_home
     from holdfast.engine.results import (
         Details,
         Diff,
@@ -76,6 +78,7 @@ __all__ = [
     "HeldError",
     "HistoryEvent",
     "HoldfastError",
+    "Home",
     "IntegrityError",
     "LockedError",
     "Log",
@@ -103,6 +106,7 @@ __all__ = [
     "__version__",
     "init",
     "open",
+    "open_home",
 ]
 
 _ELSEWHERE = {
@@ -121,6 +125,7 @@ _ELSEWHERE = {
     "Entry": "model.entries",
     "FileStat": "engine.textdiff",
     "HistoryEvent": "store.records",
+    "Home": "engine.household",
     "NotCaptured": "model.entries",
     "Policy": "engine.retention",
     "Problem": "store.verify",
@@ -130,6 +135,7 @@ _ELSEWHERE = {
     "Workspace": "engine.workspace",
     "init": "engine.workspace",
     "open": "engine.workspace",
+    "open_home": "engine.household",
 }
 """Where a name is that is neither an error nor among the results."""
 

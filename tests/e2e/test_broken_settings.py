@@ -55,7 +55,6 @@ def run(tree: Path, home: Path) -> Iterator[Run]:
         "gc",
         "forget one",
         "forget --keep-last 1",
-        "forget --gone",
         "restore one",
         "restore --dry-run one",
         "undo 2",

@@ -328,7 +328,11 @@ def test_forget_and_gc(cli: Cli) -> None:
     assert len(cli.json("log")["checkpoints"]) == 4
     assert "Forgot 2 checkpoints" in cli("forget", "--keep-last", "2").out
     assert [item["label"] for item in cli.json("log")["checkpoints"]] == ["n3", "n2"]
-    assert "Forgot 1 checkpoint" in cli("forget", "n2").out
+    (newest, middle) = [item["id"] for item in cli.json("log")["checkpoints"]]
+    assert cli.json("forget", "n2", "--dry-run")["removed"][0]["composed_into"] == [newest]
+    forgot = cli("forget", middle).out
+    assert "Forgot 1 checkpoint" in forgot
+    assert f"its changes are now part of {newest[:12]}" in forgot
     assert cli.json("gc")["blobs_deleted"] == 0
     assert cli.json("gc", "--grace", "0")["bytes_freed"] > 6000
     assert "No problem found: 1 checkpoint" in cli("verify", "--read-data").out

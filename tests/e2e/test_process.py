@@ -250,3 +250,27 @@ def _on_terminal(words: list[str], typed: str = "", **environment: str) -> _Show
         code = process.wait(60)
     os.close(ours)
     return _Shown(code, shown.decode().replace("\r\n", "\n"))
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii", "utf-8"])
+def test_text_that_the_output_cannot_hold_is_escaped(
+    cli: Cli, encoding: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    cli.write("\u2603.txt", b"x")
+    cli("checkpoint", "-m", "snow \u2603")
+    cli.write("\u2603.txt", b"y")
+    monkeypatch.setenv("PYTHONIOENCODING", encoding)
+    snowman = "\u2603" if encoding == "utf-8" else "\\xe2\\x98\\x83"
+    fork = str(tmp_path / "fork \u2603")
+    for words, said in (
+        (["status"], f"{snowman}.txt"),
+        (["log"], f"snow {snowman}"),
+        (["show"], f"{snowman}.txt"),
+        (["fork", "@", fork], f"fork {snowman}"),
+    ):
+        done = subprocess.run([*INSTALLED, *words], capture_output=True, check=False)
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert said in done.stdout.decode(encoding)
+    done = subprocess.run([*INSTALLED, "cat", "@:\u2603"], capture_output=True, check=False)
+    assert done.returncode == 3
+    assert snowman in done.stderr.decode(encoding)

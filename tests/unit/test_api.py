@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import NotFoundError, UsageError, Workspace
+from holdfast import Home, NotFoundError, UsageError, Workspace
 from holdfast.model import errors
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
@@ -23,7 +23,8 @@ NOT_RUN = ("holdfast.open", "w.watch", "w.restore_continue", "w.restore_abort", 
 
 def test_every_public_name_and_method_is_documented() -> None:
     public = [name for name in vars(Workspace) if not name.startswith("_")]
-    assert sorted({*holdfast.__all__, *public} - {*NAMES} - {"Workspace"}) == []
+    assert sorted({*holdfast.__all__, *public} - {*NAMES} - {"Workspace", "Home"}) == []
+    assert [name for name in vars(Home) if not name.startswith("_") and f"`{name}`" not in DOCUMENT] == []
     assert sorted({*NAMES} - {*holdfast.__all__, *public}) == []
     assert "`Workspace`, in the order of use" in DOCUMENT
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterable, Sequence
 
-    from holdfast import Workspace
+    from holdfast import Home, Workspace
     from holdfast.model.sinks import Progress
 
 
@@ -128,6 +128,25 @@ class Console:
                 "`holdfast restore --continue` finishes it, `holdfast restore --abort` goes back"
             )
         return workspace
+
+    def open_home(self, *, freeing: bool = False) -> Home:
+        """Open the home, which needs no workspace."""
+        import holdfast
+
+        self.prepare_log()
+        return holdfast.open_home(self.home, freeing=freeing)
+
+    def open_either(self, *, freeing: bool = False) -> Workspace | Home:
+        """Open the workspace, if the current directory is in one or ``-w`` says so; else the home."""
+        try:
+            return self.open(freeing=freeing)
+        except NotFoundError as error:
+            if error.code != "no_workspace" or self.directory is not None:
+                raise
+            try:
+                return self.open_home(freeing=freeing)
+            except NotFoundError:
+                raise error from None
 
     def prepare_log(self, *, news: bool = False) -> None:
         """Send what the rooms below log to standard error: warnings, with ``news`` what goes on, with ``-v`` all."""

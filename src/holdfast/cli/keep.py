@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from holdfast import HoldfastError, IntegrityError, UsageError
 from holdfast.cli.command import Command, text, whole_number
 from holdfast.cli.terminal import plural, show_path, size, visible, when
-from holdfast.cli.wording import named
+from holdfast.cli.wording import named, short
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,10 +64,11 @@ def _forget(console: Console, arguments: argparse.Namespace) -> int:
         raise UsageError("either name checkpoints, or say what to keep", hint="`holdfast forget --help` shows both")
     if arguments.gone and (policy is not None or arguments.names):
         raise UsageError("--gone stands alone", hint="`holdfast forget --help` shows what goes together")
-    with console.open(freeing=True) as workspace:
-        if arguments.gone:
-            result = workspace.forget_gone(dry_run=arguments.dry_run)
-        else:
+    if arguments.gone:
+        with console.open_home(freeing=True) as home:
+            result = home.forget_gone(dry_run=arguments.dry_run)
+    else:
+        with console.open(freeing=True) as workspace:
             result = workspace.forget(arguments.names, policy=policy, dry_run=arguments.dry_run)
     if console.json:
         console.give(encoding.forgotten(result))
@@ -97,7 +98,9 @@ def _forgotten_lines(result: Forgotten, *, verbose: bool) -> Iterator[str]:
     kept = f", kept {len(result.kept):,}" if result.kept else ""
     yield f"{verb} {plural(len(result.removed), 'checkpoint')}{kept}."
     for item in result.removed:
-        yield f"  - {named(item)}  {when(item.created_at)}  {item.kind}"
+        heirs = ", ".join(short(heir) for heir in result.composed_into.get(item.id, ()))
+        part = f"; its changes {'would be' if result.dry_run else 'are now'} part of {heirs}" if heirs else ""
+        yield f"  - {named(item)}  {when(item.created_at)}  {item.kind}{part}"
     if result.dry_run or verbose:
         for item, why in result.kept:
             yield f"  = {named(item)}  {when(item.created_at)}  {item.kind}: {visible(', '.join(why))}"
@@ -118,8 +121,8 @@ def _configure_gc(parser: argparse.ArgumentParser) -> None:
 def _gc(console: Console, arguments: argparse.Namespace) -> int:
     from holdfast.engine import encoding
 
-    with console.open(freeing=True) as workspace, console.progress() as progress:
-        result = workspace.gc(grace=arguments.grace, dry_run=arguments.dry_run, progress=progress)
+    with console.open_either(freeing=True) as opened, console.progress() as progress:
+        result = opened.gc(grace=arguments.grace, dry_run=arguments.dry_run, progress=progress)
     if console.json:
         console.give(encoding.collected(result))
     else:
@@ -140,8 +143,8 @@ def _configure_verify(parser: argparse.ArgumentParser) -> None:
 def _verify(console: Console, arguments: argparse.Namespace) -> int:
     from holdfast.engine import encoding
 
-    with console.open() as workspace, console.progress() as progress:
-        result = workspace.verify(read_data=arguments.read_data, progress=progress)
+    with console.open_either() as opened, console.progress() as progress:
+        result = opened.verify(read_data=arguments.read_data, progress=progress)
     looked_at = f"{plural(result.checkpoints, 'checkpoint')}, {plural(result.blobs, 'blob')}"
     if console.json:
         console.give(encoding.verified(result))
@@ -167,8 +170,8 @@ def _stats(console: Console, arguments: argparse.Namespace) -> int:
     from holdfast.engine import encoding
 
     del arguments
-    with console.open() as workspace:
-        result = workspace.stats()
+    with console.open_either() as opened:
+        result = opened.stats()
     if console.json:
         console.give(encoding.stats(result))
     else:
@@ -226,7 +229,7 @@ COMMANDS = {
         exits=((5, "something is damaged or missing"),),
     ),
     "stats": Command(
-        description="What takes the space, in the whole store and in the newest checkpoint of this workspace.",
+        description="What takes the space: in the whole store, and in the checkpoint that this workspace stands on.",
         configure=_configure_stats,
         run=_stats,
         examples=(("holdfast stats", "in words"), ("holdfast stats --json", "for programs")),

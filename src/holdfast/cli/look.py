@@ -67,8 +67,7 @@ def _configure_log(parser: argparse.ArgumentParser) -> None:
 def _log(console: Console, arguments: argparse.Namespace) -> int:
     from holdfast.engine import encoding
 
-    with console.open() as workspace:
-        result = workspace.log(arguments.limit, everything=arguments.all)
+    result = _all_logged(console, arguments.limit) if arguments.all else _logged(console, arguments.limit)
     if console.json:
         console.give(encoding.log(result))
     elif not result.checkpoints:
@@ -83,6 +82,19 @@ def _log(console: Console, arguments: argparse.Namespace) -> int:
     else:
         console.answer(_log_lines(console, result, placed=arguments.all))
     return 0
+
+
+def _logged(console: Console, limit: int | None) -> Log:
+    with console.open() as workspace:
+        return workspace.log(limit)
+
+
+def _all_logged(console: Console, limit: int | None) -> Log:
+    """Of all workspaces; from inside one, with where it stands and what happened to its tree."""
+    from holdfast import Home
+
+    with console.open_either() as opened:
+        return opened.log(limit) if isinstance(opened, Home) else opened.log(limit, everything=True)
 
 
 def _log_lines(console: Console, result: Log, *, placed: bool) -> Iterator[str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 import gc
 import os
 import sys
+from io import TextIOWrapper
 from typing import NoReturn
 
 from holdfast import HoldfastError, StorageError, UsageError
@@ -16,6 +18,8 @@ _QUIET_OR_VERBOSE = frozenset("-qv")
 
 _OBJECTS_BETWEEN_LOOKS = 20_000
 """For the collector of cycles; Python begins with 700."""
+
+_ESCAPED = "holdfast.escaped"
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
@@ -34,6 +38,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command line ``argv`` (default: the process's) and return the exit code. Never raises for a failure."""
     arguments = sys.argv[1:] if argv is None else argv
     _open_closed_streams()
+    _escape_what_cannot_be_encoded()
     code = _guarded(arguments, *_wants(arguments))
     try:
         sys.stdout.flush()
@@ -196,6 +201,24 @@ def _open_closed_streams() -> None:
         sys.stdin = sys.stdin or os.fdopen(0)
         sys.stdout = sys.stdout or os.fdopen(1, "w")
         sys.stderr = sys.stderr or os.fdopen(2, "w")
+
+
+def _escape_what_cannot_be_encoded() -> None:
+    """Let output hold any text, whatever encoding the locale asks for: other characters appear as `visible` shows
+    those that are unsafe.
+    """
+    codecs.register_error(_ESCAPED, _escape)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors=_ESCAPED)
+
+
+def _escape(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    from holdfast.cli.terminal import escaped
+
+    return "".join(map(escaped, error.object[error.start : error.end])), error.end
 
 
 def _silence_stdout() -> None:

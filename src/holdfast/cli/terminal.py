@@ -35,11 +35,11 @@ def visible(text: str) -> str:
     r"""``text`` on one line; characters that could drive or deceive a terminal become ``\xHH`` of their UTF-8 bytes."""
     if text.isascii() and text.isprintable():
         return text  # most is, and then nothing has to be compiled
-    return re.sub(_UNSAFE, _escape, text)
+    return re.sub(_UNSAFE, lambda match: escaped(match[0]), text)
 
 
-def _escape(match: re.Match[str]) -> str:
-    character = match[0]
+def escaped(character: str) -> str:
+    r"""``\xHH`` for each byte of a character in UTF-8, or for the one byte that a lone surrogate stands for."""
     if "\udc80" <= character <= "\udcff":
         return f"\\x{ord(character) - 0xDC00:02x}"
     return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", "surrogatepass"))

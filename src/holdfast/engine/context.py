@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from holdfast.engine.folder import LOCK
+from holdfast.engine.folder import LOCK, folder_in
 from holdfast.engine.locking import exclusive
+from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
@@ -20,6 +21,36 @@ if TYPE_CHECKING:
     from holdfast.store.catalog import Catalog
     from holdfast.store.records import Workspace
     from holdfast.store.store import Store
+
+
+class Shared(Protocol):
+    """What the use-cases work with that are about a whole home. A `Context` is one, too."""
+
+    @property
+    def store(self) -> Store:
+        """The home's store."""
+        ...
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force; what concerns a home, no workspace's own file can set."""
+        ...
+
+    def folder_of(self, workspace: Workspace) -> bytes:
+        """The folder in the home that belongs to a workspace."""
+        ...
+
+
+class HomeContext(NamedTuple):
+    """A home, opened, without any of its workspaces."""
+
+    store: Store
+    settings: Settings
+    home: bytes
+
+    def folder_of(self, workspace: Workspace) -> bytes:
+        """See `Shared.folder_of`."""
+        return folder_in(self.home, workspace)
 
 
 class Context:
@@ -62,6 +93,10 @@ class Context:
     def catalog(self) -> Catalog:
         """The store's catalog."""
         return self.store.catalog
+
+    def folder_of(self, workspace: Workspace) -> bytes:
+        """See `Shared.folder_of`."""
+        return os.path.join(os.path.dirname(self.folder), workspace.id.encode())
 
     def lock(self, timeout: float | None = None) -> AbstractContextManager[None]:
         """Hold the workspace's lock: one checkpoint, restore or fork at a time. Waits ``timeout`` seconds (None: the

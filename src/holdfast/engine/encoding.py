@@ -162,7 +162,9 @@ def forked(result: ForkResult) -> Json:
 def forgotten(result: Forgotten) -> Json:
     """What `forget` removed, or would remove, and why the rest stays."""
     return {
-        "removed": [record(item) for item in result.removed],
+        "removed": [
+            {**record(item), "composed_into": list(result.composed_into.get(item.id, ()))} for item in result.removed
+        ],
         "kept": [{"id": item.id, "label": item.label, "reasons": list(reasons)} for item, reasons in result.kept],
         "dry_run": result.dry_run,
     }

@@ -1,9 +1,17 @@
-"""The names in a workspace's own folder of the home."""
+"""A workspace's own folder of the home, and the names in it."""
 
 from __future__ import annotations
 
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast.store.records import Workspace
+
 INDEX = b"index"
 """The stat index: docs/formats/index.md."""
+DIRECTORIES = b"directories"
+"""The permissions of directories that were removed: docs/formats/directory-modes.md."""
 LOCK = b"lock"
 """Held while something changes the workspace or its history."""
 ROOT_BIRTH = b"root"
@@ -16,3 +24,8 @@ WATCH_SOCKET = b"watch.sock"
 """Where the watcher answers."""
 WATCH_LOCK = b"watch.lock"
 """Held by the one watcher of the workspace for as long as it lives; the file holds its pid."""
+
+
+def folder_in(home: bytes, workspace: Workspace) -> bytes:
+    """The folder of a workspace in the home."""
+    return os.path.join(home, b"workspaces", workspace.id.encode())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,10 +16,11 @@ from holdfast.store.records import seen_at
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.engine.context import Context
+    from holdfast.engine.context import Context, Shared
     from holdfast.model.checkpoint import Checkpoint
     from holdfast.model.config import Settings
-    from holdfast.model.ids import CheckpointId
+    from holdfast.model.ids import CheckpointId, WorkspaceId
+    from holdfast.store.catalog import Catalog
     from holdfast.store.forgetting import Protection
     from holdfast.store.records import Workspace
 
@@ -35,21 +35,13 @@ def forget(
     """Remove the ``named`` checkpoints, or (none named) those of this workspace that the policy does not keep.
 
     ``policy`` None is the retention of the settings; `ConfigError` while the workspace's file is not obeyed. A named
-    checkpoint that is the newest state of a live workspace or that a live fork stands on is refused, and nothing is
-    removed then; a policy keeps those. Each removal is one transaction that passes the changes on to the children;
+    checkpoint that a live workspace stands on, or from which a live fork was made, is refused, and nothing is removed
+    then; a policy keeps those. Each removal is one transaction that passes the changes on to the children;
     content that nothing else needs is freed by collection after the grace time.
     """
     if named:
         removed = [context.catalog.checkpoint(checkpoint) for checkpoint in dict.fromkeys(named)]
-        protections = context.catalog.protections()
-        for checkpoint in removed:
-            hard = [reason for reason in protections.get(checkpoint.id, ()) if reason.hard]
-            if hard:
-                raise RefusedError(
-                    f"{checkpoint.id[:12]} cannot be forgotten: it is {hard[0]}",
-                    hint=_way_out(context, hard),
-                    code="protected",
-                )
+        _refuse_protected(context, removed)
         kept: list[tuple[Checkpoint, Sequence[str]]] = []
     else:
         if policy is None and context.misconfigured is not None:
@@ -58,30 +50,36 @@ def forget(
                 hint="mend the file, say what to keep (--keep-last N, …), or name checkpoints",
             )
         removed, kept = _decided(context, policy or thinning(context.settings))
+    heirs = _heirs(context.catalog, removed)
     if not dry_run:
         removed = _forget(context, removed)
-    return Forgotten(removed, kept, dry_run)
+    return Forgotten(removed, kept, dry_run, heirs)
 
 
-def forget_gone(context: Context, *, dry_run: bool = False) -> Forgotten:
+def forget_gone(context: Shared, *, but: WorkspaceId | None = None, dry_run: bool = False) -> Forgotten:
     """Let every workspace of the home go whose directory was deleted, and forget its checkpoints.
 
-    Those that something else stands on stay, as does the workspace that is open. A directory that may lie on a file
-    system that is not mounted now is not taken for deleted, nor one that is found under another name on its own (see
-    `find_moved` for how far that goes).
+    Those that something else stands on stay, as does the workspace ``but``, the one that is open. A directory that may
+    lie on a file system that is not mounted now is not taken for deleted, nor one that is found under another name on
+    its own (see `find_moved` for how far that goes).
     """
-    catalog = context.catalog
-    missing = [one for one in catalog.workspaces() if one.id != context.workspace.id and is_missing(one)]
-    moved = find_moved(missing, partial(_folder, context))
-    removed: list[Checkpoint] = []
+    catalog = context.store.catalog
+    missing = [one for one in catalog.workspaces() if is_missing(one)]
+    moved = find_moved(missing, context.folder_of)
+    going: list[Checkpoint] = []
     kept: list[tuple[Checkpoint, Sequence[str]]] = []
+    gone: list[Workspace] = []
     for workspace in missing:
         if workspace.id in moved:
             reason = (
                 f"its workspace was moved to {display(moved[workspace.id])}; any command in there tells Holdfast so"
             )
-            kept += ((checkpoint, (reason,)) for checkpoint in catalog.checkpoints(workspace.id))
-    gone = [workspace for workspace in missing if workspace.id not in moved]
+        elif workspace.id == but:
+            reason = "its workspace is open"
+        else:
+            gone.append(workspace)
+            continue
+        kept += ((checkpoint, (reason,)) for checkpoint in catalog.checkpoints(workspace.id))
     if not dry_run:
         for workspace in gone:
             if workspace.live:
@@ -90,42 +88,78 @@ def forget_gone(context: Context, *, dry_run: bool = False) -> Forgotten:
     silent = {workspace.id for workspace in gone}
     protections = catalog.protections()
     for workspace in gone:
-        going: list[Checkpoint] = []
         for checkpoint in catalog.checkpoints(workspace.id):
             reasons = [one for one in protections.get(checkpoint.id, ()) if one.hard and one.workspace not in silent]
             if reasons:
                 kept.append((checkpoint, [str(one) for one in reasons]))
             else:
                 going.append(checkpoint)
-        removed += going if dry_run else _forget(context, going)
-    return Forgotten(removed, kept, dry_run)
+    heirs = _heirs(catalog, going)
+    return Forgotten(going if dry_run else _forget(context, going), kept, dry_run, heirs)
 
 
-def _forget(context: Context, checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
+def _heirs(catalog: Catalog, going: Sequence[Checkpoint]) -> dict[CheckpointId, list[CheckpointId]]:
+    """For each checkpoint that is ``going``, the ones that stay and that will hold its changes among their own."""
+    parents = {checkpoint.id: checkpoint.parent for checkpoint in going}
+    heirs: dict[CheckpointId, list[CheckpointId]] = {checkpoint.id: [] for checkpoint in going}
+    for checkpoint in going:
+        for child in catalog.children(checkpoint.id):
+            at = None if child in heirs else checkpoint.id
+            while at is not None and at in heirs:
+                heirs[at].append(child)
+                at = parents[at]
+    return heirs
+
+
+def _forget(context: Shared, checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
     """Remove ``checkpoints``, each in a transaction of its own; those that were still there."""
     removed: list[Checkpoint] = []
     for checkpoint in checkpoints:
-        removed += freeing(context, partial(context.catalog.forget, (checkpoint.id,)))
+        removed += freeing(context, partial(context.store.catalog.forget, (checkpoint.id,)))
     return removed
 
 
+def _refuse_protected(context: Context, named: Sequence[Checkpoint]) -> None:
+    """Raise `RefusedError` if any of the ``named`` may not be forgotten: with all of those, every reason, and what to
+    do about each.
+    """
+    protections = context.catalog.protections()
+    refused = {
+        checkpoint.id: hard
+        for checkpoint in named
+        if (hard := [reason for reason in protections.get(checkpoint.id, ()) if reason.hard])
+    }
+    if refused:
+        raise RefusedError(
+            "; ".join(
+                f"{checkpoint[:12]} cannot be forgotten: it is {' and '.join(map(str, reasons))}"
+                for checkpoint, reasons in refused.items()
+            ),
+            hint=_way_out(context, [reason for reasons in refused.values() for reason in reasons]),
+            code="protected",
+        )
+
+
 def _way_out(context: Context, reasons: Sequence[Protection]) -> str:
-    """What to do so that a checkpoint, protected by ``reasons``, can be forgotten."""
-    if any(reason.kind == "pin" for reason in reasons):
-        return "it can be forgotten when that has come to its end"
+    """What to do so that checkpoints, protected by ``reasons``, can be forgotten."""
     holding = {reason.workspace for reason in reasons}
-    gone = [one for one in context.catalog.workspaces() if one.id in holding and is_missing(one)]
+    gone = {one.id: one for one in context.catalog.workspaces() if one.id in holding and is_missing(one)}
+    ways: list[str] = []
     if gone:
-        names = ", ".join(display(seen_at(workspace.path)) for workspace in gone)
-        return f"if you have deleted {names}, `holdfast forget --gone` lets go of it"
-    if any(reason.kind == "fork" for reason in reasons):
-        return "delete the fork if you do not need it any more; then `holdfast forget --gone` lets go of it"
-    return "take a newer checkpoint first"
-
-
-def _folder(context: Context, workspace: Workspace) -> bytes:
-    """The folder in the home that belongs to another workspace."""
-    return os.path.join(os.path.dirname(context.folder), workspace.id.encode())
+        names = ", ".join(display(seen_at(workspace.path)) for workspace in gone.values())
+        ways.append(f"if you have deleted {names}, `holdfast forget --gone` lets go of it")
+    for reason in reasons:
+        if reason.kind == "pin":
+            ways.append("what is in use can be forgotten when that has come to its end")
+        elif reason.workspace in gone:
+            continue
+        elif reason.kind == "head":
+            ways.append(f"save a change in {reason.by}, or restore another checkpoint there, so that it stands on that")
+        else:
+            ways.append(
+                f"delete the fork {reason.by} if you need it no more; then `holdfast forget --gone` lets go of it"
+            )
+    return "; ".join(dict.fromkeys(ways))
 
 
 def thinning(settings: Settings) -> Thinning:

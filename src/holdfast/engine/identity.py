@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from holdfast.engine.folder import ROOT_BIRTH
+from holdfast.files.gitconfig import read_regular
 from holdfast.model.log import Log
 from holdfast.model.paths import display
 from holdfast.store.records import seen_at
@@ -86,8 +87,7 @@ def may_be(folder: bytes, root: bytes) -> bool:
     True where nothing was noted or the file system does not keep such times: then the number alone must do.
     """
     try:
-        with open(os.path.join(folder, ROOT_BIRTH), "rb") as file:
-            noted = int(file.read(32))
+        noted = int(read_regular(os.path.join(folder, ROOT_BIRTH), 32) or b"")
     except (OSError, ValueError):
         return True
     return _birth_time(root) in (None, noted)

@@ -9,6 +9,7 @@ import os
 from typing import TYPE_CHECKING, Literal, cast
 
 from holdfast.engine.folder import RESTORE_JOURNAL
+from holdfast.files.gitconfig import read_regular
 from holdfast.model.errors import FormatError, StorageError, room_hint
 from holdfast.model.ids import CheckpointId, hash_bytes
 from holdfast.model.named import NamedTuple
@@ -72,12 +73,13 @@ def read(folder: bytes) -> Journal | None:
     """The note, or None if there is none. Raises `FormatError` if it is damaged or of a newer version."""
     path = os.path.join(folder, RESTORE_JOURNAL)
     try:
-        with open(path, "rb") as file:
-            data = file.read(_MAX_BYTES + 1)
-    except FileNotFoundError:
-        return None
+        data = read_regular(path, _MAX_BYTES + 1, follow=False)
     except OSError as error:
         raise StorageError(f"cannot read {display(path)}: {error.strerror}") from error
+    if data is None:
+        if os.path.lexists(path):
+            raise FormatError(f"{display(path)} is not a restore journal, but no file at all", hint=_remove_hint(path))
+        return None
     head, _, body = data.partition(b"\n")
     if not head.startswith(_MAGIC) or len(data) > _MAX_BYTES:
         raise FormatError(f"{display(path)} is not a restore journal of this version", hint=_remove_hint(path))

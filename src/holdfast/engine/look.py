@@ -11,7 +11,7 @@ from holdfast.model.paths import display
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.engine.context import Context
+    from holdfast.engine.context import Context, Shared
     from holdfast.model.ids import CheckpointId
 
 
@@ -20,22 +20,31 @@ def log(context: Context, limit: int | None = None, *, everything: bool = False)
 
     At most ``limit`` checkpoints, newest first, and the events since the oldest of them; None means all.
     """
-    if limit is not None and limit < 0:
-        raise UsageError(f"cannot list {limit} checkpoints; give a number from 0")
     catalog, own = context.catalog, context.workspace
-    checkpoints = catalog.checkpoints(None if everything else own.id, limit=limit)
+    if everything:
+        found = log_of_home(context, limit)
+    else:
+        checkpoints = catalog.checkpoints(own.id, limit=_checked(limit))
+        found = Log(checkpoints, None, (), {own.id: own.path} if checkpoints else {})
     events = catalog.events(own.id)
     if limit is not None:
-        since = min((item.created_at for item in checkpoints), default=None)
+        since = min((item.created_at for item in found.checkpoints), default=None)
         events = [event for event in events if since is not None and event.at >= since]
-    paths = {known.id: known.path for known in catalog.workspaces()} if everything else {own.id: own.path}
+    return found._replace(head=catalog.cursor(own.id).head, events=events)
+
+
+def log_of_home(context: Shared, limit: int | None = None) -> Log:
+    """The checkpoints of all workspaces in the home, at most ``limit``, newest first."""
+    checkpoints = context.store.catalog.checkpoints(limit=_checked(limit))
     belong = {item.workspace for item in checkpoints}
-    return Log(
-        checkpoints,
-        catalog.cursor(own.id).head,
-        events,
-        {workspace: path for workspace, path in paths.items() if workspace in belong},
-    )
+    paths = {known.id: known.path for known in context.store.catalog.workspaces() if known.id in belong}
+    return Log(checkpoints, None, (), paths)
+
+
+def _checked(limit: int | None) -> int | None:
+    if limit is not None and limit < 0:
+        raise UsageError(f"cannot list {limit} checkpoints; give a number from 0")
+    return limit
 
 
 def show(context: Context, name: CheckpointId) -> Details:

@@ -10,8 +10,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from holdfast.engine import identity
-from holdfast.engine.context import Context
-from holdfast.engine.folder import INDEX
+from holdfast.engine.context import Context, HomeContext
+from holdfast.engine.folder import DIRECTORIES, INDEX, folder_in
 from holdfast.engine.home import default_home, make_private
 from holdfast.engine.roots import check_root, refuse_own
 from holdfast.engine.settings import MAX_WORKSPACE_FILE_BYTES, WORKSPACE_FILE, load_settings
@@ -187,6 +187,16 @@ class Opener:
             code="no_workspace",
         )
 
+    def open_home(self) -> HomeContext:
+        """Open the home without any of its workspaces; raises `NotFoundError` if nothing was ever kept there."""
+        if not os.path.isdir(self.home):
+            raise NotFoundError(
+                f"nothing is kept in {display(self.home)}",
+                hint="`holdfast init` begins to remember a directory; HOLDFAST_HOME and --home name another home",
+                code="no_home",
+            )
+        return HomeContext(self.store(), self.settings(None), self.home)
+
     def make_fork(self, path: bytes, source: CheckpointId, beside: Workspace) -> Context:
         """Make the directory ``path`` and begin to remember it as a fork of ``source``, a checkpoint of ``beside``.
 
@@ -229,12 +239,21 @@ class Opener:
         return self.store().catalog.cursor(forked.id).head is None if journal is None else journal.operation == "fork"
 
     def _make_root(self, root: bytes, beside: Workspace) -> None:
-        """Make a fork's directory, with the owner of the workspace that it comes from."""
+        """Make a fork's directory, with the owner and the permissions of the workspace that it comes from, if that is
+        there: what is private stays so.
+        """
         try:
-            os.makedirs(root)
-            if os.geteuid() == 0 and os.path.isdir(beside.path):
-                about = os.stat(beside.path)
+            from holdfast.files.owner import make_directories
+
+            make_directories(os.path.dirname(root))
+            if not os.path.isdir(beside.path):
+                make_directories(root)
+                return
+            about = os.stat(beside.path)
+            os.mkdir(root, 0o700)
+            if os.geteuid() == 0:
                 os.chown(root, about.st_uid, about.st_gid)
+            os.chmod(root, os.stat(root).st_mode & 0o7000 | about.st_mode & 0o777)
         except OSError as error:
             raise StorageError(f"cannot make {display(root)}: {error.strerror}", hint=room_hint(error)) from error
 
@@ -247,7 +266,7 @@ class Opener:
         return [os.path.realpath(path) for path in (self.home, objects) if path]
 
     def _folder(self, workspace: Workspace) -> bytes:
-        return os.path.join(self.home, b"workspaces", workspace.id.encode())
+        return folder_in(self.home, workspace)
 
     def _context(self, workspace: Workspace) -> Context:
         folder = self._folder(workspace)
@@ -272,6 +291,7 @@ class Opener:
         return LocalTree(
             workspace.path,
             index=os.path.join(folder, INDEX),
+            modes=os.path.join(folder, DIRECTORIES),
             never=self._ours(settings),
             max_file_bytes=settings.capture.max_file_bytes,
             exclude=settings.capture.exclude,

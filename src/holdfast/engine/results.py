@@ -101,6 +101,8 @@ class Forgotten(NamedTuple):
     kept: Sequence[tuple[Checkpoint, Sequence[str]]]
     """Each kept checkpoint with the reasons."""
     dry_run: bool
+    composed_into: Mapping[CheckpointId, Sequence[CheckpointId]]
+    """For each removed checkpoint the remaining ones whose changes now include its own, as it was decided."""
 
 
 class Log(NamedTuple):

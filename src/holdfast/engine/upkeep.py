@@ -10,7 +10,7 @@ from holdfast.model.log import Log
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from holdfast.engine.context import Context
+    from holdfast.engine.context import Context, Shared
     from holdfast.model.entries import Entry
     from holdfast.model.sinks import Progress
     from holdfast.store.blobs import Written
@@ -25,7 +25,7 @@ _LARGEST = 12
 
 
 def collect(
-    context: Context, *, grace: float | None = None, dry_run: bool = False, progress: Progress | None = None
+    context: Shared, *, grace: float | None = None, dry_run: bool = False, progress: Progress | None = None
 ) -> Collected:
     """Delete what nothing has needed for ``grace`` seconds (None: ``gc.grace``), in the whole home.
 
@@ -40,7 +40,7 @@ def collect(
     return freeing(context, lambda: collector.collect(seconds, progress=progress))
 
 
-def freeing(context: Context, work: Callable[[], T]) -> T:
+def freeing(context: Shared, work: Callable[[], T]) -> T:
     """Do ``work``, which frees room; if the disk is too full for it, once more with the ballast given up."""
     try:
         done = work()
@@ -53,7 +53,7 @@ def freeing(context: Context, work: Callable[[], T]) -> T:
     return done
 
 
-def verify(context: Context, *, read_data: bool = False, progress: Progress | None = None) -> Verified:
+def verify(context: Shared, *, read_data: bool = False, progress: Progress | None = None) -> Verified:
     """Check every reference, count and object of the home; with ``read_data`` also every stored byte.
 
     Raises `LockedError` while a collection runs.
@@ -61,12 +61,17 @@ def verify(context: Context, *, read_data: bool = False, progress: Progress | No
     return context.store.verifier().verify(read_data=read_data, progress=progress)
 
 
+def stats_of_home(context: Shared) -> Stats:
+    """What takes the space in the whole home."""
+    context.store.collector().settle()
+    return context.store.catalog.stats()
+
+
 def stats(context: Context) -> Stats:
-    """What takes the space: in the whole home, and by directory in the checkpoint that the tree stands on."""
+    """`stats_of_home`, and what takes it by directory in the checkpoint that the tree stands on."""
     from holdfast.store import manifest
 
-    context.store.collector().settle()
-    counted = context.catalog.stats()
+    counted = stats_of_home(context)
     head = context.catalog.cursor(context.workspace.id).head
     largest: list[tuple[bytes, int]] = []
     if head is not None:

@@ -526,12 +526,12 @@ class Workspace:
     def forget_gone(self, *, dry_run: bool = False) -> Forgotten:
         """Let the workspaces of the home go whose directories were deleted, and forget their checkpoints.
 
-        What something else stands on stays. Until then a deleted workspace can be brought back by `restore` at its
-        path.
+        What something else stands on stays, and this workspace, should its own directory be gone: `Home.forget_gone`
+        spares none. Until then a deleted workspace can be brought back by `restore` at its path.
         """
         from holdfast.engine.forget import forget_gone
 
-        return forget_gone(self._context, dry_run=dry_run)
+        return forget_gone(self._context, but=self.id, dry_run=dry_run)
 
     def gc(self, *, grace: float | None = None, dry_run: bool = False, progress: Progress | None = None) -> Collected:
         """Delete what nothing has needed for ``grace`` seconds (None: ``gc.grace``). Interruptible at any point

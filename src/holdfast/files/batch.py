@@ -127,10 +127,10 @@ class Batch:
             above, staged = found
             if staged:
                 found = (above + b"/" + at.rpartition(b"/")[2], True)
-                self._root.make_one(found[0], self._owner)
+                self._root.make_one(found[0], self._owner, at)
                 self._root.directory(found[0])  # whatever else has that name is refused now
             else:
-                found = (self._new_stage(above), True)
+                found = (self._new_stage(at, above), True)
                 self._stages[at] = found[0]
             self._located[at] = found
         return found
@@ -142,14 +142,14 @@ class Batch:
             at = at.rpartition(b"/")[0]
         return self._located.get(at, (b"", False))[1]
 
-    def _new_stage(self, above: bytes) -> bytes:
+    def _new_stage(self, path: bytes, above: bytes) -> bytes:
         while True:
             name = self._names.new()
-            path = above + b"/" + name if above else name
+            stage = above + b"/" + name if above else name
             # One that is there already holds what a killed call left: none of it may ever come into the tree.
             if not replace.exists(self._root.directory(above), name):
-                self._root.make_directory(path, self._owner)
-                return path
+                self._root.make_one(stage, self._owner, path)
+                return stage
 
     def stage(self, change: Change, directory: bytes, content: Content) -> str | None:
         """Write a new path into the temporary ``directory`` that `locate` gave; the reason if it cannot be."""

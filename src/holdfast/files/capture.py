@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from holdfast.files.index import FAILED, KNOWN, NOT_CAPTURED, RACY, Signature
-from holdfast.files.lease import has_writer
+from holdfast.files.lease import Writer, writer_of
 from holdfast.model.errors import StorageError, room_hint
 from holdfast.model.named import NamedTuple
 from holdfast.model.sinks import CHUNK_BYTES, SMALL_BLOB_BYTES
@@ -17,6 +17,7 @@ from holdfast.model.sinks import CHUNK_BYTES, SMALL_BLOB_BYTES
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from holdfast.files.stillness import Stillness
     from holdfast.model.ids import Hash
     from holdfast.model.sinks import BlobSink
 
@@ -82,7 +83,14 @@ def failure(error: OSError) -> str:
 
 
 def capture(
-    dir_fd: int, name: bytes, seen: Signature, moment: int, sink: BlobSink, previous: Hash | None, max_file_bytes: int
+    dir_fd: int,
+    name: bytes,
+    seen: Signature,
+    moment: int,
+    sink: BlobSink,
+    previous: Hash | None,
+    max_file_bytes: int,
+    stillness: Stillness,
 ) -> Captured | None:
     """Look at ``name`` in the open directory, which looked like ``seen`` at ``moment`` or later; None if it is gone.
 
@@ -96,7 +104,7 @@ def capture(
                 seen = signature_of(os.stat(name, dir_fd=dir_fd, follow_symlinks=False))
             kind = stat.S_IFMT(seen.mode)
             if kind == stat.S_IFREG:
-                found = _capture_file(dir_fd, name, seen, moment, sink, previous, max_file_bytes)
+                found = _capture_file(dir_fd, name, seen, moment, sink, previous, max_file_bytes, stillness)
             elif kind == stat.S_IFLNK:
                 found = _capture_link(dir_fd, name, seen, moment, sink, previous)
             else:
@@ -132,6 +140,7 @@ def _capture_file(
     sink: BlobSink,
     previous: Hash | None,
     max_file_bytes: int,
+    stillness: Stillness,
 ) -> Captured | None:
     size = seen.size
     if size > max_file_bytes:
@@ -140,16 +149,15 @@ def _capture_file(
     if fd is None:
         return None
     try:
-        written = has_writer(fd)
+        found = writer_of(fd)
         # What may have a writer that we are not told of is read again every time: slower, never wrong.
-        writer = written is not False
-        if written:
+        writer = found in (Writer.SOME, Writer.UNSAID)
+        if found in (Writer.SOME, Writer.UNTOLD):
             # What a mapping has written gets its time when it is written back.
-            try:
-                os.fsync(fd)
-            except OSError as error:
-                if error.errno not in (errno.EINVAL, errno.EROFS, errno.ENOTSUP):
-                    raise
+            if found is Writer.SOME:
+                _sync(fd)
+            else:
+                moment = min(moment, stillness.since(fd))
             seen = signature_of(os.fstat(fd))
             size = seen.size
             if size > max_file_bytes:
@@ -170,6 +178,14 @@ def _capture_file(
         return _captured(seen, moment, value, writer) if taken == size else None
     finally:
         os.close(fd)
+
+
+def _sync(fd: int) -> None:
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EROFS, errno.ENOTSUP):
+            raise
 
 
 def _add(sink: BlobSink, data: bytes, previous: Hash | None) -> Hash:

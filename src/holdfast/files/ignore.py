@@ -63,7 +63,8 @@ coverage/
 
 _ALWAYS_NAMES = frozenset((b".git", b".holdfast"))
 _ALWAYS_SUFFIXES = (b".sock", b".pid")
-_FORMAT = b"holdfast-ignore-1"
+"""Of what a running program leaves, and no directory is."""
+_FORMAT = b"holdfast-ignore-2"
 _LOG = Log(__name__)
 
 
@@ -119,7 +120,9 @@ class DirectoryRules:
 
         The directories above it must not be excluded themselves: what lies in an excluded one is never asked for.
         """
-        if name in _ALWAYS_NAMES or name.endswith(_ALWAYS_SUFFIXES) or name.startswith(TEMPORARY_PREFIX):
+        if name in _ALWAYS_NAMES or name.startswith(TEMPORARY_PREFIX):
+            return True
+        if name.endswith(_ALWAYS_SUFFIXES) and not is_directory:
             return True
         for rules, above, before in self._git:
             verdict = rules.verdict(before + path[above:], name, is_directory)

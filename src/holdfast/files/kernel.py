@@ -1,5 +1,5 @@
 """The few Linux system calls that Python does not offer: ``openat2``, ``renameat2``, ``statx``, ``syncfs``,
-``sync_file_range``, and ``fchownat`` on a descriptor of a link.
+``sync_file_range``, ``fstatfs``, and ``fchownat`` on a descriptor of a link.
 
 Each raises `OSError` as the functions of `os` do; a kernel or C library without the call raises it with ENOSYS.
 Sources: the Linux manual pages of the same names, section 2.
@@ -31,6 +31,8 @@ _SYS_RENAMEAT2 = {
     "s390x": 347,
 }
 _SYNC_FILE_RANGE_WRITE = 2
+
+_STATFS_BYTES = 256
 
 _AT_FDCWD = -100
 _AT_SYMLINK_NOFOLLOW = 0x100
@@ -104,6 +106,13 @@ def syncfs(fd: int) -> None:
         _check(_libc.syncfs(fd))
     else:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+
+def file_system(fd: int) -> int:
+    """The kind of the file system that holds ``fd``: its magic number, the low 32 bits."""
+    found = ctypes.create_string_buffer(_STATFS_BYTES)
+    _check(_libc.fstatfs(fd, found))
+    return ctypes.c_uint32.from_buffer(found).value
 
 
 def start_writeback(fd: int) -> None:

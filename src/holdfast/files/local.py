@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from holdfast.files.exclusion import ExcludedDirectories
     from holdfast.files.gitconfig import User
     from holdfast.files.index import Known, Signature
+    from holdfast.files.modes import DirectoryModes
     from holdfast.files.tree import Applied, Cleaned, Lookup, Saved
     from holdfast.model.entries import Change
     from holdfast.model.ids import Hash
@@ -50,6 +51,7 @@ class LocalTree:
         root: bytes,
         *,
         index: bytes | None = None,
+        modes: bytes | None = None,
         never: Iterable[bytes] = (),
         max_file_bytes: int = 1 << 30,
         exclude: Sequence[str] = (),
@@ -58,13 +60,15 @@ class LocalTree:
         gid: int | None = None,
         dirty: DirtySource | None = None,
     ) -> None:
-        """``root`` is absolute. ``index`` is the index's file (None: it is kept in memory only). ``never`` are absolute
+        """``root`` is absolute. ``index`` is the index's file (None: it is kept in memory only), ``modes``
+        that of `DirectoryModes`. ``never`` are absolute
         paths of directories that are ours (I14). ``exclude`` are more patterns in gitignore syntax. ``user`` says whose
         global excludes are obeyed. What `apply` creates belongs to ``uid`` and ``gid``, by default to the root's owner.
         """
         self.root = root
         self.dirty = dirty
         self._index_path = index
+        self._modes_path = modes
         self._index: StatIndex | None = None
         self._never = tuple(never)
         self._max_file_bytes = max_file_bytes
@@ -165,6 +169,12 @@ class LocalTree:
         self._pending.clear()
         self._outer = outer.fingerprint
         self._identity = identity
+        if self._modes_path is not None and os.path.lexists(self._modes_path):
+            from holdfast.files.modes import DirectoryModes
+
+            modes = DirectoryModes(self._modes_path)
+            modes.forget(index.directories)
+            modes.save()
         self._reserved = reserved
         not_captured = [NotCaptured(path, reason) for path, reason in sorted(self._findings.not_captured.items())]
         if base is not None and index.root == base:
@@ -243,10 +253,10 @@ class LocalTree:
         except StorageError as error:
             _log.warning("%s", error.message)
 
-    def _rooted(self, reserved: Reserved | None = None) -> Root:
+    def _rooted(self, reserved: Reserved | None = None, modes: DirectoryModes | None = None) -> Root:
         """Access to the root as it is now."""
         try:
-            return Root(open_root(self.root), reserved=reserved)
+            return Root(open_root(self.root), reserved=reserved, modes=modes)
         except OSError as error:
             raise _no_root(self.root, error) from error
 
@@ -289,14 +299,19 @@ class LocalTree:
     ) -> Applied:
         """See `Tree.apply`."""
         from holdfast.files.apply import Applier
+        from holdfast.files.modes import DirectoryModes
         from holdfast.files.owner import owner_for
 
         uid, gid = self._owner
-        with self._rooted(find_reserved(self.root, self._never)) as root:
+        modes = DirectoryModes(self._modes_path)
+        with self._rooted(find_reserved(self.root, self._never), modes) as root:
             observed = _Observed(self.index, self._findings, self._pending)
-            return Applier(root, observed, owner=owner_for(root.fd, uid=uid, gid=gid)).apply(
-                deletes, writes, nonce=nonce, progress=progress
-            )
+            try:
+                return Applier(root, observed, owner=owner_for(root.fd, uid=uid, gid=gid)).apply(
+                    deletes, writes, nonce=nonce, progress=progress
+                )
+            finally:
+                modes.save()
 
     def clean(self, nonce: str) -> Cleaned:
         """See `Tree.clean`."""

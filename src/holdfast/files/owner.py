@@ -72,17 +72,24 @@ def owner_for(
     return Owner(info.st_uid if uid is None else uid, info.st_gid if gid is None else gid)
 
 
+def inherited(above: os.stat_result) -> int:
+    """The permissions for a directory that is made in the directory ``above``, when nothing better is known: nobody may
+    do more in it, and where everybody may make files of their own (sticky), only the owner may.
+    """
+    return 0o700 | stat.S_IMODE(above.st_mode) & (0o755 if above.st_mode & stat.S_ISVTX else 0o777)
+
+
 def make_directories(path: bytes, *, uid: int | None = None, gid: int | None = None) -> None:
     """Make the directory ``path`` and what is missing above it; one that is there stays as it is.
 
-    Each belongs to ``uid`` and ``gid``, by default to the owner of the directory above it: never by accident to root.
-    Raises `OSError`.
+    Each belongs to ``uid`` and ``gid``, by default to the owner of the directory above it: never by accident to root;
+    and nobody may do more in it than there, less what the umask takes. Raises `OSError`.
     """
     if os.path.isdir(path):
         return
     above = os.path.dirname(path)
     make_directories(above)
-    os.mkdir(path)
+    os.mkdir(path, inherited(os.stat(above)))
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         above_fd = os.open(above, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -13,6 +13,7 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
+from holdfast.files.owner import inherited
 from holdfast.model.errors import EscapeError, HoldfastError, NotFoundError, RefusedError, StorageError
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import check_path, display
@@ -20,6 +21,7 @@ from holdfast.model.paths import check_path, display
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from holdfast.files.modes import DirectoryModes
     from holdfast.files.owner import Owner
     from holdfast.files.reserved import Reserved
 
@@ -50,12 +52,17 @@ class Root:
     """
 
     def __init__(
-        self, path: bytes | str | int, *, beneath: bool | None = None, reserved: Reserved | None = None
+        self,
+        path: bytes | str | int,
+        *,
+        beneath: bool | None = None,
+        reserved: Reserved | None = None,
+        modes: DirectoryModes | None = None,
     ) -> None:
         """Open the directory ``path`` (links in the path of the root itself are followed), or take over a descriptor.
 
         ``beneath`` chooses the implementation: True for ``openat2``, False for the walk by component, None for what the
-        kernel has.
+        kernel has. What is removed is noted in ``modes``.
         """
         try:
             self.fd = path if isinstance(path, int) else os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -64,6 +71,7 @@ class Root:
             raise _translated(error, named) from error
         self._beneath = _has_openat2(self.fd) if beneath is None else beneath
         self._reserved = reserved
+        self.modes = modes
         self._open: dict[bytes, int] = {}
 
     def __enter__(self) -> Root:
@@ -134,9 +142,7 @@ class Root:
         reserved.check(path, fd)
 
     def make_directory(self, path: bytes, owner: Owner | None = None) -> int:
-        """As `directory`, but each directory that is missing is made, mode 0777 less the umask, and given to
-        ``owner``.
-        """
+        """As `directory`, but each directory that is missing is made, and given to ``owner``."""
         missing: list[bytes] = []
         at = path
         while at:
@@ -152,18 +158,31 @@ class Root:
             self.make_one(at, owner)
         return self.directory(path)
 
-    def make_one(self, path: bytes, owner: Owner | None = None) -> None:
-        """Make the directory ``path``, as `make_directory` does, in one that is there; no error if it is there too."""
+    def make_one(self, path: bytes, owner: Owner | None = None, stands_for: bytes | None = None) -> None:
+        """Make the directory ``path`` in one that is there; no error if it is there too.
+
+        It gets the permissions that are remembered of the directory ``stands_for`` (default: ``path``), or those that
+        are `inherited`.
+        """
         parent, _, name = path.rpartition(b"/")
+        mode = None if self.modes is None else self.modes.get(path if stands_for is None else stands_for)
+        if mode is not None and owner is None:
+            mode |= stat.S_IRWXU  # something is to be written into it
         parent_fd = self.directory(parent)
         try:
-            os.mkdir(name, 0o777, dir_fd=parent_fd)
-            if owner is not None:
-                fd = os.open(name, _DIRECTORY, dir_fd=parent_fd)
-                try:
+            wanted = inherited(os.fstat(parent_fd)) if mode is None else mode
+            os.mkdir(name, wanted, dir_fd=parent_fd)
+            fd = os.open(name, _DIRECTORY, dir_fd=parent_fd)
+            try:
+                if owner is not None:
                     owner.take_directory(fd)
-                finally:
-                    os.close(fd)
+                made = stat.S_IMODE(os.fstat(fd).st_mode)
+                if mode is None:
+                    wanted |= made & 0o7000
+                if made != wanted:
+                    os.fchmod(fd, wanted)  # what the umask took, and what the directory above does not hand down
+            finally:
+                os.close(fd)
         except FileExistsError:
             pass  # another process was first; what it made is judged when it is opened
         except OSError as error:
@@ -231,11 +250,14 @@ class Root:
         """Remove the directory at ``path`` if it is empty; False if it is not. Forgets its descriptor."""
         dir_fd, name = self.place(path)
         try:
+            before = None if self.modes is None else os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
             os.rmdir(name, dir_fd=dir_fd)
         except OSError as error:
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
                 return False
             raise _translated(error, path) from error
+        if self.modes is not None and before is not None:
+            self.modes.removed(path, before.st_mode)
         self.forget(path)
         return True
 

@@ -29,6 +29,7 @@ from holdfast.files.index import (
 )
 from holdfast.files.listing import Listing, encode
 from holdfast.files.scout import send
+from holdfast.files.stillness import Stillness
 from holdfast.model.errors import HoldfastError, StorageError
 from holdfast.model.ids import HASH_BYTES, Hash, Hasher, hash_bytes
 from holdfast.model.log import Log
@@ -106,6 +107,7 @@ class Scanner:
         self._lookup = lookup
         self._saved = saved
         self._progress = progress
+        self._stillness = Stillness()
         self._scout: Scout | None = None
         self._seen = 0
         self._reported = 0
@@ -451,7 +453,7 @@ class Scanner:
         if len(inner) > MAX_PATH_BYTES:
             return reading.Captured(seen, NOT_CAPTURED, None, f"path too long: {len(inner)} bytes")
         previous = self._previous(inner, before)
-        found = reading.capture(fd, name, seen, moment, self._sink, previous, self._max_file_bytes)
+        found = reading.capture(fd, name, seen, moment, self._sink, previous, self._max_file_bytes, self._stillness)
         return self._as_saved(inner, found) if found is not None and found.flag == FAILED else found
 
     def _learn(self, path: bytes, found: reading.Captured) -> None:

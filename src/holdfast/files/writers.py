@@ -1,4 +1,4 @@
-"""Who has files open for writing, where the file system has no leases to ask by: looked up in ``/proc``.
+"""Who has files open for writing, where the file system's leases do not tell: looked up in ``/proc``.
 
 Only the processes that this one may look into are seen. Source: proc(5), ``fd``, ``fdinfo`` and ``maps``.
 """
@@ -46,7 +46,14 @@ def _mapped(base: bytes) -> Iterator[tuple[int, int]]:
     except OSError:
         return
     for line in lines:
-        _, permissions, _, device, inode = line.split(None, 5)[:5]
+        _, permissions, _, device, inode, *named = line.split(None, 5)
         if permissions[1:2] == b"w" and permissions[3:4] == b"s":
             major, _, minor = device.partition(b":")
             yield os.makedev(int(major, 16), int(minor, 16)), int(inode)
+            # Of an overlay these may be the numbers of the file in a layer; the name is that of the one on top.
+            if named and named[0].startswith(b"/"):
+                try:
+                    info = os.stat(named[0].replace(b"\\012", b"\n"), follow_symlinks=False)
+                except OSError:
+                    continue
+                yield info.st_dev, info.st_ino

@@ -24,7 +24,7 @@ class Protection(NamedTuple):
     """A reason why a checkpoint should not, or (``hard``) may not, be forgotten."""
 
     kind: Literal["head", "fork", "chain", "pin"]
-    """The newest state of a live workspace; the source of a live fork; between that and the fork's head; pinned."""
+    """What a live workspace stands on; the source of a live fork; between that and the fork's head; pinned."""
     by: str
     """The workspace's path for people to read, or the pin's reason."""
     workspace: WorkspaceId | None = None
@@ -38,8 +38,8 @@ class Protection(NamedTuple):
     def __str__(self) -> str:
         """A clause that goes on from "the checkpoint is …"."""
         return {
-            "head": f"the newest state of {self.by}",
-            "fork": f"what the fork {self.by} stands on",
+            "head": f"the state that {self.by} stands on",
+            "fork": f"the state that the fork {self.by} was made from",
             "chain": f"part of the line of the fork {self.by}",
             "pin": f"in use: {self.by}",
         }[self.kind]
@@ -133,11 +133,7 @@ def _parent(session: Session, tenant: int, checkpoint: CheckpointId) -> Checkpoi
 def _refuse_protected(session: Session, tenant: int, checkpoint: Checkpoint, now: int) -> None:
     hard = [reason for reason in protections(session, tenant, now).get(checkpoint.id, []) if reason.hard]
     if hard:
-        raise RefusedError(
-            f"checkpoint {checkpoint.id} cannot be forgotten: it is {hard[0]}",
-            code="protected",
-            hint="take a newer checkpoint first" if hard[0].kind == "head" else None,
-        )
+        raise RefusedError(f"checkpoint {checkpoint.id} cannot be forgotten: it is {hard[0]}", code="protected")
 
 
 def _heirs(session: Session, tenant: int, checkpoint: Checkpoint) -> list[_Heir]:

@@ -105,7 +105,7 @@ class CatalogContract:
         assert other is not None
         assert (found.id, other.id, seen_at(other.path)) == (second.workspace, first.workspace, b"/a")
         assert other.path != b"/a"
-        assert [str(reason) for reason in self.catalog.protected_by(base)] == ["the newest state of /a"]
+        assert [str(reason) for reason in self.catalog.protected_by(base)] == ["the state that /a stands on"]
         assert self.catalog.move_workspace(first.workspace, b"/a", 3, 4) == second.workspace
         assert self.catalog.workspace(first.workspace).path == b"/a"
         assert self.catalog.move_workspace(second.workspace, b"/c", 1, 2) is None

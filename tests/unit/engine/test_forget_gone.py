@@ -66,7 +66,9 @@ def test_the_workspace_that_is_open_is_not_among_them(
     open_workspace().checkpoint()
     shutil.rmtree(tree)
     with holdfast.open(tree, home=home) as workspace:
-        assert not workspace.forget_gone().removed
+        result = workspace.forget_gone()
+        assert not result.removed
+        assert [reasons for _, reasons in result.kept] == [("its workspace is open",)]
         workspace.restore("@")
     assert (tree / "file").read_text() == "first\n"
 

@@ -490,6 +490,37 @@ def test_a_restore_journal_that_is_damaged_is_named_and_nothing_is_touched(works
     workspace.restore("one")
 
 
+@pytest.mark.parametrize("kind", ["fifo", "directory", "link"])
+def test_what_is_no_file_in_the_place_of_the_journal_is_named_and_never_waited_for(
+    workspace: Workspace, tree: Path, kind: str
+) -> None:
+    write(tree, "f", "1")
+    workspace.checkpoint("one")
+    write(tree, "f", "2")
+    folder = Path(os.fsdecode(workspace.folder))
+    (folder / "root").unlink()
+    os.mkfifo(folder / "root")
+    journal = folder / "restore"
+    match kind:
+        case "fifo":
+            os.mkfifo(journal)
+        case "directory":
+            journal.mkdir()
+        case _:
+            journal.symlink_to(tree / "f")
+    for act in (workspace.status, lambda: workspace.restore("one"), workspace.undo, workspace.unfinished):
+        with pytest.raises(holdfast.HoldfastError, match="no file at all"):
+            act()
+    assert (tree / "f").read_text() == "2"
+    if kind == "directory":
+        journal.rmdir()
+    else:
+        journal.unlink()
+    workspace.restore("one")
+    with holdfast.open(tree, home=os.fsdecode(workspace.home)) as again:
+        assert again.id == workspace.id
+
+
 def test_a_fork_lands_only_where_nothing_is(workspace: Workspace, tree: Path, tmp_path: Path, home: Path) -> None:
     write(tree, "f", "1")
     workspace.checkpoint("one")

@@ -45,7 +45,7 @@ def root_rules(root: Path, gitignore: bytes | None = None, own: bytes | None = N
 
 
 def test_i14_some_names_are_never_captured(tmp_path: Path) -> None:
-    fill(tmp_path, ".git/config", "sub/.git", "deep/er/.git/HEAD", ".holdfast/undo", "a.sock", "sub/b.pid", "c.sock/d")
+    fill(tmp_path, ".git/config", "sub/.git", "deep/er/.git/HEAD", ".holdfast/undo", "a.sock", "sub/b.pid")
     fill(tmp_path, ".holdfast.tmp-nonce-1", "kept", ".gitmodules", "x.git/y")
     fill(tmp_path, ".gitignore", ".checkpointignore", content="!.git\n!*\n")
     assert captured(tmp_path) == {b"kept", b".gitignore", b".checkpointignore", b".gitmodules", b"x.git/y"}
@@ -317,3 +317,8 @@ def test_what_is_no_regular_file_holds_no_rules_and_is_not_opened(tmp_path: Path
         assert read_rule_file(fd, b".gitignore") is None
     finally:
         os.close(fd)
+
+
+def test_what_running_programs_leave_is_left_out_and_directories_of_such_names_are_not(tmp_path: Path) -> None:
+    fill(tmp_path, "server.pid", "server.sock", "d/x.pid", "pool.pid/file", "pool.sock/d/file", "x.pid.txt")
+    assert captured(tmp_path) == {b"pool.pid/file", b"pool.sock/d/file", b"x.pid.txt"}

@@ -8,10 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.files.lease import has_writer
+from holdfast.files.lease import Writer, writer_of
+from holdfast.files.writers import written_now
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
     from pathlib import Path
+
+    MapFile = Callable[[Path], AbstractContextManager[Callable[[bytes], object]]]
 
 
 @pytest.fixture
@@ -20,45 +25,45 @@ def file(tmp_path: Path) -> Path:
     path.write_bytes(b"content")
     fd = os.open(path, os.O_RDONLY)
     try:
-        if has_writer(fd) is None:
+        if writer_of(fd) in (Writer.UNSAID, Writer.UNTOLD):
             pytest.skip("this file system or user gets no leases")
     finally:
         os.close(fd)
     return path
 
 
-def asked(path: Path) -> bool | None:
+def asked(path: Path) -> Writer:
     fd = os.open(path, os.O_RDONLY)
     try:
-        return has_writer(fd)
+        return writer_of(fd)
     finally:
         os.close(fd)
 
 
 def test_nobody_writes(file: Path) -> None:
-    assert asked(file) is False
+    assert asked(file) is Writer.NONE
     with file.open("rb"):
-        assert asked(file) is False
+        assert asked(file) is Writer.NONE
 
 
 def test_an_open_descriptor_writes(file: Path) -> None:
     with file.open("ab"):
-        assert asked(file) is True
-    assert asked(file) is False
+        assert asked(file) is Writer.SOME
+    assert asked(file) is Writer.NONE
 
 
 def test_a_mapping_writes_even_after_its_descriptor_is_closed(file: Path) -> None:
     with file.open("r+b") as opened:
         mapping = mmap.mmap(opened.fileno(), 7)
-    assert asked(file) is True
+    assert asked(file) is Writer.SOME
     mapping.close()
-    assert asked(file) is False
+    assert asked(file) is Writer.NONE
 
 
 def test_the_lease_is_given_back(file: Path) -> None:
     fd = os.open(file, os.O_RDONLY)
     try:
-        assert has_writer(fd) is False
+        assert writer_of(fd) is Writer.NONE
         os.close(os.open(file, os.O_WRONLY | os.O_NONBLOCK))  # would fail with EWOULDBLOCK under a lease
     finally:
         os.close(fd)
@@ -67,6 +72,20 @@ def test_the_lease_is_given_back(file: Path) -> None:
 def test_where_there_are_no_leases_nobody_is_told_apart(tmp_path: Path) -> None:
     fd = os.open(tmp_path, os.O_RDONLY)
     try:
-        assert has_writer(fd) is False
+        assert writer_of(fd) is Writer.UNTOLD
     finally:
         os.close(fd)
+
+
+def test_what_an_overlay_says_of_a_mapping_is_not_believed(overlay: Path, map_file: MapFile) -> None:
+    file = overlay / "file"
+    file.write_bytes(b"content")
+    with file.open("r+b"):
+        assert asked(file) is Writer.SOME
+    with map_file(file) as store:
+        assert asked(file) is Writer.UNTOLD
+        about = file.stat()
+        assert (about.st_dev, about.st_ino) in written_now()
+        store(b"c")
+    assert asked(file) is Writer.UNTOLD
+    assert (about.st_dev, about.st_ino) not in written_now()

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.files import capture
+from holdfast.files import capture, kernel, stillness
 from holdfast.files.dirty import Dirty
 from holdfast.files.index import Signature
 from holdfast.files.local import LocalTree
+from holdfast.files.rooted import Root
 from holdfast.files.scan import HashSink
 from holdfast.model.errors import NotFoundError, StorageError
 from holdfast.model.ids import Hash, hash_bytes
@@ -26,9 +27,13 @@ from holdfast.model.sinks import SMALL_BLOB_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
+    MapFile = Callable[[Path], AbstractContextManager[Callable[[bytes], object]]]
+
 BASE = Hash(b"0123456789abcdef")
+_TMPFS = 0x01021994
 
 
 class Keeping:
@@ -225,6 +230,43 @@ def test_what_a_mapping_writes_later_is_found(root: Path) -> None:
             entry = tree.scan(HashSink()).changes[b"mapped"]
             assert entry is not None
             assert entry.hash == hash_bytes(bytes((letter,)) * 4096)
+
+
+@pytest.mark.parametrize("seen", [True, False], ids=["seen in proc", "of another container"])
+def test_what_a_mapping_writes_later_is_found_on_an_overlay(
+    overlay: Path, map_file: MapFile, monkeypatch: pytest.MonkeyPatch, seen: bool
+) -> None:
+    """The kernel does not tell of the mapping, and a store to a page that waits to be written back leaves no time."""
+    if not seen:
+        with Root(bytes(overlay.parent)) as upper:
+            if kernel.file_system(upper.fd) == _TMPFS:
+                pytest.skip("needs an upper layer that is written back")
+        monkeypatch.setattr(stillness, "written_now", set)
+    path = overlay / "mapped"
+    path.write_bytes(b"a" * 4096)
+    os.utime(path, (1, 1))
+    tree = tree_of(overlay)
+    with map_file(path) as store:
+        for letter in b"bcdef":
+            store(bytes((letter,)) * 4096)
+            before = path.stat().st_ctime_ns
+            while time.time_ns() < before + 2 * capture._TICK_NS:
+                pass  # so that what is found is no luck of the clock
+            entry = tree.scan(HashSink()).changes[b"mapped"]
+            assert entry is not None
+            assert entry.hash == hash_bytes(bytes((letter,)) * 4096)
+
+
+def test_an_overlay_is_not_hashed_over_and_over(overlay: Path) -> None:
+    for number in range(10):
+        (overlay / str(number)).write_bytes(b"x")
+    tree = tree_of(overlay)
+    while time.time_ns() < (overlay / "9").stat().st_ctime_ns + 2 * capture._TICK_NS:
+        pass
+    assert tree.scan(HashSink()).files_read == 10
+    assert tree.scan(HashSink()).files_read == 0
+    (overlay / "3").write_bytes(b"y")
+    assert tree.scan(HashSink()).files_read == 1
 
 
 def test_what_was_only_hashed_is_stored_by_the_next_scan_that_stores(root: Path) -> None:

@@ -1,0 +1,93 @@
+"""The public face of a whole home: what can be done with all that is kept, whichever workspace it belongs to."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Self
+
+from holdfast.engine.opening import Opener
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.engine.results import Forgotten, Log
+    from holdfast.model.sinks import Progress
+    from holdfast.store.collect import Collected
+    from holdfast.store.usage import Stats
+    from holdfast.store.verify import Verified
+
+
+def open_home(
+    home: str | bytes | os.PathLike[str] | None = None,
+    *,
+    flags: Mapping[str, object] | None = None,
+    freeing: bool = False,
+) -> Home:
+    """Open the home, needing none of its workspaces: all of them may be deleted.
+
+    ``home`` is where everything is kept (default: ``$HOLDFAST_HOME``, else the XDG data directory). Raises
+    `NotFoundError` if nothing was ever kept there. ``freeing`` as in `open`.
+    """
+    opener = Opener(home=None if home is None else os.fsencode(home), flags=flags, freeing=freeing)
+    try:
+        return Home(opener)
+    except BaseException:
+        opener.close()
+        raise
+
+
+class Home:
+    """All that is kept. Use it as a context manager, or `close` it. For one thread; see `Workspace` for processes."""
+
+    def __init__(self, opener: Opener) -> None:
+        self._opener = opener
+        self._context = opener.open_home()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the store. Harmless a second time."""
+        self._opener.close()
+
+    @property
+    def path(self) -> bytes:
+        """Where everything is kept."""
+        return self._opener.home
+
+    def log(self, limit: int | None = None) -> Log:
+        """The checkpoints of all workspaces, newest first; ``limit`` is a number from 0, None means all."""
+        from holdfast.engine.look import log_of_home
+
+        return log_of_home(self._context, limit)
+
+    def forget_gone(self, *, dry_run: bool = False) -> Forgotten:
+        """Let the workspaces go whose directories were deleted, and forget their checkpoints.
+
+        What something else stands on stays. Until then a deleted workspace can be brought back by `restore` at its
+        path.
+        """
+        from holdfast.engine.forget import forget_gone
+
+        return forget_gone(self._context, dry_run=dry_run)
+
+    def gc(self, *, grace: float | None = None, dry_run: bool = False, progress: Progress | None = None) -> Collected:
+        """See `Workspace.gc`."""
+        from holdfast.engine.upkeep import collect
+
+        return collect(self._context, grace=grace, dry_run=dry_run, progress=progress)
+
+    def verify(self, *, read_data: bool = False, progress: Progress | None = None) -> Verified:
+        """See `Workspace.verify`."""
+        from holdfast.engine.upkeep import verify
+
+        return verify(self._context, read_data=read_data, progress=progress)
+
+    def stats(self) -> Stats:
+        """What takes the space."""
+        from holdfast.engine.upkeep import stats_of_home
+
+        return stats_of_home(self._context)
