@@ -17,7 +17,17 @@ from holdfast.model import errors
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
 METHODS = re.findall(r"^\| `(\w+)` \| .* \| `(.*)` \|$", DOCUMENT, re.MULTILINE)
 NAMES = re.findall(r"^\| `(\w+)` \| ", DOCUMENT, re.MULTILINE)
-NOT_RUN = ("holdfast.open", "w.watch", "w.restore_continue", "w.restore_abort", "w.redo", "w.begin_step", "w.commit_step", "w.rollback_step", "w.answer")
+NOT_RUN = (
+    "holdfast.open",
+    "w.watch",
+    "w.restore_continue",
+    "w.restore_abort",
+    "w.redo",
+    "w.begin_step",
+    "w.commit_step",
+    "w.rollback_step",
+    "w.answer",
+)
 """What waits for a signal, or needs another state than the other examples leave."""
 
 

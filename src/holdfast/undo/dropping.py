@@ -12,7 +12,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from holdfast.files.handle import identity
-from holdfast.files.lease import has_writer
+from holdfast.files.lease import Writer, writer_of
 from holdfast.undo.records import Content, Meta, Touch
 from holdfast.undo.traces import whereabouts
 
@@ -66,7 +66,7 @@ def _is_as_before(directories: Directories, path: bytes, object_: Identity, befo
             return identity(place.dir_fd, place.name) == object_
         fd = os.open(place.name, _READ, dir_fd=place.dir_fd)
         try:
-            return identity(fd, b"") == object_ and has_writer(fd) is False
+            return identity(fd, b"") == object_ and writer_of(fd) is Writer.NONE
         finally:
             os.close(fd)
     except OSError:

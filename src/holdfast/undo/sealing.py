@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.files.lease import has_writer
+from holdfast.files.lease import Writer, writer_of
 from holdfast.model.ids import Hasher
 from holdfast.undo.records import Content, How, Keeping, Move, Put, Remove, Signature
 from holdfast.undo.sealed import Head, Preimage, Sealed, State, Trouble
@@ -143,7 +143,7 @@ def _break_off_what_is_written(preimages: Preimages, records: Iterable[Mutation]
         if found is not None and stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
             fd = preimages.open(keeping.number)
             try:
-                is_written = has_writer(fd)
+                is_written = writer_of(fd) is Writer.SOME
             finally:
                 os.close(fd)
             if is_written:

@@ -7,7 +7,7 @@ import stat
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.files.lease import has_writer
+from holdfast.files.lease import Writer, writer_of
 from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError
 from holdfast.model.paths import display
 from holdfast.undo.carrying import Undone, reverse
@@ -163,7 +163,7 @@ def _refuse_writers(log: UndoLog, sealed: Sequence[Sealed]) -> None:
         except OSError:
             continue  # it is not there, and that has been judged
         try:
-            is_written = stat.S_ISREG(os.fstat(fd).st_mode) and has_writer(fd)
+            is_written = stat.S_ISREG(os.fstat(fd).st_mode) and writer_of(fd) is Writer.SOME
         finally:
             os.close(fd)
         if is_written:
