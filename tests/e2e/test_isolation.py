@@ -42,7 +42,8 @@ files = Files(given["workspace"].encode(), paths("secret"), paths("hidden"), pat
 policy = Policy(files, parse_network(*given.get("network", ["open"])))
 command = [word.encode() for word in given["command"]]
 open_file = os.open("/", os.O_RDONLY)
-os.set_inheritable(open_file, True)
+for fd in (open_file, os.dup2(open_file, 150)):
+    os.set_inheritable(fd, True)
 with Namespace(policy).prepare(command, directory=files.workspace, environment=dict(os.environb)) as prepared:
     for fd in prepared.descriptors:
         os.set_inheritable(fd, True)
@@ -293,8 +294,9 @@ def test_nothing_outside_can_be_seen_or_touched(stage: Stage) -> None:
         attempt("mount namespace", lambda: checked(libc.unshare(CLONE_NEWNS)))
         attempt("chroot", lambda: os.chroot("/tmp"))
         attempt("device", lambda: os.mknod("disk", 0o60666, os.makedev(8, 0)))
-        attempt("setting", lambda: open("/proc/sys/kernel/core_pattern", "w").write("|/bin/false"))
-        attempt("sysrq", lambda: open("/proc/sysrq-trigger", "w").write("h"))
+        pattern = open("/proc/sys/kernel/core_pattern").read()
+        attempt("setting", lambda: open("/proc/sys/kernel/core_pattern", "w").write(pattern))
+        attempt("sysrq", lambda: open("/proc/sysrq-trigger", "w").close())
         keyctl = {{"x86_64": 250, "aarch64": 219}}[os.uname().machine]
         attempt("keyring", lambda: checked(libc.syscall(keyctl, 0, -3, 0)))
         attempt("vsock", lambda: socket.socket(40, socket.SOCK_STREAM))

@@ -59,9 +59,8 @@ def name(fd, path):
         raise OSError(ctypes.get_errno(), "")
     return os.stat(path).st_nlink
 def write(path):
-    fd = os.open(path, os.O_WRONLY)
-    os.write(fd, b"0")
-    os.close(fd)
+    # (Enough to find out, and harmless where it should not have been possible.)
+    os.close(os.open(path, os.O_WRONLY))
     return "written"
 """
 
