@@ -360,20 +360,14 @@ def test_with_the_launcher_the_tree_ends_and_its_steps_are_finished(place: Place
 
 def test_with_the_parent_the_tree_ends_too(place: Place) -> None:
     with taken_back(place):
-        run, _ = started(place)
+        run, keeper = started(place)
         tree = descendants(run.pid)
         os.kill(tree[0], signal.SIGKILL)
         _, err = run.communicate(timeout=60)
         assert run.returncode == 1
         assert "ended" in err
-        assert not any(is_alive(pid) for pid in tree if pid != keeper_of_log(place))
-
-
-def keeper_of_log(place: Place) -> int:
-    try:
-        return keeper_of(place)
-    except OSError:
-        return 0
+        assert not any(is_alive(pid) for pid in tree if pid != keeper)
+        wait_until(lambda: not is_alive(keeper))
 
 
 def test_a_keeper_that_is_asked_to_end_finishes_its_steps(place: Place) -> None:
