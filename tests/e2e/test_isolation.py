@@ -193,7 +193,7 @@ def stage(shared: tuple[Path, str], request: pytest.FixtureRequest) -> Stage:
     return Stage(folder, shared[1], request.param)
 
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give the host some addresses")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give the host addresses and mounts")
 
 
 # Files --------------------------------------------------------------------------------------------------------------
@@ -274,6 +274,26 @@ def test_the_environment_and_the_descriptors_are_the_box_s(stage: Stage, monkeyp
     assert found["descriptors"] == []
     assert found["host name"] == "holdfast"
     assert found["user"][0] == stage.user
+
+
+LATER = """
+import subprocess, sys
+beside, *words = sys.argv[1:]
+with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as run:
+    assert run.stdout.readline() == "up\\n"
+    subprocess.run(["mount", "-t", "tmpfs", "none", beside], check=True)
+    run.stdin.write("look\\n")
+    run.stdin.flush()
+    print(run.stdout.read(), end="")
+"""
+
+
+@needs_root
+def test_what_is_mounted_later_does_not_turn_up(stage: Stage) -> None:
+    beside = str(stage.folder / "beside")
+    words = stage.words("sh", "-c", f"echo up; read _; ls {beside}", tmp="shared")
+    later = ["unshare", "--mount", "--propagation", "shared", stage.python, "-I", "-S", "-c", LATER, beside, *words]
+    assert subprocess.run(later, capture_output=True, text=True, check=True, timeout=60).stdout == "file\n"
 
 
 # Processes and the kernel -------------------------------------------------------------------------------------------
