@@ -224,7 +224,7 @@ def test_signals_and_exit_codes_are_the_command_s(place: Place) -> None:
 
 
 def test_an_interrupt_from_the_terminal_is_the_command_s_to_handle(place: Place) -> None:
-    words = place.words("sh", "-c", "trap 'echo caught' INT; echo up; read line; echo end $line")
+    words = place.words("sh", "-c", "trap 'echo caught' INT; echo up; until read line; do :; done; echo end $line")
     pid, terminal = pty.fork()
     if not pid:
         os.execve(words[0], words, environment())
