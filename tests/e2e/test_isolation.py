@@ -42,7 +42,8 @@ files = Files(given["workspace"].encode(), paths("secret"), paths("hidden"), pat
 policy = Policy(files, parse_network(*given.get("network", ["open"])))
 command = [word.encode() for word in given["command"]]
 open_file = os.open("/", os.O_RDONLY)
-os.set_inheritable(open_file, True)
+for fd in (open_file, os.dup2(open_file, 150)):
+    os.set_inheritable(fd, True)
 with Namespace(policy).prepare(command, directory=files.workspace, environment=dict(os.environb)) as prepared:
     for fd in prepared.descriptors:
         os.set_inheritable(fd, True)
@@ -192,7 +193,7 @@ def stage(shared: tuple[Path, str], request: pytest.FixtureRequest) -> Stage:
     return Stage(folder, shared[1], request.param)
 
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give the host some addresses")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give the host addresses and mounts")
 
 
 # Files --------------------------------------------------------------------------------------------------------------
@@ -275,6 +276,26 @@ def test_the_environment_and_the_descriptors_are_the_box_s(stage: Stage, monkeyp
     assert found["user"][0] == stage.user
 
 
+LATER = """
+import subprocess, sys
+beside, *words = sys.argv[1:]
+with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as run:
+    assert run.stdout.readline() == "up\\n"
+    subprocess.run(["mount", "-t", "tmpfs", "none", beside], check=True)
+    run.stdin.write("look\\n")
+    run.stdin.flush()
+    print(run.stdout.read(), end="")
+"""
+
+
+@needs_root
+def test_what_is_mounted_later_does_not_turn_up(stage: Stage) -> None:
+    beside = str(stage.folder / "beside")
+    words = stage.words("sh", "-c", f"echo up; read _; ls {beside}", tmp="shared")
+    later = ["unshare", "--mount", "--propagation", "shared", stage.python, "-I", "-S", "-c", LATER, beside, *words]
+    assert subprocess.run(later, capture_output=True, text=True, check=True, timeout=60).stdout == "file\n"
+
+
 # Processes and the kernel -------------------------------------------------------------------------------------------
 
 
@@ -293,8 +314,9 @@ def test_nothing_outside_can_be_seen_or_touched(stage: Stage) -> None:
         attempt("mount namespace", lambda: checked(libc.unshare(CLONE_NEWNS)))
         attempt("chroot", lambda: os.chroot("/tmp"))
         attempt("device", lambda: os.mknod("disk", 0o60666, os.makedev(8, 0)))
-        attempt("setting", lambda: open("/proc/sys/kernel/core_pattern", "w").write("|/bin/false"))
-        attempt("sysrq", lambda: open("/proc/sysrq-trigger", "w").write("h"))
+        pattern = open("/proc/sys/kernel/core_pattern").read()
+        attempt("setting", lambda: open("/proc/sys/kernel/core_pattern", "w").write(pattern))
+        attempt("sysrq", lambda: open("/proc/sysrq-trigger", "w").close())
         keyctl = {{"x86_64": 250, "aarch64": 219}}[os.uname().machine]
         attempt("keyring", lambda: checked(libc.syscall(keyctl, 0, -3, 0)))
         attempt("vsock", lambda: socket.socket(40, socket.SOCK_STREAM))

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -26,7 +26,7 @@ from holdfast.files.sockets import address, peer
 from holdfast.model.clock import SystemClock
 from holdfast.supervisor.control import SOCKET
 from holdfast.supervisor.descent import descendants
-from holdfast.supervisor.remote import connect
+from holdfast.supervisor.remote import Remote, connect
 from holdfast.testing.photograph import Seen, differences, photograph
 from holdfast.undo.desk import Desk
 from holdfast.undo.log import UndoLog
@@ -47,12 +47,12 @@ class Place(NamedTuple):
         launch = [sys.executable, "-P", "-m", "holdfast.supervisor.launch"]
         return [*launch, "--log", str(self.log), "--root", str(self.tree), *options, "--", *command]
 
-    def start(self, *command: str, one_step: bool = False, **options: object) -> subprocess.Popen[str]:
-        return subprocess.Popen(  # type: ignore[call-overload, no-any-return]
+    def start(self, *command: str, one_step: bool = False, **options: Any) -> subprocess.Popen[str]:
+        return subprocess.Popen(
             self.words(*command, one_step=one_step), cwd=self.tree, text=True, env=environment(), **options
         )
 
-    def run(self, *command: str, one_step: bool = False, code: int = 0, **options: object) -> str:
+    def run(self, *command: str, one_step: bool = False, code: int = 0, **options: Any) -> str:
         """What the command printed; its exit code is checked, and the keeper must not have complained."""
         with self.start(*command, one_step=one_step, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options) as run:
             out, err = run.communicate(timeout=120)
@@ -60,8 +60,8 @@ class Place(NamedTuple):
         assert self.notes() == ""
         return out
 
-    def sh(self, script: str, **options: object) -> str:
-        return self.run("sh", "-c", script, **options)  # type: ignore[arg-type]
+    def sh(self, script: str, **options: Any) -> str:
+        return self.run("sh", "-c", script, **options)
 
     def notes(self) -> str:
         path = self.log / "keeper.log"
@@ -73,6 +73,12 @@ class Place(NamedTuple):
         if remote is not None:
             remote.close()
         return remote is not None
+
+    def remote(self) -> Remote:
+        """The keeper."""
+        remote = connect(os.fsencode(self.log))
+        assert remote is not None
+        return remote
 
     @contextmanager
     def desk(self) -> Generator[Desk]:
@@ -354,20 +360,14 @@ def test_with_the_launcher_the_tree_ends_and_its_steps_are_finished(place: Place
 
 def test_with_the_parent_the_tree_ends_too(place: Place) -> None:
     with taken_back(place):
-        run, _ = started(place)
+        run, keeper = started(place)
         tree = descendants(run.pid)
         os.kill(tree[0], signal.SIGKILL)
         _, err = run.communicate(timeout=60)
         assert run.returncode == 1
         assert "ended" in err
-        assert not any(is_alive(pid) for pid in tree if pid != keeper_of_log(place))
-
-
-def keeper_of_log(place: Place) -> int:
-    try:
-        return keeper_of(place)
-    except OSError:
-        return 0
+        assert not any(is_alive(pid) for pid in tree if pid != keeper)
+        wait_until(lambda: not is_alive(keeper))
 
 
 def test_a_keeper_that_is_asked_to_end_finishes_its_steps(place: Place) -> None:
@@ -415,7 +415,7 @@ def test_undo_goes_through_the_keeper_while_a_run_goes_on(place: Place) -> None:
     before = photograph(place.tree)
     with place.start("sh", "-c", "rm old; mkdir d; touch d/done; read end", stdin=-1, stdout=-1) as run:
         wait_until((place.tree / "d" / "done").exists)
-        with connect(os.fsencode(place.log)) as remote:  # type: ignore[union-attr]
+        with place.remote() as remote:
             wait_until(lambda: [step.state for step in remote.steps()] == ["done"] * 3)
             for step in (3, 2, 1):
                 assert remote.undo([step]).conflicts == ()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine.checkpoint import Recorded, Request, take_locked
 from holdfast.engine.results import RestoreResult
+from holdfast.engine.status import present
 from holdfast.model.entries import NotCaptured
 from holdfast.model.errors import RefusedError
 from holdfast.store.records import HistoryEvent
@@ -19,8 +20,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from holdfast.engine.context import Context
+    from holdfast.model.ids import Hash
     from holdfast.model.sinks import Progress
     from holdfast.undo.service import PathChange, StepInfo, UndoReport, UndoService
+
+_MOST_NOTED_BYTES = 1 << 19
+"""What the undo log is told of one step: less than a request to a keeper may have."""
+_ENTRY_BYTES = 32
 
 
 def steps_since(context: Context, service: UndoService | None, state: HistoryEvent) -> list[StepInfo]:
@@ -79,6 +85,7 @@ def take_back(
     began = min(step.started_at for step in steps) // 1000
     event = HistoryEvent(0, 0, "undo", cursor.head, _before(context, cursor.position, began), cursor.position, ids)
     done = take_locked(context, Request(kind="auto"), progress, recorded=Recorded(event, cursor.redo_tip))
+    note_contents(context, service, steps, done.checkpoint.root)
     written, deleted = _effect(seen, backward=True)
     return RestoreResult(
         checkpoint=done.checkpoint.id,
@@ -112,6 +119,9 @@ def bring_forward(context: Context, service: UndoService, target: HistoryEvent, 
         position=target.seq,
         redo_tip=cursor.redo_tip,
     )
+    root = catalog.checkpoint(target.checkpoint).root
+    if present(context).root == root:
+        note_contents(context, service, [step for step in service.steps() if step.id in ids], root)
     return RestoreResult(
         checkpoint=target.checkpoint,
         rescue=cursor.head,
@@ -146,6 +156,27 @@ def bring_forward_alone(
         undo_command="holdfast undo",
         steps=(step,),
     )
+
+
+def note_contents(context: Context, service: UndoService, steps: Iterable[StepInfo], root: Hash) -> None:
+    """Tell the undo log what the steps left, as the manifest that was just saved has it.
+
+    Then a step can still be undone when somebody has changed its files and a checkpoint has brought them back.
+    """
+    from holdfast.store import manifest
+
+    for step in steps:
+        paths = [change.path for change in service.changes(step.id)]
+        entries = manifest.get_many(context.store.pages, root, sorted(paths))
+        room = _MOST_NOTED_BYTES
+        noted: list[tuple[bytes, bytes]] = []
+        for path, entry in entries.items():
+            room -= len(path) + _ENTRY_BYTES
+            if room < 0:
+                break  # a step of very many files is not known again whole: then it is forced, or restored
+            noted.append((path, entry.hash))
+        if noted:
+            service.note_contents(step.id, noted)
 
 
 def foreseen(service: UndoService, steps: Iterable[StepInfo]) -> tuple[list[bytes], list[bytes]]:

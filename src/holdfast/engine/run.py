@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.engine.checkpoint import Request, take_locked
+from holdfast.engine.reversing import note_contents
 from holdfast.engine.steps import limits, make_log, reached
 from holdfast.model.checkpoint import Provenance
 from holdfast.model.errors import HoldfastError
@@ -141,11 +142,13 @@ def begin_run(context: Context, command: str) -> str:
 
 def end_run(context: Context, identity: str, command: str) -> list[StepInfo]:
     """Save what the run left, and note that it is over; returns its steps."""
-    with reached(context) as service:
+    with context.lock(), reached(context) as service:
         steps = [] if service is None else [step for step in service.steps() if step.run == identity]
-    with context.lock():
-        take_locked(context, Request("run", provenance=_provenance(context, identity, "ended", command)))
+        done = take_locked(context, Request("run", provenance=_provenance(context, identity, "ended", command)))
         _note(context, identity, tuple(step.id for step in steps))
+        if service is not None:
+            finished = [step for step in steps if step.state == "done" and step.paths]
+            note_contents(context, service, finished, done.checkpoint.root)
     return [step for step in steps if step.paths]
 
 

@@ -15,6 +15,7 @@ import os
 import platform
 import threading
 from contextlib import contextmanager
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -116,20 +117,24 @@ def masked(umask: int) -> Generator[None]:
 @contextmanager
 def assumed(credentials: Credentials) -> Generator[None]:
     """Access files in the name of somebody else; this thread alone, and only towards files."""
-    numbers = _SYSCALLS[platform.machine()]
     own = _own()
     permitted = _effective()
-    _assume(numbers, credentials)
+    # In a box, the keeper's own user has merely no capabilities: there is no need to become anybody.
+    is_other = credentials[:3] != own[:3]
+    if is_other:
+        _assume(credentials)
     try:
-        _set_effective(numbers, permitted & ~_OVER_FILES | permitted & credentials.capabilities)
+        _set_effective(permitted & ~_OVER_FILES | permitted & credentials.capabilities)
         yield
     finally:
-        _set_effective(numbers, permitted)
-        _assume(numbers, own)
-        _set_effective(numbers, permitted)
+        _set_effective(permitted)
+        if is_other:
+            _assume(own)
+            _set_effective(permitted)
 
 
-def _assume(numbers: dict[str, int], wanted: Credentials) -> None:
+def _assume(wanted: Credentials) -> None:
+    numbers = _numbers()
     groups = (ctypes.c_uint32 * len(wanted.groups))(*wanted.groups)
     _check(_libc.syscall(numbers["setgroups"], len(groups), groups))
     _libc.syscall(numbers["setfsgid"], ctypes.c_uint32(wanted.gid))
@@ -151,11 +156,22 @@ def _effective() -> int:
     return found
 
 
-def _set_effective(numbers: dict[str, int], effective: int) -> None:
-    permitted = _effective()
+def _set_effective(effective: int) -> None:
+    _check(_libc.syscall(_numbers()["capset"], *_capabilities(effective, _effective())))
+
+
+@lru_cache(maxsize=64)
+def _capabilities(
+    effective: int, permitted: int
+) -> tuple[ctypes.Array[ctypes.c_uint32], ctypes.Array[ctypes.c_uint32]]:
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     data = (ctypes.c_uint32 * 6)(effective & 0xFFFFFFFF, permitted & 0xFFFFFFFF, 0, effective >> 32, permitted >> 32, 0)
-    _check(_libc.syscall(numbers["capset"], header, data))
+    return header, data
+
+
+@cache
+def _numbers() -> dict[str, int]:
+    return _SYSCALLS[platform.machine()]
 
 
 def _check(result: int) -> None:

@@ -100,7 +100,8 @@ class Keeper:
     def serve(self) -> None:
         """Serve until the last tree is gone, or `stop`; finish all steps, and give up the log."""
         sys.setswitchinterval(_SWITCH_SECONDS)
-        worker = threading.Thread(target=self._do_work)
+        # (Should this thread fail, nothing keeps the process, nor with it the log.)
+        worker = threading.Thread(target=self._do_work, daemon=True)
         worker.start()
         others = self._epoll.fileno()
         trees = self._trees

@@ -25,6 +25,7 @@ SIGNATURES: Final[dict[str, tuple[Any, Any]]] = {
     "changes": (tuple[int], list[PathChange]),
     "undo": (tuple[list[int], bool], UndoReport),
     "redo": (tuple[list[int], bool], UndoReport),
+    "note_contents": (tuple[int, list[tuple[bytes, bytes]]], None),
     "begin": (tuple[str], int),
     "commit": (tuple[int], StepInfo),
     "rollback": (tuple[int], UndoReport),
@@ -39,7 +40,7 @@ SIGNATURES: Final[dict[str, tuple[Any, Any]]] = {
 }
 """Of every method: the types of its arguments, and of its result."""
 
-OUTSIDE_ONLY: Final = frozenset({"answer", "discard", "join"})
+OUTSIDE_ONLY: Final = frozenset({"answer", "discard", "join", "note_contents"})
 """What a process of a supervised tree may not ask: who asks for something never approves it (I9)."""
 
 _encoder = msgspec.msgpack.Encoder()

@@ -78,6 +78,10 @@ class Remote:
         """See `UndoService.redo`."""
         return self._ask("redo", list(steps), force)
 
+    def note_contents(self, step: StepId, contents: Sequence[tuple[bytes, bytes]]) -> None:
+        """See `UndoService.note_contents`."""
+        return self._ask("note_contents", step, list(contents))
+
     def begin(self, label: str) -> StepId:
         """See `UndoService.begin`."""
         return self._ask("begin", label)

@@ -15,6 +15,7 @@ from holdfast.undo.carrying import Undone, reverse
 from holdfast.undo.changes import changes
 from holdfast.undo.dropping import drop_unchanged
 from holdfast.undo.pending import go_on
+from holdfast.undo.recognising import note_contents
 from holdfast.undo.records import End
 from holdfast.undo.safeguards import Safeguards
 from holdfast.undo.sealing import seal
@@ -163,6 +164,11 @@ class Desk:
     def redo(self, steps: Sequence[StepId], *, force: bool = False) -> UndoReport:
         """See `UndoService.redo`."""
         return self._reverse(redo, steps, force=force)
+
+    def note_contents(self, step: StepId, contents: Sequence[tuple[bytes, bytes]]) -> None:
+        """See `UndoService.note_contents`."""
+        with self._recorder.gate:
+            note_contents(self._undo_log, step, contents)
 
     def begin(self, label: str) -> StepId:
         """See `UndoService.begin`."""

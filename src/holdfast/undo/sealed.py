@@ -74,6 +74,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     """What could not be reversed when it came to its state."""
     aliases: tuple[tuple[Identity, Identity], ...] = ()
     """What its reversals, all of them so far, had to make anew: the old identity and the new one."""
+    contents: tuple[tuple[bytes, bytes], ...] = ()
+    """The hashes of files and links that it left, as far as somebody told: see `holdfast.undo.recognising`."""
     parent: StepId | None = None
     """The explicit step that it is a part of."""
 

@@ -130,6 +130,12 @@ class UndoService(Protocol):
         """Bring undone steps forward again, all or none."""
         ...
 
+    def note_contents(self, step: StepId, contents: Sequence[tuple[bytes, bytes]]) -> None:
+        """Tell the hashes of what a finished step left, by path, computed since it ended: so that it is known again
+        where somebody changes it and then puts it back.
+        """
+        ...
+
     def begin(self, label: str) -> StepId:
         """Open an explicit step: what follows, whoever does it, belongs to it until it is closed.
 

@@ -12,6 +12,7 @@ from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError
 from holdfast.model.paths import display
 from holdfast.undo.carrying import Undone, reverse
 from holdfast.undo.pending import go_on
+from holdfast.undo.recognising import recognise
 from holdfast.undo.records import Content
 from holdfast.undo.sealing import damaged
 from holdfast.undo.strangers import changed
@@ -56,6 +57,7 @@ def _change(log: UndoLog, steps: Sequence[StepId], state: str, *, force: bool) -
             if one.head.state != state:
                 word = "undone already" if state == "done" else "not undone"
                 raise NotFoundError(f"step {one.head.id} is {word}")
+        sealed = [recognise(log, one) for one in sealed]
         if not force:
             _refuse_unprotected(sealed)
             _refuse_overlaps(log, sealed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import stat
 
 import pytest
@@ -46,6 +47,11 @@ class Bench:
             for photo in (self.seen[at], self.look())
         ]
         assert differences(*timeless) == []
+
+    def check_content(self, at):
+        """What files hold, as checkpoints bring it back."""
+        held = [{path: one.content for path, one in photo.items()} for photo in (self.seen[at], self.look())]
+        assert held[0] == held[1]
 
 
 @pytest.fixture
@@ -265,3 +271,37 @@ def test_a_log_on_another_mount_lies_in_the_tree_and_is_ours_alone(bench, monkey
     with pytest.raises(RefusedError) as refused:
         bench.workspace.steps()
     assert refused.value.code == "foreign_log"
+
+
+def test_a_step_is_undone_after_a_later_edit_of_the_same_files_was(bench):
+    run = begin_run(bench.context, "do things")
+    work = lambda actor: (actor.write(b"f", b"1"), actor.mkdir(b"new"), actor.write(b"new/d", b"1"))  # noqa: E731
+    step = bench.step(work, run=run)
+    end_run(bench.context, run, "do things")
+    for _ in range(2):
+        (bench.tree / "f").write_text("by hand")
+        shutil.rmtree(bench.tree / "new")
+        bench.workspace.undo()
+        bench.check_content(1)
+        assert bench.workspace.undo().steps == (step,)
+        bench.check_content(0)
+        bench.workspace.redo(2)
+        assert (bench.tree / "f").read_text() == "by hand"
+        bench.workspace.undo()
+        bench.workspace.undo()
+        bench.check_content(0)
+        bench.workspace.redo()
+        bench.check_content(1)
+
+
+def test_an_edit_that_was_put_back_otherwise_is_an_edit(bench):
+    run = begin_run(bench.context, "do things")
+    step = bench.step(lambda actor: actor.write(b"f", b"1"), run=run)
+    end_run(bench.context, run, "do things")
+    for content in ("2", "1"):
+        (bench.tree / "f").unlink()
+        (bench.tree / "f").write_text(content)
+        (bench.tree / "f").chmod(0o600)
+        with pytest.raises(RefusedError):
+            bench.workspace.undo(step=step)
+        assert (bench.tree / "f").read_text() == content

@@ -1,0 +1,110 @@
+"""What a step left, known again by its content where somebody has put it back.
+
+An edit by hand that is taken back by a checkpoint leaves the file as the step had left it, but as another object with
+other times. Whoever saves the tree tells the hashes of what steps left; where type, permissions and content are those,
+what is there stands for what the step left, as if nobody had ever changed it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.files.handle import identity
+from holdfast.model.ids import Hasher, hash_bytes
+from holdfast.undo.sealing import is_same, signature
+from holdfast.undo.traces import whereabouts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from holdfast.files.handle import Identity
+    from holdfast.undo.directories import Directories
+    from holdfast.undo.log import UndoLog
+    from holdfast.undo.records import Signature, StepId
+    from holdfast.undo.sealed import Sealed
+
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_CHUNK = 1 << 20
+
+
+def note_contents(log: UndoLog, step: StepId, contents: Iterable[tuple[bytes, bytes]]) -> None:
+    """Remember the hashes of what a finished step left, as far as it is there untouched.
+
+    ``contents`` are paths with hashes that were computed after the step had ended: so they are of what it left, if
+    nobody has changed that by now. (Of a file with several names the ctime tells nothing: it is left out.)
+    Raises `StorageError`, `NotFoundError`.
+    """
+    sealed = log.read(step)
+    left = dict(sealed.head.left)
+    noted: list[tuple[bytes, bytes]] = []
+    with log.looking() as directories:
+        for path, hash_ in contents:
+            was = left.get(path)
+            if was is not None and was.ctime and is_same(was, signature(directories, path)):
+                noted.append((path, hash_))
+    log.write(msgspec.structs.replace(sealed, head=msgspec.structs.replace(sealed.head, contents=tuple(noted))))
+
+
+def recognise(log: UndoLog, sealed: Sealed) -> Sealed:
+    """Take what is there now for what the step left, where it is the same; returns the step with what it then says.
+
+    Raises `StorageError`.
+    """
+    head = sealed.head
+    left, noted = dict(head.left), dict(head.contents)
+    aliases: list[tuple[Identity, Identity]] = []
+    with log.looking() as directories:
+        for path, object_ in whereabouts(sealed.records).items():
+            was = left.get(path)
+            if was is None or object_ is None:
+                continue
+            now = signature(directories, path)
+            # (The number of a directory that was removed is given to the next one at once, and its times say nothing.)
+            if now is None or now.mode != was.mode or (is_same(was, now) and not stat.S_ISDIR(now.mode)):
+                continue
+            old = log.recorder.aliases.now(object_)
+            new = _known_again(directories, path, now, noted.get(path))
+            if new is not None and new != old:
+                left[path] = now
+                aliases.append((old, new))
+    if not aliases:
+        return sealed
+    known = msgspec.structs.replace(head, left=tuple(sorted(left.items())), aliases=(*head.aliases, *aliases))
+    result = msgspec.structs.replace(sealed, head=known)
+    log.write(result)
+    for old, new in aliases:
+        log.recorder.aliases.add(old, new)
+    return result
+
+
+def _known_again(directories: Directories, path: bytes, now: Signature, noted: bytes | None) -> Identity | None:
+    """The object at the path, if it is a directory or has the content that was noted, and is left alone meanwhile."""
+    try:
+        place = directories.place(path)
+        if not stat.S_ISDIR(now.mode):
+            if noted is None:
+                return None
+            if stat.S_ISLNK(now.mode):
+                found = hash_bytes(os.readlink(place.name, dir_fd=place.dir_fd))
+            else:
+                found = _hash_file(os.open(place.name, _READ, dir_fd=place.dir_fd))
+            if found != noted:
+                return None
+        object_ = identity(place.dir_fd, place.name)
+    except OSError:
+        return None
+    return object_ if signature(directories, path) == now else None
+
+
+def _hash_file(fd: int) -> bytes:
+    hasher = Hasher()
+    try:
+        while piece := os.read(fd, _CHUNK):
+            hasher.update(piece)
+    finally:
+        os.close(fd)
+    return hasher.hash()
