@@ -54,6 +54,11 @@ class Client:
         """Descriptors that came with the request; whoever takes one removes it."""
         self._selector = selector
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether the connection has ended, so that nobody waits for an answer."""
+        return self.socket.fileno() < 0
+
     def send(self, frame: bytes) -> None:
         """Send a frame, as far as that goes now; the rest when the peer has made room. Until then it is not heard."""
         self.outbox += frame

@@ -157,8 +157,9 @@ class Keeper:
                     tree.settle()
             elif self._control.owns(fd):
                 self._control.serve(fd)
-            else:
+            elif self._processes.watches(fd):
                 self._process_ended(fd)
+            # (Else it was closed by what came before it.)
 
     def _process_ended(self, pidfd: int) -> None:
         self._epoll.unregister(pidfd)
@@ -243,7 +244,10 @@ class Keeper:
         def deliver(frame: bytes) -> None:
             self._asked -= 1
             then()
-            client.send(frame)
+            if client.is_gone:
+                self._release(client)  # of what it was given after it had hung up
+            else:
+                client.send(frame)
             self._end_if_alone()
 
         self._asked += 1
@@ -278,8 +282,7 @@ class Keeper:
         self._begun = True
 
     def _left(self, client: Client) -> None:
-        if (pause := self._pauses.pop(client, None)) is not None:
-            self._work.put(pause.close)
+        self._release(client)
         if (run := self._runs.pop(client, None)) is not None:
             # Whoever looked after the tree was killed: without it, what is left of the tree is to end.
             for pid in (run.agent, *descendants(run.agent)):
@@ -292,6 +295,10 @@ class Keeper:
             for tree in [tree for tree in self._trees.values() if tree.run is run]:
                 self._tree_gone(tree)
         self._end_if_alone()
+
+    def _release(self, client: Client) -> None:
+        if (pause := self._pauses.pop(client, None)) is not None:
+            self._work.put(pause.close)
 
     def _enter(self, client: Client) -> None:
         pause = self._pauses.setdefault(client, ExitStack())

@@ -102,6 +102,10 @@ class Processes:
                 return run.ambient
         return process.group
 
+    def watches(self, pidfd: int) -> bool:
+        """Whether the descriptor is that of a process that has not `ended`."""
+        return pidfd in self._pidfds
+
     def ended(self, pidfd: int) -> Group | None:
         """A process has ended: forget it. Returns its group if it was the last one of it."""
         process = self._pidfds.pop(pidfd)

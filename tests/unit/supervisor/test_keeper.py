@@ -17,7 +17,7 @@ from holdfast.files.sockets import address
 from holdfast.model.errors import FormatError, HoldfastError, LockedError, NotFoundError
 from holdfast.supervisor.control import SOCKET
 from holdfast.supervisor.keeper import Keeper, Settings
-from holdfast.supervisor.messages import LENGTH, MAX_REQUEST_BYTES, decode_answer
+from holdfast.supervisor.messages import LENGTH, MAX_REQUEST_BYTES, decode_answer, encode_request
 from holdfast.supervisor.remote import GONE, Remote, connect
 
 
@@ -35,7 +35,7 @@ def _settings(tmp_path: Path) -> Settings:
 @pytest.fixture(name="keeper")
 def _keeper(settings: Settings) -> Generator[Keeper]:
     keeper = Keeper(settings)
-    thread = threading.Thread(target=keeper.serve)
+    thread = threading.Thread(target=keeper.serve, daemon=True)
     thread.start()
     yield keeper
     keeper.stop()
@@ -126,6 +126,18 @@ def test_a_pause_ends_with_its_connection(keeper: Keeper, settings: Settings) ->
             other.held()
 
 
+def test_whoever_hangs_up_before_the_answer_comes_disturbs_nobody(keeper: Keeper, settings: Settings) -> None:
+    with connected(settings) as remote:
+        for method in ("steps", "quiet", "quiet", "resume"):
+            for _ in range(20):
+                with raw(settings) as impatient:
+                    impatient.sendall(encode_request(method) * 2)
+                remote.held()
+        assert remote.steps() == []
+        while keeper.is_quiet:
+            remote.held()
+
+
 @pytest.mark.usefixtures("keeper")
 def test_a_run_joins_with_a_listener_alone(settings: Settings) -> None:
     null = os.open(os.devnull, os.O_RDONLY)
@@ -138,7 +150,7 @@ def test_a_run_joins_with_a_listener_alone(settings: Settings) -> None:
 
 def test_the_end_of_a_keeper_is_told_to_who_waits(settings: Settings) -> None:
     keeper = Keeper(settings)
-    thread = threading.Thread(target=keeper.serve)
+    thread = threading.Thread(target=keeper.serve, daemon=True)
     thread.start()
     with connected(settings) as remote:
         assert remote.steps() == []
