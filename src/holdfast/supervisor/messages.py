@@ -57,7 +57,7 @@ def decode_request(body: bytes) -> tuple[str, tuple[Any, ...]]:
     """The method and its arguments, of the right types. Raises `FormatError` naming what is wrong."""
     try:
         method, arguments = _request.decode(body)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise FormatError(f"request: {error}") from error
     if method not in SIGNATURES:
         raise FormatError(f"request: there is no method {method[:40]!r}")
@@ -83,7 +83,7 @@ def decode_answer(method: str, body: bytes) -> Any:
         result, failure = _answer.decode(body)
         if failure is None:
             return msgspec.convert(result, SIGNATURES[method][1])
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise FormatError(f"the keeper's answer to {method}: {error}") from error
     name, code, message, hint = failure
     kind = getattr(errors, name, HoldfastError)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from holdfast.model.errors import FormatError, HeldError, HoldfastError, LockedError, NotFoundError
@@ -74,6 +74,7 @@ def test_a_wrong_request_is_named(method: str, arguments: list[object]) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=60))
+@example(b"\x92\xa1\xff\x90")  # no UTF-8
 def test_garbage_is_no_message(data: bytes) -> None:
     """I12: a typed error or a value, whatever comes."""
     for decode in (decode_request, lambda data: decode_answer("steps", data)):
