@@ -2,14 +2,40 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
-from collections.abc import Callable, Iterator
+import signal
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
 
 import holdfast
 from holdfast.engine.workspace import Workspace
+
+
+MOST_SECONDS = {"unit": 120}
+"""By the first folder: no test takes nearly as long, on a machine that has other things to do as well."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """A test that hangs fails instead, its fixtures too, and shows where every thread of it was."""
+
+    folder = item.path.relative_to(Path(__file__).parent).parts[0]
+    limit = MOST_SECONDS.get(folder, 600)
+
+    def give_up(_number: int, _frame: object) -> None:
+        faulthandler.dump_traceback()
+        raise TimeoutError(f"{item.nodeid} has taken {limit} s")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, limit, 30)
+    try:
+        return (yield)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture(autouse=True)
