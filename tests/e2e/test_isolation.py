@@ -252,6 +252,33 @@ def test_what_is_hidden_cannot_be_seen(stage: Stage) -> None:
     }
 
 
+def test_links_hide_nothing_from_being_hidden(stage: Stage) -> None:
+    beside = stage.folder / "beside"
+    (stage.folder / "link").symlink_to(beside)
+    code = f"""attempt("beside", lambda: os.listdir({str(beside)!r}))"""
+    assert stage.inside(code, hidden=[str(stage.folder / "link")], tmp="shared") == {"beside": []}
+
+
+def test_what_a_box_needs_is_there_even_where_it_is_hidden(stage: Stage) -> None:
+    source = os.path.realpath(stage.folder / "src")
+    found = stage.inside(
+        f"""
+        attempt("above", lambda: os.listdir({os.path.dirname(source)!r}) != [])
+        attempt("beside", lambda: os.path.exists({str(stage.folder / "beside")!r}))
+        attempt("resolver", lambda: len(open("/etc/resolv.conf").read()))
+        attempt("rest", lambda: os.path.exists("/etc/passwd"))
+        """,
+        hidden=[os.path.dirname(source), "/etc"],
+        tmp="shared",
+    )
+    assert found == {
+        "above": True,
+        "beside": False,
+        "resolver": len(Path("/etc/resolv.conf").read_text()),
+        "rest": False,
+    }
+
+
 def test_more_can_be_made_writable(stage: Stage) -> None:
     beside = stage.folder / "beside"
     found = stage.inside(f"""attempt("beside", lambda: make({str(beside / "new")!r}))""", writable=[str(beside)])

@@ -170,6 +170,7 @@ for flags in (os.O_RDONLY | os.O_DIRECTORY, os.O_PATH | os.O_DIRECTORY):
     attempt(f"relative {{flags}}", lambda: listed(openat2("q", flags)))
     attempt(f"absolute {{flags}}", lambda: listed(openat2(os.getcwd() + "/q", flags)))
     attempt(f"beneath {{flags}}", lambda: listed(openat2("q", flags, 8)))
+attempt("without links", lambda: os.close(openat2("q", os.O_RDONLY | os.O_DIRECTORY, 4)))
 os.mkdir("gone")
 gone = os.open("gone", os.O_RDONLY)
 os.rmdir("gone")
@@ -184,6 +185,7 @@ print(json.dumps(found))
     found = json.loads(place.run(sys.executable, "-I", "-S", "-c", LOOK + code))
     for name in [name for name in found if name.startswith(("relative", "absolute", "beneath"))]:
         assert found.pop(name) in ([], "EXDEV"), name
+    assert found.pop("without links") is None
     above = found.pop("create above gone")
     assert isinstance(above, int) or above == "ENOENT"
     assert found.pop("create in gone") == found.pop("mkdir in gone") == "ENOENT"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from holdfast.model.errors import UnsupportedError
 from holdfast.sandbox import bubblewrap, callfilter, entry, firewall
 from holdfast.sandbox.bubblewrap import Host, Mount
-from holdfast.sandbox.policy import Allow, Disabled
+from holdfast.sandbox.policy import Allow, Disabled, Files
 from holdfast.supervisor.box import Prepared
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ class Namespace:
         """See `Box.prepare`. Raises `UsageError` for a policy that contradicts itself."""
         policy = self._policy
         network = policy.network
+        files = _without_links(policy.files)
         with ExitStack() as context:
 
             def holding(content: bytes) -> int:
@@ -65,10 +66,10 @@ class Namespace:
             needed = _needed()
             if resolver is None and not isinstance(network, Disabled):
                 needed.append(os.path.realpath(_RESOLVER))
-            questions = bubblewrap.questions(policy.files, needed)
+            questions = bubblewrap.questions(files, needed)
             arguments = bubblewrap.arguments(
                 os.fsencode(find_program("bwrap", "bubblewrap")),
-                bubblewrap.mounts(policy.files, needed, _look(questions), resolver),
+                bubblewrap.mounts(files, needed, _look(questions), resolver),
                 directory,
                 policy.hostname,
                 uid=os.geteuid(),
@@ -111,8 +112,19 @@ def _needed() -> list[bytes]:
     return sorted(os.fsencode(os.path.realpath(place)) for place in places)
 
 
+def _without_links(files: Files) -> Files:
+    """The same of what the paths lead to: hiding a link would hide nothing."""
+
+    def real(paths: tuple[bytes, ...]) -> tuple[bytes, ...]:
+        return tuple(os.path.realpath(path) if path.startswith(b"/") else path for path in paths)
+
+    (workspace,) = real((files.workspace,))
+    secret, hidden, writable = map(real, (files.secret, files.hidden, files.writable))
+    return Files(workspace, secret, hidden, writable, files.tmp)
+
+
 def _look(paths: Iterable[bytes]) -> Host:
-    """What is at the paths; a link is none of both, as what it leads to has a path of its own."""
+    """What is at the paths; a link (``/var/run``) is none of both, as what it leads to has a path of its own."""
     directories: set[bytes] = set()
     others: set[bytes] = set()
     for path in paths:

@@ -55,7 +55,7 @@ Network: TypeAlias = Open | Disabled | Allow
 
 
 class Files(NamedTuple):
-    """What is there of the host's files. All paths are absolute and free of links."""
+    """What is there of the host's files. All paths are absolute."""
 
     workspace: bytes
     """Writable, at its own path."""

@@ -6,16 +6,21 @@ import errno
 import os
 from typing import TYPE_CHECKING
 
-from holdfast.files.kernel import RESOLVE_BENEATH, RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, openat2
+from holdfast.files.kernel import (
+    RESOLVE_BENEATH,
+    RESOLVE_IN_ROOT,
+    RESOLVE_NO_MAGICLINKS,
+    RESOLVE_NO_SYMLINKS,
+    openat2,
+)
 from holdfast.supervisor.operations.arguments import check_flags, failure
 from holdfast.supervisor.resolve import is_in_proc, split
 
 if TYPE_CHECKING:
     from holdfast.supervisor.resolve import Sight, Spot, Thing
 
-_RESOLVE_IN_ROOT = 0x10
 _RESOLVE_CACHED = 0x20
-_CLOSED = RESOLVE_BENEATH | _RESOLVE_IN_ROOT
+_CLOSED = RESOLVE_BENEATH | RESOLVE_IN_ROOT
 _KNOWN = 0x3F
 
 
@@ -57,9 +62,10 @@ class Confined:
             raise failure(errno.ENOENT)
         self._start = self._sight.start(dirfd, b"" if self._resolve & _CLOSED else path)
         if self._sight.caller.foreign and not self._resolve & _CLOSED:
-            if not path.startswith(b"/"):
-                raise failure(errno.EXDEV)
-            self._resolve |= _RESOLVE_IN_ROOT
+            if path.startswith(b"/"):
+                self._resolve |= RESOLVE_IN_ROOT
+            elif not self._resolve & RESOLVE_NO_SYMLINKS or b".." in path.split(b"/"):
+                raise failure(errno.EXDEV)  # the way might lead over the caller's root, where the kernel would go on
 
     def _parent(self, path: bytes) -> Spot:
         self._head, name, slash = split(path)
