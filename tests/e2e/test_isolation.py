@@ -196,6 +196,9 @@ def stage(shared: tuple[Path, str], request: pytest.FixtureRequest) -> Stage:
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give the host addresses and mounts")
 
 
+needs_tmp = pytest.mark.skipif(tempfile.gettempdir() not in ("/tmp", "/var/tmp"), reason="needs a tree in /tmp")
+
+
 # Files --------------------------------------------------------------------------------------------------------------
 
 
@@ -277,6 +280,21 @@ def test_what_a_box_needs_is_there_even_where_it_is_hidden(stage: Stage) -> None
         "resolver": len(Path("/etc/resolv.conf").read_text()),
         "rest": False,
     }
+
+
+@needs_tmp
+def test_the_workspace_cannot_be_moved_by_what_it_lies_in(stage: Stage) -> None:
+    # Its path is how it is known outside: under another one, changes to it would be nobody's.
+    found = stage.inside(
+        f"""
+        path = {str(stage.tree)!r}
+        while path != {tempfile.gettempdir()!r}:
+            attempt(path, lambda: os.rename(path, path + "-moved"))
+            path = os.path.dirname(path)
+        """
+    )
+    assert len(found) >= 3
+    assert set(found.values()) <= {"EBUSY", "EROFS"}, found
 
 
 def test_more_can_be_made_writable(stage: Stage) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from holdfast.model.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from holdfast.sandbox.policy import Files
 
@@ -79,6 +79,10 @@ def mounts(files: Files, needed: Sequence[bytes], host: Host, resolver: Mount | 
             add(path, "readable")
     for path in files.writable:
         add(path, "writable")
+    for path in _between(files.workspace, TMP if files.tmp == "own" else ()):
+        # A directory that something is mounted on cannot be renamed, and the workspace, which is known by its path,
+        # with it.
+        found.setdefault(path, Mount(path, "empty"))
     found[files.workspace] = Mount(files.workspace, "writable")
     for path in files.secret:
         add(path, "empty")
@@ -131,6 +135,16 @@ def arguments(
 def is_beneath(path: bytes, above: bytes) -> bool:
     """Whether a path is another one, or lies beneath it."""
     return path == above or path.startswith(above.rstrip(b"/") + b"/")
+
+
+def _between(path: bytes, tops: Iterable[bytes]) -> list[bytes]:
+    """The directories above ``path`` and below whichever of ``tops`` it lies in."""
+    return [above for top in tops if is_beneath(path, top) for above in _above(path) if above.startswith(top + b"/")]
+
+
+def _above(path: bytes) -> Iterator[bytes]:
+    while (path := path.rpartition(b"/")[0]) != b"":
+        yield path
 
 
 def _covered(path: bytes, made: Iterable[Mount]) -> bool:

@@ -74,6 +74,18 @@ def test_contradictions_are_refused(files: Files) -> None:
         mounts(files, (), host(b"/home/u/.ssh", b"/home/u/.ssh/keys", b"/home/u/store"))
 
 
+def test_what_a_workspace_in_tmp_lies_in_cannot_be_renamed() -> None:
+    assert kinds(Files(b"/tmp/a/b/c"), host()) == {
+        b"/run": "empty",
+        b"/tmp": "scratch",
+        b"/tmp/a": "empty",
+        b"/tmp/a/b": "empty",
+        b"/tmp/a/b/c": "writable",
+        b"/var/tmp": "scratch",
+    }
+    assert b"/tmp/a" not in kinds(Files(b"/tmp/a/b", tmp="shared"), host())
+
+
 def test_arguments() -> None:
     made = [Mount(b"/run", "empty"), Mount(b"/run/x", "given", 9), Mount(W, "writable"), Mount(b"/n", "blank")]
     words = arguments(b"/bin/bwrap", made, W + b"/sub", "box", uid=7, gid=8, offline=True, filter_fd=5)
