@@ -67,8 +67,8 @@ def run(
     running goes on, supervised. ``ask``, on a thread of its own, is asked of operations that safeguards hold: True lets
     one happen, False denies it, None leaves it to others.
     """
-    from holdfast.supervisor.keeper import Settings
     from holdfast.supervisor.launch import supervise
+    from holdfast.supervisor.settings import Settings
     from holdfast.undo.safeguards import OFF
 
     shown = " ".join(os.fsdecode(word) for word in command).encode("utf-8", "replace").decode()
