@@ -167,6 +167,8 @@ class Recorder:
                     opened.touched.add(record.path)
                 case Made():
                     opened.created.add(record.identity)
+                case Content(keeping=kept) if kept.number and self._preimages.look(kept.number) is None:
+                    pass  # cut off before there was a whole copy
                 case Content():
                     opened.captured.add(record.identity)
                     opened.described.add(record.identity)
@@ -308,21 +310,31 @@ class Recorder:
                     if found.st_size <= _INLINE_BYTES and opened.inline < _INLINE_TOTAL:
                         self._content_inline(opened, place, fd, object_, found)
                         return
-                    self._copying[object_] = copying = threading.Event()
                     seq = self._next()
+                    # The record comes before the copy: now it is at this path, and what others do to it meanwhile is
+                    # reversed before.
+                    record = Content(seq, step, place.path, object_, Keeping(How.COPIED, seq), read_metadata(fd, found))
+                    self._append(opened, record)
+                    self._copying[object_] = copying = threading.Event()
                     opened.busy += 1
                     break
             copying.wait()
         try:
             # A large copy takes its time; nobody else waits for it but who wants to write to the same file.
             copied = self._copy(fd, seq)
-            keeping = Keeping(How.COPIED, seq)
-            with self.gate, self._discarding(keeping):
+            with self.gate:
                 opened.copied += copied
-                metadata = read_metadata(fd)
-                self._append(opened, Content(self._next(), step, place.path, object_, keeping, metadata))
                 opened.captured.add(object_)
                 opened.described.add(object_)
+                if (number := self._preimages.number_of(fd)) is not None:
+                    opened.copied += self._preimages.break_off(number)  # it was removed meanwhile
+        except BaseException:
+            with self.gate:
+                self._preimages.discard(seq)
+                opened.captured.discard(object_)
+                opened.described.discard(object_)
+                self._did_not_happen(opened, record)
+            raise
         finally:
             with self.gate:
                 opened.busy -= 1
@@ -380,10 +392,14 @@ class Recorder:
         try:
             return perform()
         except OSError:
-            opened.records.pop()
-            with suppress(StorageError):  # a reversal sees for itself that it did not happen
-                self._journal.append(Failed(self._next(), opened.id, record.seq))
+            self._did_not_happen(opened, record)
             raise
+
+    def _did_not_happen(self, opened: OpenStep, record: Mutation) -> None:
+        at = next(at for at in range(len(opened.records) - 1, -1, -1) if opened.records[at] is record)
+        del opened.records[at]
+        with suppress(StorageError):  # a reversal sees for itself
+            self._journal.append(Failed(self._next(), opened.id, record.seq))
 
     def _ask(self, opened: OpenStep, danger: Danger, place: Place, size: int = 0) -> None:
         if self._guard is not None and not opened.reverses:

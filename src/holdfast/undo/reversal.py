@@ -301,6 +301,8 @@ class Reversal:
         if record.keeping.how is How.NOT:
             self._note(record.path, _UNPROTECTED)
             return
+        if record.keeping.number and self._preimages.look(record.keeping.number) is None:
+            return  # cut off before there was a whole copy: nobody was let to write
         place = self._directories.place(record.path)
         fd, reason = _open_object(place, self._aliases.now(record.identity))
         if fd < 0:

@@ -10,7 +10,10 @@ import pytest
 from holdfast.testing.acting import Actor
 from holdfast.undo.journal import read_journal
 from holdfast.undo.preimages import Preimages
+from holdfast.undo.recorder import Recorder
 from holdfast.undo.records import Content, Link, Make, Remove
+from holdfast.undo.recovery import recover
+from holdfast.undo.sealing import seal
 from holdfast.undo.undoing import redo, undo
 
 from .conftest import Bench
@@ -58,6 +61,89 @@ def test_what_a_step_made_and_removed_is_not_kept(bench: Bench) -> None:
     with bench.keeper() as log:
         bench.step(log, work)
         assert list(log.preimages.numbers()) == []
+
+
+@pytest.mark.parametrize("same", [True, False], ids=["the same step", "another step"])
+@pytest.mark.parametrize(
+    "meanwhile",
+    [
+        lambda actor: actor.rename(b"file", b"moved"),
+        lambda actor: actor.unlink(b"file"),
+        lambda actor: actor.rename(b"other", b"file"),
+        lambda actor: (actor.mkdir(b"dir"), actor.rename(b"file", b"dir/file"), actor.rename(b"dir", b"dir 2")),
+    ],
+    ids=["moved", "removed", "replaced", "moved twice"],
+)
+def test_what_happens_to_a_file_during_its_copy_is_reversed_before(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[Actor], object], *, same: bool
+) -> None:
+    (bench.tree / "file").write_bytes(b"content" * 10_000)
+    (bench.tree / "other").write_bytes(b"other")
+    before = bench.photograph()
+
+    with bench.keeper() as log:
+        first, second = log.new_id(), log.new_id()
+        for step in (first, second):
+            log.recorder.begin(step, "api")
+        copy_in = log.preimages.copy_in
+
+        def slow_copy(source: int, number: int) -> int:
+            monkeypatch.undo()
+            with Actor(log.recorder, os.fsencode(bench.tree), first if same else second) as other:
+                meanwhile(other)
+            return copy_in(source, number)
+
+        monkeypatch.setattr(log.preimages, "copy_in", slow_copy)
+        with Actor(log.recorder, os.fsencode(bench.tree), first) as actor:
+            fd = actor.open(b"file", os.O_WRONLY)
+        os.pwrite(fd, b"written", 0)
+        os.close(fd)
+        for step in (first, second):
+            seal(log, log.recorder.end(step, 0), state="done", ended_at=0, exit_code=0)
+        log.restart()
+        assert undo(log, [first] if same else [first, second]).conflicts == ()
+        bench.assert_as(before)
+
+
+def test_a_copy_that_fails_leaves_no_word_of_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    (bench.tree / "file").write_bytes(b"content" * 10_000)
+    before = bench.photograph()
+    with bench.keeper() as log:
+        step = log.new_id()
+        log.recorder.begin(step, "api")
+        with Actor(log.recorder, os.fsencode(bench.tree), step) as actor:
+            with monkeypatch.context() as patch:
+                patch.setattr(log.preimages, "copy_in", refuse)
+                with pytest.raises(PermissionError):
+                    actor.open(b"file", os.O_WRONLY)
+            assert log.recorder.step(step).records == []
+            actor.write(b"file", b"written")
+        seal(log, log.recorder.end(step, 0), state="done", ended_at=0, exit_code=0)
+        log.restart()
+        assert undo(log, [step]).conflicts == ()
+        bench.assert_as(before)
+
+
+def test_a_keeper_that_is_killed_while_it_copies_has_let_nobody_write(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I3."""
+    (bench.tree / "file").write_bytes(b"content" * 10_000)
+    before = bench.photograph()
+
+    def work(actor: Actor) -> None:
+        monkeypatch.setattr(Recorder, "_did_not_happen", lambda *_: None)
+        monkeypatch.setattr(Preimages, "copy_in", refuse)
+        with pytest.raises(PermissionError):
+            actor.open(b"file", os.O_WRONLY)
+        monkeypatch.undo()
+
+    bench.abandon(work)
+    with bench.keeper() as log:
+        found = recover(log)
+        assert found.rolled_back is not None
+        assert found.rolled_back.conflicts == ()
+    bench.assert_as(before)
 
 
 def refuse(*_: object) -> None:
