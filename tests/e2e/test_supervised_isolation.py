@@ -30,7 +30,7 @@ RUNNER = """
 import json, os, sys
 from holdfast.sandbox.namespace import Namespace
 from holdfast.sandbox.policy import Files, Policy, parse_network
-from holdfast.supervisor.keeper import Settings
+from holdfast.supervisor.settings import Settings
 from holdfast.supervisor.launch import supervise
 tree, log, network, *command = sys.argv[1:]
 tree, log = os.fsencode(tree), os.fsencode(log)

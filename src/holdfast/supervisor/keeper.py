@@ -10,7 +10,6 @@ one, one after the other; slow calls have threads of their own.
 from __future__ import annotations
 
 import os
-import queue
 import select
 import signal
 import sys
@@ -25,17 +24,15 @@ from holdfast.model.clock import SystemClock
 from holdfast.model.errors import HoldfastError
 from holdfast.model.log import Log
 from holdfast.supervisor.control import LATER, Control
-from holdfast.supervisor.descent import descendants
 from holdfast.supervisor.messages import encode_error, encode_result
-from holdfast.supervisor.notify import Listener
-from holdfast.supervisor.operations import HANDLERS
-from holdfast.supervisor.processes import Processes, Run
-from holdfast.supervisor.serving import Tree, table
+from holdfast.supervisor.runs import Runs
+from holdfast.supervisor.settings import Settings
 from holdfast.supervisor.stepping import Steps
+from holdfast.supervisor.worker import Worker
 from holdfast.undo.desk import Desk
-from holdfast.undo.log import Limits, UndoLog
+from holdfast.undo.log import UndoLog
 from holdfast.undo.recovery import BEAT_SECONDS, recover
-from holdfast.undo.safeguards import OFF, Safeguards, Thresholds
+from holdfast.undo.safeguards import Safeguards
 
 if TYPE_CHECKING:
     import socket
@@ -49,18 +46,6 @@ _SWITCH_SECONDS = 0.0005
 """How long the second thread may keep the first one waiting, at most."""
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a keeper has to know."""
-
-    root: bytes
-    log: bytes
-    """The directory of the undo log, absolute."""
-    forbidden: tuple[bytes, ...] = ()
-    """Directories beside it that nothing inside may change anything beneath."""
-    limits: Limits = Limits()
-    thresholds: Thresholds = OFF
-
-
 class Keeper:
     """See the module."""
 
@@ -69,42 +54,35 @@ class Keeper:
 
         Raises `LockedError` if there is another keeper, and what `UndoLog` raises.
         """
-        self._root_fd = os.open(settings.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        root_fd = os.open(settings.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         clock = SystemClock()
         safeguards = Safeguards(clock, settings.thresholds)
-        self._undo_log = UndoLog(settings.log, self._root_fd, clock, safeguards, settings.limits)
+        self._undo_log = UndoLog(settings.log, root_fd, clock, safeguards, settings.limits)
         recover(self._undo_log)
         self._desk = Desk(self._undo_log, safeguards, intercepts=True)
-        self._forbidden = tuple(_directory(path) for path in (settings.log, *settings.forbidden))
-        self._calls = table(os.uname().machine, HANDLERS)
+        self._worker = Worker()
         self._epoll = select.epoll()
-        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._epoll.register(self._wake_fd, select.EPOLLIN)
-        self._processes = Processes(lambda pidfd: self._epoll.register(pidfd, select.EPOLLIN))
-        self._work: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
-        self._done: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
-        self._steps = Steps(self._desk, self._undo_log.recorder)
-        self._trees: dict[int, Tree] = {}
-        self._runs: dict[Client, Run] = {}
+        self._epoll.register(self._worker.wake_fd, select.EPOLLIN)
+        forbidden = tuple(_directory(path) for path in (settings.log, *settings.forbidden))
+        recorder = self._undo_log.recorder
+        self._steps = Steps(self._desk, recorder)
+        self._runs = Runs(self._desk, self._steps, recorder, root_fd, forbidden, self._epoll, self._worker.wake)
         self._pauses: dict[Client, ExitStack] = {}
-        self._calls_ready = select.poll()
-        self._calls_ready.register(self._epoll.fileno(), select.POLLIN)
         self._asked = 0
         """Requests that are not answered yet."""
         self._over = False
         self._begun = False
-        self._control = Control(settings.log, self._epoll, self._perform, self._left, self._is_inside)
+        self._control = Control(settings.log, self._epoll, self._perform, self._left, self._runs.holds)
 
     # The serving thread -----------------------------------------------------------------------------------------
 
     def serve(self) -> None:
         """Serve until the last tree is gone, or `stop`; finish all steps, and give up the log."""
         sys.setswitchinterval(_SWITCH_SECONDS)
-        # (Should this thread fail, nothing keeps the process, nor with it the log.)
-        worker = threading.Thread(target=self._do_work, daemon=True)
-        worker.start()
+        self._worker.start()
         others = self._epoll.fileno()
-        trees = self._trees
+        calls_ready = self._runs.calls_ready
+        trees = self._runs.trees
         desk = self._desk
         due = 0.0
         while not self._over:
@@ -112,7 +90,7 @@ class Keeper:
                 select.select([others], [], [], BEAT_SECONDS)
                 self._serve_others()
             else:
-                for fd, events in self._calls_ready.poll(BEAT_SECONDS * 1000):
+                for fd, events in calls_ready.poll(BEAT_SECONDS * 1000):
                     # (The selector comes first: who has ended is forgotten before its number comes again.)
                     if fd == others:
                         self._serve_others()
@@ -121,21 +99,20 @@ class Keeper:
                     elif events & select.POLLIN:
                         trees[fd].serve()
                     else:
-                        self._tree_gone(trees[fd])
+                        self._runs.gone(trees[fd])
+                        self._end_if_alone()
             if (now := time.monotonic()) >= due:
                 due = now + BEAT_SECONDS
                 self._tick(now)
-        for tree in list(trees.values()):
-            self._tree_gone(tree)
-        self._work.put(None)
-        worker.join()
+        self._runs.end()
+        self._worker.end()
         self._control.close()
         self._undo_log.close()
 
     def stop(self) -> None:
         """End everything in an orderly way. From any thread, or a signal's handler."""
         self._over = True
-        self._wake()
+        self._worker.wake()
 
     @property
     def is_quiet(self) -> bool:
@@ -145,27 +122,18 @@ class Keeper:
     def let_go(self) -> None:
         """Nobody is about to join any more: end as soon as no run is there. From any thread."""
         self._begun = True
-        self._wake()
+        self._worker.wake()
 
     def _serve_others(self) -> None:
         for fd, _ in self._epoll.poll(0):
-            if fd == self._wake_fd:
-                os.eventfd_read(fd)
-                while not self._done.empty():
-                    self._done.get()()
-                for tree in self._trees.values():
-                    tree.settle()
+            if fd == self._worker.wake_fd:
+                self._worker.settle()
+                self._runs.settle()
             elif self._control.owns(fd):
                 self._control.serve(fd)
-            elif self._processes.watches(fd):
-                self._process_ended(fd)
+            elif self._runs.watches(fd):
+                self._runs.ended(fd)
             # (Else it was closed by what came before it.)
-
-    def _process_ended(self, pidfd: int) -> None:
-        self._epoll.unregister(pidfd)
-        group = self._processes.ended(pidfd)
-        if group is not None:
-            self._steps.close(group)
 
     def _tick(self, now: float) -> None:
         try:
@@ -173,47 +141,23 @@ class Keeper:
             self._steps.close_quiet(now)
         except HoldfastError as error:
             _log.warning("the undo log: %s", error)
-        self._processes.forget_threads()
-        self._retry()
+        self._runs.tick()
         self._end_if_alone()
 
     def _end_if_alone(self) -> None:
-        if self._begun and not (self._trees or self._runs or self._asked):
+        if self._begun and not (self._runs or self._asked):
             self._over = True
-
-    def _retry(self) -> None:
-        if any(tree.held for tree in self._trees.values()):
-            waiting = {ticket.id for ticket in self._desk.held()}
-            for tree in self._trees.values():
-                tree.retry(waiting)
-
-    def _tree_gone(self, tree: Tree) -> None:
-        self._calls_ready.unregister(tree.listener.fd)
-        del self._trees[tree.listener.fd]
-        tree.listener.close()
-        self._see_ends(tree.run)
-        self._steps.close_run(tree.run)
-        self._end_if_alone()
-
-    def _see_ends(self, run: Run) -> None:
-        """Take notice of every process of the run that has ended by now."""
-        ends = select.poll()
-        for pidfd in self._processes.known(run):
-            ends.register(pidfd, select.POLLIN)
-        for pidfd, _ in ends.poll(0):
-            self._process_ended(pidfd)
 
     # What is asked for ------------------------------------------------------------------------------------------
 
     def _perform(self, client: Client, method: str, arguments: tuple[Any, ...]) -> object:
         match method:
             case "join":
-                self._join(client, *arguments)
+                self._runs.join(client, *arguments)
+                self._begun = True
                 return None
             case "leave":
-                run = self._runs.pop(client)
-                self._see_ends(run)
-                self._steps.close_run(run)
+                self._runs.leave(client)
                 return self._ask(client, lambda: None)
             case "quiet":
                 return self._ask(client, lambda: self._enter(client))
@@ -224,7 +168,7 @@ class Keeper:
                 return self._ask(client, lambda: getattr(self._desk, method)(steps, force=force))
             case "answer":
                 ticket, allow = arguments
-                return self._ask(client, lambda: self._desk.answer(ticket, allow=allow), self._retry)
+                return self._ask(client, lambda: self._desk.answer(ticket, allow=allow), self._runs.retry)
             case _:
                 return self._ask(client, lambda: getattr(self._desk, method)(*arguments))
 
@@ -239,7 +183,7 @@ class Keeper:
             except Exception as error:  # noqa: BLE001 - one request fails, and not everything that runs
                 _log.warning("a request failed by a mistake of Holdfast's own: %r", error)
                 frame = encode_error(HoldfastError(f"the keeper failed: {error!r}"))
-            self._post(lambda: deliver(frame))
+            self._worker.post(lambda: deliver(frame))
 
         def deliver(frame: bytes) -> None:
             self._asked -= 1
@@ -251,92 +195,25 @@ class Keeper:
             self._end_if_alone()
 
         self._asked += 1
-        self._work.put(job)
+        self._worker.do(job)
         return LATER
-
-    def _join(
-        self, client: Client, id_: str, agent: int, one_step: bool, command: list[bytes], directory: bytes
-    ) -> None:
-        if not client.fds or client in self._runs:
-            raise HoldfastError("a run joins with the listener of its filter, and once")
-        run = Run(id_, agent, one_step=one_step)
-        run.agents.command, run.agents.directory = tuple(command), directory
-        # Known from the start: a run that is one step goes on as long as its first process, whatever that does itself.
-        self._processes.group(run, agent)
-        listener = Listener(client.fds[0])
-        del client.fds[0]
-        tree = Tree(
-            run,
-            listener,
-            self._calls,
-            self._processes,
-            self._steps,
-            self._undo_log.recorder,
-            self._root_fd,
-            self._forbidden,
-            self._wake,
-        )
-        self._trees[listener.fd] = tree
-        self._runs[client] = run
-        self._calls_ready.register(listener.fd, select.POLLIN)
-        self._begun = True
 
     def _left(self, client: Client) -> None:
         self._release(client)
-        if (run := self._runs.pop(client, None)) is not None:
-            # Whoever looked after the tree was killed: without it, what is left of the tree is to end.
-            for pid in (run.agent, *descendants(run.agent)):
-                _kill(pid)
-            for pidfd in self._processes.known(run):
-                try:
-                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
-            for tree in [tree for tree in self._trees.values() if tree.run is run]:
-                self._tree_gone(tree)
+        self._runs.lose(client)
         self._end_if_alone()
 
     def _release(self, client: Client) -> None:
         if (pause := self._pauses.pop(client, None)) is not None:
-            self._work.put(pause.close)
+            self._worker.do(pause.close)
 
     def _enter(self, client: Client) -> None:
         pause = self._pauses.setdefault(client, ExitStack())
         pause.enter_context(self._desk.quiet())
 
-    def _is_inside(self, pid: int) -> bool:
-        # (One that we cannot see, or that is gone already, might be.)
-        return not os.path.exists(f"/proc/{pid}") or any(
-            pid == tree.run.agent or self._processes.is_below(tree.run, pid) for tree in self._trees.values()
-        )
-
-    # The second thread ------------------------------------------------------------------------------------------
-
-    def _do_work(self) -> None:
-        while (job := self._work.get()) is not None:
-            try:
-                job()
-            except Exception as error:  # noqa: BLE001 - what follows has to be done all the same
-                _log.warning("work on the undo log failed by a mistake of Holdfast's own: %r", error)
-            self._wake()
-
-    def _post(self, result: Callable[[], object]) -> None:
-        self._done.put(result)
-        self._wake()
-
-    def _wake(self) -> None:
-        os.eventfd_write(self._wake_fd, 1)
-
 
 def _directory(path: bytes) -> int:
     return os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-
-
-def _kill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
 
 
 def main(fd: int) -> int:

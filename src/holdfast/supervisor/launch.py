@@ -23,15 +23,14 @@ import msgspec
 from holdfast.model import errors
 from holdfast.model.errors import HoldfastError
 from holdfast.supervisor.descent import become_subreaper, children, end_descendants
-from holdfast.supervisor.messages import LENGTH
-from holdfast.supervisor.parent import Order, Report
+from holdfast.supervisor.orders import Order, Report, receive, send
 from holdfast.supervisor.shim import arguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
 
     from holdfast.supervisor.box import Box
-    from holdfast.supervisor.keeper import Settings
+    from holdfast.supervisor.settings import Settings
 
 _PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
 _TOGETHER_SECONDS = 0.01
@@ -74,7 +73,7 @@ def supervise(
                 passed += [order.channel, order.shim, *order.descriptors]
             parent = _start_parent(its.fileno(), passed)
             its.close()
-            ours.sendall(_framed(order))
+            send(ours, order)
             with _signals(ours):
                 return _follow(ours, parent, mine)
     finally:
@@ -110,7 +109,7 @@ def _start_parent(fd: int, passed: Sequence[int]) -> subprocess.Popen[bytes]:
 
 def _follow(parent_socket: socket.socket, parent: subprocess.Popen[bytes], mine: set[int]) -> int:
     keeper = 0
-    while (report := _receive(parent_socket)) is not None:
+    while (report := receive(parent_socket, Report)) is not None:
         match report.kind:
             case "started":
                 keeper = report.pid
@@ -155,14 +154,6 @@ def _stop_with(command: int) -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def _receive(parent_socket: socket.socket) -> Report | None:
-    head = parent_socket.recv(LENGTH.size, socket.MSG_WAITALL)
-    if len(head) < LENGTH.size:
-        return None
-    body = parent_socket.recv(LENGTH.unpack(head)[0], socket.MSG_WAITALL)
-    return msgspec.msgpack.decode(body, type=Report)
-
-
 @contextmanager
 def _signals(parent_socket: socket.socket) -> Generator[None]:
     """Pass signals on for the length of the block. Only a process's first thread gets any."""
@@ -194,16 +185,11 @@ def _signals(parent_socket: socket.socket) -> Generator[None]:
             signal.signal(number, handler)
 
 
-def _framed(value: object) -> bytes:
-    body = msgspec.msgpack.encode(value)
-    return LENGTH.pack(len(body)) + body
-
-
 def main() -> int:
     """``python -m holdfast.supervisor.launch --log DIR --root DIR [--one-step] -- COMMAND…``, for trying it out."""
     import argparse
 
-    from holdfast.supervisor.keeper import Settings
+    from holdfast.supervisor.settings import Settings
 
     parser = argparse.ArgumentParser(prog="holdfast.supervisor.launch")
     parser.add_argument("--log", required=True, type=os.fsencode)

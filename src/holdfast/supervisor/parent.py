@@ -14,65 +14,24 @@ import select
 import signal
 import socket
 import struct
-import subprocess
 import sys
-import time
-from typing import TYPE_CHECKING, Literal, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-import msgspec
-
-from holdfast.model.errors import HoldfastError, LockedError, UnsupportedError
+from holdfast.model.errors import HoldfastError, UnsupportedError
 from holdfast.supervisor.descent import descendants, end_descendants, reap_orphans
-from holdfast.supervisor.keeper import Settings
-from holdfast.supervisor.messages import LENGTH, decode_answer
-from holdfast.supervisor.remote import GONE, Remote, connect
+from holdfast.supervisor.joining import join
+from holdfast.supervisor.orders import Order, Report, receive, send
 from holdfast.supervisor.shim import CANNOT_EXECUTE, GO, enter
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Sequence
 
-_PATIENCE_SECONDS = 10.0
-"""For somebody who uses the undo log without being a keeper for long."""
-_RETRY_SECONDS = 0.05
+    from holdfast.supervisor.remote import Remote
+
 _CREDENTIALS = struct.Struct("3i")
 _OURS_TO_IGNORE = (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGHUP)
 _PYTHONS_OWN = (signal.SIGPIPE, signal.SIGXFSZ)
-
-
-class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What the launcher asks for."""
-
-    command: tuple[bytes, ...]
-    directory: bytes
-    """Where the command runs."""
-    environment: dict[bytes, bytes]
-    run: str
-    one_step: bool
-    settings: Settings
-    box: tuple[bytes, ...] = ()
-    """If the command runs in a box: what to execute for that. It starts the shim inside, with the environment above."""
-    descriptors: tuple[int, ...] = ()
-    """The box's own, which it inherits."""
-    channel: int = -1
-    """The shim's end of ours, if there is a box; inherited as well."""
-    shim: int = -1
-    """The other end of the channel."""
-
-
-class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What the launcher is told."""
-
-    kind: Literal["started", "stopped", "ended", "failed"]
-    pid: int = 0
-    """With ``started``: the keeper, if it was started for this run; with ``stopped``: the command."""
-    status: int = 0
-    """With ``ended``: as `os.wait` has it."""
-    stays: bool = False
-    """With ``ended``: something of the tree lives on, and this process with it."""
-    message: str = ""
-    """With ``failed``: what went wrong."""
-    code: str = ""
-    hint: str | None = None
 
 
 class _Parent:
@@ -99,7 +58,7 @@ class _Parent:
         signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, _notice)
         listener, agent = self._start()
-        remote = self._join(listener, agent)
+        remote, self._keeper = join(self._order, listener, agent)
         os.close(listener)
         self._tell(Report(kind="started", pid=self._keeper.pid if self._keeper else 0))
         self._channel.send(GO)
@@ -123,7 +82,7 @@ class _Parent:
     def _tell(self, report: Report) -> bool:
         """Tell the launcher; False if it is gone."""
         try:
-            self._launcher.sendall(_framed(report))
+            send(self._launcher, report)
         except OSError:
             return False
         return True
@@ -181,76 +140,6 @@ class _Parent:
             name = os.fsdecode(self._order.command[0])
             text = f"holdfast: cannot run {name}: {os.strerror(int(said))}\n"
             os.write(2, text.encode("utf-8", "surrogateescape"))
-
-    # The keeper -------------------------------------------------------------------------------------------------
-
-    def _join(self, listener: int, agent: int) -> Remote:
-        """Have the keeper that there is, or a new one, serve the tree."""
-        order = self._order
-        deadline = time.monotonic() + _PATIENCE_SECONDS
-        while True:
-            try:
-                remote = connect(order.settings.log)
-                starter = None
-                if remote is None:
-                    starter = self._start_keeper()
-                    remote = connect(order.settings.log)
-                if remote is not None:
-                    remote.join(
-                        order.run,
-                        agent,
-                        listener,
-                        one_step=order.one_step,
-                        command=order.command,
-                        directory=order.directory,
-                    )
-                    if starter is not None:
-                        starter.close()
-                    return remote
-            except LockedError:
-                # A command has the log for a moment, or a keeper that is about to end, or to begin.
-                if time.monotonic() > deadline:
-                    raise
-            except HoldfastError as error:
-                if error.code != GONE or time.monotonic() > deadline:
-                    raise
-            time.sleep(_RETRY_SECONDS)
-
-    def _start_keeper(self) -> socket.socket:
-        settings = self._order.settings
-        os.makedirs(settings.log, 0o700, exist_ok=True)
-        ours, its = socket.socketpair()
-        notes = os.open(
-            settings.log + b"/keeper.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
-        )
-        try:
-            keeper = subprocess.Popen(
-                [sys.executable, "-P", "-m", "holdfast.supervisor.keeper", str(its.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=notes,
-                cwd="/",
-                pass_fds=[its.fileno()],
-                start_new_session=True,
-            )
-        finally:
-            os.close(notes)
-            its.close()
-        self._keeper = keeper
-        ours.sendall(_framed(settings))
-        try:
-            head = ours.recv(LENGTH.size, socket.MSG_WAITALL)
-        except ConnectionResetError:
-            head = b""
-        if len(head) < LENGTH.size:
-            raise HoldfastError("the keeper ended before it was ready", hint="the undo log's keeper.log may say why")
-        try:
-            decode_answer("leave", ours.recv(LENGTH.unpack(head)[0], socket.MSG_WAITALL))
-        except HoldfastError:
-            keeper.wait()
-            self._keeper = None
-            raise
-        return ours
 
     # Until the end ----------------------------------------------------------------------------------------------
 
@@ -325,26 +214,22 @@ def _notice(_number: int, _frame: object) -> None:
     """The wake-up descriptor says it."""
 
 
-def _framed(value: object) -> bytes:
-    body = msgspec.msgpack.encode(value)
-    return LENGTH.pack(len(body)) + body
-
-
 def main(arguments: Sequence[str]) -> int:
     """Be the parent of a tree: ``arguments`` name the descriptor of a socket on which the launcher sends an `Order`."""
     from holdfast.supervisor.descent import become_subreaper
 
     launcher = socket.socket(fileno=int(arguments[0]))
     launcher.set_inheritable(False)
-    (length,) = LENGTH.unpack(launcher.recv(LENGTH.size, socket.MSG_WAITALL))
-    order = msgspec.msgpack.decode(launcher.recv(length, socket.MSG_WAITALL), type=Order)
+    order = receive(launcher, Order)
+    if order is None:
+        return 1
     become_subreaper()
     parent = _Parent(launcher, order)
     try:
         parent.run()
     except HoldfastError as error:
         report = Report(kind="failed", message=error.message, code=error.code, hint=error.hint)
-        launcher.sendall(_framed(report))
+        send(launcher, report)
         end_descendants()
         return error.exit_code
     return 0

@@ -16,9 +16,10 @@ import pytest
 from holdfast.files.sockets import address
 from holdfast.model.errors import FormatError, HoldfastError, LockedError, NotFoundError
 from holdfast.supervisor.control import SOCKET
-from holdfast.supervisor.keeper import Keeper, Settings
+from holdfast.supervisor.keeper import Keeper
 from holdfast.supervisor.messages import LENGTH, MAX_REQUEST_BYTES, decode_answer, encode_request
 from holdfast.supervisor.remote import GONE, Remote, connect
+from holdfast.supervisor.settings import Settings
 
 
 @pytest.fixture(name="settings")

@@ -1,0 +1,169 @@
+"""The trees that a keeper serves: they join and end here, with their processes and their steps."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from typing import TYPE_CHECKING
+
+from holdfast.model.errors import HoldfastError
+from holdfast.supervisor.descent import descendants
+from holdfast.supervisor.notify import Listener
+from holdfast.supervisor.operations import HANDLERS
+from holdfast.supervisor.processes import Processes, Run
+from holdfast.supervisor.serving import Tree, table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.supervisor.control import Client
+    from holdfast.supervisor.stepping import Steps
+    from holdfast.undo.desk import Desk
+    from holdfast.undo.interceptor import Interceptor
+
+
+class Runs:
+    """See the module. For the serving thread."""
+
+    def __init__(
+        self,
+        desk: Desk,
+        steps: Steps,
+        interceptor: Interceptor,
+        root_fd: int,
+        forbidden: tuple[int, ...],
+        selector: select.epoll,
+        wake: Callable[[], None],
+    ) -> None:
+        """Descriptors of processes are registered with ``selector``. For the rest see `Tree`."""
+        self.trees: dict[int, Tree] = {}
+        """By their listener."""
+        self.calls_ready = select.poll()
+        """Every listener is registered here, and ``selector``."""
+        self.calls_ready.register(selector.fileno(), select.POLLIN)
+        self._runs: dict[Client, Run] = {}
+        self._desk = desk
+        self._steps = steps
+        self._interceptor = interceptor
+        self._root_fd = root_fd
+        self._forbidden = forbidden
+        self._selector = selector
+        self._wake = wake
+        self._calls = table(os.uname().machine, HANDLERS)
+        self._processes = Processes(lambda pidfd: selector.register(pidfd, select.EPOLLIN))
+
+    def __bool__(self) -> bool:
+        """Whether there is anybody to serve."""
+        return bool(self.trees or self._runs)
+
+    def join(
+        self, client: Client, id_: str, agent: int, one_step: bool, command: list[bytes], directory: bytes
+    ) -> None:
+        """Serve the tree whose listener came with the request."""
+        if not client.fds or client in self._runs:
+            raise HoldfastError("a run joins with the listener of its filter, and once")
+        run = Run(id_, agent, one_step=one_step)
+        run.agents.command, run.agents.directory = tuple(command), directory
+        # Known from the start: a run that is one step goes on as long as its first process, whatever that does itself.
+        self._processes.group(run, agent)
+        listener = Listener(client.fds[0])
+        del client.fds[0]
+        tree = Tree(
+            run,
+            listener,
+            self._calls,
+            self._processes,
+            self._steps,
+            self._interceptor,
+            self._root_fd,
+            self._forbidden,
+            self._wake,
+        )
+        self.trees[listener.fd] = tree
+        self._runs[client] = run
+        self.calls_ready.register(listener.fd, select.POLLIN)
+
+    def leave(self, client: Client) -> None:
+        """The run's agent has ended; what is left of its tree is served until it ends too."""
+        run = self._runs.pop(client)
+        self._see_ends(run)
+        self._steps.close_run(run)
+
+    def lose(self, client: Client) -> None:
+        """The connection has ended. If a run came by it and has not left, its tree is to end."""
+        run = self._runs.pop(client, None)
+        if run is None:
+            return
+        # Whoever looked after the tree was killed.
+        for pid in (run.agent, *descendants(run.agent)):
+            _kill(pid)
+        for pidfd in self._processes.known(run):
+            try:
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        for tree in [tree for tree in self.trees.values() if tree.run is run]:
+            self.gone(tree)
+
+    def gone(self, tree: Tree) -> None:
+        """Nothing is left of the tree, or nothing is to be."""
+        self.calls_ready.unregister(tree.listener.fd)
+        del self.trees[tree.listener.fd]
+        tree.listener.close()
+        self._see_ends(tree.run)
+        self._steps.close_run(tree.run)
+
+    def end(self) -> None:
+        """Serve nobody any more, and close all steps."""
+        for tree in list(self.trees.values()):
+            self.gone(tree)
+
+    def watches(self, pidfd: int) -> bool:
+        """Whether the descriptor that the selector named is a process's."""
+        return self._processes.watches(pidfd)
+
+    def ended(self, pidfd: int) -> None:
+        """A process has ended."""
+        self._selector.unregister(pidfd)
+        group = self._processes.ended(pidfd)
+        if group is not None:
+            self._steps.close(group)
+
+    def holds(self, pid: int) -> bool:
+        """Whether a process belongs to a tree. One that we cannot see, or that is gone already, might."""
+        return not os.path.exists(f"/proc/{pid}") or any(
+            pid == tree.run.agent or self._processes.is_below(tree.run, pid) for tree in self.trees.values()
+        )
+
+    def settle(self) -> None:
+        """Take over what the threads of slow calls have left."""
+        for tree in self.trees.values():
+            tree.settle()
+
+    def retry(self) -> None:
+        """Go on with calls that nobody has to be asked about any more."""
+        if any(tree.held for tree in self.trees.values()):
+            waiting = {ticket.id for ticket in self._desk.held()}
+            for tree in self.trees.values():
+                tree.retry(waiting)
+
+    def tick(self) -> None:
+        """Do what is due a few times a second."""
+        self._processes.forget_threads()
+        self.retry()
+
+    def _see_ends(self, run: Run) -> None:
+        """Take notice of every process of the run that has ended by now."""
+        ends = select.poll()
+        for pidfd in self._processes.known(run):
+            ends.register(pidfd, select.POLLIN)
+        for pidfd, _ in ends.poll(0):
+            self.ended(pidfd)
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass

@@ -1,0 +1,20 @@
+"""What a keeper has to know, as whoever starts one tells it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.undo.log import Limits
+from holdfast.undo.safeguards import OFF, Thresholds
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a keeper has to know."""
+
+    root: bytes
+    log: bytes
+    """The directory of the undo log, absolute."""
+    forbidden: tuple[bytes, ...] = ()
+    """Directories beside it that nothing inside may change anything beneath."""
+    limits: Limits = Limits()
+    thresholds: Thresholds = OFF
