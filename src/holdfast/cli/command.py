@@ -30,6 +30,9 @@ class Command(NamedTuple):
     """True if what stands behind ``--`` are paths (``arguments.paths``), whatever stands before."""
 
 
+HELD = "another process held the workspace for longer than lock.timeout"
+"""Why a command that only looks at the tree, which has one user at a time, may be refused (exit 4)."""
+
 USUAL_EXITS = ((0, "done"), (1, "failed"), (2, "wrong usage"), (3, "no such workspace, checkpoint or path"))
 
 
