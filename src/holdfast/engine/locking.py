@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import time
@@ -33,7 +34,13 @@ def exclusive(path: bytes, *, timeout: float, clock: Clock, what: str) -> Genera
     `LockedError` that is raised when the wait runs out. Not reentrant.
     """
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            if error.errno != errno.EROFS:
+                raise
+            # One that is there can be held for looking; whoever comes to write is refused by the catalog.
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError as error:
         message = f"cannot open the lock {display(path)}: {error.strerror}"
         raise StorageError(message, hint=room_hint(error)) from error
