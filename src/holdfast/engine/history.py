@@ -30,9 +30,11 @@ if TYPE_CHECKING:
 def undo(context: Context, count: int = 1, *, dry_run: bool = False, progress: Progress | None = None) -> RestoreResult:
     """Take back the newest ``count`` changes to the tree; unsaved changes are saved first and are the first one.
 
-    Raises `NotFoundError` with code ``nothing_to_undo`` if there are not that many; then nothing is touched.
+    Raises `NotFoundError` with code ``nothing_to_undo`` if there are not that many; then nothing is touched, and the
+    hint names the checkpoint that holds what was not saved before.
     """
     _check_count(count)
+    new: Checkpoint | None = None
     with context.lock():
         cursor = context.catalog.cursor(context.workspace.id)
         if not dry_run:
@@ -47,13 +49,17 @@ def undo(context: Context, count: int = 1, *, dry_run: bool = False, progress: P
             saved = save_first(context, progress)
             # What only went out of sight is no change to take back: the state before it is.
             steps = count + 1 if _is_new_and_out_of_sight(context, cursor, saved) else count
+            new = saved if saved.id != cursor.head else None
             cursor = context.catalog.cursor(context.workspace.id)
         if cursor.position is None:
             raise _nothing("undo")
         now = context.catalog.event(cursor.position)
         state, target = now, context.catalog.checkpoint(now.checkpoint)
         for _ in range(steps):
-            state, target = _before(context, state, target.root)
+            before = _before(context, state, target.root)
+            if before is None:
+                raise _nothing("undo", new)
+            state, target = before
         if dry_run:
             return preview(context, target)
         return _go(context, "undo", now, state, target, progress)
@@ -111,15 +117,15 @@ def _go(
     return carry_out(context, journal, context.catalog.checkpoint(now.checkpoint), target, progress)
 
 
-def _before(context: Context, state: HistoryEvent, root: Hash) -> tuple[HistoryEvent, Checkpoint]:
-    """The nearest earlier state that is still kept and is not the same tree."""
+def _before(context: Context, state: HistoryEvent, root: Hash) -> tuple[HistoryEvent, Checkpoint] | None:
+    """The nearest earlier state that is still kept and is not the same tree, if there is one."""
     at = state
     while at.previous is not None:
         at = context.catalog.event(at.previous)
         checkpoint = _kept(context, at)
         if checkpoint is not None and checkpoint.root != root:
             return at, checkpoint
-    raise _nothing("undo")
+    return None
 
 
 def _ahead(context: Context, position: int, tip: int) -> list[HistoryEvent]:
@@ -177,9 +183,11 @@ def _check_count(count: int) -> None:
         raise UsageError(f"cannot go {count} states; give a number from 1")
 
 
-def _nothing(verb: str) -> NotFoundError:
+def _nothing(verb: str, saved: Checkpoint | None = None) -> NotFoundError:
+    """The error; ``saved`` is the checkpoint that was made just before, if one was."""
+    known = "" if saved is None else f"what was not saved yet is checkpoint {saved.id[:12]} now; "
     return NotFoundError(
         f"there is nothing (more) to {verb}",
-        hint="`holdfast log` lists the states there are",
+        hint=f"{known}`holdfast log` lists the states there are",
         code=f"nothing_to_{verb}",
     )

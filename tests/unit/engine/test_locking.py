@@ -104,11 +104,11 @@ def test_a_long_wait_is_said_once_with_who_holds_it_and_how_long_it_may_last(
     process = hold(path)
 
     class Fast(SystemClock):
-        now = 0.0
+        ticks = 0.0
 
         def monotonic(self) -> float:
-            self.now += 0.4
-            return self.now
+            self.ticks += 0.4
+            return self.ticks
 
     try:
         with pytest.raises(LockedError), exclusive(path, timeout=3, clock=Fast(), what="the workspace /w"):
