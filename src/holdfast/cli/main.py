@@ -64,7 +64,7 @@ def run() -> NoReturn:
 
 def _guarded(arguments: list[str], as_json: bool, verbose: bool) -> int:
     try:
-        code = _run(take_apart(arguments))
+        code = _run(take_apart(arguments), as_json)
         sys.stdout.flush()
         return code
     except HoldfastError as failure:
@@ -101,16 +101,16 @@ def take_apart(argv: list[str]) -> Line:
     return Line(None, leading)
 
 
-def _run(line: Line) -> int:
+def _run(line: Line, as_json: bool) -> int:
     if line.command == "--version":
         from holdfast import __version__
 
-        sys.stdout.write(f"holdfast {__version__}\n")
+        sys.stdout.write(f'{{"version": "{__version__}"}}\n' if as_json else f"holdfast {__version__}\n")
         return 0
     from holdfast.cli import catalogue
 
     if line.command is None:
-        if "--json" in line.arguments:
+        if as_json:
             raise UsageError("no command was given", hint="`holdfast --help` lists the commands")
         sys.stderr.write(catalogue.overview())
         return UsageError.exit_code
