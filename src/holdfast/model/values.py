@@ -58,8 +58,8 @@ def parse_age(value: object) -> float:
         return float(value)
     if isinstance(value, str):
         match = _LONG_AGE.match(value)
-        parts = [] if match is None else zip(match.groups(), _LONG_AGE_UNITS, strict=True)
-        given = [int(count) * unit for count, unit in parts if count is not None]
+        counts: Sequence[str | None] = () if match is None else match.groups()
+        given = [int(count) * unit for count, unit in zip(counts, _LONG_AGE_UNITS, strict=False) if count is not None]
         if len(given) > 1:
             return sum(given)
         number = _NUMBER.match(value)
