@@ -59,6 +59,12 @@ class _Pending(NamedTuple):
     info: os.stat_result
 
 
+def lacks_room(error: HoldfastError | OSError) -> bool:
+    """True if it is room on the disk, or in a quota, that is missing."""
+    cause = error if isinstance(error, OSError) else error.__cause__
+    return isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
 class ContentError(Exception):
     """Carries an error of the one who gives the content past those who handle errors of the tree."""
 
@@ -67,11 +73,13 @@ class ContentError(Exception):
         self.cause = cause
 
 
-def reason_for(error: HoldfastError | OSError, path: bytes) -> str:
-    """Why ``path`` is left alone after ``error``; raises `StorageError` instead if going on makes no sense."""
+def reason_for(error: HoldfastError | OSError, path: bytes, wanted: str = "written") -> str:
+    """Why ``path``, which was to be ``wanted``, is left alone after ``error``; raises `StorageError` instead if going
+    on makes no sense.
+    """
     cause = error if isinstance(error, OSError) else error.__cause__
     if isinstance(cause, OSError) and cause.errno in _FATAL:
-        message = f"{display(path)!r} could not be written: {cause.strerror}"
+        message = f"{display(path)!r} could not be {wanted}: {cause.strerror}"
         raise StorageError(message, hint=room_hint(cause)) from error
     if isinstance(error, OSError):
         return error.strerror or str(error)
