@@ -7,7 +7,7 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
-from holdfast.files import replace
+from holdfast.files import kernel, replace
 from holdfast.files.lease import Writer, writer_of
 from holdfast.files.rooted import open_regular
 from holdfast.files.taken import read_entry
@@ -132,6 +132,8 @@ class Trash:
         return f"{_WRITTEN}: what was written is kept as {(shown.rpartition('/')[0] + '/').lstrip('/')}{display(kept)}"
 
     def _moved_to(self) -> bytes:
+        if self._directory is None and kernel.only_grows(self._root.fd):
+            self._directory = b""  # it would be there for ever
         if self._directory is None:
             name = self._names.new()
             try:
