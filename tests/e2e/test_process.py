@@ -291,3 +291,16 @@ def test_a_process_that_may_open_few_files_restores_many_directories(cli: Cli, d
         done = subprocess.run(["sh", "-c", script], capture_output=True, check=False, text=True)
         assert (done.returncode, done.stderr) == (0, "")
         assert (cli.root / "d7/e/f/g/file").read_bytes() == (b"other" if command == "undo" else b"one")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"), [(MemoryError(), "memory"), (RuntimeError("can't start new thread"), "thread")]
+)
+def test_a_lack_of_resources_is_no_bug(cli: Cli, error: Exception, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(holdfast.Workspace, "status", fail)
+    told = cli("status", "--json", code=1).error
+    assert told["code"] == "no_resources"
+    assert said in told["message"]

@@ -173,6 +173,13 @@ def _report_unexpected(error: Exception, as_json: bool, verbose: bool) -> int:
     if isinstance(error, OSError):
         where = f": {os.fsdecode(error.filename)}" if error.filename else ""
         return _report(StorageError(f"{error.strerror or error}{where}", hint="-v shows where this happened"), as_json)
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "start new thread" in str(error)):
+        lack = StorageError(
+            "this process may not have more memory" if isinstance(error, MemoryError) else "no thread can be started",
+            hint="raise its limits (ulimit -v, ulimit -u, those of its container); what was saved is not affected",
+            code="no_resources",
+        )
+        return _report(lack, as_json)
     bug = HoldfastError(
         f"this is a bug: {type(error).__name__}: {error}",
         hint="please report it, with what the same command prints with -v",
