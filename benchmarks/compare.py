@@ -135,12 +135,21 @@ class Tool:
         return sum(path.lstat().st_size for path in self.work.rglob("*") if path.is_file())
 
 
+def program() -> str:
+    """The installed command: the one beside this interpreter, else the first on the PATH."""
+    beside = Path(sys.executable).with_name("holdfast")
+    found = str(beside) if beside.exists() else shutil.which("holdfast")
+    if found is None:
+        raise SystemExit(f"holdfast is not installed for {sys.executable}: pip install -e . in the project's directory")
+    return found
+
+
 class Holdfast(Tool):
     name = "holdfast"
 
     def __init__(self, work: Path, tree: Path) -> None:
         super().__init__(work, tree)
-        self.program = shutil.which("holdfast") or "holdfast"
+        self.program = program()
         self.env["HOLDFAST_HOME"] = str(work / "home")
 
     def prepare(self) -> None:
@@ -297,7 +306,7 @@ def measure(tree: Tree, runs: int, where: Path) -> dict[str, dict[str, list[floa
     for run in range(max(1, runs // 2 + 1)):
         for tool in both:
             note(
-                "whole tree into an empty directory",
+                "fork: whole tree into an empty directory",
                 tool.name,
                 timed(lambda tool=tool, run=run: tool.write_out(where / f"out-{tool.name}-{run}")),
             )
@@ -351,12 +360,11 @@ def engine(where: Path, tree: Tree, runs: int) -> dict[str, list[float]]:
 
 
 def start_up(runs: int) -> dict[str, list[float]]:
-    program = shutil.which("holdfast") or "holdfast"
-    python = sys.executable
+    command, python = program(), sys.executable
     out: dict[str, list[float]] = {"holdfast --version": [], "python -c pass": []}
     for _ in range(runs * 5):
         out["holdfast --version"].append(
-            timed(lambda: subprocess.run([program, "--version"], stdout=subprocess.DEVNULL, check=True))
+            timed(lambda: subprocess.run([command, "--version"], stdout=subprocess.DEVNULL, check=True))
         )
         out["python -c pass"].append(timed(lambda: subprocess.run([python, "-c", "pass"], check=True)))
     return out

@@ -13,7 +13,6 @@ import pytest
 import holdfast
 from holdfast.engine.workspace import Workspace
 
-
 MOST_SECONDS = {"unit": 120}
 """By the first folder: no test takes nearly as long, on a machine that has other things to do as well."""
 

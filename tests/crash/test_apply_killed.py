@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.files import kernel
+from holdfast.files import apply, kernel
 from holdfast.files.apply import Applier
 from holdfast.files.index import Known, Signature
 from holdfast.files.rooted import Root
@@ -220,8 +220,10 @@ def steps_that_kill(tmp_path: Path, flags: bool) -> Iterator[tuple[Path, dict[by
     pytest.fail("it never comes to its end")
 
 
-@pytest.mark.parametrize("lost", [False, True], ids=["old index", "index lost"])
-def test_i3_killed_anywhere_it_converges(tmp_path: Path, flags: bool, lost: bool):
+@pytest.mark.parametrize("case", ["old index", "index lost", "little room"])
+def test_i3_killed_anywhere_it_converges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: bool, case: str):
+    if case == "little room":
+        monkeypatch.setattr(apply, "_BATCH_BYTES", 1 << 60)  # no disk has that much
     expected = {**AFTER, UNCAPTURED: file(b"theirs")}
     for base, known in steps_that_kill(tmp_path, flags):
         check_nothing_torn(base)
@@ -229,7 +231,7 @@ def test_i3_killed_anywhere_it_converges(tmp_path: Path, flags: bool, lost: bool
             Applier(root, Index()).clean(NONCE)
         assert not list(base.rglob(os.fsdecode(TEMPORARY_PREFIX) + "*"))
         check_nothing_torn(base)
-        applied = run(base, flags=flags, known=None if lost else known)
+        applied = run(base, flags=flags, known=None if case == "index lost" else known)
         assert applied.skipped == [], base
         assert found(base) == expected, base
 

@@ -9,6 +9,7 @@ import errno
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -209,6 +210,38 @@ def test_i3_a_full_tree_is_mended_when_there_is_room(lived: Place, small: SmallD
         lived.sound()
     assert errors
     assert all(error.hint for error in errors), [(error.message, error.hint) for error in errors]
+    lived.sound()
+
+
+@pytest.mark.parametrize("operation", ["restore", "undo"])
+def test_going_back_removes_what_has_filled_the_disk(lived: Place, small: SmallDisk, operation: str) -> None:
+    with lived.open() as workspace:
+        workspace.let_go()
+    lived.known.clear()
+    lived.tree = small.path / "tree"
+    (lived.tree / "d").mkdir(parents=True)
+    lived.path(b"edited").write_bytes(b"one")
+    lived.path(b"d/kept").write_bytes(b"kept")
+    with lived.init() as workspace:
+        state = lived.saved(lived.look())
+        lived.known[workspace.checkpoint("one").checkpoint.id] = state
+        lived.path(b"edited").write_bytes(b"two")
+        with lived.path(b"fill").open("wb", buffering=0) as file, suppress(OSError):
+            while True:
+                file.write(os.urandom(KIB))
+        with suppress(OSError):
+            for number in range(5000):  # until there is no room for a name, or no inode
+                lived.path(b"d/%d" % number).touch()
+                os.mkdir(lived.path(b"m%d" % number))
+        lived.known[workspace.checkpoint("full").checkpoint.id] = lived.saved(lived.look())
+        with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+            lived.path(b"more").write_bytes(b"x" * KIB)
+        lived.path(b"more").unlink(missing_ok=True)
+        if operation == "undo":
+            workspace.undo()
+        else:
+            workspace.restore("one")
+        assert lived.saved(lived.look()) == state
     lived.sound()
 
 

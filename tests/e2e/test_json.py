@@ -6,6 +6,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
+import holdfast
 from holdfast.model.paths import parse_display
 
 if TYPE_CHECKING:
@@ -194,6 +195,11 @@ def test_paths_that_are_not_utf8_round_trip(cli: Cli) -> None:
     cli("checkpoint")
     assert "\x1b" not in cli("show").out
     assert cli("cat", f"@:{os.fsdecode(name)}").out == "x"
+
+
+def test_the_version(bare: Cli) -> None:
+    for words in (["--version", "--json"], ["--json", "--version"]):
+        assert bare(*words).json == {"version": holdfast.__version__}
 
 
 def test_errors(bare: Cli) -> None:

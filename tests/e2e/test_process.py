@@ -274,3 +274,33 @@ def test_text_that_the_output_cannot_hold_is_escaped(
     done = subprocess.run([*INSTALLED, "cat", "@:\u2603"], capture_output=True, check=False)
     assert done.returncode == 3
     assert snowman in done.stderr.decode(encoding)
+
+
+@pytest.mark.parametrize("descriptors", [40, 64])
+def test_a_process_that_may_open_few_files_restores_many_directories(cli: Cli, descriptors: int) -> None:
+    for number in range(100):
+        cli.write(f"d{number}/e/f/g/file", b"one")
+        cli.write(f"d{number}/file", b"one")
+    cli("checkpoint", "-m", "one")
+    for number in range(100):
+        cli.write(f"d{number}/e/f/g/file", b"other")
+        (cli.root / f"d{number}/file").unlink()
+        cli.write(f"d{number}/new", b"new")
+    for command in ("restore one", "undo", "redo"):
+        script = f"ulimit -n {descriptors} && exec {shlex.join(INSTALLED)} {command}"
+        done = subprocess.run(["sh", "-c", script], capture_output=True, check=False, text=True)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert (cli.root / "d7/e/f/g/file").read_bytes() == (b"other" if command == "undo" else b"one")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"), [(MemoryError(), "memory"), (RuntimeError("can't start new thread"), "thread")]
+)
+def test_a_lack_of_resources_is_no_bug(cli: Cli, error: Exception, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(holdfast.Workspace, "status", fail)
+    told = cli("status", "--json", code=1).error
+    assert told["code"] == "no_resources"
+    assert said in told["message"]

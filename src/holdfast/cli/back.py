@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast import RefusedError, UsageError
-from holdfast.cli.command import Command, text, whole_number
+from holdfast.cli.command import HELD, Command, text, whole_number
 from holdfast.cli.steps import step_number
 from holdfast.cli.terminal import ask, plural, show_path
 from holdfast.cli.wording import files, reasons, short, steps
@@ -167,7 +167,7 @@ def _lines(result: RestoreResult, verb: str) -> Iterator[str]:
 
 _EXITS = (
     (3, "no such workspace, checkpoint or path; nothing to undo or redo"),
-    (4, "refused, or some paths were left alone because they had changed meanwhile"),
+    (4, f"refused; some paths were left alone because they had changed meanwhile; or (also --dry-run) {HELD}"),
     (5, "stored content that is needed is damaged; nothing was touched"),
 )
 

@@ -77,7 +77,7 @@ def overview() -> str:
         "  --home DIR           where everything is kept (default: $HOLDFAST_HOME, else the XDG data directory)",
         "  -w, --workspace DIR  a directory in the workspace (default: the current directory)",
         "  --json               print one JSON object on standard output, and nothing else there",
-        "  -q, --quiet          say nothing but errors",
+        "  -q, --quiet          say nothing but what was asked for, and errors",
         "  -v, --verbose        say more; show tracebacks of unexpected errors",
         "  --version            print the version",
         "",

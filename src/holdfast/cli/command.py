@@ -30,6 +30,9 @@ class Command(NamedTuple):
     """True if what stands behind ``--`` are paths (``arguments.paths``), whatever stands before."""
 
 
+HELD = "another process held the workspace for longer than lock.timeout"
+"""Why a command that only looks at the tree, which has one user at a time, may be refused (exit 4)."""
+
 USUAL_EXITS = ((0, "done"), (1, "failed"), (2, "wrong usage"), (3, "no such workspace, checkpoint or path"))
 
 
@@ -94,7 +97,7 @@ def add_global_options(parser: argparse.ArgumentParser) -> None:
         "-w", "--workspace", metavar="DIR", help="a directory in the workspace (default: the current directory)"
     )
     group.add_argument("--json", action="store_true", help="print one JSON object; see docs/json.md for its fields")
-    group.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors")
+    group.add_argument("-q", "--quiet", action="store_true", help="say nothing but what was asked for, and errors")
     group.add_argument("-v", "--verbose", action="store_true", help="say more; show tracebacks of unexpected errors")
 
 

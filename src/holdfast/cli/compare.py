@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from holdfast import NotFoundError, UsageError
-from holdfast.cli.command import Command, text
+from holdfast.cli.command import HELD, Command, text
 from holdfast.cli.terminal import STATUS_COLOURS, is_terminal, plural, show_path
 from holdfast.cli.wording import files
 
@@ -126,7 +126,7 @@ COMMANDS = {
             ("holdfast diff first..@ -- src", "between two checkpoints, below src"),
             ("holdfast diff @ @- --binary | git apply", "take a checkpoint's change back, with Git"),
         ),
-        exits=((4, "refused: a file changed while the diff was made"), (5, "stored content is damaged")),
+        exits=((4, f"refused: a file changed while the diff was made, or {HELD}"), (5, "stored content is damaged")),
         paths_after_dashes=True,
     ),
 }

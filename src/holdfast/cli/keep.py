@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from holdfast import HoldfastError, IntegrityError, UsageError
+from holdfast import IntegrityError, UsageError
 from holdfast.cli.command import Command, text, whole_number
 from holdfast.cli.terminal import plural, show_path, size, visible, when
 from holdfast.cli.wording import named, short
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from holdfast import Forgotten, Policy, Stats
     from holdfast.cli.console import Console
@@ -21,9 +21,20 @@ def duration(argument: str) -> float:
     """An argument that is a time: seconds, or a number with a unit, as in ``90m`` or ``7d``."""
     from holdfast.model.values import parse_duration
 
+    return _parsed(parse_duration, argument)
+
+
+def age(argument: str) -> float:
+    """An argument that is an age: as a `duration`, but for ``m``, or as restic writes it, as in ``1y5m7d2h``."""
+    from holdfast.model.values import parse_age
+
+    return _parsed(parse_age, argument)
+
+
+def _parsed(parse: Callable[[object], float], argument: str) -> float:
     try:
-        return parse_duration(argument)
-    except (HoldfastError, ValueError) as error:
+        return parse(argument)
+    except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
@@ -38,9 +49,9 @@ def _configure_forget(parser: argparse.ArgumentParser) -> None:
     rules.add_argument(
         "--keep-within",
         metavar="T",
-        type=duration,
+        type=age,
         default=0.0,
-        help="all younger than T before the newest: 90m, 12h, 7d",
+        help="all younger than T before the newest: 90min, 12h, 7d, 6mo, or as in restic 1y5m7d2h (m: months)",
     )
     rules.add_argument(
         "--keep-label",

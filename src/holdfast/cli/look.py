@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from holdfast import NotFoundError, UsageError
-from holdfast.cli.command import Command, text, whole_number
+from holdfast.cli.command import HELD, Command, text, whole_number
 from holdfast.cli.terminal import plural, show_path, size, visible, when
 from holdfast.cli.wording import changed, compact, counted, files, named, reasons, short, steps
 
@@ -208,6 +208,7 @@ COMMANDS = {
             ("holdfast status --ignored", "with what no checkpoint will hold"),
             ("holdfast status --json", "for programs"),
         ),
+        exits=((4, f"refused: {HELD}"),),
     ),
     "log": Command(
         description="The checkpoints, newest first, and the restores between them. @ marks the state that the "

@@ -64,7 +64,7 @@ def run() -> NoReturn:
 
 def _guarded(arguments: list[str], as_json: bool, verbose: bool) -> int:
     try:
-        code = _run(take_apart(arguments))
+        code = _run(take_apart(arguments), as_json)
         sys.stdout.flush()
         return code
     except HoldfastError as failure:
@@ -101,16 +101,16 @@ def take_apart(argv: list[str]) -> Line:
     return Line(None, leading)
 
 
-def _run(line: Line) -> int:
+def _run(line: Line, as_json: bool) -> int:
     if line.command == "--version":
         from holdfast import __version__
 
-        sys.stdout.write(f"holdfast {__version__}\n")
+        sys.stdout.write(f'{{"version": "{__version__}"}}\n' if as_json else f"holdfast {__version__}\n")
         return 0
     from holdfast.cli import catalogue
 
     if line.command is None:
-        if "--json" in line.arguments:
+        if as_json:
             raise UsageError("no command was given", hint="`holdfast --help` lists the commands")
         sys.stderr.write(catalogue.overview())
         return UsageError.exit_code
@@ -173,6 +173,13 @@ def _report_unexpected(error: Exception, as_json: bool, verbose: bool) -> int:
     if isinstance(error, OSError):
         where = f": {os.fsdecode(error.filename)}" if error.filename else ""
         return _report(StorageError(f"{error.strerror or error}{where}", hint="-v shows where this happened"), as_json)
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "start new thread" in str(error)):
+        lack = StorageError(
+            "this process may not have more memory" if isinstance(error, MemoryError) else "no thread can be started",
+            hint="raise its limits (ulimit -v, ulimit -u, those of its container); what was saved is not affected",
+            code="no_resources",
+        )
+        return _report(lack, as_json)
     bug = HoldfastError(
         f"this is a bug: {type(error).__name__}: {error}",
         hint="please report it, with what the same command prints with -v",

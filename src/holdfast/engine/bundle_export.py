@@ -35,7 +35,8 @@ def export_bundle(context: Context, checkpoints: Sequence[CheckpointId], file: b
     if not checkpoints:
         raise UsageError("name at least one checkpoint to export")
     wanted = list(dict.fromkeys(checkpoints))
-    pins = [_pin(context, checkpoint) for checkpoint in wanted]
+    # Where nothing can be written, nothing is forgotten either.
+    pins = [] if context.catalog.database.read_only else [_pin(context, checkpoint) for checkpoint in wanted]
     try:
         records = _records(context, wanted)
         pages, contents = _reach(context, records)

@@ -64,7 +64,7 @@ def forget_gone(context: Shared, *, but: WorkspaceId | None = None, dry_run: boo
     its own (see `find_moved` for how far that goes).
     """
     catalog = context.store.catalog
-    missing = [one for one in catalog.workspaces() if is_missing(one)]
+    missing = [one for one in catalog.workspaces() if is_missing(one, context.folder_of(one))]
     moved = find_moved(missing, context.folder_of)
     going: list[Checkpoint] = []
     kept: list[tuple[Checkpoint, Sequence[str]]] = []
@@ -143,7 +143,8 @@ def _refuse_protected(context: Context, named: Sequence[Checkpoint]) -> None:
 def _way_out(context: Context, reasons: Sequence[Protection]) -> str:
     """What to do so that checkpoints, protected by ``reasons``, can be forgotten."""
     holding = {reason.workspace for reason in reasons}
-    gone = {one.id: one for one in context.catalog.workspaces() if one.id in holding and is_missing(one)}
+    held = [one for one in context.catalog.workspaces() if one.id in holding]
+    gone = {one.id: one for one in held if is_missing(one, context.folder_of(one))}
     ways: list[str] = []
     if gone:
         names = ", ".join(display(seen_at(workspace.path)) for workspace in gone.values())

@@ -7,7 +7,7 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from holdfast.engine import identity
+from holdfast.engine import disk, identity
 from holdfast.store.records import seen_at
 
 if TYPE_CHECKING:
@@ -19,15 +19,17 @@ MOST_LOOKED_AT = 500_000
 """Directory entries that are looked at for moved workspaces, the nearest first: a second or two."""
 
 
-def is_missing(workspace: Workspace) -> bool:
-    """True if the directory is not where it was seen last, though the file system that it was on is there.
+def is_missing(workspace: Workspace, folder: bytes) -> bool:
+    """True if the directory is not where it was seen last, though the file system that it was on is surely there.
 
-    One that another workspace has taken the place of (see `records.aside`) is missing from there, too.
+    ``folder`` is the workspace's own in the home, which tells of that. One that another workspace has taken the place
+    of (see `records.aside`) is missing from there, too.
     """
     path = seen_at(workspace.path)
     if path == workspace.path and os.path.lexists(path):
         return False
-    return os.stat(_nearest(path)).st_dev == workspace.device
+    nearest = _nearest(path)
+    return os.stat(nearest).st_dev == workspace.device and disk.is_there(folder, nearest)
 
 
 def find_moved(

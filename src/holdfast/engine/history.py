@@ -43,7 +43,8 @@ def undo(
     """Take back the newest ``count`` changes to the tree; unsaved changes are saved first and are the first one.
 
     What steps did is reversed by the undo log, ignored files included. Raises `NotFoundError` with code
-    ``nothing_to_undo`` if there are not that many; if no step was taken back until then, nothing is touched.
+    ``nothing_to_undo`` if there are not that many; if no step was taken back until then, nothing is touched, and the
+    hint names the checkpoint that holds what was not saved before.
     `RefusedError` if somebody else has changed the same since (``force`` goes ahead).
     """
     check_count(count)
@@ -59,6 +60,7 @@ def undo(
                 saved = save_first(context, progress)
                 # What only went out of sight is no change to take back: the state before it is.
                 count += walk.is_out_of_sight(cursor, saved)
+                walk.new = saved if saved.id != cursor.head else None
             return walk.back(count)
 
 

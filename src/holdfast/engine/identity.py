@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from holdfast.engine import disk
 from holdfast.engine.folder import ROOT_BIRTH
 from holdfast.files.gitconfig import read_regular
 from holdfast.model.log import Log
@@ -51,6 +52,8 @@ def recognise(catalog: Catalog, folder_of: Callable[[Workspace], bytes], root: b
             )
         found = found._replace(path=root, device=about.st_dev, inode=about.st_ino)
         remember(folder_of(found), root)
+    elif not disk.is_remembered(folder_of(found)):
+        disk.remember(folder_of(found), root)  # it is older than this file
     return found
 
 
@@ -66,7 +69,10 @@ def _is(workspace: Workspace) -> bool:
 
 
 def remember(folder: bytes, root: bytes) -> None:
-    """Note in the workspace's ``folder`` when the directory ``root`` was born. Best effort: see `may_be`."""
+    """Note in the workspace's ``folder`` when the directory ``root`` was born, and on which file system it is. Best
+    effort: see `may_be` and `disk.is_there`.
+    """
+    disk.remember(folder, root)
     born = _birth_time(root)
     path = os.path.join(folder, ROOT_BIRTH)
     try:

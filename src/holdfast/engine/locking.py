@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import time
@@ -9,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from holdfast.model.errors import LockedError, StorageError, room_hint
+from holdfast.model.log import Log
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
@@ -16,18 +18,29 @@ if TYPE_CHECKING:
 
     from holdfast.model.clock import Clock
 
+_LOG = Log(__name__)
 _FIRST_PAUSE = 0.002
 _LONGEST_PAUSE = 0.1
+_SILENT = 1.0
+"""Seconds of waiting after which it is said that, and for whom."""
+_MOST_OF_COMMAND = 100
 
 
 @contextmanager
 def exclusive(path: bytes, *, timeout: float, clock: Clock, what: str) -> Generator[None]:
     """Hold the lock file ``path`` for the length of the block; wait at most ``timeout`` seconds for it.
 
-    ``what`` is named in the message of the `LockedError` that is raised when the wait runs out. Not reentrant.
+    A wait of more than a second is logged, with who holds the lock. ``what`` is named there, and in the message of the
+    `LockedError` that is raised when the wait runs out. Not reentrant.
     """
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            if error.errno != errno.EROFS:
+                raise
+            # One that is there can be held for looking; whoever comes to write is refused by the catalog.
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError as error:
         message = f"cannot open the lock {display(path)}: {error.strerror}"
         raise StorageError(message, hint=room_hint(error)) from error
@@ -39,18 +52,23 @@ def exclusive(path: bytes, *, timeout: float, clock: Clock, what: str) -> Genera
 
 
 def _wait(fd: int, timeout: float, clock: Clock, what: str) -> None:
-    deadline = clock.monotonic() + timeout
+    begun = clock.monotonic()
+    told = False
     pause = _FIRST_PAUSE
     while True:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except BlockingIOError:
-            if clock.monotonic() >= deadline:
+            waited = clock.monotonic() - begun
+            if waited >= timeout:
                 raise LockedError(
                     f"{what} is busy in another process{_holder(fd)}, and {timeout:g} s of waiting were not enough",
                     hint="try again when it is done, or wait longer with lock.timeout in config.toml",
                 ) from None
+            if waited >= _SILENT and not told:
+                told = True
+                _LOG.warning("%s is busy in another process%s; waiting at most %g s", what, _holder(fd), timeout)
         time.sleep(pause)
         pause = min(pause * 2, _LONGEST_PAUSE)
 
@@ -63,7 +81,18 @@ def _holder(fd: int) -> str:
             for line in locks:
                 fields = line.split()
                 if len(fields) > 5 and fields[1] == "FLOCK" and fields[5].endswith(f":{about.st_ino}"):
-                    return f" (process {fields[4]})"
+                    return f" (process {fields[4]}{_command(fields[4])})"
     except OSError:
         pass
     return ""
+
+
+def _command(process: str) -> str:
+    """The beginning of what a process was called with, as far as we may know it (Linux, proc_pid_cmdline(5))."""
+    try:
+        with open(f"/proc/{process}/cmdline", "rb") as file:
+            words = file.read(4096).split(b"\0")
+    except OSError:
+        return ""
+    text = display(b" ".join(words).strip())
+    return f": {text[:_MOST_OF_COMMAND]}" if text else ""

@@ -77,9 +77,11 @@ def check_count(count: int) -> None:
         raise UsageError(f"cannot go {count} states; give a number from 1")
 
 
-def nothing(verb: str) -> NotFoundError:
+def nothing(verb: str, saved: Checkpoint | None = None) -> NotFoundError:
+    """The error; ``saved`` is the checkpoint that was made just before, if one was."""
+    known = "" if saved is None else f"what was not saved yet is checkpoint {saved.id[:12]} now; "
     return NotFoundError(
         f"there is nothing (more) to {verb}",
-        hint="`holdfast log` lists the states there are",
+        hint=f"{known}`holdfast log` lists the states there are",
         code=f"nothing_to_{verb}",
     )

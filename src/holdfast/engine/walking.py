@@ -49,6 +49,8 @@ class Walk:
         self._service = service
         self._force = force
         self._progress = progress
+        self.new: Checkpoint | None = None
+        """The checkpoint that was made for what was not saved yet, if one was."""
 
     def is_out_of_sight(self, before: Cursor, saved: Checkpoint) -> bool:
         """Whether a state that was saved just now is new, and only by what went out of sight."""
@@ -108,7 +110,7 @@ class Walk:
         if changes and not came_to_light(context, cursor) and not out_of_sight(context, changes):
             now = HistoryEvent(0, context.clock.now(), "checkpoint", CheckpointId(""), cursor.position)
         if now is None:
-            raise nothing("undo")
+            raise nothing("undo", self.new)
         while count:
             found = self._next(now, root, count, done=steps)
             if found.back:
@@ -136,7 +138,7 @@ class Walk:
     def _now(self) -> HistoryEvent:
         cursor = self._context.catalog.cursor(self._context.workspace.id)
         if cursor.position is None:
-            raise nothing("undo")
+            raise nothing("undo", self.new)
         return self._context.catalog.event(cursor.position)
 
     def _root(self, state: HistoryEvent) -> Hash:
@@ -153,7 +155,7 @@ class Walk:
                 refuse_open(self._context, self._service, state)
             while True:
                 if state.previous is None:
-                    raise nothing("undo")
+                    raise nothing("undo", self.new)
                 state = self._context.catalog.event(state.previous)
                 checkpoint = kept(self._context, state)
                 if checkpoint is not None:

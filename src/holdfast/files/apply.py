@@ -7,7 +7,7 @@ import stat
 from typing import TYPE_CHECKING, Protocol
 
 from holdfast.files import kernel
-from holdfast.files.batch import IN_THE_WAY, Batch, ContentError, reason_for
+from holdfast.files.batch import IN_THE_WAY, Batch, ContentError, lacks_room, reason_for
 from holdfast.files.index import Signature
 from holdfast.files.replace import GONE, Durability, TemporaryNames
 from holdfast.files.rooted import Place, Root, open_regular
@@ -150,19 +150,36 @@ class _Work:
             self._progress(phase, done, total)
 
     def delete_all(self, deletes: Sequence[Change]) -> None:
-        """Delete every path that still is what its change expects; in an order that visits each directory once."""
+        """Delete every path that still is what its change expects; in an order that visits each directory once.
+
+        On a full disk even a rename may want room. What others give back may do for it, so those come first.
+        """
+        postponed: list[Change] = []
         for done, change in enumerate(sorted(deletes, key=_path_of, reverse=True)):
             self._report("delete", done, len(deletes))
             try:
-                reason = self._delete(change)
+                self._note_deleted(change, self._delete(change))
             except _TREE_ERRORS as error:
-                reason = reason_for(error, change.path)
-            if reason is None:
-                self.deleted.append(change.path)
-                self._observed.drop(change.path)
-            else:
-                self.skipped.append(NotCaptured(change.path, reason))
+                if lacks_room(error):
+                    postponed.append(change)
+                else:
+                    self._note_deleted(change, reason_for(error, change.path, "deleted"))
+        if postponed:
+            self._empty_trash()
+        for change in postponed:
+            try:
+                self._note_deleted(change, self._delete(change))
+            except _TREE_ERRORS as error:
+                self._note_deleted(change, reason_for(error, change.path, "deleted"))
         self._report("delete", len(deletes), len(deletes), every=1)
+
+    def _note_deleted(self, change: Change, reason: str | None) -> None:
+        """``change`` was made, or not for the ``reason``."""
+        if reason is None:
+            self.deleted.append(change.path)
+            self._observed.drop(change.path)
+        else:
+            self.skipped.append(NotCaptured(change.path, reason))
 
     def _delete(self, change: Change) -> str | None:
         parent = self._root.check(change.path).rpartition(b"/")[0]
@@ -183,10 +200,13 @@ class _Work:
     def write_all(self, writes: Iterable[tuple[Change, Content | None]]) -> None:
         """Write every path that still is what its change expects."""
         done = 0
+        self._make_room()
         for change, content in writes:
             self._report("write", done, 0)
             done += 1
             try:
+                if change.after is not None and change.after.size > _BATCH_BYTES:
+                    self._make_room(change.after.size)
                 reason = self._write(change, content)
             except _TREE_ERRORS as error:
                 reason = reason_for(error, change.path)
@@ -197,8 +217,21 @@ class _Work:
                 self.skipped.append(NotCaptured(change.path, reason))
             if self._batch.files >= _BATCH_FILES or self._batch.bytes >= _BATCH_BYTES:
                 self._commit()
+                self._make_room()
         self._commit()
         self._report("write", done, done, every=1)
+
+    def _make_room(self, size: int = 0) -> None:
+        """Remove what was taken away now, not at the end, if there is little room for what is to be written.
+
+        All of it is held by a checkpoint. Only speed is lost: see `holdfast.files.replace`.
+        """
+        if not self._trash.holds_room():
+            return
+        about = os.statvfs(self._root.fd)
+        few_files = about.f_files > 0 and about.f_favail < _BATCH_FILES
+        if few_files or about.f_bavail * about.f_frsize < size + 2 * _BATCH_BYTES:
+            self._empty_trash()
 
     def _write(self, change: Change, content: Content | None) -> str | None:
         path, before, after = change

@@ -12,7 +12,7 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
-from holdfast.files import replace
+from holdfast.files import kernel, replace
 from holdfast.files.reflink import SharedFile
 from holdfast.files.replace import GONE, Durability, TemporaryNames
 from holdfast.files.rooted import NOT_A_DIRECTORY, Root
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 IN_THE_WAY = "something that no checkpoint holds is in the way"
 NAMED_TWICE = "its name is given twice"
+_ONLY_GROWS = "its directory takes new entries and gives none away again (chattr +a)"
 _MOVED = "its directory was moved away while it was written"
 
 _STAGE_ROOM = 256
@@ -59,6 +60,12 @@ class _Pending(NamedTuple):
     info: os.stat_result
 
 
+def lacks_room(error: HoldfastError | OSError) -> bool:
+    """True if it is room on the disk, or in a quota, that is missing."""
+    cause = error if isinstance(error, OSError) else error.__cause__
+    return isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
 class ContentError(Exception):
     """Carries an error of the one who gives the content past those who handle errors of the tree."""
 
@@ -67,11 +74,13 @@ class ContentError(Exception):
         self.cause = cause
 
 
-def reason_for(error: HoldfastError | OSError, path: bytes) -> str:
-    """Why ``path`` is left alone after ``error``; raises `StorageError` instead if going on makes no sense."""
+def reason_for(error: HoldfastError | OSError, path: bytes, wanted: str = "written") -> str:
+    """Why ``path``, which was to be ``wanted``, is left alone after ``error``; raises `StorageError` instead if going
+    on makes no sense.
+    """
     cause = error if isinstance(error, OSError) else error.__cause__
     if isinstance(cause, OSError) and cause.errno in _FATAL:
-        message = f"{display(path)!r} could not be written: {cause.strerror}"
+        message = f"{display(path)!r} could not be {wanted}: {cause.strerror}"
         raise StorageError(message, hint=room_hint(cause)) from error
     if isinstance(error, OSError):
         return error.strerror or str(error)
@@ -100,6 +109,8 @@ class Batch:
         self._staged: list[tuple[Change, os.stat_result]] = []
         self._stages: dict[bytes, bytes] = {}
         self._located: dict[bytes, tuple[bytes, bool]] = {}
+        self._asked: set[bytes] = set()
+        """Directories that give away what is in them."""
 
     def locate(self, parent: bytes) -> tuple[bytes, bool]:
         """The directory that what belongs into ``parent`` is to be written to, and whether that is a temporary one."""
@@ -143,6 +154,7 @@ class Batch:
         return self._located.get(at, (b"", False))[1]
 
     def _new_stage(self, path: bytes, above: bytes) -> bytes:
+        self._refuse_what_only_grows(above)
         while True:
             name = self._names.new()
             stage = above + b"/" + name if above else name
@@ -165,11 +177,19 @@ class Batch:
         """Write a temporary beside the path, in its directory ``dir_fd``, to take the place of ``taken`` (or of
         nothing).
         """
+        self._refuse_what_only_grows(change.path.rpartition(b"/")[0])
         temporary = self._names.new()
         while replace.exists(dir_fd, temporary):
             temporary = self._names.new()
         info = self._create(dir_fd, temporary, content, _after(change))
         self._pending.append(_Pending(change, temporary, taken, info))
+
+    def _refuse_what_only_grows(self, directory: bytes) -> None:
+        """Raise `RefusedError` if a temporary in the directory could never be renamed, nor removed again."""
+        if directory not in self._asked:
+            if kernel.only_grows(self._root.directory(directory)):
+                raise RefusedError(_ONLY_GROWS)
+            self._asked.add(directory)
 
     def commit(self) -> Iterator[Placed]:
         """Make all of it durable, then put each path in its place; use the iterator up.

@@ -86,9 +86,20 @@ class ExcludedDirectories:
 
     def _in(self, directory: bytes) -> DirectoryRules:
         """The rules in force in ``directory``."""
-        known = self._rules.get(directory)
-        if known is not None:
-            return known
+        unknown: list[bytes] = []
+        at = directory
+        while (rules := self._rules.get(at)) is None:
+            unknown.append(at)
+            if not at:
+                break
+            at = at.rpartition(b"/")[0]
+        for at in reversed(unknown):
+            rules = self._rules[at] = self._read(at, rules)
+        assert rules is not None
+        return rules
+
+    def _read(self, directory: bytes, above: DirectoryRules | None) -> DirectoryRules:
+        """The rules in ``directory``, with its own rule files; None stands for what is above the root."""
         gitignore = checkpointignore = None
         try:
             # Only names of rule files are looked for, and what they say decides nothing but what is watched.
@@ -100,9 +111,6 @@ class ExcludedDirectories:
                 gitignore, checkpointignore = read_rule_files(fd)
             finally:
                 os.close(fd)
-        if directory:
-            rules = self._in(directory.rpartition(b"/")[0]).below(directory, gitignore, checkpointignore)
-        else:
-            rules = self._sources.outer().at_root(gitignore, checkpointignore)
-        self._rules[directory] = rules
-        return rules
+        if above is None:
+            return self._sources.outer().at_root(gitignore, checkpointignore)
+        return above.below(directory, gitignore, checkpointignore)

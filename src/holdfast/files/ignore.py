@@ -17,6 +17,7 @@ from blake3 import blake3
 from holdfast.files.gitconfig import MAX_RULES_BYTES, User, find_repository, global_excludes, read_regular
 from holdfast.model.errors import StorageError
 from holdfast.model.log import Log
+from holdfast.model.named import NamedTuple
 from holdfast.model.paths import TEMPORARY_PREFIX, display
 
 if TYPE_CHECKING:
@@ -86,7 +87,11 @@ class _RuleFile:
 
             self._rules = Rules(parse_rules(self._content))
             if len(self._content) > MAX_RULES_BYTES:
-                _LOG.warning("%s is obeyed up to its %d. byte only", display(self._where), MAX_RULES_BYTES)
+                _LOG.warning(
+                    "only the first %d bytes of the ignore rules in %s are obeyed",
+                    MAX_RULES_BYTES,
+                    display(self._where),
+                )
             if self._rules.left_out:
                 _LOG.warning(
                     "%d ignore patterns in %s are not obeyed: only the first %d with several wildcards are",
@@ -99,6 +104,15 @@ class _RuleFile:
 
 _Layer = tuple[_RuleFile, int, bytes]
 """Rules, how much of a path lies above their directory, and what stands before it if that is outside the workspace."""
+
+
+class _Outside(NamedTuple):
+    """A rule file outside of the tree."""
+
+    where: bytes
+    """``global``, ``info``, or the directory above the root that it lies in."""
+    file: bytes
+    content: bytes
 
 
 class DirectoryRules:
@@ -179,23 +193,25 @@ class IgnoreSources:
         repository's files above the root are not obeyed.
         """
         repository = find_repository(self._root)
-        contents: list[tuple[bytes, bytes]] = []
+        contents: list[_Outside] = []
         excludes = global_excludes(self._user, repository)
         worktree = self._root if repository is None else repository.worktree
         if excludes is not None:
-            contents.append((b"global", self._read(excludes)))
+            contents.append(_Outside(b"global", excludes, self._read(excludes)))
         parts: list[bytes] = []
         if repository is not None:
-            contents.append((b"info", self._read(repository.common + b"/info/exclude")))
+            file = repository.common + b"/info/exclude"
+            contents.append(_Outside(b"info", file, self._read(file)))
             parts = [part for part in self._root[len(worktree) :].split(b"/") if part]
             at = worktree
             for part in parts:
-                contents.append((at, self._read(at + b"/" + GITIGNORE, follow=False)))
+                file = at + b"/" + GITIGNORE
+                contents.append(_Outside(at, file, self._read(file, follow=False)))
                 at += b"/" + part
         state = blake3(_FORMAT)
         for item in (DEFAULT_CHECKPOINTIGNORE, self._exclude, b"/".join(parts)):
             state.update(len(item).to_bytes(8, "little") + item)
-        for where, content in contents:
+        for where, _, content in contents:
             key = where if where in (b"global", b"info") else where[len(worktree) :]
             state.update(len(key).to_bytes(8, "little") + key + len(content).to_bytes(8, "little") + content)
         fingerprint = state.digest(FINGERPRINT_BYTES)
@@ -218,16 +234,16 @@ class IgnoreSources:
     def _own(self) -> tuple[_Layer, ...]:
         return ((_rules(self._cache, self._exclude, b"capture.exclude"), 0, b""),) if self._exclude else ()
 
-    def _layers(self, contents: list[tuple[bytes, bytes]], parts: list[bytes], worktree: bytes) -> tuple[_Layer, ...]:
+    def _layers(self, contents: list[_Outside], parts: list[bytes], worktree: bytes) -> tuple[_Layer, ...]:
         layers: list[_Layer] = []
         obeyed: list[_Layer] = []
-        for where, content in contents:
+        for where, file, content in contents:
             if where in (b"global", b"info"):
                 depth = 0
             else:
                 depth = where[len(worktree) :].count(b"/")
             before = b"".join(part + b"/" for part in parts[depth:])
-            layer = (_rules(self._cache, content, where), 0, before)
+            layer = (_rules(self._cache, content, file), 0, before)
             layers.insert(0, layer)
             if where == b"global":
                 obeyed.insert(0, (layer[0], 0, b""))

@@ -40,6 +40,8 @@ _AT_EMPTY_PATH = 0x1000
 _STATX_BTIME = 0x800
 _STATX_BYTES = 256
 _STATX_BTIME_AT = 80
+_STATX_ATTRIBUTES_AT = 8
+_STATX_ATTR_APPEND = 0x20
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -93,6 +95,16 @@ def _birth_time(dir_fd: int, path: bytes, flags: int) -> int | None:
         return None
     seconds, nanoseconds = struct.unpack_from("=qI", found.raw, _STATX_BTIME_AT)
     return seconds * 1_000_000_000 + nanoseconds
+
+
+def only_grows(fd: int) -> bool:
+    """True if the open directory takes new entries and gives none away again: chattr(1) ``+a``."""
+    if not _has_statx:
+        return False
+    found = ctypes.create_string_buffer(_STATX_BYTES)
+    _check(_libc.statx(fd, b"", _AT_EMPTY_PATH, 0, found))
+    (attributes,) = struct.unpack_from("=Q", found.raw, _STATX_ATTRIBUTES_AT)
+    return bool(attributes & _STATX_ATTR_APPEND)
 
 
 def chown_opened(fd: int, uid: int, gid: int) -> None:

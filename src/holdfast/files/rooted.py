@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import stat
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,10 @@ NOT_A_DIRECTORY = "not_a_directory"
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_MAX_OPEN = 256
+_MOST_OPEN = 256
+_LEAST_OPEN = 8
+_SHARE = 8
+"""At most this part of the descriptors that this process may have open is used to remember directories."""
 _TRIES = 16
 
 
@@ -72,6 +76,9 @@ class Root:
         self._beneath = _has_openat2(self.fd) if beneath is None else beneath
         self._reserved = reserved
         self.modes = modes
+        allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        share = _MOST_OPEN if allowed == resource.RLIM_INFINITY else allowed // _SHARE
+        self._most_open = max(_LEAST_OPEN, min(_MOST_OPEN, share))
         self._open: dict[bytes, int] = {}
 
     def __enter__(self) -> Root:
@@ -98,7 +105,7 @@ class Root:
             os.close(self._open.pop(known))
 
     def directory(self, path: bytes) -> int:
-        """The descriptor of the directory ``path``, remembered until `forget` or until 256 others were asked for."""
+        """The descriptor of the directory ``path``, remembered until `forget` or until many others were asked for."""
         if not path:
             return self.fd
         fd = self._open.pop(path, -1)
@@ -114,7 +121,7 @@ class Root:
         return fd
 
     def _remember(self, path: bytes, fd: int) -> None:
-        if len(self._open) >= _MAX_OPEN:
+        if len(self._open) >= self._most_open:
             os.close(self._open.pop(next(iter(self._open))))
         self._open[path] = fd
 
@@ -131,14 +138,19 @@ class Root:
         at = path
         while (at := at.rpartition(b"/")[0]) and at not in self._open:
             above.append(at)
-        for at in reversed(above):  # the nearest is asked for again soonest
+        # The nearest are asked for again soonest. Not all are remembered: what a caller has just borrowed stays.
+        nearest = frozenset(above[: self._most_open // 2])
+        for at in reversed(above):
             above_fd = self._resolve(at)
             try:
                 reserved.check(at, above_fd)
             except RefusedError:
                 os.close(above_fd)
                 raise
-            self._remember(at, above_fd)
+            if at in nearest:
+                self._remember(at, above_fd)
+            else:
+                os.close(above_fd)
         reserved.check(path, fd)
 
     def make_directory(self, path: bytes, owner: Owner | None = None) -> int:

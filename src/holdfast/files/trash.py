@@ -7,7 +7,7 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
-from holdfast.files import replace
+from holdfast.files import kernel, replace
 from holdfast.files.lease import Writer, writer_of
 from holdfast.files.rooted import open_regular
 from holdfast.files.taken import read_entry
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from holdfast.files.rooted import Root
     from holdfast.files.taken import Taken
 
+_NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT))
 _WRITTEN = "was written to while it was taken away"
 _LEFT = "somebody wrote it while a restore was cut short; it is kept under this name"
 
@@ -43,7 +44,8 @@ class Trash:
         self._names = names
         self._waiting: list[_Waiting] = []
         self._directory: bytes | None = None
-        """The temporary directory in the root that removed files are moved to; empty if the root takes none."""
+        """The temporary directory in the root that removed files are moved to; empty if the root takes none, None while
+        there is none."""
 
     def add(self, parent: bytes, temporary: bytes, path: bytes, taken: Taken) -> None:
         """Take charge of the file ``temporary`` in the directory ``parent``, which was ``path``; it may be gone
@@ -63,15 +65,20 @@ class Trash:
                     self.add(directory, aside, path, taken)
                 return reason
             except OSError as error:
-                if error.errno != errno.EXDEV:
+                if error.errno != errno.EXDEV and error.errno not in _NO_ROOM:
                     raise
-        # On another file system than the root: aside in its own directory, which may have to go, so it goes at once.
+        # On another file system than the root, or where there is no room for one more name: aside in its own directory,
+        # which may have to go, so it goes at once.
         reason = replace.take_away(dir_fd, name, dir_fd, aside, taken)
         if reason is None and not taken.certain:
             reason = self._lost(_Waiting(path.rpartition(b"/")[0], aside, path, taken), dir_fd, written_now())
         if reason is None:
             _unlink(dir_fd, aside)
         return reason
+
+    def holds_room(self) -> bool:
+        """True if something waits to be removed."""
+        return bool(self._waiting)
 
     def empty(self) -> tuple[set[bytes], list[NotCaptured]]:
         """Remove all of it; returns the directories that changed by that, and what was written to since it was taken.
@@ -125,13 +132,19 @@ class Trash:
         return f"{_WRITTEN}: what was written is kept as {(shown.rpartition('/')[0] + '/').lstrip('/')}{display(kept)}"
 
     def _moved_to(self) -> bytes:
+        if self._directory is None and kernel.only_grows(self._root.fd):
+            self._directory = b""  # it would be there for ever
         if self._directory is None:
             name = self._names.new()
             try:
                 os.mkdir(name, 0o700, dir_fd=self._root.fd)
             except FileExistsError:
                 return self._moved_to()
-            except PermissionError:
+            except OSError as error:
+                if error.errno in _NO_ROOM:
+                    return b""  # the next one may find what this one gives back
+                if error.errno not in (errno.EPERM, errno.EACCES, errno.EROFS):
+                    raise
                 name = b""
             self._directory = name
         return self._directory

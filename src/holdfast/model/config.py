@@ -116,7 +116,7 @@ class Settings(NamedTuple):
     identity: Identity = Identity()
 
 
-Kind = Literal["size", "duration", "integer", "ratio", "text", "patterns"]
+Kind = Literal["size", "duration", "age", "integer", "ratio", "text", "patterns"]
 Trust = Literal["yes", "lower", "no"]
 
 
@@ -171,11 +171,11 @@ KEYS: dict[str, Key] = {
     "watch.full_walk_interval": Key(
         "duration", "how often to look at the whole tree although nothing was noticed", "yes", least=60, most=30 * DAY
     ),
-    "retention.keep_all": Key("duration", "until this age every checkpoint is kept"),
-    "retention.per_ten_minutes": Key("duration", "until this age one in ten minutes is kept"),
-    "retention.hourly": Key("duration", "until this age one an hour is kept"),
-    "retention.daily": Key("duration", "until this age one a day is kept; 0: for ever"),
-    "retention.rescue": Key("duration", "until this age no checkpoint that a restore took first is dropped"),
+    "retention.keep_all": Key("age", "until this age every checkpoint is kept"),
+    "retention.per_ten_minutes": Key("age", "until this age one in ten minutes is kept"),
+    "retention.hourly": Key("age", "until this age one an hour is kept"),
+    "retention.daily": Key("age", "until this age one a day is kept; 0: for ever"),
+    "retention.rescue": Key("age", "until this age no checkpoint that a restore took first is dropped"),
     "retention.interval": Key("duration", "how often `watch` thins out", least=60),
     "gc.grace": Key("duration", "what nothing uses is deleted after this long"),
     "gc.rewrite_ratio": Key("ratio", "a pack of which this part is dead is written anew", most=1),

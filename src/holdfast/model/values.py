@@ -18,7 +18,15 @@ MAX_TEXT = 4096
 _NUMBER = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?) ?([A-Za-z]*)\Z")
 _DECIMAL = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 _SIZES = {**_DECIMAL, "kib": KIB, "mib": MIB, "gib": GIB, "tib": 1 << 40}
-_DURATIONS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": HOUR, "d": DAY, "w": 7 * DAY}
+_CLEAR = {"": 1.0, "ms": 0.001, "s": 1.0, "min": 60.0, "h": HOUR, "d": DAY, "w": 7 * DAY}
+_DURATIONS = {**_CLEAR, "m": 60.0}
+# Never shorter than one of the calendar: what an age keeps is rather kept a little too long.
+_MONTH, _YEAR = 31 * DAY, 366 * DAY
+_AGES = {**_CLEAR, "mo": _MONTH, "y": _YEAR}
+_LONG_AGE = re.compile(
+    r"(?:([0-9]{1,5})y)?(?:([0-9]{1,5})mo?)?(?:([0-9]{1,5})w)?(?:([0-9]{1,5})d)?(?:([0-9]{1,5})h)?\Z"
+)
+_LONG_AGE_UNITS = (_YEAR, _MONTH, 7 * DAY, DAY, HOUR)
 
 
 def parse_size(value: object) -> int:
@@ -36,7 +44,30 @@ def parse_duration(value: object) -> float:
     """Seconds from a number or a text such as ``5s``, ``10m``, ``24h``, ``7d``; raises `ValueError` saying why not."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)
-    factor, number = _scaled(value, _DURATIONS, "a number of seconds, or one with a unit (ms, s, m, h, d, w)")
+    factor, number = _scaled(value, _DURATIONS, "a number of seconds, or one with a unit (ms, s, m or min, h, d, w)")
+    return float(number) * factor
+
+
+def parse_age(value: object) -> float:
+    """Seconds from a number or a text such as ``30min``, ``7d``, ``6mo``, or as restic writes it: ``1y5m7d2h``.
+
+    There ``m`` are months; alone it is refused, since it means minutes in a duration. Raises `ValueError` saying why
+    not.
+    """
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(value, str):
+        match = _LONG_AGE.match(value)
+        counts: Sequence[str | None] = () if match is None else match.groups()
+        given = [int(count) * unit for count, unit in zip(counts, _LONG_AGE_UNITS, strict=False) if count is not None]
+        if len(given) > 1:
+            return sum(given)
+        number = _NUMBER.match(value)
+        if number is not None and number[2] in ("m", "M"):
+            raise ValueError(f"{_shown(value)} may mean months or minutes: write {number[1]}mo or {number[1]}min")
+    factor, number = _scaled(
+        value, _AGES, "a number of seconds, or one with a unit (s, min, h, d, w, mo, y), or several as in 1y5m7d2h"
+    )
     return float(number) * factor
 
 
@@ -96,6 +127,7 @@ def _parse_patterns(value: object) -> tuple[str, ...]:
 _PARSERS: dict[Kind, Callable[[object], Any]] = {
     "size": parse_size,
     "duration": parse_duration,
+    "age": parse_age,
     "integer": _parse_integer,
     "ratio": _parse_ratio,
     "text": _parse_text,

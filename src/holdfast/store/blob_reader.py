@@ -14,7 +14,7 @@ from holdfast.store.codec import DELTA, LARGE, decompress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from concurrent.futures import Future, ThreadPoolExecutor
+    from concurrent.futures import Future
 
     from holdfast.model.entries import Entry
     from holdfast.model.sinks import Content
@@ -149,9 +149,9 @@ class BlobReader:
         if second is None:
             yield from self._contents(first, self._located(first), None)
             return
-        from concurrent.futures import ThreadPoolExecutor
+        from holdfast.store.workers import workers
 
-        threads: ThreadPoolExecutor = ThreadPoolExecutor(1, "holdfast-read")
+        threads = workers(1, "holdfast-read")
         ahead: deque[tuple[list[Entry], dict[Hash, Location], Future[dict[Hash, bytes]]]] = deque()
         try:
             upcoming = chain((first, second), batches)

@@ -19,7 +19,7 @@ from holdfast.store.records import NewBlob, NewPack, large_blob_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from concurrent.futures import Future, ThreadPoolExecutor
+    from concurrent.futures import Future
 
     from holdfast.model.ids import PackId
     from holdfast.store.codec import Encoded
@@ -84,10 +84,10 @@ class _Pipeline:
     """Threads that encode batches and append them to packs in order, with a limit on the bytes that are under way."""
 
     def __init__(self, packs: PackWriter) -> None:
-        from concurrent.futures import ThreadPoolExecutor
+        from holdfast.store.workers import workers
 
-        self.encoders: ThreadPoolExecutor = ThreadPoolExecutor(_WORKERS, "holdfast-encode")
-        self._appender: ThreadPoolExecutor = ThreadPoolExecutor(1, "holdfast-append")
+        self.encoders = workers(_WORKERS, "holdfast-encode")
+        self._appender = workers(1, "holdfast-append")
         self._packs = packs
         self._under_way: deque[tuple[Future[None], int]] = deque()
         self._bytes = 0

@@ -235,6 +235,15 @@ class Catalog:
         with self.database.reading() as session:
             return locations.locate(session, self.tenant, self.name, hashes)
 
+    def newest_pack(self) -> str | None:
+        """The key of the object that was written last of those that hold packs; None if there is none."""
+        with self.database.reading() as session:
+            row = session.one(
+                "SELECT key FROM packs WHERE tenant = ? AND spared_until = 0 ORDER BY number DESC LIMIT 1",
+                (self.tenant,),
+            )
+        return row[0] if row else None
+
     def relocate(self, written: Written) -> int:
         """Note that blobs are where they were ``written`` anew: see `mending.relocate`."""
         from holdfast.store.mending import relocate

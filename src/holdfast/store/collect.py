@@ -98,6 +98,8 @@ class Collector:
     def settle(self) -> int:
         """Bring every count up to date, in small transactions; how many pages were looked at. Needs no lease."""
         done = 0
+        if self._database.read_only:
+            return done  # the counts stay behind as they are
         limit = PAGES_PER_STEP // self._divisor()
         while step := liveness.settle_step(self._database, self._tenant, self._children, limit):
             done += step

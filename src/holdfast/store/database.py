@@ -62,6 +62,11 @@ class Database(Protocol):
     and `IntegrityError` when the database is damaged.
     """
 
+    @property
+    def read_only(self) -> bool:
+        """True if nothing can be written: `writing` then raises `StorageError`, and nobody has to be kept from it."""
+        ...
+
     def reading(self) -> AbstractContextManager[Session]:
         """A transaction that sees one state throughout. Inside another transaction of this thread it is that one."""
         ...
@@ -126,7 +131,7 @@ class SqliteDatabase:
     ``migrations[n]`` leads from schema version n to n + 1; opening brings an older file forward in one transaction.
     A file of a newer version, or of another program, raises `FormatError` and is left as it is.
     ``check_new`` is called before a file without a schema gets one, and may raise an error of its own.
-    ``timeout`` is in seconds and limits every wait for another process.
+    ``timeout`` is in seconds and limits every wait for another process. On a read-only file system it can be read.
     """
 
     def __init__(
@@ -154,10 +159,16 @@ class SqliteDatabase:
             raise StorageError(
                 f"cannot open the catalog {os.fsdecode(path)}: {error.strerror}", hint=room_hint(error)
             ) from error
-        wal_index.check_room(path)
+        self.read_only = bool(os.statvfs(os.path.dirname(path)).f_flag & os.ST_RDONLY)
+        if not self.read_only:
+            wal_index.check_room(path)
         with _translated(path):
             self._connection = sqlite3.connect(
-                path, timeout=min(_BUSY_STEP, timeout), isolation_level=None, check_same_thread=False
+                _read_only_address(path) if self.read_only else path,
+                timeout=min(_BUSY_STEP, timeout),
+                isolation_level=None,
+                check_same_thread=False,
+                uri=self.read_only,
             )
         try:
             self._prepare(migrations, application_id, check_new)
@@ -175,12 +186,14 @@ class SqliteDatabase:
                 self._connection.execute(f"PRAGMA {pragma}")
             found = self._retry(lambda: self._pragma("application_id"))
             version = self._retry(lambda: self._pragma("user_version"))
-        wal_index.hold(self._path)
+        if not self.read_only:
+            wal_index.hold(self._path)
         if found not in (0, application_id) or (found == 0 and version):
             raise FormatError(f"{os.fsdecode(self._path)} is a database of another program, not a catalog")
         if version == len(migrations):
             return
         self._refuse_newer(version, len(migrations))
+        self._refuse_read_only()
         with _translated(self._path):
             self._retry(lambda: self._connection.execute("PRAGMA journal_mode=WAL").fetchone())
             self._retry(lambda: self._pragma("user_version"))
@@ -197,6 +210,14 @@ class SqliteDatabase:
                 migrations[number](session)
             session.run(f"PRAGMA user_version={len(migrations)}")
             session.run(f"PRAGMA application_id={application_id}")
+
+    def _refuse_read_only(self) -> None:
+        if self.read_only:
+            raise StorageError(
+                f"the catalog {os.fsdecode(self._path)} is on a read-only file system",
+                hint="what was saved can be looked at (log, diff, cat, export); to change anything, make it writable",
+                code="read_only",
+            )
 
     def _refuse_newer(self, version: int, known: int) -> None:
         if version > known:
@@ -236,6 +257,7 @@ class SqliteDatabase:
         with self._lock:
             if self._session is not None:
                 raise RuntimeError("a writing transaction inside another transaction")
+            self._refuse_read_only()
             with self._transaction("BEGIN IMMEDIATE") as session:
                 if self._version is not None:
                     # A newer program may have brought the file forward while this process had it open.
@@ -286,6 +308,18 @@ class SqliteDatabase:
         """See `Database.close`."""
         with self._lock:
             self._connection.close()
+
+
+def _read_only_address(path: bytes) -> str:
+    """What SQLite opens a file by that nobody can write through here.
+
+    Where a log is left, of a process that was killed or writes through another mount, it is read as well. Without one
+    SQLite would want to make it, unless it is told that the file does not change.
+    """
+    from urllib.parse import quote
+
+    immutable = "" if os.path.lexists(path + b"-wal") else "&immutable=1"
+    return f"file:{quote(path)}?mode=ro{immutable}"
 
 
 @contextlib.contextmanager

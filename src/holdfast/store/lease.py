@@ -65,7 +65,12 @@ class Lease:
         self._renewed = 0
 
     def acquire(self) -> None:
-        """Take it, or go on with it; raises `LockedError` if another process that may still run has it."""
+        """Take it, or go on with it; raises `LockedError` if another process that may still run has it.
+
+        Where nothing can be written it is had by everybody: what it is for is there for nobody to do.
+        """
+        if self._database.read_only:
+            return
         owner = this_process()
         with self._database.writing() as session:
             now = self._clock.now()
@@ -87,7 +92,7 @@ class Lease:
     def renew(self) -> None:
         """Keep it; call this now and then. Raises `LockedError` if it was lost to another process."""
         now = self._clock.now()
-        if 0 <= now - self._renewed < LASTS // 5:
+        if self._database.read_only or 0 <= now - self._renewed < LASTS // 5:
             return
         with self._database.writing() as session:
             kept = session.run(
@@ -100,6 +105,8 @@ class Lease:
 
     def release(self) -> None:
         """Give it back. Harmless if it is not held."""
+        if self._database.read_only:
+            return
         with self._database.writing() as session:
             session.run(
                 "DELETE FROM leases WHERE tenant = ? AND name = ? AND owner = ?",

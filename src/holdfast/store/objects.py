@@ -1,6 +1,10 @@
 """The port for immutable objects named by keys: a local directory, or a bucket.
 
 Keys are relative paths of ``[A-Za-z0-9._-]`` parts joined by ``/``; an implementation refuses any other.
+
+The port has no conditional write, so none has to be probed for: whoever commits a key last has it. That is safe since
+no two writers commit different content under one key. A key holds either a random id of its writer's own, or the hash
+of the content; and what is known is decided in the catalog alone, by its transactions.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.model.errors import IntegrityError, StorageError
 from holdfast.model.paths import display
-from holdfast.store import ballast
+from holdfast.store import ballast, whereabouts
 from holdfast.store.catalog import Catalog
 from holdfast.store.database import SqliteDatabase
 from holdfast.store.open_objects import local_directory, open_objects
@@ -69,7 +69,7 @@ class Store:
         """Open the store of the directory ``home``, made (mode 0700) if it is not there.
 
         Objects are where the settings say. Raises `StorageError`, `LockedError`, `FormatError` for a catalog of a newer
-        version, and `ConfigError` for a bad ``store.url``.
+        version, and `ConfigError` for a bad ``store.url`` or one that is not where the objects are.
         """
         folder = os.fsencode(home)
         try:
@@ -93,6 +93,7 @@ class Store:
         ballast.lay(folder)
         try:
             catalog = Catalog(database, settings.store.tenant, clock)
+            whereabouts.check(folder, settings.store.url, objects, catalog)
         except BaseException:
             database.close()
             raise

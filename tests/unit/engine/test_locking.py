@@ -62,7 +62,7 @@ def test_who_waits_in_vain_is_told_who_holds_it_and_what_to_do(tmp_path: Path) -
         ):
             raise AssertionError("two at a time")
         assert "the workspace /w" in caught.value.message
-        assert f"process {process.pid}" in caught.value.message
+        assert f"process {process.pid}: {sys.executable} -c" in caught.value.message
         assert "lock.timeout" in (caught.value.hint or "")
         assert (caught.value.code, caught.value.exit_code) == ("locked", 4)
     finally:
@@ -95,6 +95,29 @@ def test_who_waits_gets_it_when_it_is_free(tmp_path: Path) -> None:
     clock = Waiting()
     with exclusive(path, timeout=60, clock=clock, what="it"):
         assert clock.asked >= 3
+
+
+def test_a_long_wait_is_said_once_with_who_holds_it_and_how_long_it_may_last(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = bytes(tmp_path / "lock")
+    process = hold(path)
+
+    class Fast(SystemClock):
+        ticks = 0.0
+
+        def monotonic(self) -> float:
+            self.ticks += 0.4
+            return self.ticks
+
+    try:
+        with pytest.raises(LockedError), exclusive(path, timeout=3, clock=Fast(), what="the workspace /w"):
+            pass
+    finally:
+        end(process)
+    (said,) = caplog.messages
+    assert said.startswith(f"the workspace /w is busy in another process (process {process.pid}: ")
+    assert said.endswith("; waiting at most 3 s")
 
 
 def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:

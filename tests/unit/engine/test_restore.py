@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import holdfast
-from holdfast.model.errors import RefusedError
+from holdfast.model.errors import NotFoundError, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -578,3 +578,16 @@ def test_a_fork_that_was_cut_short_is_finished_by_the_same_fork(
     with holdfast.open(target, home=home) as whole:
         assert whole.unfinished() is None
         assert whole.status().clean
+
+
+def test_an_undo_of_nothing_names_the_checkpoint_that_it_has_made(workspace: Workspace, tree: Path) -> None:
+    (tree / "file").write_text("not saved yet\n")
+    with pytest.raises(NotFoundError) as caught:
+        workspace.undo()
+    (saved,) = workspace.log().checkpoints
+    assert caught.value.hint == (
+        f"what was not saved yet is checkpoint {saved.id[:12]} now; `holdfast log` lists the states there are"
+    )
+    with pytest.raises(NotFoundError) as again:
+        workspace.undo()
+    assert again.value.hint == "`holdfast log` lists the states there are", "nothing new was saved"

@@ -6,6 +6,7 @@ import errno
 import mmap
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -347,11 +348,25 @@ def test_nothing_needs_to_be_known(space: Workspace):
     assert space.tree() == {b"a": file(b"new")}
 
 
+def untouched(path: Path) -> tuple[int, ...]:
+    """What any change of a file or a link would change; reading it may change the time of access, which is left out."""
+    about = os.lstat(path)
+    return (
+        about.st_dev,
+        about.st_ino,
+        about.st_mode,
+        about.st_nlink,
+        about.st_size,
+        about.st_mtime_ns,
+        about.st_ctime_ns,
+    )
+
+
 def test_what_is_done_already_is_not_done_again(space: Workspace):
     put(space, "same/a", b"new", 0o755)
     put(space, "old", b"old")
     (space.path / "l").symlink_to("target")
-    infos = [os.lstat(space.path / name) for name in ("same/a", "l")]
+    before = [untouched(space.path / name) for name in ("same/a", "l")]
     applied = space.applier.apply(
         [Change(b"gone", file(b"x"), None), Change(b"gone/deeper/x", file(b"x"), None)],
         [
@@ -364,7 +379,7 @@ def test_what_is_done_already_is_not_done_again(space: Workspace):
     assert sorted(applied.written) == [b"l", b"old", b"same/a"]
     assert sorted(applied.deleted) == [b"gone", b"gone/deeper/x"]
     assert applied.skipped == []
-    assert [os.lstat(space.path / name) for name in ("same/a", "l")] == infos
+    assert [untouched(space.path / name) for name in ("same/a", "l")] == before
     assert space.seen.known[b"same/a"].entry == file(b"new", 0o755)
 
 
@@ -539,6 +554,54 @@ def test_a_full_disk_is_reported_and_leaves_no_temporaries(
             space.go(wanted(a=b"new", b=b"new", c=b"new", d_e_f=b"new", d_g=b"new"))
     assert space.tree() == before
     assert space.go(wanted(a=b"new", b=b"new", c=b"new", d_e_f=b"new", d_g=b"new")).skipped == []
+
+
+@pytest.mark.parametrize("lacking", ["room", "inodes", "nothing"])
+def test_on_a_disk_with_little_room_what_is_deleted_is_gone_before_anything_is_written(
+    space: Workspace, monkeypatch: pytest.MonkeyPatch, lacking: str
+):
+    put(space, "d/old", b"old")
+    put(space, "other", b"old")
+    space.scan()
+    real = os.fstatvfs(space.root.fd)
+    free = {"f_bavail": 1000} if lacking == "room" else {"f_favail": 3, "f_files": 10} if lacking == "inodes" else {}
+    about = SimpleNamespace(**{"f_bavail": 1 << 40, "f_frsize": real.f_frsize, "f_files": 0, "f_favail": 0, **free})
+    monkeypatch.setattr(os, "statvfs", lambda _: about)
+    found: list[int] = []
+
+    def content() -> Iterator[bytes]:
+        found.append([path.read_bytes() for path in space.path.rglob("*") if path.is_file()].count(b"old"))
+        yield b"new"
+
+    deletes = [Change(path, file(b"old"), None) for path in (b"d/old", b"other")]
+    applied = space.applier.apply(deletes, [(Change(b"new", None, file(b"new")), content())], nonce=NONCE)
+    assert (applied.deleted, applied.written) == ([b"other", b"d/old"], [b"new"])
+    assert found == [2 if lacking == "nothing" else 0]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("lasting", [False, True])
+def test_a_deletion_for_which_there_is_no_room_waits_for_the_others(
+    space: Workspace, monkeypatch: pytest.MonkeyPatch, number: int, lasting: bool
+):
+    """A rename may need a block more for its directory, which others give back."""
+    for name in ("a", "b", "c"):
+        put(space, name, b"old")
+    space.scan()
+    rename = os.rename
+
+    def full(src: bytes, dst: bytes, **where: int) -> None:
+        if src == b"b" and (lasting or (space.path / "a").exists()):
+            raise OSError(number, os.strerror(number))
+        rename(src, dst, **where)
+
+    monkeypatch.setattr(os, "rename", full)
+    if lasting:
+        with pytest.raises(StorageError, match=r"'b' could not be deleted"):
+            space.go({})
+    else:
+        assert sorted(space.go({}).deleted) == [b"a", b"b", b"c"]
+    assert [path.name for path in space.path.iterdir()] == (["b"] if lasting else [])
 
 
 @pytest.mark.parametrize("name", ["fsync", "syncfs"])

@@ -322,3 +322,16 @@ def test_what_is_no_regular_file_holds_no_rules_and_is_not_opened(tmp_path: Path
 def test_what_running_programs_leave_is_left_out_and_directories_of_such_names_are_not(tmp_path: Path) -> None:
     fill(tmp_path, "server.pid", "server.sock", "d/x.pid", "pool.pid/file", "pool.sock/d/file", "x.pid.txt")
     assert captured(tmp_path) == {b"pool.pid/file", b"pool.sock/d/file", b"x.pid.txt"}
+
+
+@pytest.mark.parametrize("name", ["home/.config/git/ignore", "repository/.git/info/exclude", "repository/.gitignore"])
+def test_a_rule_file_from_outside_that_is_cut_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    subprocess.run(["git", "init", "-q", str(tmp_path / "repository")], check=True)
+    fill(tmp_path, name, content="a\n" + "x" * MAX_RULES_BYTES)
+    fill(tmp_path, "repository/tree/a", "repository/tree/b")
+    user = User(home=bytes(tmp_path / "home"), system_config=None)
+    assert captured(tmp_path / "repository/tree", user) == {b"b"}
+    assert caplog.messages == [f"only the first 1048576 bytes of the ignore rules in {tmp_path / name} are obeyed"]
+    caplog.clear()

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from holdfast.model.config import KEYS, Key, Settings, default
-from holdfast.model.values import parse_duration, parse_size, parse_value
+from holdfast.model.values import parse_age, parse_duration, parse_size, parse_value
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "configuration.md"
 
@@ -32,7 +32,7 @@ def test_the_documentation_lists_every_key_with_its_type_default_and_meaning() -
     for name, kind, shown, limits, workspace, meaning in rows:
         key = KEYS[name]
         least, _, most = limits.removeprefix("from ").partition(" to ")
-        parse = {"size": parse_size, "duration": parse_duration}.get(kind, float)
+        parse = {"size": parse_size, "duration": parse_duration, "age": parse_age}.get(kind, float)
         assert parse(least or "0") == key.least, name
         assert (parse(most) if most else Key(key.kind, "").most) == key.most, name
         assert (kind, workspace) == (key.kind, key.workspace)

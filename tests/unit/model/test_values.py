@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.model.values import parse_duration, parse_size
+from holdfast.model.values import parse_age, parse_duration, parse_size
 
 
 @pytest.mark.parametrize(
@@ -36,10 +36,44 @@ def test_sizes(text: object, size: int) -> None:
         ("7d", 604800),
         ("1.5h", 5400),
         ("250ms", 0.25),
+        ("5min", 300),
     ],
 )
 def test_durations(text: object, seconds: float) -> None:
     assert parse_duration(text) == seconds
+
+
+DAY = 86400
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        (5, 5),
+        ("90min", 5400),
+        ("12h", DAY // 2),
+        ("2w", 14 * DAY),
+        ("6mo", 186 * DAY),
+        ("1y", 366 * DAY),
+        ("1y5m7d2h", (366 + 155 + 7) * DAY + 7200),
+        ("5m7d", 162 * DAY),
+        ("1y6mo", 552 * DAY),
+    ],
+)
+def test_ages(text: object, seconds: float) -> None:
+    assert parse_age(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["6m", "0.5 m", "90M"])
+def test_an_age_in_months_or_minutes_has_to_say_which(text: str) -> None:
+    with pytest.raises(ValueError, match=r"may mean months or minutes: write [0-9.]+mo or [0-9.]+min"):
+        parse_age(text)
+
+
+@pytest.mark.parametrize("text", ["2h30m", "7d5m", "1y1y", "m", "yd", "", None, True, "1mo2min"])
+def test_what_is_no_age(text: object) -> None:
+    with pytest.raises(ValueError, match="is not a number of seconds"):
+        parse_age(text)
 
 
 @pytest.mark.parametrize("bad", ["", "x", "-1", "1 2", "1GB5", "5y", "1e9", "½", None, True, [1], {}, "0x10", "9" * 50])

@@ -267,11 +267,14 @@ class FanotifyWatcher:
 
     def _is_hidden(self, path: bytes) -> bool:
         """True if the directory, or one above it, is excluded."""
-        known = self._hidden.get(path)
-        if known is None:
-            known = self._is_hidden(path.rpartition(b"/")[0]) or self._excluded(path)
-            self._hidden[path] = known
-        return known
+        unknown: list[bytes] = []
+        at = path
+        while (hidden := self._hidden.get(at)) is None:
+            unknown.append(at)
+            at = at.rpartition(b"/")[0]
+        for at in reversed(unknown):
+            hidden = self._hidden[at] = hidden or self._excluded(at)
+        return hidden
 
     def _locate(self, handle: Handle) -> bytes | None:
         """The path of a handle relative to the root, None if it is not below it. Raises ESTALE if it is gone."""

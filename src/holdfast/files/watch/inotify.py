@@ -19,7 +19,7 @@ from holdfast.files.watch.inotify_events import IGNORED, ISDIR, UNMOUNT, decode
 from holdfast.files.watch.inotify_nodes import Nodes
 from holdfast.files.watch.masks import ATTRIB, CREATE, DELETE, MOVED_FROM, MOVED_TO, NAMES, Q_OVERFLOW, WRITTEN
 from holdfast.files.watch.polling import DEFAULT_INTERVAL, clear_timer
-from holdfast.model.paths import display
+from holdfast.model.paths import MAX_PATH_BYTES, display
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -227,45 +227,61 @@ class InotifyWatcher:
     # -- putting watches in place -------------------------------------------------------------------------------
 
     def _cover(self, start: bytes) -> None:
-        """Watch the directory ``start`` and all below it that is not excluded, as they are now.
+        """Watch the directory ``start`` and all below it that is not excluded, as they are now, and not too deep for
+        anything in it to be captured.
 
         Each is watched first and listed then, so that nothing that appears in between is missed. Raises ENOSPC.
         """
         todo = [start]
-        while todo:
-            path = todo.pop()
-            if path and self._excluded(path):
-                continue
-            fd = self._open(path)
-            if fd is None:
-                continue
-            try:
-                wd = system.inotify_add_watch(self._fd, b"/proc/self/fd/%d" % fd, _MASK)
-                if not self._nodes.attach(wd, path):
-                    self._sweep_due = True  # when the queue is empty, the whole tree is learnt anew
-                with os.scandir(fd) as entries:
-                    for entry in entries:
-                        if entry.is_dir(follow_symlinks=False):
-                            name = os.fsencode(entry.name)
-                            todo.append(path + b"/" + name if path else name)
-            except OSError as error:
-                if error.errno == errno.ENOSPC:
-                    raise
-                # Deleted meanwhile, or not to be read: then there is nothing to be captured in it either.
-            finally:
-                os.close(fd)
+        last, last_fd = b"", -1
+        try:
+            while todo:
+                path = todo.pop()
+                if path and (len(path) >= MAX_PATH_BYTES - 1 or self._excluded(path)):
+                    continue
+                parent, _, name = path.rpartition(b"/")
+                # Mostly what is right below: then a deep tree is not walked from its root again for every level.
+                fd = self._open(name, last_fd) if last_fd >= 0 and path and parent == last else self._open(path)
+                if fd is None:
+                    continue
+                if last_fd >= 0:
+                    os.close(last_fd)
+                last, last_fd = path, fd
+                self._cover_one(path, fd, todo)
+        finally:
+            if last_fd >= 0:
+                os.close(last_fd)
 
-    def _open(self, path: bytes) -> int | None:
-        """Open a directory below the root without following a link on the way (I7); None if it cannot be."""
-        at = self._root.fd
+    def _cover_one(self, path: bytes, fd: int, todo: list[bytes]) -> None:
+        """Watch the directory ``path``, open as ``fd``, and add those in it to ``todo``."""
+        try:
+            wd = system.inotify_add_watch(self._fd, b"/proc/self/fd/%d" % fd, _MASK)
+            if not self._nodes.attach(wd, path):
+                self._sweep_due = True  # when the queue is empty, the whole tree is learnt anew
+            with os.scandir(fd) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        name = os.fsencode(entry.name)
+                        todo.append(path + b"/" + name if path else name)
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise
+            # Deleted meanwhile, or not to be read: then there is nothing to be captured in it either.
+
+    def _open(self, path: bytes, start: int | None = None) -> int | None:
+        """Open a directory below the root, or below ``start``, without following a link on the way (I7); None if it
+        cannot be.
+        """
+        start = self._root.fd if start is None else start
+        at = start
         try:
             for part in path.split(b"/") if path else (b".",):
                 inner = os.open(part, _OPEN, dir_fd=at)
-                if at != self._root.fd:
+                if at != start:
                     os.close(at)
                 at = inner
         except OSError:
-            if at != self._root.fd:
+            if at != start:
                 os.close(at)
             return None
         return at

@@ -1,0 +1,40 @@
+"""Threads for work on the side; where none can be started, the same work without them."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def workers(count: int, name: str) -> Executor:
+    """Up to ``count`` threads; or none, if the system starts no thread (``ulimit -u``): work is then done when it is
+    given.
+    """
+    try:
+        probe = threading.Thread(target=_nothing, name=name)
+        probe.start()
+        probe.join()
+    except RuntimeError:
+        return _AtOnce()
+    return ThreadPoolExecutor(count, name)
+
+
+class _AtOnce(Executor):
+    def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
+        done: Future[_T] = Future()
+        try:
+            done.set_result(fn(*args, **kwargs))
+        except Exception as error:  # noqa: BLE001 - whoever asks for the result is to have it
+            done.set_exception(error)
+        return done
+
+
+def _nothing() -> None:
+    """What the thread does that shows that there can be threads."""
