@@ -102,7 +102,7 @@ class Thing(NamedTuple):
 class Sight:
     """The tree as the caller of one call sees it. Closes at its end what it has opened."""
 
-    __slots__ = ("_call", "_fds", "_seen", "_sure", "_world", "caller", "territory")
+    __slots__ = ("_call", "_fds", "_meant", "_seen", "_sure", "_world", "caller", "territory")
 
     def __init__(self, call: Call, world: Supervision) -> None:
         """The arguments must have been read before: that the caller is still there is found out afterwards."""
@@ -110,6 +110,7 @@ class Sight:
         self._world = world
         self._fds: list[int] = []
         self._sure = False
+        self._meant = -1  # the last object that a link in /proc stood for, not as a path
         self._seen = -1, b""  # the last descriptor that was looked at, and where it is
         self.caller = CALLERS.find(call, world)
         self.territory = _territory(world)
@@ -170,7 +171,7 @@ class Sight:
         """Where the link leads that is at ``spot`` and open as ``link``: a name, or an object that it stands for."""
         target = self._target(spot.dir_fd, spot.name, link)
         if target is None:
-            return self.reached(self.step(spot.dir_fd, spot.name, _OBJECT))
+            return self.reached(self.step(spot.dir_fd, spot.name, _OBJECT), held=True)
         start = spot.dir_fd
         if target.startswith(b"/"):
             start = self._root() if self.caller.foreign else AT_FDCWD
@@ -205,28 +206,41 @@ class Sight:
         """What ``path`` leads to."""
         if not path:
             raise _error(errno.ENOENT)
-        return self.reached(self._object(self.start(dirfd, path), path, follow=follow))
+        fd = self._object(self.start(dirfd, path), path, follow=follow)
+        return self.reached(fd, held=fd == self._meant or not path.strip(b"./"))
 
     def descriptor(self, number: int, *, usable: bool = False) -> Thing:
         """What the caller's descriptor refers to; EBADF if it must be ``usable`` and is only an ``O_PATH`` one."""
-        thing = self.reached(self._opened(number, _OBJECT))
+        thing = self.reached(self._opened(number, _OBJECT), held=True)
         if usable and not os.stat(b"fd/%d" % number, dir_fd=self.caller.fd, follow_symlinks=False).st_mode & 0o600:
             raise _error(errno.EBADF)
         return thing
 
-    def reached(self, fd: int) -> Thing:
-        """What ``fd`` refers to. Raises `OSError` if it is out of reach."""
+    def reached(self, fd: int, *, held: bool = False) -> Thing:
+        """What ``fd`` refers to. Raises `OSError` if it is out of reach.
+
+        ``held`` says that the caller has not named it but has it open, or stands there: then it may well lie in the
+        undo log, because it was removed.
+        """
         thing = self.thing(fd)
         if thing.where.forbidden:
-            raise _error(errno.EACCES)
+            if not held or not self._parted(fd):
+                raise _error(errno.EACCES)
+            return Thing(fd, Where(thing.where.absolute, None))
         return thing
 
     def thing(self, fd: int) -> Thing:
         """What ``fd`` refers to; outside if it has no name any more."""
         where = self._where(fd)
         if where.path is not None and is_deleted(fd, where.absolute):
+            if os.fstat(fd).st_nlink and not self._parted(fd):
+                raise _error(errno.EACCES)
             return Thing(fd, where._replace(path=None))
         return Thing(fd, where)
+
+    def _parted(self, fd: int) -> bool:
+        """Whether what was removed is the caller's alone, and has nothing to do with the undo log any more."""
+        return self._world.interceptor.removed(self._world.step(self._call.tid), fd)
 
     def held(self, fd: int) -> int:
         """``fd``, which is closed at the end."""
@@ -340,7 +354,7 @@ class Sight:
                 raise _error(errno.ELOOP)
             target = self._target(at, name, inner)
             if target is None:
-                at = self.step(at, name, _OBJECT)
+                at = self._meant = self.step(at, name, _OBJECT)
                 continue
             if target.startswith(b"/"):
                 at = root
