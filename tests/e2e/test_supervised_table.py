@@ -277,6 +277,7 @@ for fd in (f, d, p, 99):
     call("removexattrat", fd, b"", 0x1000, b"user.h")
     call("fremovexattr", fd, b"user.g")
     call("setxattrat", fd, 0, 0x1000, b"user.i", arguments(5, 0), 16)
+call("lsetxattr", b"dangling", b"trusted.kept", b"value", 5, 0)
 """,
     "special": """
 f, d, p = os.open("file", RDONLY), os.open("dir", RDONLY), os.open("file", PATH)
