@@ -11,7 +11,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.engine.checkpoint import Request, take_locked
+from holdfast.engine.checkpoint import Recorded, Request, take_locked
 from holdfast.engine.reversing import note_contents
 from holdfast.engine.steps import limits, make_log, reached
 from holdfast.model.checkpoint import Provenance
@@ -144,12 +144,21 @@ def end_run(context: Context, identity: str, command: str) -> list[StepInfo]:
     """Save what the run left, and note that it is over; returns its steps."""
     with context.lock(), reached(context) as service:
         steps = [] if service is None else [step for step in service.steps() if step.run == identity]
-        done = take_locked(context, Request("run", provenance=_provenance(context, identity, "ended", command)))
-        _note(context, identity, tuple(step.id for step in steps))
+        acted = [step for step in steps if step.paths]
+        cursor, ids = context.catalog.cursor(context.workspace.id), tuple(step.id for step in steps)
+        recorded = None
+        if acted and cursor.head is not None:
+            # A state of its own, also if all that was changed is ignored: what is changed later is behind its steps.
+            event = HistoryEvent(0, 0, "run", cursor.head, cursor.position, steps=ids, run=identity)
+            recorded = Recorded(event, None)
+        request = Request("run", provenance=_provenance(context, identity, "ended", command))
+        done = take_locked(context, request, recorded=recorded)
+        if recorded is None:
+            _note(context, identity, ids)
         if service is not None:
-            finished = [step for step in steps if step.state == "done" and step.paths]
+            finished = [step for step in acted if step.state == "done"]
             note_contents(context, service, finished, done.checkpoint.root)
-    return [step for step in steps if step.paths]
+    return acted
 
 
 def thresholds(settings: Safeguard, *, guard: bool) -> Thresholds:

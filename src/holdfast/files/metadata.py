@@ -41,14 +41,12 @@ def read_metadata(fd: int, found: os.stat_result | None = None, *, readable: boo
         found.st_uid,
         found.st_gid,
         found.st_mtime_ns,
-        read_xattrs(fd, found.st_mode, readable=readable),
+        read_xattrs(fd, readable=readable),
     )
 
 
-def read_xattrs(fd: int, mode: int, *, readable: bool = False) -> tuple[tuple[str, bytes], ...]:
-    """The extended attributes of the object that ``fd`` refers to, sorted; those of a link are not read."""
-    if stat.S_ISLNK(mode):
-        return ()
+def read_xattrs(fd: int, *, readable: bool = False) -> tuple[tuple[str, bytes], ...]:
+    """The extended attributes of the object that ``fd`` refers to, sorted."""
     path = fd if readable else through(fd)
     try:
         return tuple((name, os.getxattr(path, name)) for name in sorted(os.listxattr(path)) if name not in _DERIVED)
@@ -68,8 +66,8 @@ def apply_metadata(fd: int, wanted: Metadata) -> None:
     if (found.st_uid, found.st_gid) != (wanted.uid, wanted.gid):
         os.chown(path, wanted.uid, wanted.gid)
         found = os.fstat(fd)  # a change of owner takes the set-id bits away
+    _apply_xattrs(path, dict(read_xattrs(fd)), dict(wanted.xattrs))
     if not stat.S_ISLNK(found.st_mode):
-        _apply_xattrs(path, dict(read_xattrs(fd, found.st_mode)), dict(wanted.xattrs))
         found = os.fstat(fd)  # an access control list changes the mode
         if stat.S_IMODE(found.st_mode) != wanted.mode:
             os.chmod(path, wanted.mode)

@@ -84,7 +84,7 @@ class HistoryEvent(NamedTuple):
     """The state that the tree was in afterwards."""
     previous: int | None
     """The event whose state this one replaced: what `undo` goes back to. None where there is none, and on events that
-    are no states: runs, and undo and redo that went to a state there was.
+    are no states: beginnings of runs, and undo and redo that went to a state there was.
     """
     ahead: int | None = None
     """On a state that an undo has made: the event whose state it was undone from, to which `redo` leads."""

@@ -25,14 +25,14 @@ def become_subreaper(*, wanted: bool = True) -> bool:
     return bool(before.value)
 
 
-def descendants(of: int, spare: Collection[int] = ()) -> list[int]:
-    """The processes below ``of``, parents first, without those in ``spare`` and what is below them."""
+def descendants(*of: int, spare: Collection[int] = ()) -> list[int]:
+    """The processes below those in ``of``, parents first, without those in ``spare`` and what is below them."""
     children: dict[int, list[int]] = {}
     for pid, (parent, state) in _processes().items():
         if state != b"Z":
             children.setdefault(parent, []).append(pid)
     found: list[int] = []
-    waiting = [of]
+    waiting = list(of)
     while waiting:
         below = [child for child in children.get(waiting.pop(), ()) if child not in spare]
         found += below
@@ -52,7 +52,7 @@ def end_descendants(spare: Collection[int] = ()) -> None:
     Returns when nothing is left. What has ended is waited for, except for children in ``spare``.
     """
     own = os.getpid()
-    while found := descendants(own, spare):
+    while found := descendants(own, spare=spare):
         for pid in found:
             try:
                 os.kill(pid, signal.SIGKILL)

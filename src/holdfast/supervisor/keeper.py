@@ -70,6 +70,8 @@ class Keeper:
         self._pauses: dict[Client, ExitStack] = {}
         self._asked = 0
         """Requests that are not answered yet."""
+        self._due = False
+        """The second thread is about to do what is due."""
         self._over = False
         self._begun = False
         self._control = Control(settings.log, self._epoll, self._perform, self._left, self._runs.holds)
@@ -136,13 +138,23 @@ class Keeper:
             # (Else it was closed by what came before it.)
 
     def _tick(self, now: float) -> None:
-        try:
-            self._desk.tick()
-            self._steps.close_quiet(now)
-        except HoldfastError as error:
-            _log.warning("the undo log: %s", error)
+        self._desk.beat()
+        if not self._due:
+            # (A step that is denied is taken back, which may take long.)
+            self._due = True
+            self._worker.do(self._do_what_is_due)
+        self._steps.close_quiet(now)
         self._runs.tick()
         self._end_if_alone()
+
+    def _do_what_is_due(self) -> None:
+        try:
+            self._desk.tick()
+        except HoldfastError as error:
+            _log.warning("the undo log: %s", error)
+        finally:
+            self._due = False
+            self._worker.post(self._runs.retry)
 
     def _end_if_alone(self) -> None:
         if self._begun and not (self._runs or self._asked):

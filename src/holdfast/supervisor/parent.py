@@ -67,7 +67,7 @@ class _Parent:
         if status is not None:
             self._say_what_failed()
             remote.leave()
-            stays = bool(descendants(os.getpid(), self._spared))
+            stays = bool(descendants(os.getpid(), spare=self._spared))
             # (Nobody is there to be told: the launcher was killed in the same moment.)
             stays = self._tell(Report(kind="ended", status=status, stays=stays)) and stays
         if stays:
@@ -201,7 +201,7 @@ class _Parent:
         waiting = select.poll()
         for fd in (remote.fileno(), awake.fileno()):
             waiting.register(fd, select.POLLIN)
-        while descendants(os.getpid(), self._spared):
+        while descendants(os.getpid(), spare=self._spared):
             for fd, _ in waiting.poll():
                 if fd == remote.fileno():
                     end_descendants(self._spared)

@@ -14,8 +14,10 @@ import struct
 from fcntl import ioctl
 from typing import TYPE_CHECKING, NamedTuple
 
+from holdfast.supervisor.descent import descendants
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 _MAX_COMMAND_BYTES = 1 << 16
 _PIDFD_GET_INFO = 0xC040FF0B
@@ -144,6 +146,14 @@ class Processes:
     def known(self, run: Run) -> list[int]:
         """Descriptors (pidfds) of the run's processes that are known and live."""
         return [process.pidfd for process in self._processes.values() if process.group.run is run]
+
+    def all(self, run: Run) -> Iterator[tuple[int, Group]]:
+        """Every process of the run's tree, with its group; also those that were never seen to change anything."""
+        known = [process.tgid for process in self._processes.values() if process.group.run is run]
+        for tgid in dict.fromkeys((run.agent, *known, *descendants(run.agent, *known))):
+            process = self._find(run, tgid)
+            if process is not None:
+                yield tgid, process.group
 
     def is_below(self, run: Run, tgid: int) -> bool:
         """Whether the process is in the run's tree, and not the agent."""

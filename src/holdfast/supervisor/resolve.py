@@ -43,6 +43,8 @@ _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _MOST_LINKS = 40
 _PROC_ROOT_INODE = 1
 _SPECIAL = frozenset({b"/", b".", b".."})
+_BOUNDS = frozenset({b"", b"/"})
+_AS_IS = nullcontext()
 
 
 class Spot(NamedTuple):
@@ -102,7 +104,19 @@ class Thing(NamedTuple):
 class Sight:
     """The tree as the caller of one call sees it. Closes at its end what it has opened."""
 
-    __slots__ = ("_call", "_fds", "_seen", "_sure", "_world", "caller", "territory")
+    __slots__ = (
+        "_begun",
+        "_call",
+        "_fds",
+        "_inside",
+        "_led",
+        "_meant",
+        "_seen",
+        "_sure",
+        "_world",
+        "caller",
+        "territory",
+    )
 
     def __init__(self, call: Call, world: Supervision) -> None:
         """The arguments must have been read before: that the caller is still there is found out afterwards."""
@@ -110,9 +124,14 @@ class Sight:
         self._world = world
         self._fds: list[int] = []
         self._sure = False
+        self._meant = -1  # the last object that a link in /proc stood for, not as a path
         self._seen = -1, b""  # the last descriptor that was looked at, and where it is
         self.caller = CALLERS.find(call, world)
         self.territory = _territory(world)
+        # What was found last is not looked for twice: the two names of a rename mostly are in one directory.
+        self._begun: tuple[int | None, int] = None, -1  # a descriptor of the caller's, and the one that was got for it
+        self._led: tuple[int, bytes, int] = -1, b"", -1  # where a path began, the path, and where it led
+        self._inside: tuple[int, Where | None] = -1, None  # a directory, and where it is
 
     def __enter__(self) -> Sight:
         """Return itself."""
@@ -135,7 +154,7 @@ class Sight:
     def acting(self) -> AbstractContextManager[None]:
         """What is done inside is done with the caller's credentials."""
         credentials = self.caller.credentials
-        return nullcontext() if credentials is None else assumed(credentials)
+        return _AS_IS if credentials is None else assumed(credentials)
 
     def by_caller(self, perform: Callable[[], T]) -> Callable[[], T]:
         """``perform``, with the caller's credentials."""
@@ -170,7 +189,7 @@ class Sight:
         """Where the link leads that is at ``spot`` and open as ``link``: a name, or an object that it stands for."""
         target = self._target(spot.dir_fd, spot.name, link)
         if target is None:
-            return self.reached(self.step(spot.dir_fd, spot.name, _OBJECT))
+            return self.reached(self.step(spot.dir_fd, spot.name, _OBJECT), held=True)
         start = spot.dir_fd
         if target.startswith(b"/"):
             start = self._root() if self.caller.foreign else AT_FDCWD
@@ -179,7 +198,7 @@ class Sight:
     def spot(self, dir_fd: int, name: bytes, slash: bytes, head: bytes) -> Spot:
         """The name in a directory, which ``head`` has led to. Raises `OSError` if it is out of reach."""
         inside = self.directory(dir_fd)
-        where = self.territory.of(os.path.join(inside.absolute, name))
+        where = self.territory.inner(inside, name)
         if inside.forbidden or where.forbidden:
             # The caller's own directory can only be there because it was removed: it lies in the undo log now.
             raise _error(errno.EACCES if head else errno.ENOENT)
@@ -190,6 +209,13 @@ class Sight:
 
     def directory(self, dir_fd: int) -> Where:
         """Where a directory is; outside if it has been removed."""
+        known, where = self._inside
+        if known != dir_fd or where is None:
+            where = self._find_directory(dir_fd)
+            self._inside = dir_fd, where
+        return where
+
+    def _find_directory(self, dir_fd: int) -> Where:
         where = self._where(dir_fd)
         if where.path is not None:
             return where._replace(path=None) if is_deleted(dir_fd, where.absolute) else where
@@ -205,28 +231,41 @@ class Sight:
         """What ``path`` leads to."""
         if not path:
             raise _error(errno.ENOENT)
-        return self.reached(self._object(self.start(dirfd, path), path, follow=follow))
+        fd = self._object(self.start(dirfd, path), path, follow=follow)
+        return self.reached(fd, held=fd == self._meant or not path.strip(b"./"))
 
     def descriptor(self, number: int, *, usable: bool = False) -> Thing:
         """What the caller's descriptor refers to; EBADF if it must be ``usable`` and is only an ``O_PATH`` one."""
-        thing = self.reached(self._opened(number, _OBJECT))
+        thing = self.reached(self._opened(number, _OBJECT), held=True)
         if usable and not os.stat(b"fd/%d" % number, dir_fd=self.caller.fd, follow_symlinks=False).st_mode & 0o600:
             raise _error(errno.EBADF)
         return thing
 
-    def reached(self, fd: int) -> Thing:
-        """What ``fd`` refers to. Raises `OSError` if it is out of reach."""
+    def reached(self, fd: int, *, held: bool = False) -> Thing:
+        """What ``fd`` refers to. Raises `OSError` if it is out of reach.
+
+        ``held`` says that the caller has not named it but has it open, or stands there: then it may well lie in the
+        undo log, because it was removed.
+        """
         thing = self.thing(fd)
         if thing.where.forbidden:
-            raise _error(errno.EACCES)
+            if not held or not self._parted(fd):
+                raise _error(errno.EACCES)
+            return Thing(fd, Where(thing.where.absolute, None))
         return thing
 
     def thing(self, fd: int) -> Thing:
         """What ``fd`` refers to; outside if it has no name any more."""
         where = self._where(fd)
         if where.path is not None and is_deleted(fd, where.absolute):
+            if os.fstat(fd).st_nlink and not self._parted(fd):
+                raise _error(errno.EACCES)
             return Thing(fd, where._replace(path=None))
         return Thing(fd, where)
+
+    def _parted(self, fd: int) -> bool:
+        """Whether what was removed is the caller's alone, and has nothing to do with the undo log any more."""
+        return self._world.interceptor.removed(self._world.step(self._call.tid), fd)
 
     def held(self, fd: int) -> int:
         """``fd``, which is closed at the end."""
@@ -240,7 +279,11 @@ class Sight:
                 self._renew()
             self._sure = True
             return self._root() if self.caller.foreign else AT_FDCWD
-        return self._opened(None if dirfd == AT_FDCWD else dirfd, _DIRECTORY)
+        known, fd = self._begun
+        if known != dirfd:
+            fd = self._opened(None if dirfd == AT_FDCWD else dirfd, _DIRECTORY)
+            self._begun = dirfd, fd
+        return fd
 
     # The rest ------------------------------------------------------------------------------------------------------
 
@@ -255,8 +298,14 @@ class Sight:
         return self.spot(dir_fd, name, slash, head)
 
     def _directory(self, start: int, path: bytes) -> int:
+        known, led, found = self._led
+        if known == start and led == path:
+            return found
         fd = self._at_once(start, path, _DIRECTORY)
-        return self._walk(start, path + b"/", follow=True) if fd is None else fd
+        if fd is None:
+            return self._walk(start, path + b"/", follow=True)
+        self._led = start, path, fd
+        return fd
 
     def _object(self, start: int, path: bytes, *, follow: bool) -> int:
         fd = self._at_once(start, path, _OBJECT if follow else _LINK)
@@ -340,7 +389,7 @@ class Sight:
                 raise _error(errno.ELOOP)
             target = self._target(at, name, inner)
             if target is None:
-                at = self.step(at, name, _OBJECT)
+                at = self._meant = self.step(at, name, _OBJECT)
                 continue
             if target.startswith(b"/"):
                 at = root
@@ -415,7 +464,10 @@ def _names(path: bytes) -> list[bytes]:
 
 
 def _is_below(path: bytes, directories: tuple[bytes, ...]) -> bool:
-    return any(path == directory or path.startswith(directory + b"/") for directory in directories)
+    for directory in directories:
+        if path.startswith(directory) and path[len(directory) : len(directory) + 1] in _BOUNDS:
+            return True
+    return False
 
 
 @cache

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.model.errors import HoldfastError
 from holdfast.supervisor.descent import descendants
+from holdfast.supervisor.freezing import Frozen
 from holdfast.supervisor.notify import Listener
 from holdfast.supervisor.operations import HANDLERS
 from holdfast.supervisor.processes import Processes, Run
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from holdfast.supervisor.stepping import Steps
     from holdfast.undo.desk import Desk
     from holdfast.undo.interceptor import Interceptor
+    from holdfast.undo.records import StepId
 
 
 class Runs:
@@ -43,6 +45,7 @@ class Runs:
         """Every listener is registered here, and ``selector``."""
         self.calls_ready.register(selector.fileno(), select.POLLIN)
         self._runs: dict[Client, Run] = {}
+        self._frozen: dict[StepId, Frozen] = {}
         self._desk = desk
         self._steps = steps
         self._interceptor = interceptor
@@ -79,6 +82,7 @@ class Runs:
             self._root_fd,
             self._forbidden,
             self._wake,
+            self._hold,
         )
         self.trees[listener.fd] = tree
         self._runs[client] = run
@@ -118,6 +122,7 @@ class Runs:
         """Serve nobody any more, and close all steps."""
         for tree in list(self.trees.values()):
             self.gone(tree)
+        self.retry()
 
     def watches(self, pidfd: int) -> bool:
         """Whether the descriptor that the selector named is a process's."""
@@ -142,16 +147,36 @@ class Runs:
             tree.settle()
 
     def retry(self) -> None:
-        """Go on with calls that nobody has to be asked about any more."""
+        """Go on with calls that nobody has to be asked about any more, and with those that made them."""
         if any(tree.held for tree in self.trees.values()):
             waiting = {ticket.id for ticket in self._desk.held()}
             for tree in self.trees.values():
                 tree.retry(waiting)
+        if self._frozen:
+            asked = {ticket.step for ticket in self._desk.held()}  # (by what went on just now, too)
+            for step in [step for step in self._frozen if step not in asked]:
+                self._frozen.pop(step).release()
 
     def tick(self) -> None:
         """Do what is due a few times a second."""
         self._processes.forget_threads()
         self.retry()
+        for step, frozen in self._frozen.items():
+            frozen.add(self._processes_of(step))
+
+    def _hold(self, ticket: int, tid: int) -> None:
+        """A call waits for a person: all that its step consists of is to wait."""
+        for info in self._desk.held():
+            if info.id == ticket:
+                if info.step not in self._frozen:
+                    self._frozen[info.step] = Frozen()
+                    self._frozen[info.step].add(self._processes_of(info.step))
+                else:
+                    self._frozen[info.step].add([tid])
+
+    def _processes_of(self, step: StepId) -> list[int]:
+        runs = {tree.run for tree in self.trees.values()}
+        return [tgid for run in runs for tgid, group in self._processes.all(run) if self._steps.is_of(group, step)]
 
     def _see_ends(self, run: Run) -> None:
         """Take notice of every process of the run that has ended by now."""

@@ -57,8 +57,11 @@ class Tree:
         root_fd: int,
         forbidden: tuple[int, ...],
         wake: Callable[[], None],
+        hold: Callable[[int, int], None],
     ) -> None:
-        """Take the listener over. ``wake()``, called from any thread, is to see to it that `settle` is called."""
+        """Take the listener over. ``wake()``, called from any thread, is to see to it that `settle` is called;
+        ``hold(ticket, thread)``, by the serving thread, is told whose call waits for a person.
+        """
         self.run = run
         self.listener = listener
         self.interceptor = interceptor
@@ -70,6 +73,7 @@ class Tree:
         self._processes = processes
         self._steps = steps
         self._wake = wake
+        self._hold = hold
         self._slow: dict[int, StepId] = {}
         self._slow_held: list[tuple[int, Call]] = []
 
@@ -114,7 +118,11 @@ class Tree:
     def settle(self) -> None:
         """Take over what threads have left."""
         while self._slow_held:
-            self.held.append(self._slow_held.pop())
+            self._keep(*self._slow_held.pop())
+
+    def _keep(self, ticket: int, call: Call) -> None:
+        self.held.append((ticket, call))
+        self._hold(ticket, call.tid)
 
     def _number(self, call: Call) -> int:
         return next(number for number, (name, _) in self._calls.items() if name == call.name)
@@ -127,7 +135,7 @@ class Tree:
         except SlowError:
             self._begin_slow(call, number)
         except HeldError as error:
-            self.held.append((error.ticket, call))
+            self._keep(error.ticket, call)
         except Exception as error:  # noqa: BLE001
             self._fail(call, error)
         else:

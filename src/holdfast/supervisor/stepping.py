@@ -45,6 +45,12 @@ class Steps:
             self._open[group.step] = group
         return group.step
 
+    def is_of(self, group: Group, step: StepId) -> bool:
+        """Whether what the group would change now belongs to the step."""
+        if step == self._desk.explicit:
+            return True
+        return step < 0 if group.ambient else step == group.step
+
     def close(self, group: Group) -> None:
         """The group changes nothing more for now.
 

@@ -59,6 +59,16 @@ class Territory:
             return Where(absolute, absolute[len(root) :].lstrip(b"/"))
         return Where(absolute, None)
 
+    def inner(self, directory: Where, name: bytes) -> Where:
+        """Where a name in a directory is that was just found there."""
+        path = directory.path
+        if path is None or len(directory.absolute) == 1:
+            return self.of(os.path.join(directory.absolute, name))
+        absolute = b"%b/%b" % (directory.absolute, name)
+        if absolute in self._forbidden:
+            return Where(absolute, None, True)
+        return Where(absolute, b"%b/%b" % (path, name) if path else name)
+
     def holds_forbidden(self, absolute: bytes) -> bool:
         """Whether what is out of reach lies beneath the path, and would move with it."""
         return any(forbidden.startswith(absolute + b"/") for forbidden in self._forbidden)

@@ -116,15 +116,20 @@ class Desk:
                 return None
         return self._finish(opened, exit_code)
 
+    def beat(self) -> None:
+        """Give a sign of life. To be called a few times a second while a step is open."""
+        with self._recorder.gate:
+            if self._recorder.open_steps:
+                with suppress(StorageError):  # a step only seems to have ended earlier then
+                    self._undo_log.beat()
+
     def tick(self) -> None:
         """Do what is due: the sign of life, tickets that nobody answered, an ambient step that has become quiet.
 
         To be called a few times a second while a step is open or a ticket waits.
         """
+        self.beat()
         with self._recorder.gate:
-            if self._recorder.open_steps:
-                with suppress(StorageError):  # a step only seems to have ended earlier then
-                    self._undo_log.beat()
             expired = self._safeguards.expired()
             quiet = self._quiet_ambient()
         for ticket in expired:

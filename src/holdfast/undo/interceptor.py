@@ -73,6 +73,14 @@ class Interceptor(Protocol):
         """
         ...
 
+    def removed(self, step: StepId, fd: int) -> bool:
+        """Before anything is done to an object that ``fd`` refers to and that has lost its name in the tree.
+
+        If the log keeps the object itself, it keeps a copy from now on. False if the object must be left alone: it may
+        have another name, by which nobody has recorded anything.
+        """
+        ...
+
     def changing(self, step: StepId, place: Place, fd: int) -> None:
         """Before mode, owner, times or extended attributes of what ``fd`` refers to change."""
         ...

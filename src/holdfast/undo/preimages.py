@@ -24,6 +24,7 @@ _log = Log(__name__)
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
 _NEW = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+_DELETED = " (deleted)"
 _BUCKETS = 256
 _NAME = re.compile(r"[0-9a-f]{16}")
 
@@ -72,7 +73,8 @@ class Preimages:
         return copied
 
     def break_off(self, number: int) -> int:
-        """Put a copy in the place of a file that is kept itself: whoever has it open does not change the preimage.
+        """Put a copy in the place of a file or an empty directory that is kept itself: whoever has it open does not
+        change the preimage.
 
         Atomic. Returns the bytes that were copied.
         """
@@ -80,13 +82,19 @@ class Preimages:
         try:
             place = place_of(number)
             temporary = place + b".new"
-            target = os.open(temporary, _NEW, 0o600, dir_fd=self.fd)
+            is_directory = stat.S_ISDIR(os.fstat(source).st_mode)
+            if is_directory:
+                os.mkdir(temporary, 0o700, dir_fd=self.fd)
+            target = os.open(temporary, _DIRECTORY if is_directory else _NEW, 0o600, dir_fd=self.fd)
             try:
-                copied = duplicate(source, target)
+                copied = 0 if is_directory else duplicate(source, target)
                 apply_metadata(target, read_metadata(source))
+                os.rename(temporary, place, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+            except BaseException:
+                _remove(temporary, self.fd)
+                raise
             finally:
                 os.close(target)
-            os.rename(temporary, place, src_dir_fd=self.fd, dst_dir_fd=self.fd)
             return copied
         finally:
             os.close(source)
@@ -94,10 +102,28 @@ class Preimages:
     def number_of(self, fd: int) -> int | None:
         """The number of the preimage that the descriptor was opened as, or has become since; None if it is none."""
         path = os.readlink(through(fd))
+        if path.endswith(_DELETED) and (found := os.fstat(fd)).st_nlink:
+            return self._search(found)  # it has lost the name by which it was opened, and has another
         if not path.startswith(self._prefix):
             return None
         _, _, name = path.rpartition("/")
         return int(name, 16) if _NAME.fullmatch(name) else None  # (else broken off before)
+
+    def _search(self, wanted: os.stat_result) -> int | None:
+        for bucket in range(_BUCKETS):
+            fd = os.open(b"%02x" % bucket, _DIRECTORY, dir_fd=self.fd)
+            try:
+                with os.scandir(fd) as entries:
+                    for entry in entries:
+                        if (
+                            entry.inode() == wanted.st_ino
+                            and _NAME.fullmatch(entry.name)
+                            and os.path.samestat(entry.stat(follow_symlinks=False), wanted)
+                        ):
+                            return int(entry.name, 16)
+            finally:
+                os.close(fd)
+        return None
 
     def put_back(self, number: int, dir_fd: int, name: bytes) -> None:
         """Rename a preimage to its place in the tree, which must be free."""
@@ -142,11 +168,18 @@ class Preimages:
             try:
                 for name in os.listdir(fd):
                     if name.endswith(".new"):
-                        os.unlink(name, dir_fd=fd)
+                        _remove(name, fd)
                     elif _NAME.fullmatch(name):
                         yield int(name, 16)
             finally:
                 os.close(fd)
+
+
+def _remove(name: bytes | str, dir_fd: int) -> None:
+    try:
+        os.unlink(name, dir_fd=dir_fd)
+    except IsADirectoryError:
+        os.rmdir(name, dir_fd=dir_fd)
 
 
 def place_of(number: int) -> bytes:

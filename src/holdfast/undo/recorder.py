@@ -342,6 +342,19 @@ class Recorder:
                 copying.set()
                 self._calm.notify_all()
 
+    def removed(self, step: StepId, fd: int) -> bool:
+        """See `Interceptor.removed`."""
+        with self.gate:
+            opened = self._entered(step)
+            found = os.fstat(fd)
+            number = self._preimages.number_of(fd)
+            if number is None:
+                return not found.st_nlink or identity(fd, b"") in opened.created
+            if not stat.S_ISDIR(found.st_mode) and (not stat.S_ISREG(found.st_mode) or found.st_nlink > 1):
+                return False
+            opened.copied += self._preimages.break_off(number)
+            return True
+
     def changing(self, step: StepId, place: Place, fd: int) -> None:
         """See `Interceptor.changing`."""
         with self.gate:

@@ -305,3 +305,14 @@ def test_an_edit_that_was_put_back_otherwise_is_an_edit(bench):
         with pytest.raises(RefusedError):
             bench.workspace.undo(step=step)
         assert (bench.tree / "f").read_text() == content
+
+
+def test_an_edit_behind_a_run_that_changed_only_ignored_files_is_undone_first(bench):
+    run = begin_run(bench.context, "do things")
+    step = bench.step(lambda actor: actor.write(b"cache/new", b"1"), run=run)
+    end_run(bench.context, run, "do things")
+    (bench.tree / "f").write_text("by hand")
+    assert bench.workspace.undo().steps == ()
+    bench.check_content(1)
+    assert bench.workspace.undo().steps == (step,)
+    bench.check_content(0)

@@ -14,9 +14,9 @@ from holdfast.supervisor.descent import become_subreaper, children, descendants,
 assert not become_subreaper()
 spared = subprocess.Popen(["sleep", "100"])
 subprocess.run(["sh", "-c", "sleep 100 & (setsid sh -c 'sleep 100 & sleep 100' &) ; exit"])
-while len(descendants(os.getpid(), {spared.pid})) < 4:
+while len(descendants(os.getpid(), spare={spared.pid})) < 4:
     time.sleep(0.01)
-before = descendants(os.getpid(), {spared.pid})
+before = descendants(os.getpid(), spare={spared.pid})
 end_descendants({spared.pid})
 assert descendants(os.getpid()) == [spared.pid], descendants(os.getpid())
 assert children() == {spared.pid}
@@ -54,7 +54,7 @@ def test_parents_come_first_and_the_ended_are_no_descendants() -> None:
         assert found[0] == outer.pid
         assert len(found) == 2
         assert outer.pid in children()
-        assert descendants(os.getpid(), {outer.pid}) == []
+        assert descendants(os.getpid(), spare={outer.pid}) == []
         assert outer.stdin is not None
         outer.stdin.close()
         os.waitid(os.P_PID, outer.pid, os.WEXITED | os.WNOWAIT)

@@ -53,7 +53,8 @@ def tree(handler: Handler) -> tuple[Tree, Listening]:
     nothing: Any = None
     run = Run("r", 1)
     calls = {263: ("unlinkat", handler)}
-    made = Tree(run, listening, calls, Processes(lambda fd: None), steps, nothing, -1, (), lambda: None)
+    processes = Processes(lambda fd: None)
+    made = Tree(run, listening, calls, processes, steps, nothing, -1, (), lambda: None, lambda ticket, tid: None)
     return made, listening
 
 

@@ -146,6 +146,59 @@ def test_a_keeper_that_is_killed_while_it_copies_has_let_nobody_write(
     bench.assert_as(before)
 
 
+@pytest.mark.parametrize(
+    "remove",
+    [lambda actor: actor.unlink(b"file"), lambda actor: actor.rename(b"other", b"file")],
+    ids=["removed", "replaced"],
+)
+def test_who_has_a_removed_file_open_has_it_alone(bench: Bench, remove: Callable[[Actor], None]) -> None:
+    """I1: the log keeps a copy, however it had kept the file."""
+    (bench.tree / "file").write_bytes(b"content")
+    (bench.tree / "other").write_bytes(b"other")
+    (bench.tree / "directory").mkdir(mode=0o751)
+    before = bench.photograph()
+    fd, folder = (os.open(bench.tree / name, os.O_RDONLY) for name in ("file", "directory"))
+
+    def work(actor: Actor) -> None:
+        remove(actor)
+        actor.rmdir(b"directory")
+        for held in (fd, folder):
+            assert log.recorder.removed(actor.step, held)
+            assert log.recorder.removed(actor.step, held), "a second time"
+            os.fchmod(held, 0o700)
+        os.truncate(f"/proc/self/fd/{fd}", 0)
+        assert os.fstat(fd).st_nlink == os.fstat(folder).st_nlink == 0
+
+    with bench.keeper() as log:
+        step = bench.step(log, work)
+        assert undo(log, [step]).conflicts == ()
+        bench.assert_as(before)
+    os.close(fd)
+    os.close(folder)
+
+
+def test_what_has_another_name_is_nobodys_alone(bench: Bench) -> None:
+    (bench.tree / "file").write_bytes(b"content")
+    os.link(bench.tree / "file", bench.tree / "again")
+    fd = os.open(bench.tree / "file", os.O_RDONLY)
+
+    def work(actor: Actor) -> None:
+        actor.unlink(b"file")
+        assert not log.recorder.removed(actor.step, fd)
+
+    with bench.keeper() as log:
+        bench.step(log, work)
+    os.close(fd)
+
+
+def test_a_directory_half_copied_when_the_keeper_was_killed_is_removed(bench: Bench) -> None:
+    with bench.keeper() as log:
+        os.mkdir(b"00/0000000000000100.new", dir_fd=log.preimages.fd)
+        assert list(log.preimages.numbers()) == []
+        with pytest.raises(FileNotFoundError):
+            os.stat(b"00/0000000000000100.new", dir_fd=log.preimages.fd)
+
+
 def refuse(*_: object) -> None:
     raise PermissionError(13, "")
 

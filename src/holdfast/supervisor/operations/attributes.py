@@ -25,6 +25,7 @@ AT_EMPTY_PATH = 0x1000
 
 _SYS_FCHMODAT2 = 452
 _SLOW_BYTES = 1 << 20
+_UTIME_OMIT = (1 << 30) - 2
 _SECONDS = struct.Struct("=qq")
 _TIMES = struct.Struct("=qqqq")
 
@@ -188,6 +189,8 @@ def utimensat(call: Call, world: Supervision) -> Reply:
     """``utimensat``, and with it ``futimens``."""
     dirfd, flags = integer(call.args[0]), integer(call.args[3])
     times = read(call.tid, call.args[2], _TIMES.size) if call.args[2] else None
+    if times is not None and _TIMES.unpack(times)[1::2] == (_UTIME_OMIT, _UTIME_OMIT):
+        return Reply()  # whatever else is asked
     if call.args[1] or dirfd == AT_FDCWD:
         return _utime(call, world, named(call, dirfd, call.args[1], flags), times)
     check_flags(flags, 0)

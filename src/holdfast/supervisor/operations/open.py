@@ -105,7 +105,7 @@ def _open_or_create(
 
 
 def _create(sight: Sight, call: Call, world: Supervision, spot: Spot, wish: Wish) -> Reply:
-    flags, mode = wish.flags | os.O_EXCL | os.O_NOFOLLOW, wish.mode & 0o7777
+    flags, mode = wish.flags | os.O_EXCL, wish.mode & 0o7777  # which follows no link
 
     performed = sight.creating(lambda: os.open(spot.name, flags, mode, dir_fd=spot.dir_fd))
     if spot.path is None:

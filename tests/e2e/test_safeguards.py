@@ -1,0 +1,177 @@
+"""Safeguards over whole trees: a step waits as a whole, others do not, and what nobody allows does not happen."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
+
+import pytest
+
+from holdfast.supervisor.descent import descendants
+from holdfast.supervisor.remote import Remote, connect
+from holdfast.testing.photograph import differences, photograph
+from holdfast.undo.service import TicketInfo
+
+ROOT = Path(__file__).parents[2]
+
+_LAUNCH = """
+import os, sys
+from holdfast.supervisor.launch import supervise
+from holdfast.supervisor.settings import Settings
+from holdfast.undo.safeguards import Thresholds
+root, log, deletes, timeout, *command = map(os.fsencode, sys.argv[1:])
+thresholds = Thresholds(deletes=int(deletes), timeout=float(timeout))
+sys.exit(supervise(command, Settings(root=root, log=log, thresholds=thresholds)))
+"""
+
+
+class Place:
+    """A tree with files to lose, its undo log, and runs in it that are asked about at the second file."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.tree = tmp_path / "tree"
+        self.log = tmp_path / "log"
+        self.tree.mkdir()
+        for number in range(200):
+            (self.tree / f"f{number}").write_text(f"content {number}")
+        self.timeout = 100.0
+
+    def start(self, *command: str) -> subprocess.Popen[str]:
+        words = [sys.executable, "-P", "-c", _LAUNCH, str(self.tree), str(self.log), "2", str(self.timeout), *command]
+        return subprocess.Popen(
+            words, cwd=self.tree, text=True, env=os.environ | {"PYTHONPATH": str(ROOT / "src")}, stdout=subprocess.PIPE
+        )
+
+    def kept(self) -> Remote:
+        """The keeper."""
+        remote: list[Remote] = []
+
+        def found() -> bool:
+            connected = connect(os.fsencode(self.log))
+            if connected is not None:
+                remote.append(connected)
+            return connected is not None
+
+        wait_until(found)
+        return remote[0]
+
+    def held(self, remote: Remote) -> TicketInfo:
+        """The first ticket, as soon as there is one."""
+        tickets: Sequence[TicketInfo] = ()
+
+        def asked() -> bool:
+            nonlocal tickets
+            tickets = remote.held()
+            return bool(tickets)
+
+        wait_until(asked)
+        return tickets[0]
+
+    def files(self) -> int:
+        return sum(name.startswith("f") for name in os.listdir(self.tree))
+
+
+def wait_until(condition: Callable[[], bool], limit: float = 30) -> None:
+    """Wait on a condition, with a limit, by asking again and again."""
+    end = time.monotonic() + limit
+    while not condition():
+        assert time.monotonic() < end, "waited too long"
+        time.sleep(0.005)
+
+
+def finish(run: subprocess.Popen[str], code: int = 0) -> str:
+    out, _ = run.communicate(timeout=60)
+    assert run.returncode == code, out
+    return out
+
+
+@pytest.fixture(name="place")
+def _place(tmp_path: Path) -> Generator[Place]:
+    before = set(descendants(os.getpid()))
+    place = Place(tmp_path)
+    yield place
+    wait_until(lambda: set(descendants(os.getpid())) <= before)
+    notes = place.log / "keeper.log"
+    assert notes.read_text() == ""
+
+
+_TWO_PROCESSES = """
+import os, subprocess, sys
+counter = subprocess.Popen([sys.executable, "-c", '''
+import os
+fd = os.open("counted", os.O_RDWR | os.O_CREAT)
+number = 0
+while True:
+    number += 1
+    os.pwrite(fd, b"%20d" % number, 0)
+'''])
+while not os.path.exists("counted") or os.path.getsize("counted") < 20: pass
+for number in range(3):
+    os.unlink(f"f{number}")
+before = open("counted").read()
+while open("counted").read() == before: pass
+counter.kill()
+sys.exit(counter.wait() != -9)
+"""
+
+
+def test_while_one_of_its_processes_waits_a_step_changes_nothing(place: Place) -> None:
+    """Not even through a descriptor that was open before, of which the keeper sees nothing."""
+    run = place.start("sh", "-c", '"$@"; echo code $?', "sh", sys.executable, "-c", _TWO_PROCESSES)
+    with place.kept() as remote:
+        ticket = place.held(remote)
+        step = [pid for pid in descendants(run.pid) if b"counted" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        counter = next(pid for pid in step if pid == max(step))
+        wait_until(lambda: Path(f"/proc/{counter}/stat").read_bytes().rpartition(b") ")[2][:1] == b"t")
+        before = photograph(place.tree)
+        for _ in range(20):  # the keeper looks after its tickets meanwhile
+            assert remote.held()
+        assert differences(before, photograph(place.tree)) == []
+        assert remote.answer(ticket.id, allow=True).id == ticket.id
+    assert finish(run) == "code 0\n"
+    assert place.files() == 197
+
+
+_LOOP = 'for i in $(seq 0 199); do rm -f "f$i" || failed=$((failed+1)); done; echo $failed failed; ! echo new > new'
+
+
+def test_what_is_denied_is_taken_back_alone_and_fails_until_it_ends(place: Place) -> None:
+    before = photograph(place.tree)
+    run = place.start("sh", "-c", f"sh -c '{_LOOP}' 2>errors && echo refused; mkdir after && echo after")
+    with place.kept() as remote:
+        ticket = place.held(remote)
+        assert (ticket.path, place.files()) == (b"f1", 199)
+        # Everybody else goes on.
+        other = place.start("sh", "-c", 'mkdir d; for i in 1 2 3 4 5 6 7 8 9; do sh -c "echo $i > d/$i"; done; echo ok')
+        assert finish(other) == "ok\n"
+        assert [found.id for found in remote.held()] == [ticket.id]
+        assert place.files() == 199
+        remote.answer(ticket.id, allow=False)
+        assert finish(run) == "199 failed\nrefused\nafter\n"
+    after = photograph(place.tree)
+    assert len(os.listdir(place.tree / "d")) == 9
+    assert "Operation not permitted" in (place.tree / "errors").read_text()
+    assert {name: seen for name, seen in after.items() if name.startswith(b"f")} == {
+        name: seen for name, seen in before.items() if name.startswith(b"f")
+    }
+
+
+def test_whom_nobody_answers_is_denied(place: Place) -> None:
+    place.timeout = 0.3
+    run = place.start("sh", "-c", f"sh -c '{_LOOP}' 2>/dev/null && echo refused; echo done > done")
+    assert finish(run) == "199 failed\nrefused\n"
+    assert place.files() == 200
+    assert (place.tree / "done").read_text() == "done\n"
+
+
+def test_a_run_that_is_ended_while_it_waits_leaves_nobody_behind(place: Place) -> None:
+    run = place.start("sh", "-c", f"sh -c '{_LOOP}'; true")
+    with place.kept() as remote:
+        place.held(remote)
+        run.kill()
+        run.communicate(timeout=60)
+    assert place.files() == 199
