@@ -6,6 +6,7 @@ Real small file systems where that is allowed (root), injected errors everywhere
 from __future__ import annotations
 
 import errno
+import json
 import os
 import subprocess
 import sys
@@ -336,3 +337,28 @@ def test_i4_an_error_at_any_step_of_the_object_store(lived: Place, number: int) 
         pytest.fail("it never comes to its end")
     assert fatal > 6
     lived.sound()
+
+
+def test_what_was_saved_can_be_looked_at_on_a_disk_that_is_full(lived: Place, small: SmallDisk) -> None:
+    home = small.path / "home"
+    lived.home.rename(lived.base / "moved")
+    subprocess.run(["cp", "-a", lived.base / "moved", home], check=True)
+    lived.home = home
+    with lived.open() as workspace:
+        names = [checkpoint.id for checkpoint in workspace.log().checkpoints]
+    small.leave(0)
+    for words in (["log"], ["log", "--all"], ["show"], ["status"], ["diff"], ["diff", "@-", "@"], ["stats"]):
+        done = on(small, lived, *words)
+        assert done.returncode == 0, (words, done)
+    assert [item["id"] for item in json.loads(on(small, lived, "log", "--json").stdout)["checkpoints"]] == names
+    assert on(small, lived, "restore", "first", "--dry-run").returncode == 0
+    with lived.open() as workspace:
+        assert [checkpoint.id for checkpoint in workspace.log().checkpoints] == names
+        with lived.open() as beside:
+            assert beside.show(names[0]).checkpoint.id == names[0], "nobody is kept out between two looks"
+        with pytest.raises(StorageError, match="no space left"):
+            workspace.let_go()
+        small.empty()
+        workspace.let_go()
+        assert [checkpoint.id for checkpoint in workspace.log().checkpoints] == names
+    lived.known.clear()

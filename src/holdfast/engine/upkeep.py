@@ -63,7 +63,10 @@ def verify(context: Shared, *, read_data: bool = False, progress: Progress | Non
 
 def stats_of_home(context: Shared) -> Stats:
     """What takes the space in the whole home."""
-    context.store.collector().settle()
+    try:
+        context.store.collector().settle()
+    except StorageError as error:
+        _LOG.warning("what is dead may be less than it says: %s", error.message)
     return context.store.catalog.stats()
 
 

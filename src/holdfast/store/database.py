@@ -11,6 +11,7 @@ import os
 import sqlite3
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from holdfast.model.errors import FormatError, HoldfastError, IntegrityError, LockedError, StorageError, room_hint
@@ -25,6 +26,7 @@ Row = tuple[Any, ...]
 _T = TypeVar("_T")
 
 _LOG = Log(__name__)
+_BEGIN = "BEGIN"
 _BUSY_STEP = 0.25
 """Seconds that SQLite itself waits for a lock before we look at our own limit."""
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
@@ -131,7 +133,8 @@ class SqliteDatabase:
     ``migrations[n]`` leads from schema version n to n + 1; opening brings an older file forward in one transaction.
     A file of a newer version, or of another program, raises `FormatError` and is left as it is.
     ``check_new`` is called before a file without a schema gets one, and may raise an error of its own.
-    ``timeout`` is in seconds and limits every wait for another process. On a read-only file system it can be read.
+    ``timeout`` is in seconds and limits every wait for another process. On a read-only file system it can be read, and
+    also on a disk that is too full for the files that SQLite wants beside it.
     """
 
     def __init__(
@@ -149,6 +152,9 @@ class SqliteDatabase:
         self._session: _SqliteSession | None = None
         self._version: int | None = None
         """The schema's, once it is known to be ours."""
+        self._alone = False
+        """True while the disk is too full: each transaction then has a connection of its own, which keeps the index of
+        the log in its memory, and everybody else out for so long (https://sqlite.org/wal.html#noshm)."""
         try:
             # One that exists is not opened here: to close it again would let go of the locks that another connection
             # of this process has on it.
@@ -160,33 +166,51 @@ class SqliteDatabase:
                 f"cannot open the catalog {os.fsdecode(path)}: {error.strerror}", hint=room_hint(error)
             ) from error
         self.read_only = bool(os.statvfs(os.path.dirname(path)).f_flag & os.ST_RDONLY)
-        if not self.read_only:
-            wal_index.check_room(path)
-        with _translated(path):
+        self._prepare_schema = partial(self._prepare, migrations, application_id, check_new)
+        self._open(to_write=False)
+        self._version = len(migrations)
+
+    def _open(self, *, to_write: bool) -> None:
+        """Connect as usual; if the disk is too full for that, for one transaction that only reads."""
+        try:
+            self._connect(alone=False)
+        except wal_index.NoRoomError:
+            if to_write:
+                self._alone = True
+                raise
+            self._connect(alone=True)
+
+    def _connect(self, *, alone: bool) -> None:
+        self._alone = alone
+        if not self.read_only and not alone:
+            wal_index.check_room(self._path)
+        with _translated(self._path):
             self._connection = sqlite3.connect(
-                _read_only_address(path) if self.read_only else path,
-                timeout=min(_BUSY_STEP, timeout),
+                _read_only_address(self._path) if self.read_only else self._path,
+                timeout=min(_BUSY_STEP, self._timeout),
                 isolation_level=None,
                 check_same_thread=False,
                 uri=self.read_only,
             )
         try:
-            self._prepare(migrations, application_id, check_new)
+            self._prepare_schema()
         except BaseException:
             self._connection.close()
+            self._alone = True  # the next transaction connects again
             raise
-        self._version = len(migrations)
 
     def _prepare(
         self, migrations: Sequence[Migration], application_id: int, check_new: Callable[[], None] | None
     ) -> None:
         with _translated(self._path):
+            if self._alone:
+                self._connection.execute("PRAGMA locking_mode=EXCLUSIVE")
             # NORMAL would leave a commit that has returned to the next checkpoint of the log: lost with the power (I4).
             for pragma in ("synchronous=FULL", "foreign_keys=ON", "cache_size=-32768", "wal_autocheckpoint=4000"):
                 self._connection.execute(f"PRAGMA {pragma}")
             found = self._retry(lambda: self._pragma("application_id"))
             version = self._retry(lambda: self._pragma("user_version"))
-        if not self.read_only:
+        if not self.read_only and not self._alone:
             wal_index.hold(self._path)
         if found not in (0, application_id) or (found == 0 and version):
             raise FormatError(f"{os.fsdecode(self._path)} is a database of another program, not a catalog")
@@ -194,6 +218,8 @@ class SqliteDatabase:
             return
         self._refuse_newer(version, len(migrations))
         self._refuse_read_only()
+        if self._alone:
+            raise wal_index.no_room(self._path)
         with _translated(self._path):
             self._retry(lambda: self._connection.execute("PRAGMA journal_mode=WAL").fetchone())
             self._retry(lambda: self._pragma("user_version"))
@@ -248,7 +274,7 @@ class SqliteDatabase:
             if self._session is not None:
                 yield self._session
                 return
-            with self._transaction("BEGIN") as session:
+            with self._transaction(_BEGIN) as session:
                 yield session
 
     @contextlib.contextmanager
@@ -266,6 +292,9 @@ class SqliteDatabase:
 
     @contextlib.contextmanager
     def _transaction(self, begin: str) -> Generator[Session]:
+        if self._alone:
+            self._connection.close()
+            self._open(to_write=begin != _BEGIN)
         with _translated(self._path):
             self._retry(lambda: self._connection.execute(begin))
             self._session = _SqliteSession(self._connection)
@@ -279,10 +308,15 @@ class SqliteDatabase:
                 raise
             finally:
                 self._session = None
+                if self._alone:
+                    self._connection.close()
 
     def save_space(self) -> None:
         """See `Database.save_space`. The log is brought into the database after every few commits."""
         with self._lock, _translated(self._path):
+            if self._alone:
+                self._connection.close()
+                self._open(to_write=True)
             self._connection.execute("PRAGMA wal_autocheckpoint=32")
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
 

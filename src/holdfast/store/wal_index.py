@@ -14,6 +14,11 @@ import threading
 from holdfast.model.errors import StorageError
 from holdfast.model.paths import display
 
+
+class NoRoomError(StorageError):
+    """The disk is too full for the catalog to be written, or even opened as usual."""
+
+
 PAGE_BYTES = 4096
 """What SQLite takes for the size of a page of memory."""
 HELD_BYTES = 128 << 10
@@ -52,9 +57,9 @@ def hold(catalog: bytes) -> None:
         _allocate(fd, catalog)
 
 
-def no_room(catalog: bytes) -> StorageError:
+def no_room(catalog: bytes) -> NoRoomError:
     """The error of a disk that is too full for the catalog."""
-    return StorageError(
+    return NoRoomError(
         f"no space left to write the catalog {display(catalog)}",
         hint="free some space, then try again; `holdfast gc` can do with a little that is kept back for it",
     )

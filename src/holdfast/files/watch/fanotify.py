@@ -74,6 +74,7 @@ class FanotifyWatcher:
         except BaseException:
             self._release()
             raise
+        self._mounts.rest()
 
     def fileno(self) -> int:
         """See `Watcher.fileno`."""
@@ -96,6 +97,12 @@ class FanotifyWatcher:
 
     def drain(self) -> Dirty:
         """See `DirtySource.drain`."""
+        try:
+            return self._drain()
+        finally:
+            self._mounts.rest()
+
+    def _drain(self) -> Dirty:
         findings = Findings()
         if self._first:
             self._first = False

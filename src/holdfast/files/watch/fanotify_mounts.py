@@ -1,4 +1,8 @@
-"""Finds what the file handles in fanotify's events mean: the file systems that are marked, each held open."""
+"""Finds what the file handles in fanotify's events mean, on the file systems that are marked.
+
+A descriptor on a file system, which that takes, keeps it from being unmounted: those on mounts in the tree are opened
+when they are needed, and closed when the watcher has nothing to do.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +19,22 @@ if TYPE_CHECKING:
 
 
 class Mounts:
-    """A descriptor on each of some file systems, by its id."""
+    """Where each of some file systems is mounted, by its id."""
 
     def __init__(self) -> None:
+        self._places: dict[bytes, bytes] = {}
         self._open: dict[bytes, int] = {}
 
     def add(self, path: bytes) -> int:
-        """Open the directory ``path``, on another file system than those before; returns the descriptor, kept here."""
+        """Open the directory ``path``, on another file system than those before; the descriptor is kept until `rest`.
+        The first is that of the root.
+        """
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             key = system.filesystem_id(fd)
             if not any(key):
                 raise UnsupportedError(f"the file system at {display(path)} has no id")
-            if key in self._open:
+            if key in self._places:
                 # One file system in two places: a handle has two paths, and only one of them would be found.
                 raise UnsupportedError(
                     f"{display(path)} is a second mount of a file system that the tree holds already"
@@ -35,22 +42,42 @@ class Mounts:
         except BaseException:
             os.close(fd)
             raise
+        self._places[key] = path
         self._open[key] = fd
         return fd
 
+    def rest(self) -> None:
+        """Keep no file system from being unmounted until the next question, but for the first: the root is held open
+        in any case, and is found wherever it is moved.
+        """
+        for key in list(self._open)[1:]:
+            os.close(self._open.pop(key))
+
     def close(self) -> None:
-        """Let go of all; harmless a second time."""
+        """Forget all; harmless a second time."""
         for fd in self._open.values():
             os.close(fd)
         self._open.clear()
+        self._places.clear()
+
+    def _descriptor(self, key: bytes) -> int:
+        """A descriptor on the file system ``key``. Raises `OSError`, ESTALE if it is not where it was."""
+        fd = self._open.get(key)
+        if fd is None:
+            fd = os.open(self._places[key], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            if system.filesystem_id(fd) != key:
+                os.close(fd)
+                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+            self._open[key] = fd
+        return fd
 
     def where(self, handle: Handle) -> bytes:
         """The absolute path of what ``handle`` means. Raises ESTALE if it is gone."""
-        mount = self._open.get(handle[:8])
-        if mount is None:
+        key = handle[:8]
+        if key not in self._places:
             # btrfs gives every subvolume an id of its own; any descriptor on the file system opens its handles.
-            mount = next(iter(self._open.values()), -1)
-        fd = system.open_by_handle(mount, handle[8:])
+            key = next(iter(self._places), b"")
+        fd = system.open_by_handle(self._descriptor(key) if key else -1, handle[8:])
         try:
             real = os.readlink(b"/proc/self/fd/%d" % fd)
             if real.endswith(b" (deleted)"):
@@ -67,9 +94,10 @@ class Mounts:
 
     def names_left(self, handle: Handle) -> int:
         """How many names a file has; more than one if that cannot be told."""
-        mount = self._open.get(handle[:8], -1)
+        if handle[:8] not in self._places:
+            return 2
         try:
-            fd = system.open_by_handle(mount, handle[8:])
+            fd = system.open_by_handle(self._descriptor(handle[:8]), handle[8:])
         except OSError as error:
             return 0 if error.errno == errno.ESTALE else 2
         try:

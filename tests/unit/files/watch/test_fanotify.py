@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 from typing import TYPE_CHECKING
@@ -161,3 +162,32 @@ def test_a_name_that_looks_deleted(root: Path, watcher: FanotifyWatcher) -> None
     watcher.refresh()
     (root / "x (deleted)/file").write_text("1")
     assert watcher.drain().paths == {b"x (deleted)/file"}
+
+
+def test_a_mount_in_the_tree_can_be_taken_away_under_the_watcher(root: Path) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    point = root / "a"
+    if libc.mount(b"none", bytes(point), b"tmpfs", 0, None):
+        pytest.skip(f"needs the right to mount: {os.strerror(ctypes.get_errno())}")
+    mounted = True
+    watched = WatchedRoot(os.fsencode(root))
+    try:
+        try:
+            watcher = FanotifyWatcher(watched, lambda _: False)
+        except (OSError, UnsupportedError) as error:
+            watched.close()
+            pytest.skip(f"needs fanotify: {error}")
+        watcher.drain()
+        for number in range(2):
+            (point / f"d{number}").mkdir()
+            (point / f"d{number}/file").touch()
+            assert f"a/d{number}/file".encode() in watcher.drain().paths
+        assert libc.umount2(bytes(point), 0) == 0, os.strerror(ctypes.get_errno())
+        mounted = False
+        assert watcher.drain().everything
+        (point / "b/new").touch()
+        assert watcher.drain() == Dirty(False, frozenset((b"a/b/new",)))
+        watcher.close()
+    finally:
+        if mounted:
+            libc.umount2(bytes(point), 2)
