@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
-SESSION = re.findall(r"^```console\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)[0]
+SESSION = "".join(re.findall(r"^```console\n(.*?)^```$", README, re.MULTILINE | re.DOTALL))
 STEPS = [step.partition("\n")[::2] for step in re.split(r"^\$ ", SESSION, flags=re.MULTILINE)[1:]]
 CHANGING = {
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d": "(time)",
@@ -52,4 +52,4 @@ def test_the_session_of_the_readme_is_what_happens(tmp_path: Path) -> None:
         assert done.returncode == 0, (command, done)
         printed = (done.stdout + done.stderr).replace(str(tmp_path), "/home/you")
         assert settled(printed, happened) == settled(output, shown), command
-    assert len(STEPS) > 10
+    assert len(STEPS) > 15
