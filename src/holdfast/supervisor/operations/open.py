@@ -16,8 +16,10 @@ from holdfast.supervisor.call import Reply, SlowError
 from holdfast.supervisor.memory import read, read_path
 from holdfast.supervisor.operations.arguments import failure, integer, unsigned
 from holdfast.supervisor.operations.confined import Confined, check_resolve
-from holdfast.supervisor.resolve import AT_FDCWD, Sight, Spot, Thing, is_native
+from holdfast.supervisor.proc import is_native
+from holdfast.supervisor.resolve import AT_FDCWD, Sight, Spot, Thing
 from holdfast.supervisor.territory import reopen
+from holdfast.supervisor.walk import step
 
 if TYPE_CHECKING:
     from holdfast.supervisor.call import Call, Handler, Supervision
@@ -87,7 +89,7 @@ def _open_or_create(
             if wish.flags & os.O_EXCL:
                 return _create(sight, call, world, spot, wish)
         try:
-            fd = sight.step(spot.dir_fd, spot.name, _LINK)
+            fd = step(sight, spot.dir_fd, spot.name, _LINK)
         except FileNotFoundError:
             return _create(sight, call, world, spot, wish)
         mode = os.fstat(fd).st_mode
