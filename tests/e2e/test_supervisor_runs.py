@@ -555,3 +555,29 @@ def command_of(pid: int) -> bytes:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return b""
+
+
+_MANY = """
+import os
+os.mkdir("many")
+for number in range(20_000):
+    os.close(os.open(f"many/{number}", os.O_WRONLY | os.O_CREAT))
+"""
+
+
+def test_a_step_right_behind_a_large_one_is_not_taken_for_a_part_of_it(place: Place) -> None:
+    """What the large one left is known before the next begins, however long it takes to write it down."""
+    before = photograph(place.tree)
+    place.run(
+        sys.executable,
+        "-c",
+        "import subprocess, sys\n"
+        f"subprocess.run([sys.executable, '-c', {_MANY!r}], check=True)\n"
+        "subprocess.run(['sh', '-c', 'echo more >> many/19999; rm many/0'], check=True)\n",
+    )
+    with place.desk() as desk:
+        large, small = desk.steps()
+        assert (large.paths, small.paths) == (20_001, 2)
+        assert desk.undo([small.id]).conflicts == ()
+        assert desk.undo([large.id]).conflicts == ()
+    assert differences(before, photograph(place.tree)) == []

@@ -9,6 +9,7 @@ import ctypes
 import os
 import struct
 import sys
+import threading
 from typing import NewType
 
 from holdfast.files import kernel
@@ -23,14 +24,25 @@ _HEAD = struct.Struct("=Ii")
 _MAX_HANDLE = 128
 
 _LENGTH_AT = 0 if sys.byteorder == "little" else 3
-_EMPTY = _HEAD.pack(_MAX_HANDLE, 0) + bytes(_MAX_HANDLE)
-_Buffer = ctypes.c_char * len(_EMPTY)
+_EMPTY = _HEAD.pack(_MAX_HANDLE, 0)
+_Buffer = ctypes.c_char * (_HEAD.size + _MAX_HANDLE)
 _mount = ctypes.byref(ctypes.c_int())  # written to by the kernel, and of no interest
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _name_to_handle_at = getattr(_libc, "name_to_handle_at", None)
 if _name_to_handle_at is not None:
     _name_to_handle_at.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
+
+
+class _Room(threading.local):
+    """Where a thread has its handles written; made once."""
+
+    def __init__(self) -> None:
+        self.raw = bytearray(_HEAD.size + _MAX_HANDLE)
+        self.buffer = _Buffer.from_buffer(self.raw)
+
+
+_room = _Room()
 
 
 def identity(dir_fd: int, name: bytes) -> Identity:
@@ -40,13 +52,14 @@ def identity(dir_fd: int, name: bytes) -> Identity:
     Raises `OSError` as `os.stat` does.
     """
     if _name_to_handle_at is not None:
-        raw = bytearray(_EMPTY)
-        buffer = _Buffer.from_buffer(raw)
+        raw, buffer = _room.raw, _room.buffer
+        raw[: _HEAD.size] = _EMPTY
         empty = 0 if name else _AT_EMPTY_PATH
         for flags in (empty, empty | _AT_HANDLE_FID):
             if _name_to_handle_at(dir_fd, name, buffer, _mount, flags) == 0:
                 # (The length and the type as the kernel wrote them; both are small.)
                 return Identity(b"h%b%b" % (_kind(raw), raw[_HEAD.size : _HEAD.size + raw[_LENGTH_AT]]))
+            raw[: _HEAD.size] = _EMPTY
     return _by_birth(dir_fd, name)
 
 

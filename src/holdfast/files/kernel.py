@@ -43,11 +43,9 @@ _STATX_BTIME_AT = 80
 _STATX_ATTRIBUTES_AT = 8
 _STATX_ATTR_APPEND = 0x20
 
+_OPEN_HOW = struct.Struct("=QQQ")  # flags, mode, resolve
+
 _libc = ctypes.CDLL(None, use_errno=True)
-
-
-class _OpenHow(ctypes.Structure):
-    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
 
 
 def _check(result: int) -> int:
@@ -59,8 +57,8 @@ def _check(result: int) -> int:
 
 def openat2(dir_fd: int, path: bytes, flags: int, resolve: int) -> int:
     """Open ``path`` relative to ``dir_fd`` under the given ``RESOLVE_*`` rules; the descriptor is close-on-exec."""
-    how = _OpenHow(flags | os.O_CLOEXEC, 0, resolve)
-    return _check(_libc.syscall(_SYS_OPENAT2, dir_fd, path, ctypes.byref(how), ctypes.sizeof(how)))
+    how = _OPEN_HOW.pack(flags | os.O_CLOEXEC, 0, resolve)
+    return _check(_libc.syscall(_SYS_OPENAT2, dir_fd, path, how, _OPEN_HOW.size))
 
 
 def renameat2(src_fd: int, src: bytes, dst_fd: int, dst: bytes, flags: int) -> None:

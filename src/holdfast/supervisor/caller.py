@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from holdfast.supervisor.credentials import Credentials, own_status, read_status
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from holdfast.supervisor.call import Call, Supervision
 
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
@@ -46,10 +48,10 @@ class Caller:
         )
         """Its paths begin somewhere else than the keeper's."""
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # (as the interpreter ends, `os` may be gone)
         """Close the descriptor."""
         if self.fd >= 0:
-            os.close(self.fd)
+            close(self.fd)
 
     def is_alive(self) -> bool:
         """Whether the thread is still there, so that its number cannot be another one's."""

@@ -100,18 +100,25 @@ def _fields(status: bytes) -> dict[bytes, bytes]:
     return {name: value for name, _, value in parts}
 
 
-@contextmanager
-def masked(umask: int) -> Generator[None]:
+class masked:  # noqa: N801 - used as a function; a generator would take several times as long
     """Create files with another umask; for this thread alone."""
-    if not getattr(_thread, "apart", False):
-        # Umask and working directory belong to all threads together until one says otherwise.
-        _check(_libc.unshare(_CLONE_FS))
-        _thread.apart = True
-    before = os.umask(umask)
-    try:
-        yield
-    finally:
-        os.umask(before)
+
+    __slots__ = ("_umask",)
+
+    def __init__(self, umask: int) -> None:
+        self._umask = umask
+
+    def __enter__(self) -> None:
+        """Set it."""
+        if not getattr(_thread, "apart", False):
+            # Umask and working directory belong to all threads together until one says otherwise.
+            _check(_libc.unshare(_CLONE_FS))
+            _thread.apart = True
+        self._umask = os.umask(self._umask)
+
+    def __exit__(self, *_: object) -> None:
+        """Set the one that was there before."""
+        os.umask(self._umask)
 
 
 @contextmanager

@@ -65,7 +65,7 @@ class Keeper:
         self._epoll.register(self._worker.wake_fd, select.EPOLLIN)
         forbidden = tuple(_directory(path) for path in (settings.log, *settings.forbidden))
         recorder = self._undo_log.recorder
-        self._steps = Steps(self._desk, recorder)
+        self._steps = Steps(self._desk, recorder, self._worker.do)
         self._runs = Runs(self._desk, self._steps, recorder, root_fd, forbidden, self._epoll, self._worker.wake)
         self._pauses: dict[Client, ExitStack] = {}
         self._asked = 0

@@ -27,7 +27,8 @@ _WRITE_FILE = 1 << 1
 _REMOVE = 1 << 4 | 1 << 5
 _MAKE = 1 << 6 | 1 << 7 | 1 << 8 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 12
 _REFER = 1 << 13  # since 2
-_TRUNCATE = 1 << 14  # since 3
+_TRUNCATE = 1 << 14
+_TRUNCATES_SINCE = 3
 
 _SCOPE_ABSTRACT_SOCKETS = 1 << 0
 SCOPES_SINCE: Final = 6
@@ -42,11 +43,28 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def version() -> int:
     """The kernel's version of Landlock; 0 if it has none or it is switched off.
 
-    Without one, calls that name a path are never left to the kernel where they could lead into a workspace. With 1 or
-    2, a thread that races its own arguments could still empty a file by ``O_RDONLY | O_TRUNC``.
+    `shortcomings` says what is different with 0, 1 and 2.
     """
     found = _libc.syscall(_CREATE, None, ctypes.c_size_t(0), _VERSION)
     return max(found, 0)
+
+
+def shortcomings() -> list[str]:
+    """What does not work, or is not kept out, for want of Landlock in this kernel; for people. Empty is best."""
+    found = version()
+    if not found:
+        text = (
+            "the kernel has no Landlock (Linux 5.13, and landlock among what lsm= names): under supervision, programs "
+            "cannot open /dev/tty nor write to /proc and /sys, and openat2 fails unless it is for writing"
+        )
+    elif found < _TRUNCATES_SINCE:
+        text = (
+            "the kernel's Landlock does not know of truncation (Linux 6.2): a program that races its own system calls "
+            "can empty a file unseen"
+        )
+    else:
+        return []
+    return [text]
 
 
 def confine(root: bytes) -> bool:
@@ -61,7 +79,7 @@ def confine(root: bytes) -> bool:
     handled = _WRITE_FILE | _REMOVE | _MAKE
     if found >= 2:
         handled |= _REFER
-    if found >= 3:
+    if found >= _TRUNCATES_SINCE:
         handled |= _TRUNCATE
     attributes = struct.pack("=Q", handled)
     ruleset = _check(_libc.syscall(_CREATE, attributes, ctypes.c_size_t(len(attributes)), 0))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import struct
 import threading
 
 PATH_MAX = 4096
@@ -32,38 +33,34 @@ _read.argtypes = (
 )
 
 
-class _Vector(ctypes.Structure):
-    _fields_ = (("base", ctypes.c_uint64), ("length", ctypes.c_uint64))
-
-
-_VECTOR_BYTES = ctypes.sizeof(_Vector)
+_VECTORS = struct.Struct("=QQQQ")
+"""Two ``struct iovec``: ours, and the other's."""
+_VECTOR_BYTES = 16
 
 
 class _Room(threading.local):
     """Where a thread puts what it reads; made once."""
 
     def __init__(self) -> None:
-        self.buffer = ctypes.create_string_buffer(_PAGE)
-        self.address = ctypes.addressof(self.buffer)
-        self.vectors = (_Vector * 2)()
-        self.local, self.remote = self.vectors
-        self.local.base = self.address
-        self.at = ctypes.addressof(self.vectors)
+        self.found = bytearray(_PAGE)
+        self.address = ctypes.addressof((ctypes.c_char * _PAGE).from_buffer(self.found))
+        self.vectors = bytearray(_VECTORS.size)
+        self.local = ctypes.addressof((ctypes.c_char * _VECTORS.size).from_buffer(self.vectors))
+        self.remote = self.local + _VECTOR_BYTES
 
 
 _room = _Room()
 
 
-def _upto(tid: int, address: int, size: int) -> bytes:
-    """What is readable of ``size`` bytes, at most a page, at ``address``."""
+def _upto(tid: int, address: int, size: int) -> tuple[bytearray, int]:
+    """What is readable of ``size`` bytes, at most a page, at ``address``: until the next call, and how many it is."""
     room = _room
-    room.local.length = room.remote.length = size
-    room.remote.base = address
-    got = _read(tid, room.at, 1, room.at + _VECTOR_BYTES, 1, 0)
+    _VECTORS.pack_into(room.vectors, 0, room.address, size, address, size)
+    got = _read(tid, room.local, 1, room.remote, 1, 0)
     if got < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
-    return ctypes.string_at(room.address, got)
+    return room.found, got
 
 
 def read(tid: int, address: int, size: int) -> bytes:
@@ -71,10 +68,10 @@ def read(tid: int, address: int, size: int) -> bytes:
     found = b""
     while len(found) < size:
         wanted = min(size - len(found), _PAGE)
-        piece = _upto(tid, address + len(found), wanted)
-        if len(piece) != wanted:
+        piece, got = _upto(tid, address + len(found), wanted)
+        if got != wanted:
             raise OSError(errno.EFAULT, os.strerror(errno.EFAULT))
-        found += piece
+        found += piece[:got]
     return found
 
 
@@ -88,13 +85,13 @@ def read_string(tid: int, address: int, limit: int, too_long: int) -> bytes:
     while len(found) < limit:
         at = address + len(found)
         size = min(size, _PAGE - at % _PAGE, limit - len(found))
-        piece = _upto(tid, at, size)
-        end = piece.find(0)
+        piece, got = _upto(tid, at, size)
+        end = piece.find(0, 0, got)
         if end >= 0:
-            return found + piece[:end] if found else piece[:end]
-        if len(piece) != size:
+            return found + piece[:end]
+        if got != size:
             raise OSError(errno.EFAULT, os.strerror(errno.EFAULT))
-        found += piece
+        found += piece[:got]
         size = _PAGE
     raise OSError(too_long, os.strerror(too_long))
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 from contextlib import nullcontext
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from holdfast.files.kernel import (
@@ -22,8 +21,10 @@ from holdfast.files.kernel import (
     openat2,
 )
 from holdfast.supervisor.caller import CALLERS
-from holdfast.supervisor.credentials import assumed, inner_numbers, masked
+from holdfast.supervisor.credentials import assumed, masked
+from holdfast.supervisor.proc import is_below, proc_mounts
 from holdfast.supervisor.territory import Territory, Where, absolute, is_deleted
+from holdfast.supervisor.walk import is_itself, step, target_of, walk
 from holdfast.undo.interceptor import Place
 
 if TYPE_CHECKING:
@@ -40,10 +41,7 @@ AT_FDCWD = -100
 _OBJECT = os.O_PATH | os.O_CLOEXEC
 _LINK = os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
-_MOST_LINKS = 40
-_PROC_ROOT_INODE = 1
 _SPECIAL = frozenset({b"/", b".", b".."})
-_BOUNDS = frozenset({b"", b"/"})
 _AS_IS = nullcontext()
 
 
@@ -110,11 +108,11 @@ class Sight:
         "_fds",
         "_inside",
         "_led",
-        "_meant",
         "_seen",
         "_sure",
         "_world",
         "caller",
+        "meant",
         "territory",
     )
 
@@ -124,7 +122,8 @@ class Sight:
         self._world = world
         self._fds: list[int] = []
         self._sure = False
-        self._meant = -1  # the last object that a link in /proc stood for, not as a path
+        self.meant = -1
+        """The last object that a link in ``/proc`` stood for, rather than for a path; -1 if there was none."""
         self._seen = -1, b""  # the last descriptor that was looked at, and where it is
         self.caller = CALLERS.find(call, world)
         self.territory = _territory(world)
@@ -187,12 +186,12 @@ class Sight:
 
     def follow(self, spot: Spot, link: int, /) -> Spot | Thing:
         """Where the link leads that is at ``spot`` and open as ``link``: a name, or an object that it stands for."""
-        target = self._target(spot.dir_fd, spot.name, link)
+        target = target_of(self, spot.dir_fd, spot.name, link)
         if target is None:
-            return self.reached(self.step(spot.dir_fd, spot.name, _OBJECT), held=True)
+            return self.reached(step(self, spot.dir_fd, spot.name, _OBJECT), held=True)
         start = spot.dir_fd
         if target.startswith(b"/"):
-            start = self._root() if self.caller.foreign else AT_FDCWD
+            start = self.root() if self.caller.foreign else AT_FDCWD
         return self._parent(start, target)
 
     def spot(self, dir_fd: int, name: bytes, slash: bytes, head: bytes) -> Spot:
@@ -221,7 +220,7 @@ class Sight:
             return where._replace(path=None) if is_deleted(dir_fd, where.absolute) else where
         if self.caller.foreign and not where.forbidden:
             try:
-                self.step(dir_fd, b"..", _DIRECTORY)
+                step(self, dir_fd, b"..", _DIRECTORY)
             except FileNotFoundError:
                 # It has left what the caller's mount shows, so that its path says nothing: it was removed.
                 return where._replace(forbidden=True)
@@ -232,7 +231,7 @@ class Sight:
         if not path:
             raise _error(errno.ENOENT)
         fd = self._object(self.start(dirfd, path), path, follow=follow)
-        return self.reached(fd, held=fd == self._meant or not path.strip(b"./"))
+        return self.reached(fd, held=fd == self.meant or not path.strip(b"./"))
 
     def descriptor(self, number: int, *, usable: bool = False) -> Thing:
         """What the caller's descriptor refers to; EBADF if it must be ``usable`` and is only an ``O_PATH`` one."""
@@ -278,7 +277,7 @@ class Sight:
             if not self._sure and not self.caller.is_alive():
                 self._renew()
             self._sure = True
-            return self._root() if self.caller.foreign else AT_FDCWD
+            return self.root() if self.caller.foreign else AT_FDCWD
         known, fd = self._begun
         if known != dirfd:
             fd = self._opened(None if dirfd == AT_FDCWD else dirfd, _DIRECTORY)
@@ -292,7 +291,7 @@ class Sight:
         dir_fd = start
         if head:
             dir_fd = self._directory(start, head)
-        if self.caller.credentials is not None and not self._is_itself(dir_fd):
+        if self.caller.credentials is not None and not is_itself(self, dir_fd):
             with self.acting():
                 os.stat(b".", dir_fd=dir_fd)  # who may not search it does not learn what is in it
         return self.spot(dir_fd, name, slash, head)
@@ -303,13 +302,13 @@ class Sight:
             return found
         fd = self._at_once(start, path, _DIRECTORY)
         if fd is None:
-            return self._walk(start, path + b"/", follow=True)
+            return walk(self, start, path + b"/", follow=True)
         self._led = start, path, fd
         return fd
 
     def _object(self, start: int, path: bytes, *, follow: bool) -> int:
         fd = self._at_once(start, path, _OBJECT if follow else _LINK)
-        return self._walk(start, path, follow=follow) if fd is None else fd
+        return walk(self, start, path, follow=follow) if fd is None else fd
 
     def _at_once(self, start: int, path: bytes, flags: int) -> int | None:
         """Have the kernel resolve the path; None if it does not see it as the caller does, or cannot."""
@@ -328,7 +327,7 @@ class Sight:
             return None  # perhaps the way leads through what /proc says of the keeper: the walk knows
         path = absolute(fd)
         self._seen = fd, path
-        return None if _is_below(path, _proc_mounts()) else fd
+        return None if is_below(path, proc_mounts()) else fd
 
     def _where(self, fd: int) -> Where:
         seen, path = self._seen
@@ -360,80 +359,9 @@ class Sight:
     def _renew(self) -> None:
         self.caller = CALLERS.find(self._call, self._world, fresh=True)
 
-    def _root(self) -> int:
+    def root(self) -> int:
+        """The caller's root directory."""
         return self.held(os.open(b"root", _DIRECTORY, dir_fd=self.caller.fd))
-
-    def _walk(self, start: int, path: bytes, *, follow: bool) -> int:
-        """Resolve ``path`` name by name to an object that is there."""
-        root = self._root()
-        top = os.fstat(root)
-        at = root if path.startswith(b"/") else start
-        follow = follow or path.endswith((b"/", b"/."))
-        waiting = _names(path)
-        links = 0
-        while waiting:
-            name = waiting.pop()
-            if name == b"..":
-                if not os.path.samestat(os.fstat(at), top):
-                    at = self.step(at, b"..", _DIRECTORY)
-                continue
-            inner = self.step(at, name, _LINK)
-            found = os.fstat(inner)
-            if not stat.S_ISLNK(found.st_mode) or not (waiting or follow):
-                if waiting and not stat.S_ISDIR(found.st_mode):
-                    raise _error(errno.ENOTDIR)
-                at = inner
-                continue
-            links += 1
-            if links > _MOST_LINKS:
-                raise _error(errno.ELOOP)
-            target = self._target(at, name, inner)
-            if target is None:
-                at = self._meant = self.step(at, name, _OBJECT)
-                continue
-            if target.startswith(b"/"):
-                at = root
-            waiting += _names(target)
-        if path.endswith((b"/", b"/.")) and not stat.S_ISDIR(os.fstat(at).st_mode):
-            raise _error(errno.ENOTDIR)
-        return at
-
-    def step(self, at: int, name: bytes, flags: int) -> int:
-        """What is at a name in a directory, opened with the flags for ``O_PATH``."""
-        # What /proc says of itself is open to the caller, but not to another process in its name.
-        with nullcontext() if self._is_itself(at) else self.acting():
-            return self.held(os.open(name, flags, dir_fd=at))
-
-    def _is_itself(self, at: int) -> bool:
-        if not is_in_proc(at):
-            return False
-        path = absolute(at)
-        own = [mount + b"/%d" % number for mount in _proc_mounts() for number in self._numbers(at)]
-        return _is_below(path, tuple(own))
-
-    def _numbers(self, at: int) -> tuple[int, int]:
-        """What the caller's process and thread are called in the ``/proc`` that holds ``at``."""
-        if os.fstat(at).st_dev in _proc_devices():
-            return self.caller.tgid, self.caller.tid
-        # A box has one of its own, of its own pid namespace.
-        return inner_numbers(self.caller.fd)
-
-    def _target(self, at: int, name: bytes, link: int) -> bytes | None:
-        """Where a link leads; None if it is an object itself that it stands for, rather than a path."""
-        if is_in_proc(at):
-            if os.fstat(at).st_ino == _PROC_ROOT_INODE and name == b"self":
-                return b"%d" % self._numbers(at)[0]
-            if os.fstat(at).st_ino == _PROC_ROOT_INODE and name == b"thread-self":
-                return b"%d/task/%d" % self._numbers(at)
-            try:
-                os.close(openat2(at, name, _OBJECT, RESOLVE_NO_MAGICLINKS))
-            except OSError as error:
-                if error.errno == errno.ELOOP:
-                    return None
-        target = os.readlink(b"", dir_fd=link)
-        if not target:
-            raise _error(errno.ENOENT)
-        return target
 
 
 def split(path: bytes) -> tuple[bytes, bytes, bytes]:
@@ -445,41 +373,6 @@ def split(path: bytes) -> tuple[bytes, bytes, bytes]:
     if not trimmed:
         return head, b"/", b""
     return head, name, b"/" if len(trimmed) != len(path) else b""
-
-
-def is_native(where: Where, mode: int) -> bool:
-    """Whether only the caller itself can open what is there: a terminal that is its own, a file about itself."""
-    if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
-        return _is_below(where.absolute, (b"/dev",))
-    return _is_below(where.absolute, (*_proc_mounts(), b"/sys"))
-
-
-def is_in_proc(fd: int) -> bool:
-    """Whether the object is of a file system in which a path means something else to everybody who looks."""
-    return os.fstat(fd).st_dev in _proc_devices() or _is_below(absolute(fd), _proc_mounts())
-
-
-def _names(path: bytes) -> list[bytes]:
-    return [name for name in reversed(path.split(b"/")) if name not in (b"", b".")]
-
-
-def _is_below(path: bytes, directories: tuple[bytes, ...]) -> bool:
-    for directory in directories:
-        if path.startswith(directory) and path[len(directory) : len(directory) + 1] in _BOUNDS:
-            return True
-    return False
-
-
-@cache
-def _proc_mounts() -> tuple[bytes, ...]:
-    with open("/proc/self/mountinfo", "rb") as file:
-        lines = [line.split(b" ") for line in file]
-    return tuple(fields[4] for fields in lines if fields[fields.index(b"-") + 1] == b"proc")
-
-
-@cache
-def _proc_devices() -> frozenset[int]:
-    return frozenset(os.stat(mount).st_dev for mount in _proc_mounts())
 
 
 @lru_cache(maxsize=4)

@@ -11,6 +11,8 @@ from holdfast.model.errors import HoldfastError
 from holdfast.model.log import Log
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from holdfast.supervisor.processes import Group, Run
     from holdfast.undo.desk import Desk
     from holdfast.undo.recorder import Recorder
@@ -27,7 +29,9 @@ QUIET_CHILD_SECONDS = 30.0
 class Steps:
     """The open steps of all groups. For the serving thread."""
 
-    def __init__(self, desk: Desk, recorder: Recorder) -> None:
+    def __init__(self, desk: Desk, recorder: Recorder, do: Callable[[Callable[[], object]], None]) -> None:
+        """``do`` has something done on another thread, in the order in which it is asked to."""
+        self._do = do
         self._desk = desk
         self._recorder = recorder
         self._open: dict[StepId, Group] = {}
@@ -54,7 +58,8 @@ class Steps:
     def close(self, group: Group) -> None:
         """The group changes nothing more for now.
 
-        What its step left is looked at before anybody is served again: the next step may change it.
+        What its step left is looked at before anybody is served again: the next step may change it. To write it down
+        takes longer, and nobody waits for that.
         """
         if not group.step:
             return
@@ -63,7 +68,8 @@ class Steps:
         del self._open[step]
         self._denied.pop(step, None)
         try:
-            self._desk.close(step, code)
+            if (finish := self._desk.closing(step, code)) is not None:
+                self._do(finish)
         except HoldfastError as error:
             # It stays in the journal: whoever opens the log next finishes it.
             _log.warning("step %d could not be finished: %s", step, error)

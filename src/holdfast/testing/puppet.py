@@ -99,6 +99,10 @@ class Puppet:
         """Call a function of `os` in the process."""
         return self._ask(("os", name, arguments))
 
+    def take(self, fd: int) -> int:
+        """Give the process a copy of our descriptor; returns its number there."""
+        return self._ask(("take", True), fd)
+
     def supervised(self, world: Supervision, name: str, *arguments: int | bytes, patient: bool = False) -> Outcome:
         """Let the call ``name`` be carried out by its handler."""
         placed = [*self._placed(arguments), 0, 0, 0, 0, 0, 0][:6]

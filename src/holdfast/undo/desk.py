@@ -18,7 +18,7 @@ from holdfast.undo.pending import go_on
 from holdfast.undo.recognising import note_contents
 from holdfast.undo.records import End
 from holdfast.undo.safeguards import Safeguards
-from holdfast.undo.sealing import seal
+from holdfast.undo.sealing import look, seal
 from holdfast.undo.showing import all_steps, report, shown_barriers, shown_step
 from holdfast.undo.strangers import theirs
 from holdfast.undo.undoing import redo, undo
@@ -101,8 +101,17 @@ class Desk:
     def close(self, step: StepId, exit_code: int | None = None) -> StepInfo | None:
         """Close a step. None if it changed nothing (then nothing is left of it), or was denied.
 
-        What it left is looked at and its preimages are summed up while others go on. Raises `NotFoundError` if it is
-        not open. If the log cannot be written the step stays in the journal, and is finished later.
+        Raises `NotFoundError` if it is not open. If the log cannot be written the step stays in the journal, and is
+        finished later.
+        """
+        finish = self.closing(step, exit_code)
+        return finish() if finish is not None else None
+
+    def closing(self, step: StepId, exit_code: int | None = None) -> Callable[[], StepInfo | None] | None:
+        """`close`, in two parts: what is to be seen before anybody changes anything more is done at once.
+
+        The rest (preimages are summed up, the step is written) is what is returned, for another thread; it takes long
+        if the step is large. None if there is nothing more to do.
         """
         with self._recorder.gate:
             if self._recorder.forgive(step):
@@ -114,7 +123,7 @@ class Desk:
                     self._recorder.note(End(self._recorder.next_seq(), step, exit_code, 0))
                 self._undo_log.restart()
                 return None
-        return self._finish(opened, exit_code)
+            return self._finishing(opened, exit_code)
 
     def beat(self) -> None:
         """Give a sign of life. To be called a few times a second while a step is open."""
@@ -220,8 +229,9 @@ class Desk:
             if info.step == self._explicit or info.step == self._ambient:
                 self._leave(info.step)
                 self._recorder.forgive(info.step)
-        if opened.records:
-            self._finish(opened, None, take_back=True)
+            finish = self._finishing(opened, None, take_back=True) if opened.records else None
+        if finish is not None:
+            finish()
         return info
 
     @contextmanager
@@ -264,34 +274,50 @@ class Desk:
         if step == self._ambient:
             self._ambient = None
 
-    def _finish(self, opened: OpenStep, exit_code: int | None, *, take_back: bool = False) -> StepInfo | None:
+    def _finishing(
+        self, opened: OpenStep, exit_code: int | None, *, take_back: bool = False
+    ) -> Callable[[], StepInfo | None]:
+        """Look at what a step that has ended left; the gate is held, so that nobody changes it meanwhile. Returns what
+        is left to do, without the gate.
+        """
         ended_at = self._undo_log.clock.now() * 1000
+        is_step, left = False, None
+
+        def prepare() -> None:
+            nonlocal is_step, left
+            self._undo_log.beat()
+            self._recorder.note(End(self._recorder.next_seq(), opened.id, exit_code, ended_at))
+            is_step = drop_unchanged(self._undo_log, opened) or opened.begin.kind == "explicit"
+            left = look(self._undo_log, opened)
 
         def finish() -> Head | None:
             with self._recorder.gate:
-                self._undo_log.beat()
-                self._recorder.note(End(self._recorder.next_seq(), opened.id, exit_code, ended_at))
-            if not drop_unchanged(self._undo_log, opened) and opened.begin.kind != "explicit":
-                with self._recorder.gate:
-                    self._undo_log.unsealed.discard(opened.id)
-                    self._undo_log.restart()
-                return None
-            head = seal(self._undo_log, opened, state="done", ended_at=ended_at, exit_code=exit_code)
+                if left is None:
+                    prepare()
+            head = None
+            if is_step:
+                head = seal(self._undo_log, opened, state="done", ended_at=ended_at, exit_code=exit_code, left=left)
             with self._recorder.gate:
                 self._undo_log.unsealed.discard(opened.id)
-                if take_back:
-                    self._take_back(opened.id)
-                self._undo_log.evict()
+                if is_step:
+                    if take_back:
+                        self._take_back(opened.id)
+                    self._undo_log.evict()
                 self._undo_log.restart()
             return head
 
-        try:
-            head = finish()
-        except StorageError as error:
-            _log.warning("step %d cannot be finished yet: %s", opened.id, error.message)
-            self._late[opened.id] = finish
-            return None
-        return shown_step(head) if head is not None else None
+        def rest() -> StepInfo | None:
+            try:
+                head = finish()
+            except StorageError as error:
+                _log.warning("step %d cannot be finished yet: %s", opened.id, error.message)
+                self._late[opened.id] = finish
+                return None
+            return shown_step(head) if head is not None else None
+
+        with suppress(StorageError):  # `finish` meets it again
+            prepare()
+        return rest
 
     def _catch_up(self) -> None:
         """Finish the steps that could not be, as there was no room. Raises `StorageError` if there is none yet."""
@@ -312,7 +338,8 @@ class Desk:
                 raise NotFoundError(f"step {step} is no explicit step that is open")
             opened = self._end(step)
             self._undo_log.unsealed.add(step)
-        self._finish(opened, None)
+            finish = self._finishing(opened, None)
+        finish()
         self._catch_up()
         return self._undo_log.heads[step]
 

@@ -76,8 +76,8 @@ class Signature(msgspec.Struct, array_like=True, frozen=True):
     ctime: int
 
 
-class Record(msgspec.Struct, array_like=True, frozen=True, tag_field="record", tag=0):
-    """What all records have."""
+class Record(msgspec.Struct, array_like=True, frozen=True, tag_field="record", tag=0, gc=False):
+    """What all records have. They hold nothing but values, among which no garbage collector need look for cycles."""
 
     seq: Number
 

@@ -29,6 +29,13 @@ NOT_OURS = Signature(0, 0, 0, 0, 0)
 """Equal to nothing that is: somebody else had changed it before the step could be finished."""
 
 
+def look(log: UndoLog, step: OpenStep, alive_until: int | None = None) -> tuple[tuple[bytes, Signature | None], ...]:
+    """What the step left at each path that it touched, before anybody else changes it. See `seal`."""
+    places = whereabouts(step.records)
+    with log.looking() as directories:
+        return tuple((path, signature(directories, path, alive_until)) for path in sorted(places))
+
+
 def seal(
     log: UndoLog,
     step: OpenStep,
@@ -39,17 +46,18 @@ def seal(
     before: Head | None = None,
     alive_until: int | None = None,
     conflicts: Iterable[Trouble] = (),
+    left: tuple[tuple[bytes, Signature | None], ...] | None = None,
 ) -> Head:
     """Write the step, which the recorder has closed, as a finished one.
 
     ``before`` is what was said of it if it was finished before. ``alive_until`` is the last moment (ns) at which its
     keeper can have changed anything, if it was killed: what was changed later is not taken for the step's.
-    ``conflicts`` are what could not be reversed on the way to ``state``.
+    ``conflicts`` are what could not be reversed on the way to ``state``. ``left`` is what `look` found; else it is
+    looked at now.
     """
-    places = whereabouts(step.records)
     step.copied += _break_off_what_is_written(log.preimages, step.records)
-    with log.looking() as directories:
-        left = tuple((path, signature(directories, path, alive_until)) for path in sorted(places))
+    if left is None:
+        left = look(log, step, alive_until)
     preimages = tuple(_preimages(log.preimages, step.records))
     begin = step.begin
     last = step.records[-1].seq if step.records else begin.seq
@@ -68,7 +76,7 @@ def seal(
         exit_code=exit_code,
         protected=step.bare or (before.protected if before else ""),
         copied=step.copied,
-        paths=len(places),
+        paths=len(left),
         left=left,
         preimages=preimages,
         conflicts=tuple(conflicts),

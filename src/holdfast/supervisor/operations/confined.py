@@ -14,7 +14,8 @@ from holdfast.files.kernel import (
     openat2,
 )
 from holdfast.supervisor.operations.arguments import check_flags, failure
-from holdfast.supervisor.resolve import is_in_proc, split
+from holdfast.supervisor.proc import is_in_proc
+from holdfast.supervisor.resolve import split
 
 if TYPE_CHECKING:
     from holdfast.supervisor.resolve import Sight, Spot, Thing

@@ -11,6 +11,7 @@ import stat
 import struct
 from typing import TYPE_CHECKING
 
+from holdfast.supervisor import landlock
 from holdfast.supervisor.call import Reply
 from holdfast.supervisor.calls import NOTIFIED_IOCTLS
 from holdfast.supervisor.memory import read
@@ -90,18 +91,19 @@ def bind(call: Call, world: Supervision) -> Reply:
     address = read(call.tid, call.args[1], length)
     path = address[_FAMILY.size :].split(b"\0", 1)[0]
     if _FAMILY.unpack_from(address)[0] != socket.AF_UNIX or not path:
-        return Reply(native=True)
+        if landlock.version():
+            return Reply(native=True)
+        with Sight(call, world) as sight:
+            bound = _socket_of(sight, integer(call.args[0]))
+            with sight.acting():
+                check(_libc.bind(bound, address, length))
+            return Reply()
     if length > _UNIX_MAX:
         raise failure(errno.EINVAL)
     with Sight(call, world) as sight:
         spot = sight.parent(AT_FDCWD, path)
         start = sight.start(AT_FDCWD)
-        owner = sight.held(os.pidfd_open(sight.caller.tgid))
-        bound = _libc.syscall(_SYS_PIDFD_GETFD, owner, integer(call.args[0]), 0)
-        check(bound)
-        sight.held(bound)
-        if not stat.S_ISSOCK(os.fstat(bound).st_mode):
-            raise failure(errno.ENOTSOCK)
+        bound = _socket_of(sight, integer(call.args[0]))
 
         def perform() -> None:
             # The address is what the socket is called for ever after, so it is the caller's own.
@@ -114,6 +116,17 @@ def bind(call: Call, world: Supervision) -> Reply:
                 os.close(before)
 
         return make(sight, call, world, spot, "s", perform)
+
+
+def _socket_of(sight: Sight, number: int) -> int:
+    """The caller's own socket, in our hands."""
+    owner = sight.held(os.pidfd_open(sight.caller.tgid))
+    found = _libc.syscall(_SYS_PIDFD_GETFD, owner, number, 0)
+    check(found)
+    sight.held(found)
+    if not stat.S_ISSOCK(os.fstat(found).st_mode):
+        raise failure(errno.ENOTSOCK)
+    return found
 
 
 def open_by_handle_at(call: Call, world: Supervision) -> Reply:

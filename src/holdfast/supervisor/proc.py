@@ -1,0 +1,49 @@
+"""``/proc``, where the same path means something else to everybody who looks."""
+
+from __future__ import annotations
+
+import os
+import stat
+from functools import cache
+from typing import TYPE_CHECKING
+
+from holdfast.supervisor.territory import absolute
+
+if TYPE_CHECKING:
+    from holdfast.supervisor.territory import Where
+
+_BOUNDS = frozenset({b"", b"/"})
+
+
+def is_native(where: Where, mode: int) -> bool:
+    """Whether only the caller itself can open what is there: a terminal that is its own, a file about itself."""
+    if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+        return is_below(where.absolute, (b"/dev",))
+    return is_below(where.absolute, (*proc_mounts(), b"/sys"))
+
+
+def is_in_proc(fd: int) -> bool:
+    """Whether the object is of a file system in which a path means something else to everybody who looks."""
+    return os.fstat(fd).st_dev in proc_devices() or is_below(absolute(fd), proc_mounts())
+
+
+def is_below(path: bytes, directories: tuple[bytes, ...]) -> bool:
+    """Whether the path is one of the directories, or beneath one."""
+    for directory in directories:
+        if path.startswith(directory) and path[len(directory) : len(directory) + 1] in _BOUNDS:
+            return True
+    return False
+
+
+@cache
+def proc_mounts() -> tuple[bytes, ...]:
+    """Where it is mounted, as the keeper sees it."""
+    with open("/proc/self/mountinfo", "rb") as file:
+        lines = [line.split(b" ") for line in file]
+    return tuple(fields[4] for fields in lines if fields[fields.index(b"-") + 1] == b"proc")
+
+
+@cache
+def proc_devices() -> frozenset[int]:
+    """The devices of those mounts. A box has one of its own, which is none of them."""
+    return frozenset(os.stat(mount).st_dev for mount in proc_mounts())

@@ -1,0 +1,109 @@
+"""Resolving a path name by name, as the caller would: where the kernel, asked by the keeper, sees something else."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+from holdfast.files.kernel import RESOLVE_NO_MAGICLINKS, openat2
+from holdfast.supervisor.credentials import inner_numbers
+from holdfast.supervisor.proc import is_below, is_in_proc, proc_devices, proc_mounts
+from holdfast.supervisor.territory import absolute
+
+if TYPE_CHECKING:
+    from holdfast.supervisor.resolve import Sight
+
+_OBJECT = os.O_PATH | os.O_CLOEXEC
+_LINK = os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW
+_DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+_MOST_LINKS = 40
+_PROC_ROOT_INODE = 1
+
+
+def walk(sight: Sight, start: int, path: bytes, *, follow: bool) -> int:
+    """Resolve ``path`` name by name to an object that is there."""
+    root = sight.root()
+    top = os.fstat(root)
+    at = root if path.startswith(b"/") else start
+    follow = follow or path.endswith((b"/", b"/."))
+    waiting = _names(path)
+    links = 0
+    while waiting:
+        name = waiting.pop()
+        if name == b"..":
+            if not os.path.samestat(os.fstat(at), top):
+                at = step(sight, at, b"..", _DIRECTORY)
+            continue
+        inner = step(sight, at, name, _LINK)
+        found = os.fstat(inner)
+        if not stat.S_ISLNK(found.st_mode) or not (waiting or follow):
+            if waiting and not stat.S_ISDIR(found.st_mode):
+                raise _error(errno.ENOTDIR)
+            at = inner
+            continue
+        links += 1
+        if links > _MOST_LINKS:
+            raise _error(errno.ELOOP)
+        target = target_of(sight, at, name, inner)
+        if target is None:
+            at = sight.meant = step(sight, at, name, _OBJECT)
+            continue
+        if target.startswith(b"/"):
+            at = root
+        waiting += _names(target)
+    if path.endswith((b"/", b"/.")) and not stat.S_ISDIR(os.fstat(at).st_mode):
+        raise _error(errno.ENOTDIR)
+    return at
+
+
+def step(sight: Sight, at: int, name: bytes, flags: int) -> int:
+    """What is at a name in a directory, opened with the flags for ``O_PATH``."""
+    # What /proc says of itself is open to the caller, but not to another process in its name.
+    with nullcontext() if is_itself(sight, at) else sight.acting():
+        return sight.held(os.open(name, flags, dir_fd=at))
+
+
+def is_itself(sight: Sight, at: int) -> bool:
+    """Whether the directory is what ``/proc`` says of the caller itself."""
+    if not is_in_proc(at):
+        return False
+    path = absolute(at)
+    own = [mount + b"/%d" % number for mount in proc_mounts() for number in _numbers(sight, at)]
+    return is_below(path, tuple(own))
+
+
+def _numbers(sight: Sight, at: int) -> tuple[int, int]:
+    """What the caller's process and thread are called in the ``/proc`` that holds ``at``."""
+    if os.fstat(at).st_dev in proc_devices():
+        return sight.caller.tgid, sight.caller.tid
+    # A box has one of its own, of its own pid namespace.
+    return inner_numbers(sight.caller.fd)
+
+
+def target_of(sight: Sight, at: int, name: bytes, link: int) -> bytes | None:
+    """Where a link leads; None if it is an object itself that it stands for, rather than a path."""
+    if is_in_proc(at):
+        if os.fstat(at).st_ino == _PROC_ROOT_INODE and name == b"self":
+            return b"%d" % _numbers(sight, at)[0]
+        if os.fstat(at).st_ino == _PROC_ROOT_INODE and name == b"thread-self":
+            return b"%d/task/%d" % _numbers(sight, at)
+        try:
+            os.close(openat2(at, name, _OBJECT, RESOLVE_NO_MAGICLINKS))
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                return None
+    target = os.readlink(b"", dir_fd=link)
+    if not target:
+        raise _error(errno.ENOENT)
+    return target
+
+
+def _names(path: bytes) -> list[bytes]:
+    return [name for name in reversed(path.split(b"/")) if name not in (b"", b".")]
+
+
+def _error(number: int) -> OSError:
+    return OSError(number, os.strerror(number))

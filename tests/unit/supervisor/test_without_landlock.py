@@ -1,0 +1,80 @@
+"""Where the kernel has no Landlock, no call that names a path is left to it that could change anything."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from platform import machine
+from typing import Any
+
+import pytest
+
+from holdfast.supervisor import landlock
+from holdfast.supervisor.calls import ARCHITECTURES
+from holdfast.testing.puppet import Puppet, World
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or machine() not in ARCHITECTURES, reason="the supervisor does not support this machine"
+)
+
+CWD = (1 << 64) - 100
+READING = struct.pack("QQQ", os.O_RDONLY, 0, 0)
+
+
+@pytest.fixture(name="puppet")
+def _puppet(tmp_path: Path) -> Generator[tuple[Puppet, World]]:
+    (tmp_path / "file").write_text("content")
+    root = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    nobody: Any = None  # nothing in the workspace is touched
+    with Puppet(os.fsencode(tmp_path)) as puppet:
+        yield puppet, World(nobody, root, 1)
+    os.close(root)
+
+
+@pytest.fixture(name="without")
+def _without(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(landlock, "version", lambda: 0)
+
+
+@pytest.mark.usefixtures("without")
+def test_devices_are_opened_by_the_keeper_and_the_rest_is_refused(puppet: tuple[Puppet, World]) -> None:
+    process, world = puppet
+    opened = process.supervised(world, "openat", CWD, b"/dev/null", os.O_RDWR, 0)
+    assert (opened.error, opened.native) == (0, False)
+    assert process.run("write", opened.value, b"gone") == 4
+    for path in (b"/dev/tty", b"/proc/self/comm"):
+        assert process.supervised(world, "openat", CWD, path, os.O_WRONLY, 0).error == errno.EACCES
+    assert process.supervised(world, "openat2", CWD, b"file", READING, len(READING)).error == errno.ENOSYS
+
+
+@pytest.mark.usefixtures("without")
+def test_sockets_are_bound_by_the_keeper(puppet: tuple[Puppet, World]) -> None:
+    process, world = puppet
+    with socket.socket(socket.AF_INET) as own:
+        address = struct.pack("=H14x", socket.AF_INET)
+        fd = process.supervised(world, "openat", CWD, b"/dev/null", os.O_RDWR, 0).value
+        assert process.supervised(world, "bind", fd, address, len(address)).error == errno.ENOTSOCK
+        theirs = process.take(own.fileno())
+        bound = process.supervised(world, "bind", theirs, address, len(address))
+        assert (bound.error, bound.native) == (0, False)
+        assert own.getsockname()[1] != 0
+
+
+@pytest.mark.skipif(not landlock.version(), reason="the kernel has no Landlock")
+def test_with_it_they_are_left_to_the_kernel(puppet: tuple[Puppet, World]) -> None:
+    process, world = puppet
+    assert process.supervised(world, "openat", CWD, b"/dev/null", os.O_RDWR, 0).native
+    assert process.supervised(world, "openat2", CWD, b"file", READING, len(READING)).native
+
+
+@pytest.mark.parametrize(("version", "word"), [(0, "no Landlock"), (2, "truncation"), (3, "")])
+def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, version: int, word: str) -> None:
+    monkeypatch.setattr(landlock, "version", lambda: version)
+    found = landlock.shortcomings()
+    assert len(found) == bool(word)
+    assert word in "".join(found)
