@@ -29,6 +29,8 @@ _LOG = Log(__name__)
 _BEGIN = "BEGIN"
 _BUSY_STEP = 0.25
 """Seconds that SQLite itself waits for a lock before we look at our own limit."""
+_SILENT = 1.0
+"""Seconds of waiting after which it is said."""
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
@@ -257,14 +259,20 @@ class SqliteDatabase:
 
     def _retry(self, attempt: Callable[[], _T]) -> _T:
         """Call ``attempt`` until it no longer finds the database locked by another process; then `LockedError`."""
-        deadline = time.monotonic() + self._timeout
+        begun = time.monotonic()
+        told = False
         while True:
             try:
                 return attempt()
             except sqlite3.OperationalError as error:
-                # BUSY_RECOVERY and the change to WAL return at once, whatever the busy timeout: pause between tries.
-                if error.sqlite_errorcode & 0xFF not in _BUSY or time.monotonic() >= deadline:
+                waited = time.monotonic() - begun
+                if error.sqlite_errorcode & 0xFF not in _BUSY or waited >= self._timeout:
                     raise
+                if waited >= _SILENT and not told:
+                    told = True
+                    path = os.fsdecode(self._path)
+                    _LOG.warning("another process holds the catalog %s; waiting at most %g s", path, self._timeout)
+                # BUSY_RECOVERY and the change to WAL return at once, whatever the busy timeout: pause between tries.
                 time.sleep(0.005)
 
     @contextlib.contextmanager

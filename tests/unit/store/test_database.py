@@ -88,6 +88,15 @@ def test_a_reader_sees_one_state_while_another_writes(database, path):
     other.close()
 
 
+def test_a_wait_is_said_once(database, path, caplog, monkeypatch):
+    monkeypatch.setattr("holdfast.store.database._SILENT", 0)
+    other = opened(path, timeout=0.6)
+    with database.writing(), pytest.raises(LockedError), other.writing():
+        pass
+    assert caplog.messages == [f"another process holds the catalog {os.fsdecode(path)}; waiting at most 0.6 s"]
+    other.close()
+
+
 def test_a_second_writer_waits_with_a_limit_and_then_says_so(database, path):
     other = opened(path, timeout=0.05)
     with database.writing(), pytest.raises(LockedError) as refused, other.writing():
