@@ -332,3 +332,23 @@ def test_a_killed_keeper_brings_nobody_into_debt(three: Bench) -> None:
         assert [info.state for info in office.desk.steps()] == ["undone"]
         office.desk.redo([step])
         assert os.listdir(three.tree) == ["2"]
+
+
+def test_what_a_step_left_is_known_before_the_rest_of_its_end_is_done(bench: Bench) -> None:
+    """However late that is: what others change meanwhile is not taken for the step's, and not lost."""
+    with opened(bench) as office:
+        desk = office.desk
+        first = desk.open("command")
+        office.act(first, lambda actor: (actor.write(b"new", b"1"), actor.write(b"other", b"2")))
+        finish = desk.closing(first, 0)
+        assert finish is not None
+        second = office.step(write(b"new", b"more than that"))
+        (bench.tree / "other").write_bytes(b"by hand")
+        found = finish()
+        assert found is not None
+        assert (found.id, found.paths) == (first, 2)
+        assert [step.id for step in desk.steps()] == [first, second]
+        assert desk.undo([second]).conflicts == ()
+        with pytest.raises(RefusedError):
+            desk.undo([first])
+        assert (bench.tree / "other").read_bytes() == b"by hand"
