@@ -11,6 +11,7 @@ import pytest
 from holdfast.model.errors import HeldError, NotFoundError, RefusedError
 from holdfast.testing.acting import Actor
 from holdfast.testing.clocks import ManualClock
+from holdfast.undo import safeguards
 from holdfast.undo.desk import Desk
 from holdfast.undo.log import Limits, UndoLog
 from holdfast.undo.records import StepId
@@ -352,3 +353,17 @@ def test_what_a_step_left_is_known_before_the_rest_of_its_end_is_done(bench: Ben
         with pytest.raises(RefusedError):
             desk.undo([first])
         assert (bench.tree / "other").read_bytes() == b"by hand"
+
+
+def test_no_more_than_so_many_wait_for_a_person(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(safeguards, "_MOST", 1)
+    for name in ("a", "b"):
+        (bench.tree / name).write_bytes(b"")
+    with opened(bench, Thresholds(deletes=1)) as office:
+        one, two = office.desk.open("command"), office.desk.open("command")
+        with pytest.raises(HeldError):
+            office.act(one, lambda actor: actor.unlink(b"a"))
+        with pytest.raises(OSError, match="too many"):
+            office.act(two, lambda actor: actor.unlink(b"b"))
+        assert [ticket.step for ticket in office.desk.held()] == [one]
+        assert (bench.tree / "b").exists()
