@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from holdfast.engine.textdiff import FileStat
     from holdfast.engine.workspace import Workspace, init, open  # noqa: A004 - `holdfast.open` reads as what it does
     from holdfast.model.checkpoint import Checkpoint, Provenance
+    from holdfast.model.config import Isolation
     from holdfast.model.entries import Change, Counts, Entry, NotCaptured
     from holdfast.model.errors import (
         ConfigError,
@@ -80,6 +81,7 @@ __all__ = [
     "HoldfastError",
     "Home",
     "IntegrityError",
+    "Isolation",
     "LockedError",
     "Log",
     "NotCaptured",
@@ -126,6 +128,7 @@ _ELSEWHERE = {
     "FileStat": "engine.textdiff",
     "HistoryEvent": "store.records",
     "Home": "engine.household",
+    "Isolation": "model.config",
     "NotCaptured": "model.entries",
     "Policy": "engine.retention",
     "Problem": "store.verify",

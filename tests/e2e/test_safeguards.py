@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
@@ -61,15 +61,8 @@ class Place:
 
     def held(self, remote: Remote) -> TicketInfo:
         """The first ticket, as soon as there is one."""
-        tickets: Sequence[TicketInfo] = ()
-
-        def asked() -> bool:
-            nonlocal tickets
-            tickets = remote.held()
-            return bool(tickets)
-
-        wait_until(asked)
-        return tickets[0]
+        wait_until(lambda: bool(remote.held()))
+        return remote.held()[0]
 
     def files(self) -> int:
         return sum(name.startswith("f") for name in os.listdir(self.tree))

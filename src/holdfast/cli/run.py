@@ -10,17 +10,20 @@ import time
 from typing import TYPE_CHECKING
 
 from holdfast import UsageError
-from holdfast.cli.command import Command
+from holdfast.cli.command import Command, text
 from holdfast.cli.terminal import plural, visible
+from holdfast.model.config import KEYS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from holdfast.cli.console import Console
     from holdfast.engine.run import RunResult
+    from holdfast.model.config import Isolation
     from holdfast.undo.service import TicketInfo
 
 _SHOWN = 10
+_LEVELS, _MODES, _TMPS = (KEYS[f"isolation.{key}"].choices for key in ("level", "network", "tmp"))
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +31,25 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--guard", action="store_true", help="ask before mass deletion, large overwrites, and what could not be undone"
     )
+    group = parser.add_argument_group("isolation (docs/isolation.md; what is not said is as the configuration has it)")
+    group.add_argument(
+        "--isolation", metavar="LEVEL", choices=_LEVELS, help="none, or namespace: apart from the rest of the machine"
+    )
+    group.add_argument("--network", metavar="MODE", choices=_MODES, help="open, disabled, or allow")
+    group.add_argument(
+        "--allow", metavar="ADDRESS", type=text, action="append", help="ADDRESS[/BITS][:PORT]; means --network allow"
+    )
+    group.add_argument(
+        "--dns", metavar="ADDRESS", type=text, action="append", help="a name server; means --network allow"
+    )
+    group.add_argument(
+        "--hide", metavar="PATH", action="append", help="what is not to be visible, besides what is configured"
+    )
+    group.add_argument(
+        "--writable", metavar="PATH", action="append", help="what can be written to beside the workspace; not undone"
+    )
+    group.add_argument("--tmp", metavar="WHICH", choices=_TMPS, help="own or shared: whose /tmp and /var/tmp")
+    group.add_argument("--env", metavar="NAME", type=text, action="append", help="a variable to let through as well")
     parser.add_argument("words", metavar="COMMAND", nargs=argparse.REMAINDER, help="what to run, with its arguments")
 
 
@@ -37,7 +59,11 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
         raise UsageError("run needs a command", hint="holdfast run -- COMMAND")
     with console.open(strict=True) as workspace:
         result = workspace.run(
-            words, one_step=arguments.one_step, guard=arguments.guard, ask=_ask if console.interactive else None
+            words,
+            one_step=arguments.one_step,
+            guard=arguments.guard,
+            isolation=_isolation(workspace.isolation, arguments),
+            ask=_ask if console.interactive else None,
         )
     # (Standard output is the command's.)
     if console.json:
@@ -50,6 +76,36 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
         sys.stderr.writelines(f"holdfast: {line}\n" for line in _summary(result))
     sys.stderr.flush()
     return result.exit_code
+
+
+def _isolation(configured: Isolation, arguments: argparse.Namespace) -> Isolation:
+    """What is configured, with what the command line says instead, or besides."""
+    said = {
+        "level": arguments.isolation,
+        "network": arguments.network or ("allow" if arguments.allow or arguments.dns else None),
+        "allow": arguments.allow,
+        "dns": arguments.dns,
+        "hidden": arguments.hide,
+        "writable": arguments.writable,
+        "tmp": arguments.tmp,
+        "environment": arguments.env,
+    }
+    given = {name: value for name, value in said.items() if value is not None}
+    if given.get("level", configured.level) == "none" and given.keys() - {"level"}:
+        raise UsageError(
+            "what the network, paths and variables of a command are to be needs isolation", hint="--isolation namespace"
+        )
+    if given.get("network", "allow") != "allow":
+        # What is configured for another network is not meant.
+        given = {"allow": (), "dns": ()} | given
+    for name in ("hidden", "writable"):
+        if name in given:
+            given[name] = [os.path.abspath(os.path.expanduser(path)) for path in given[name]]
+    lists = {name: tuple(value) for name, value in given.items() if not isinstance(value, str)}
+    for name in ("hidden", "environment"):
+        if name in lists:
+            lists[name] = (*getattr(configured, name), *lists[name])
+    return configured._replace(**(given | lists))
 
 
 def _summary(result: RunResult) -> Iterator[str]:
@@ -93,8 +149,9 @@ COMMANDS = {
     "run": Command(
         description="Run a command, and record all that it and its children change in the workspace, ignored files, "
         "node_modules and .git included, so that it can be taken back step by step. It needs no privilege and no "
-        "mount. What the command changes elsewhere is not recorded. The state before and after is saved. The exit code "
-        "is the command's (128 and the number of the signal that ended it); with --json the object is the last line "
+        "mount. What the command changes elsewhere is not recorded; with --isolation namespace it can change nothing "
+        "there, and sees and reaches what is let through alone. The state before and after is saved. The exit code is "
+        "the command's (128 and the number of the signal that ended it); with --json the object is the last line "
         "on standard error, because standard output is the command's.",
         configure=_configure,
         run=_run,
@@ -102,6 +159,10 @@ COMMANDS = {
             ("holdfast run -- claude", "a coding agent: every command of its is a step"),
             ("holdfast run --one-step -- make clean all", "one step, whatever it runs"),
             ("holdfast run --guard -- sh cleanup.sh", "ask before it deletes many files"),
+            (
+                "holdfast run --isolation namespace --network disabled -- make",
+                "apart from the rest of the machine",
+            ),
             ("holdfast undo --run", "take back all that the last run did"),
         ),
         exits=((4, "refused: the state could not be saved first, or another process keeps the undo log"),),

@@ -109,12 +109,14 @@ def tickets(values: Sequence[TicketInfo]) -> Json:
 
 def ran(result: RunResult) -> Json:
     """What became of a run."""
+    isolation = result.isolation
     return {
         "run": result.run,
         "exit_code": result.exit_code,
         "before": result.before,
         "after": result.after,
         "steps": [step(value) for value in result.steps],
+        "isolation": None if isolation.level == "none" else isolation._asdict(),
         "undo_command": f"holdfast undo --run {result.run}" if result.steps else None,
     }
 

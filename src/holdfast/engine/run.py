@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.engine.checkpoint import Recorded, Request, take_locked
+from holdfast.engine.isolation import make_box, own_directories
 from holdfast.engine.reversing import note_contents
 from holdfast.engine.steps import limits, make_log, reached
 from holdfast.model.checkpoint import Provenance
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
 
     from holdfast.engine.context import Context
-    from holdfast.model.config import Safeguard
+    from holdfast.model.config import Isolation, Safeguard
     from holdfast.model.ids import CheckpointId
     from holdfast.undo.safeguards import Thresholds
     from holdfast.undo.service import StepInfo, TicketInfo
@@ -48,6 +49,8 @@ class RunResult(NamedTuple):
     """The state that it left."""
     steps: Sequence[StepInfo]
     """Those of the run that changed anything."""
+    isolation: Isolation
+    """What held for it."""
 
 
 def run(
@@ -58,14 +61,16 @@ def run(
     environment: Mapping[bytes, bytes] | None = None,
     one_step: bool = False,
     guard: bool = False,
+    isolation: Isolation | None = None,
     ask: Callable[[TicketInfo], bool | None] | None = None,
 ) -> RunResult:
     """Run ``command`` under supervision until it ends. The terminal is its own meanwhile.
 
-    Nothing runs if the first checkpoint fails, or if it cannot be supervised (`UnsupportedError`). ``one_step``: the
-    whole run is one step. ``guard``: the safeguards' preset, where the settings do not say otherwise. What it leaves
-    running goes on, supervised. ``ask``, on a thread of its own, is asked of operations that safeguards hold: True lets
-    one happen, False denies it, None leaves it to others.
+    Nothing runs if the first checkpoint fails, or if it cannot be supervised or isolated as asked for
+    (`UnsupportedError`). ``one_step``: the whole run is one step. ``guard``: the safeguards' preset, where the settings
+    do not say otherwise. ``isolation``: None means what the settings say. What it leaves running goes on, supervised,
+    but for namespaces, which end with it. ``ask``, on a thread of its own, is asked of operations that safeguards hold:
+    True lets one happen, False denies it, None leaves it to others.
     """
     from holdfast.supervisor.launch import supervise
     from holdfast.supervisor.settings import Settings
@@ -74,12 +79,16 @@ def run(
     shown = " ".join(os.fsdecode(word) for word in command).encode("utf-8", "replace").decode()
     with reached(context):
         pass  # what a killed keeper left is rolled back, and told, before anything is saved
+    log = make_log(context)
+    isolation = context.settings.isolation if isolation is None else isolation
+    directory = os.getcwdb() if directory is None else directory
+    box = make_box(context, isolation, directory=directory, log=log)
     identity = begin_run(context, shown)
     before = _head(context)
     settings = Settings(
         root=context.workspace.path,
-        log=make_log(context),
-        forbidden=(_home_of(context),),
+        log=log,
+        forbidden=tuple(filter(os.path.isdir, own_directories(context))),
         limits=limits(context),
         thresholds=thresholds(context.settings.safeguard, guard=guard),
     )
@@ -88,11 +97,17 @@ def run(
     try:
         with _asking(settings.log, ask if settings.thresholds != OFF else None):
             code = supervise(
-                command, settings, run=identity, directory=directory, environment=surroundings, one_step=one_step
+                command,
+                settings,
+                run=identity,
+                directory=directory,
+                environment=surroundings,
+                one_step=one_step,
+                box=box,
             )
     finally:
         steps = end_run(context, identity, shown)
-    return RunResult(identity, code, before, _head(context), steps)
+    return RunResult(identity, code, before, _head(context), steps, isolation)
 
 
 @contextmanager
@@ -199,7 +214,3 @@ def _head(context: Context) -> CheckpointId:
     head = context.catalog.cursor(context.workspace.id).head
     assert head is not None
     return head
-
-
-def _home_of(context: Context) -> bytes:
-    return os.path.dirname(os.path.dirname(context.folder))

@@ -87,7 +87,7 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, dict[str, object]
 
 def _from_text(name: str, text: str) -> object:
     kind = KEYS[name].kind if name in KEYS else "text"
-    if kind == "patterns":
+    if kind in ("patterns", "texts"):
         return [line for line in text.split("\n") if line]
     if kind in ("integer", "ratio"):
         try:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from holdfast.engine.watch_client import WatchClient
     from holdfast.files.estimate import Estimate
     from holdfast.files.watch import Watcher
+    from holdfast.model.config import Isolation
     from holdfast.model.errors import ConfigError
     from holdfast.model.ids import CheckpointId, WorkspaceId
     from holdfast.model.sinks import Progress
@@ -144,6 +145,11 @@ class Workspace:
         return self._context.folder
 
     # -- saving -------------------------------------------------------------------------------------------------
+
+    @property
+    def isolation(self) -> Isolation:
+        """What the settings say of where a command is run, for `run` to be given something like it."""
+        return self._context.settings.isolation
 
     def checkpoint(
         self,
@@ -375,14 +381,16 @@ class Workspace:
         environment: Mapping[bytes, bytes] | None = None,
         one_step: bool = False,
         guard: bool = False,
+        isolation: Isolation | None = None,
         ask: Callable[[TicketInfo], bool | None] | None = None,
     ) -> RunResult:
         """Run a command (its argument list) so that all it changes can be taken back: `undo`, ``undo(run="")``.
 
         It has this process's terminal, directory and environment (with ``HOLDFAST_RUN``), unless others are given. The
         state is saved before and after. ``one_step``: all of it is one step. ``guard``: a person is asked before mass
-        deletion and large overwrites, by ``ask`` on another thread (None: whoever calls `answer` elsewhere). Raises
-        `UnsupportedError` where the system cannot supervise; then nothing has run.
+        deletion and large overwrites, by ``ask`` on another thread (None: whoever calls `answer` elsewhere).
+        ``isolation``: what it sees and reaches of the machine (None: as the settings say). Raises `UnsupportedError`
+        where the system cannot supervise, or isolate as asked for; then nothing has run.
         """
         from holdfast.engine.run import run
 
@@ -393,6 +401,7 @@ class Workspace:
             environment=environment,
             one_step=one_step,
             guard=guard,
+            isolation=isolation,
             ask=ask,
         )
 

@@ -13,6 +13,9 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 HOUR, DAY = 3600.0, 86400.0
 
 SafeguardPreset = Literal["off", "guard"]
+IsolationLevel = Literal["none", "namespace"]
+NetworkMode = Literal["open", "disabled", "allow"]
+Tmp = Literal["own", "shared"]
 Backend = Literal["auto", "fanotify", "inotify", "polling"]
 
 
@@ -95,6 +98,19 @@ class Safeguard(NamedTuple):
     timeout: float = 30.0
 
 
+class Isolation(NamedTuple):
+    """What of the machine a command that is run sees, changes and reaches (docs/isolation.md)."""
+
+    level: IsolationLevel = "none"
+    network: NetworkMode = "open"
+    allow: tuple[str, ...] = ()
+    dns: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
+    writable: tuple[str, ...] = ()
+    tmp: Tmp = "own"
+    environment: tuple[str, ...] = ()
+
+
 class Identity(NamedTuple):
     """Who makes checkpoints."""
 
@@ -113,10 +129,11 @@ class Settings(NamedTuple):
     files: Files = Files()
     undo: Undo = Undo()
     safeguard: Safeguard = Safeguard()
+    isolation: Isolation = Isolation()
     identity: Identity = Identity()
 
 
-Kind = Literal["size", "duration", "age", "integer", "ratio", "text", "patterns"]
+Kind = Literal["size", "duration", "age", "integer", "ratio", "text", "patterns", "texts"]
 Trust = Literal["yes", "lower", "no"]
 
 
@@ -211,6 +228,30 @@ KEYS: dict[str, Key] = {
         "integer", "1: ask before a rename replaces a file; 0: never; -1: as the preset has it", least=-1, most=1
     ),
     "safeguard.timeout": Key("duration", "an operation that nobody answers for this long is denied", least=1, most=DAY),
+    "isolation.level": Key(
+        "text",
+        "where `run` runs a command: as any program of the user's, or in namespaces of its own",
+        choices=("none", "namespace"),
+    ),
+    "isolation.network": Key(
+        "text",
+        "with namespaces: the host's network, none, or what `allow` and `dns` name",
+        choices=("open", "disabled", "allow"),
+    ),
+    "isolation.allow": Key("texts", "with the network `allow`: addresses and ranges, either with a port"),
+    "isolation.dns": Key("texts", "with the network `allow`: addresses of name servers"),
+    "isolation.hidden": Key("texts", "with namespaces: paths that are not visible; `~` is the user's directory"),
+    "isolation.writable": Key(
+        "texts", "with namespaces: paths that can be written to beside the workspace, where nothing is undone"
+    ),
+    "isolation.tmp": Key(
+        "text",
+        "with namespaces: `/tmp` and `/var/tmp` of its own, or the host's",
+        choices=("own", "shared"),
+    ),
+    "isolation.environment": Key(
+        "texts", "with namespaces: variables that are let through besides the usual ones; `LC_*` stands for several"
+    ),
     "identity.author": Key("text", "who makes checkpoints, if neither a flag nor the caller says it"),
 }
 

@@ -1,4 +1,4 @@
-"""Values of settings, as people write them: sizes, durations, numbers, texts, patterns."""
+"""Values of settings, as people write them: sizes, durations, numbers, texts, lists of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from holdfast.model.config import Kind
 
-MAX_PATTERNS = 1000
+MAX_TEXTS = 1000
 MAX_TEXT = 4096
 
 _NUMBER = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?) ?([A-Za-z]*)\Z")
@@ -112,12 +112,17 @@ def _parse_text(value: object) -> str:
     return value
 
 
-def _parse_patterns(value: object) -> tuple[str, ...]:
+def _parse_texts(value: object) -> tuple[str, ...]:
     if not isinstance(value, (list, tuple)):
         raise ValueError(f"{_shown(value)} is not a list of texts")  # noqa: TRY004 - as above
-    patterns = tuple(_parse_text(pattern) for pattern in cast("Sequence[object]", value))
-    if len(patterns) > MAX_PATTERNS:
-        raise ValueError(f"{len(patterns)} patterns are more than {MAX_PATTERNS}")
+    texts = tuple(_parse_text(text) for text in cast("Sequence[object]", value))
+    if len(texts) > MAX_TEXTS:
+        raise ValueError(f"{len(texts)} texts are more than {MAX_TEXTS}")
+    return texts
+
+
+def _parse_patterns(value: object) -> tuple[str, ...]:
+    patterns = _parse_texts(value)
     for pattern in patterns:
         if pattern.startswith("!"):
             raise ValueError(f"{_shown(pattern)} begins with '!': a pattern here can exclude and nothing else")
@@ -132,6 +137,7 @@ _PARSERS: dict[Kind, Callable[[object], Any]] = {
     "ratio": _parse_ratio,
     "text": _parse_text,
     "patterns": _parse_patterns,
+    "texts": _parse_texts,
 }
 
 

@@ -11,6 +11,7 @@ import pytest
 from holdfast.model.errors import HeldError, NotFoundError, RefusedError
 from holdfast.testing.acting import Actor
 from holdfast.testing.clocks import ManualClock
+from holdfast.undo import safeguards
 from holdfast.undo.desk import Desk
 from holdfast.undo.log import Limits, UndoLog
 from holdfast.undo.records import StepId
@@ -332,3 +333,37 @@ def test_a_killed_keeper_brings_nobody_into_debt(three: Bench) -> None:
         assert [info.state for info in office.desk.steps()] == ["undone"]
         office.desk.redo([step])
         assert os.listdir(three.tree) == ["2"]
+
+
+def test_what_a_step_left_is_known_before_the_rest_of_its_end_is_done(bench: Bench) -> None:
+    """However late that is: what others change meanwhile is not taken for the step's, and not lost."""
+    with opened(bench) as office:
+        desk = office.desk
+        first = desk.open("command")
+        office.act(first, lambda actor: (actor.write(b"new", b"1"), actor.write(b"other", b"2")))
+        finish = desk.closing(first, 0)
+        assert finish is not None
+        second = office.step(write(b"new", b"more than that"))
+        (bench.tree / "other").write_bytes(b"by hand")
+        found = finish()
+        assert found is not None
+        assert (found.id, found.paths) == (first, 2)
+        assert [step.id for step in desk.steps()] == [first, second]
+        assert desk.undo([second]).conflicts == ()
+        with pytest.raises(RefusedError):
+            desk.undo([first])
+        assert (bench.tree / "other").read_bytes() == b"by hand"
+
+
+def test_no_more_than_so_many_wait_for_a_person(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(safeguards, "_MOST", 1)
+    for name in ("a", "b"):
+        (bench.tree / name).write_bytes(b"")
+    with opened(bench, Thresholds(deletes=1)) as office:
+        one, two = office.desk.open("command"), office.desk.open("command")
+        with pytest.raises(HeldError):
+            office.act(one, lambda actor: actor.unlink(b"a"))
+        with pytest.raises(OSError, match="too many"):
+            office.act(two, lambda actor: actor.unlink(b"b"))
+        assert [ticket.step for ticket in office.desk.held()] == [one]
+        assert (bench.tree / "b").exists()

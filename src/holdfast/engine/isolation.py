@@ -1,0 +1,83 @@
+"""Where a command that is run runs: what the settings say of isolation, as a box for the supervisor."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from holdfast.model.errors import UsageError
+from holdfast.model.paths import display
+from holdfast.store.open_objects import local_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.engine.context import Context
+    from holdfast.model.config import Isolation
+    from holdfast.sandbox.policy import Files
+    from holdfast.supervisor.box import Box
+
+
+def make_box(context: Context, isolation: Isolation, *, directory: bytes, log: bytes) -> Box | None:
+    """The box that ``isolation`` asks for; None if it asks for none.
+
+    ``directory`` is where the command is to run, ``log`` where the undo log is. Before anything is begun, this raises
+    `UnsupportedError` if such a box cannot be had here, saying why and what would help, and `UsageError` if what is
+    asked for contradicts itself.
+    """
+    if isolation.level == "none":
+        return None
+    from holdfast.sandbox.bubblewrap import is_beneath
+    from holdfast.sandbox.namespace import Namespace
+    from holdfast.sandbox.policy import ENVIRONMENT, Files, Policy, parse_network
+    from holdfast.sandbox.possible import require
+
+    own = own_directories(context)
+    files = Files(
+        context.workspace.path,
+        secret=own if any(is_beneath(os.path.realpath(log), path) for path in own) else (*own, log),
+        hidden=_paths(isolation.hidden),
+        writable=_paths(isolation.writable),
+        tmp=isolation.tmp,
+    )
+    network = parse_network(isolation.network, isolation.allow, isolation.dns)
+    policy = Policy(files, network, (*ENVIRONMENT, *isolation.environment))
+    box = Namespace(policy)
+    _check_directory(os.path.realpath(directory), files)
+    with box.prepare([b"true"], directory=directory, environment={}):
+        pass  # it says what contradicts itself, and what is missing
+    require(policy)
+    return box
+
+
+def own_directories(context: Context) -> tuple[bytes, ...]:
+    """The real paths of the home, and of the objects where they are in a directory elsewhere."""
+    home = os.path.dirname(os.path.dirname(context.folder))
+    url = context.settings.store.url
+    objects = local_directory(url) if url else None
+    return tuple(os.path.realpath(path) for path in (home, objects) if path is not None)
+
+
+def _paths(texts: Sequence[str]) -> tuple[bytes, ...]:
+    found = tuple(os.fsencode(os.path.expanduser(text)) for text in texts)
+    for path in found:
+        if not os.path.isabs(path):
+            raise UsageError(
+                f"isolation: {display(path)} is no absolute path", hint="write it from / on, or from the user's ~"
+            )
+    return found
+
+
+def _check_directory(directory: bytes, files: Files) -> None:
+    """Raise `UsageError` if the command's directory would not be there."""
+    from holdfast.sandbox.bubblewrap import TMP, is_beneath
+
+    if any(is_beneath(directory, path) for path in (files.workspace, *files.writable)):
+        return
+    if any(
+        is_beneath(directory, path) for path in (*files.secret, *files.hidden, *(TMP if files.tmp == "own" else ()))
+    ):
+        raise UsageError(
+            f"isolation: the command is to run in {display(directory)}, which is not visible inside",
+            hint="run it in the workspace",
+        )

@@ -1,0 +1,192 @@
+"""`run --isolation namespace` by the command line: what is asked for holds, and is undone as without."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.model.errors import HoldfastError
+from holdfast.sandbox.policy import Files, Policy
+from holdfast.sandbox.possible import require
+from holdfast.testing.photograph import differences, photograph
+
+NOBODY = 65534
+USERS = [0, NOBODY] if os.geteuid() == 0 else [os.geteuid()]
+
+
+class Place:
+    """A workspace, a home and something beside them that belong to a user, and the command line as that user."""
+
+    def __init__(self, folder: Path, python: str, user: int) -> None:
+        self.folder = folder
+        self.python = python
+        self.user = user
+        self.tree = folder / "tree"
+        self.home = folder / "home"
+        self.beside = folder / "beside"
+        for path in (self.tree, self.home, self.beside):
+            path.mkdir()
+            os.chown(path, user, user if user != os.geteuid() else -1)
+        (self.beside / "key").write_text("secret")
+
+    def __call__(self, *words: str, code: int = 0, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run a command of Holdfast's in the workspace, and check its exit code."""
+        switch: dict[str, Any] = {}
+        if self.user != os.geteuid():
+            switch = {"user": self.user, "group": self.user, "extra_groups": []}
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+        environment |= {
+            "HOLDFAST_HOME": str(self.home),
+            "HOME": str(self.folder),
+            "PYTHONPATH": str(self.folder.parent / "src"),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        done = subprocess.run(
+            [self.python, "-P", "-m", "holdfast", *words],
+            cwd=self.tree,
+            env=environment | variables,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+            **switch,
+        )
+        assert done.returncode == code, done
+        return done
+
+    def isolated(self, *words: str, code: int = 0, **variables: str) -> subprocess.CompletedProcess[str]:
+        """`holdfast run --isolation namespace`."""
+        return self("run", "--isolation", "namespace", *words, code=code, **variables)
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Path]:
+    """A directory that every user may enter, and copies of all packages that are needed."""
+    try:
+        require(Policy(Files(b"/nowhere")))
+    except HoldfastError as error:
+        pytest.skip(f"{error.message} ({error.hint})")
+    folder = Path(tempfile.mkdtemp(prefix="isolated-runs-"))
+    try:
+        folder.chmod(0o755)
+        for name in ("holdfast", "blake3", "lz4", "msgspec", "pathspec", "zstandard"):
+            found = Path(importlib.import_module(name).__file__ or "").parent
+            shutil.copytree(found, folder / "src" / name, ignore=shutil.ignore_patterns("__pycache__"))
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+def _python_for(user: int) -> str:
+    for python in (sys.executable, "/usr/bin/python3"):
+        check = [python, "-P", "-c", f"import sys; sys.exit(sys.version_info[:2] != {tuple(sys.version_info[:2])})"]
+        switch: dict[str, Any] = {} if user == os.geteuid() else {"user": user, "group": user, "extra_groups": []}
+        try:
+            if subprocess.run(check, check=False, **switch).returncode == 0:
+                return python
+        except OSError:
+            continue
+    pytest.skip("no Python of this version that users other than root may execute")
+
+
+@pytest.fixture(params=USERS, ids=lambda user: f"user{user}")
+def place(shared: Path, request: pytest.FixtureRequest) -> Iterator[Place]:
+    folder = Path(tempfile.mkdtemp(dir=shared))
+    folder.chmod(0o755)
+    place = Place(folder, _python_for(request.param), request.param)
+    place("init")
+    yield place
+    assert json.loads(place("verify", "--read-data", "--json").stdout)["problems"] == []
+
+
+def test_only_the_workspace_changes_and_that_is_undone(place: Place) -> None:
+    place.isolated("--", "sh", "-c", "mkdir -p cache && echo 1 > f && echo cache > .gitignore && echo 1 > cache/f")
+    before = photograph(place.tree)
+    beside = place.beside
+    attempts = f"echo 2 > f; rm -r cache; touch {beside}/new /usr/new; ls -A {place.home}; cat {beside}/key"
+    done = place.isolated("--json", "--hide", str(place.beside), "--", "sh", "-c", f"{attempts}; exit 7", code=7)
+    assert done.stdout == ""  # neither the home nor what is hidden
+    result = json.loads(done.stderr.splitlines()[-1])
+    assert result["isolation"]["level"] == "namespace"
+    assert result["isolation"]["hidden"] == [str(place.beside)]
+    assert sum(step["paths"] for step in result["steps"]) == 3
+    assert [path.name for path in place.beside.iterdir()] == ["key"]
+    assert not Path("/usr/new").exists()
+    place("undo", "--run")
+    assert differences(before, photograph(place.tree)) == []
+
+
+def test_what_can_be_reached_is_what_was_asked_for(place: Place) -> None:
+    look = "echo $SECRET $WANTED; cat /etc/resolv.conf; touch $0/new"
+    words = ("--env", "WANTED", "--dns", "192.0.2.53", "--writable", str(place.beside), "--", "sh", "-c", look)
+    done = place.isolated(*words, str(place.beside), SECRET="1", WANTED="2")
+    assert done.stdout == "2\nnameserver 192.0.2.53\n"
+    assert (place.beside / "new").exists()
+    done = place.isolated("--network", "disabled", "--", "cat", "/proc/net/dev")
+    assert [line.split(":")[0].strip() for line in done.stdout.splitlines() if ":" in line] == ["lo"]
+
+
+def test_the_home_s_settings_hold_and_flags_go_before_them(place: Place) -> None:
+    settings = """[isolation]
+level = "namespace"
+network = "allow"
+allow = ["192.0.2.7:443"]
+hidden = ["~/beside"]
+"""
+    (place.home / "config.toml").write_text(settings)
+    look = ("--", "sh", "-c", "cat ~/beside/key; wc -l < /proc/net/dev")
+    done = place("run", "--json", *look)
+    assert "secret" not in done.stdout
+    found = json.loads(done.stderr.splitlines()[-1])["isolation"]
+    assert (found["network"], found["allow"], found["hidden"]) == ("allow", ["192.0.2.7:443"], ["~/beside"])
+    done = place("run", "--json", "--network", "open", *look)
+    found = json.loads(done.stderr.splitlines()[-1])["isolation"]
+    assert (found["network"], found["allow"], found["hidden"]) == ("open", [], ["~/beside"])
+    done = place("run", "--json", "--isolation", "none", *look)
+    assert "secret" in done.stdout
+    assert json.loads(done.stderr.splitlines()[-1])["isolation"] is None
+    (place.tree / "holdfast.toml").write_text('[isolation]\nlevel = "none"\n')
+    assert "a workspace's own file may not set it" in place("run", *look, code=2).stderr
+    (place.tree / "holdfast.toml").unlink()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("--network", "disabled"), 2, "needs isolation"),
+        (("--isolation", "namespace", "--network", "disabled", "--dns", "192.0.2.53"), 2, "only with the network"),
+        (("--isolation", "namespace", "--allow", "example.org"), 2, "names are not taken"),
+        (("--isolation", "namespace", "--writable", "/no/such/place"), 2, "is not there"),
+        (("--isolation", "namespace", "--hide", "sub"), 2, "lies in the workspace"),
+    ],
+)
+def test_what_contradicts_itself_is_refused_before_anything_is_run(
+    place: Place, words: tuple[str, ...], code: int, said: str
+) -> None:
+    assert said in place("run", *words, "--", "touch", "ran", code=code).stderr
+    assert not (place.tree / "ran").exists()
+    assert json.loads(place("log", "--json").stdout)["checkpoints"] == []
+
+
+def test_what_cannot_be_had_is_refused_with_what_would_help(place: Place) -> None:
+    failing = place.folder / "bwrap"
+    failing.write_text("#!/bin/sh\necho no namespaces today >&2\nexit 1\n")
+    failing.chmod(0o755)
+    done = place.isolated("--json", "--", "touch", "ran", code=1, PATH=f"{place.folder}:{os.environ['PATH']}")
+    error = json.loads(done.stderr.splitlines()[-1])["error"]
+    assert error["code"] == "unsupported"
+    assert "no namespaces today" in error["message"]
+    assert error["hint"]
+    assert not (place.tree / "ran").exists()
+    assert json.loads(place("log", "--json").stdout)["checkpoints"] == []
