@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import logging
 import os
 import signal
 from collections.abc import Callable, Generator, Iterator
@@ -46,6 +47,15 @@ def _own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     for name in list(os.environ):
         if name.startswith(("HOLDFAST_", "GIT_", "XDG_DATA")):
             monkeypatch.delenv(name)
+
+
+@pytest.fixture(autouse=True)
+def _log_as_it_was() -> Iterator[None]:
+    """A command that a test runs in this process sends the library's log to standard error, and no other test's."""
+    logger = logging.getLogger("holdfast")
+    before = logger.handlers[:], logger.level, logger.propagate
+    yield
+    logger.handlers[:], logger.level, logger.propagate = before
 
 
 @pytest.fixture

@@ -4,24 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-from typing import TYPE_CHECKING
 
 import pytest
 
 from holdfast.cli.logs import to_stderr
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 LOG = logging.getLogger("holdfast.files.watch")
-
-
-@pytest.fixture(autouse=True)
-def _restored() -> Iterator[None]:
-    logger = logging.getLogger("holdfast")
-    before = logger.handlers[:], logger.level, logger.propagate
-    yield
-    logger.handlers[:], logger.level, logger.propagate = before
 
 
 def test_lines(capsys: pytest.CaptureFixture[str]) -> None:
