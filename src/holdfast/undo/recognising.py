@@ -19,7 +19,7 @@ from holdfast.undo.sealing import is_same, signature
 from holdfast.undo.traces import whereabouts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from holdfast.files.handle import Identity
     from holdfast.undo.directories import Directories
@@ -49,18 +49,25 @@ def note_contents(log: UndoLog, step: StepId, contents: Iterable[tuple[bytes, by
     log.write(msgspec.structs.replace(sealed, head=msgspec.structs.replace(sealed.head, contents=tuple(noted))))
 
 
-def recognise(log: UndoLog, sealed: Sealed) -> Sealed:
-    """Take what is there now for what the step left, where it is the same; returns the step with what it then says.
+def recognise(log: UndoLog, steps: Iterable[Sealed]) -> list[Sealed]:
+    """Take what is there now for what the steps left, where it is the same; returns them with what they then say.
 
-    Raises `StorageError`.
+    Only the step that changed a path last left what is to be found there. Raises `StorageError`.
     """
+    last: dict[bytes, StepId] = {}
+    for head in sorted(log.heads.values(), key=lambda head: head.acted):
+        last |= dict.fromkeys((path for path, _ in head.left), head.id)
+    return [_recognise(log, one, last) for one in steps]
+
+
+def _recognise(log: UndoLog, sealed: Sealed, last: Mapping[bytes, StepId]) -> Sealed:
     head = sealed.head
     left, noted = dict(head.left), dict(head.contents)
     aliases: list[tuple[Identity, Identity]] = []
     with log.looking() as directories:
         for path, object_ in whereabouts(sealed.records).items():
             was = left.get(path)
-            if was is None or object_ is None:
+            if was is None or object_ is None or last[path] != head.id:
                 continue
             now = signature(directories, path)
             # (The number of a directory that was removed is given to the next one at once, and its times say nothing.)

@@ -57,7 +57,7 @@ def _change(log: UndoLog, steps: Sequence[StepId], state: str, *, force: bool) -
             if one.head.state != state:
                 word = "undone already" if state == "done" else "not undone"
                 raise NotFoundError(f"step {one.head.id} is {word}")
-        sealed = [recognise(log, one) for one in sealed]
+        sealed = recognise(log, sealed)
         if not force:
             _refuse_unprotected(sealed)
             _refuse_overlaps(log, sealed)
