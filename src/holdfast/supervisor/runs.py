@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import time
 from typing import TYPE_CHECKING
 
 from holdfast.model.errors import HoldfastError
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from holdfast.undo.desk import Desk
     from holdfast.undo.interceptor import Interceptor
     from holdfast.undo.records import StepId
+
+_KILLED_SECONDS = 5.0
 
 
 class Runs:
@@ -100,13 +103,7 @@ class Runs:
         if run is None:
             return
         # Whoever looked after the tree was killed.
-        for pid in (run.agent, *descendants(run.agent)):
-            _kill(pid)
-        for pidfd in self._processes.known(run):
-            try:
-                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+        self._kill(run)
         for tree in [tree for tree in self.trees.values() if tree.run is run]:
             self.gone(tree)
 
@@ -119,10 +116,30 @@ class Runs:
         self._steps.close_run(tree.run)
 
     def end(self) -> None:
-        """Serve nobody any more, and close all steps."""
+        """End every tree, and close all steps."""
         for tree in list(self.trees.values()):
+            # (What is written through a descriptor after its step was closed would be nobody's.)
+            self._kill(tree.run)
             self.gone(tree)
         self.retry()
+
+    def _kill(self, run: Run) -> None:
+        """Kill the processes of a run, and wait until they are gone; not for ever: one may hang in the kernel."""
+        for pid in (run.agent, *descendants(run.agent)):
+            _kill(pid)
+        ends, waiting = select.poll(), set[int]()
+        for pidfd in self._processes.known(run):
+            try:
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+            ends.register(pidfd, select.POLLIN)
+            waiting.add(pidfd)
+        deadline = time.monotonic() + _KILLED_SECONDS
+        while waiting and (left := deadline - time.monotonic()) > 0:
+            for pidfd, _ in ends.poll(left * 1000):
+                ends.unregister(pidfd)
+                waiting.discard(pidfd)
 
     def watches(self, pidfd: int) -> bool:
         """Whether the descriptor that the selector named is a process's."""
