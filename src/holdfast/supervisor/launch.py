@@ -195,9 +195,10 @@ def main() -> int:
     parser.add_argument("--log", required=True, type=os.fsencode)
     parser.add_argument("--root", required=True, type=os.fsencode)
     parser.add_argument("--one-step", action="store_true")
+    parser.add_argument("--watch", choices=("auto", "fanotify", "inotify"), default="auto")
     parser.add_argument("command", nargs="+", type=os.fsencode)
     given = parser.parse_args()
-    settings = Settings(root=os.path.realpath(given.root), log=os.path.realpath(given.log))
+    settings = Settings(root=os.path.realpath(given.root), log=os.path.realpath(given.log), watch=given.watch)
     try:
         return supervise(given.command, settings, one_step=given.one_step)
     except HoldfastError as error:
