@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -24,7 +24,9 @@ from holdfast.model.clock import SystemClock
 from holdfast.model.errors import HoldfastError
 from holdfast.model.log import Log
 from holdfast.supervisor.control import LATER, Control
+from holdfast.supervisor.explained import Explained
 from holdfast.supervisor.messages import encode_error, encode_result
+from holdfast.supervisor.outsiders import Outsiders
 from holdfast.supervisor.runs import Runs
 from holdfast.supervisor.settings import Settings
 from holdfast.supervisor.stepping import Steps
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.supervisor.control import Client
+    from holdfast.undo.steps import OpenStep
 
 _log = Log(__name__)
 
@@ -67,6 +70,15 @@ class Keeper:
         recorder = self._undo_log.recorder
         self._steps = Steps(self._desk, recorder, self._worker.do)
         self._runs = Runs(self._desk, self._steps, recorder, root_fd, forbidden, self._epoll, self._worker.wake)
+        self._outsiders = Outsiders(
+            self._desk,
+            Explained(recorder, root_fd, self._lives),
+            os.path.realpath(settings.root),
+            (settings.log, *settings.forbidden),
+            self._runs.is_inside,
+            blocks=settings.outside_blocks,
+            backend=settings.watch,
+        )
         self._pauses: dict[Client, ExitStack] = {}
         self._asked = 0
         """Requests that are not answered yet."""
@@ -82,6 +94,7 @@ class Keeper:
         """Serve until the last tree is gone, or `stop`; finish all steps, and give up the log."""
         sys.setswitchinterval(_SWITCH_SECONDS)
         self._worker.start()
+        self._outsiders.start()
         others = self._epoll.fileno()
         calls_ready = self._runs.calls_ready
         trees = self._runs.trees
@@ -108,6 +121,7 @@ class Keeper:
                 self._tick(now)
         self._runs.end()
         self._worker.end()
+        self._outsiders.end()
         self._control.close()
         self._undo_log.close()
 
@@ -149,7 +163,8 @@ class Keeper:
 
     def _do_what_is_due(self) -> None:
         try:
-            self._desk.tick()
+            with self._outsiders.pause() if self._desk.held() else nullcontext():
+                self._desk.tick()
         except HoldfastError as error:
             _log.warning("the undo log: %s", error)
         finally:
@@ -177,12 +192,29 @@ class Keeper:
                 return self._ask(client, self._pauses.pop(client, ExitStack()).close)
             case "undo" | "redo":
                 steps, force = arguments
-                return self._ask(client, lambda: getattr(self._desk, method)(steps, force=force))
+                return self._change(client, lambda: getattr(self._desk, method)(steps, force=force))
             case "answer":
                 ticket, allow = arguments
-                return self._ask(client, lambda: self._desk.answer(ticket, allow=allow), self._runs.retry)
+                return self._change(client, lambda: self._desk.answer(ticket, allow=allow), self._runs.retry)
+            case "rollback":
+                return self._change(client, lambda: self._desk.rollback(*arguments))
+            case "steps" | "barriers":
+                return self._ask(client, lambda: self._listed(method))
             case _:
                 return self._ask(client, lambda: getattr(self._desk, method)(*arguments))
+
+    def _listed(self, method: str) -> object:
+        self._outsiders.settle()
+        return getattr(self._desk, method)()
+
+    def _change(self, client: Client, work: Callable[[], object], then: Callable[[], None] = lambda: None) -> object:
+        """`_ask` for what changes the tree."""
+
+        def change() -> object:
+            with self._outsiders.pause():
+                return work()
+
+        return self._ask(client, change, then)
 
     def _ask(self, client: Client, work: Callable[[], object], then: Callable[[], None] = lambda: None) -> object:
         """Have ``work`` done on the second thread, and its result sent; ``then`` is called on this one."""
@@ -210,6 +242,13 @@ class Keeper:
         self._worker.do(job)
         return LATER
 
+    def _lives(self, step: OpenStep) -> Callable[[], bool]:
+        if step.reverses:
+            return lambda: False
+        if step.begin.kind == "command":
+            return self._steps.lives(step.id)
+        return lambda: bool(self._runs)
+
     def _left(self, client: Client) -> None:
         self._release(client)
         self._runs.lose(client)
@@ -221,7 +260,9 @@ class Keeper:
 
     def _enter(self, client: Client) -> None:
         pause = self._pauses.setdefault(client, ExitStack())
+        self._outsiders.settle()  # what happened before is not the client's
         pause.enter_context(self._desk.quiet())
+        pause.enter_context(self._outsiders.pause())
 
 
 def _directory(path: bytes) -> int:

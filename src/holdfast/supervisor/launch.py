@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.model import errors
-from holdfast.model.errors import HoldfastError
+from holdfast.model.errors import HoldfastError, UnsupportedError
 from holdfast.supervisor.descent import become_subreaper, children, end_descendants
 from holdfast.supervisor.orders import Order, Report, receive, send
 from holdfast.supervisor.shim import arguments
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from holdfast.supervisor.settings import Settings
 
 _PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
+_CAP_SYS_PTRACE = 19
+_ADMINS_ONLY = 2
 _TOGETHER_SECONDS = 0.01
 _LEFT_TO_THE_COMMAND = (signal.SIGINT, signal.SIGQUIT)
 
@@ -62,6 +64,7 @@ def supervise(
         one_step=one_step,
         settings=settings,
     )
+    require_tracing(_yama(), _effective())
     mine = children()
     was_subreaper = become_subreaper()
     try:
@@ -95,6 +98,34 @@ def _boxed(order: Order, box: Box, context: ExitStack) -> Order:
         channel=channel,
         shim=shim,
     )
+
+
+def require_tracing(scope: int, capabilities: int) -> None:
+    """Raise `UnsupportedError` if Yama (``Documentation/admin-guide/LSM/Yama.rst``), at this ``ptrace_scope``, keeps a
+    keeper with these effective ``capabilities`` from reading the arguments of calls: it is no ancestor of who makes
+    them.
+    """
+    if scope and (scope > _ADMINS_ONLY or not capabilities >> _CAP_SYS_PTRACE & 1):
+        raise UnsupportedError(
+            f"the kernel lets no process look at others that it has not started (kernel.yama.ptrace_scope is {scope})",
+            hint="`sudo sysctl kernel.yama.ptrace_scope=0` lets processes of one user do so, or run it as root"
+            if scope <= _ADMINS_ONLY
+            else "that holds until the next start of the system; `holdfast watch` saves without supervision",
+        )
+
+
+def _yama() -> int:
+    try:
+        with open("/proc/sys/kernel/yama/ptrace_scope", "rb") as file:
+            return int(file.read())
+    except FileNotFoundError:
+        return 0
+
+
+def _effective() -> int:
+    """This process's effective capabilities, a bit each."""
+    with open("/proc/self/status", "rb") as file:
+        return next(int(line[7:], 16) for line in file if line.startswith(b"CapEff:"))
 
 
 def _start_parent(fd: int, passed: Sequence[int]) -> subprocess.Popen[bytes]:
@@ -195,9 +226,10 @@ def main() -> int:
     parser.add_argument("--log", required=True, type=os.fsencode)
     parser.add_argument("--root", required=True, type=os.fsencode)
     parser.add_argument("--one-step", action="store_true")
+    parser.add_argument("--watch", choices=("auto", "fanotify", "inotify"), default="auto")
     parser.add_argument("command", nargs="+", type=os.fsencode)
     given = parser.parse_args()
-    settings = Settings(root=os.path.realpath(given.root), log=os.path.realpath(given.log))
+    settings = Settings(root=os.path.realpath(given.root), log=os.path.realpath(given.log), watch=given.watch)
     try:
         return supervise(given.command, settings, one_step=given.one_step)
     except HoldfastError as error:

@@ -143,6 +143,10 @@ class Processes:
             process.threads.clear()
         self._threads.clear()
 
+    def is_known(self, tgid: int) -> bool:
+        """Whether the process was seen, and has not ended. From any thread."""
+        return tgid in self._processes
+
     def known(self, run: Run) -> list[int]:
         """Descriptors (pidfds) of the run's processes that are known and live."""
         return [process.pidfd for process in self._processes.values() if process.group.run is run]
@@ -225,6 +229,14 @@ class Processes:
             if at <= 1:
                 return None
         return self._find(run, tgid)
+
+
+def parent_of(tgid: int) -> int:
+    """The number of a process's parent; 0 if it is gone."""
+    try:
+        return _stat(tgid).parent
+    except (OSError, IndexError, ValueError):
+        return 0
 
 
 def _tgid(tid: int) -> int:

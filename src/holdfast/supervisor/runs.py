@@ -13,7 +13,7 @@ from holdfast.supervisor.descent import descendants
 from holdfast.supervisor.freezing import Frozen
 from holdfast.supervisor.notify import Listener
 from holdfast.supervisor.operations import HANDLERS
-from holdfast.supervisor.processes import Processes, Run
+from holdfast.supervisor.processes import Processes, Run, parent_of
 from holdfast.supervisor.serving import Tree, table
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from holdfast.undo.records import StepId
 
 _KILLED_SECONDS = 5.0
+_TRIES = 5
 
 
 class Runs:
@@ -56,6 +57,8 @@ class Runs:
         self._forbidden = forbidden
         self._selector = selector
         self._wake = wake
+        self._anchors: set[int] = set()
+        """The agents, and what looks after each."""
         self._calls = table(os.uname().machine, HANDLERS)
         self._processes = Processes(lambda pidfd: selector.register(pidfd, select.EPOLLIN))
 
@@ -87,6 +90,8 @@ class Runs:
             self._wake,
             self._hold,
         )
+        tree.anchors = frozenset((agent, client.peer.pid))
+        self._anchors |= tree.anchors
         self.trees[listener.fd] = tree
         self._runs[client] = run
         self.calls_ready.register(listener.fd, select.POLLIN)
@@ -113,6 +118,7 @@ class Runs:
         del self.trees[tree.listener.fd]
         tree.listener.close()
         self._see_ends(tree.run)
+        self._anchors -= tree.anchors
         self._steps.close_run(tree.run)
 
     def end(self) -> None:
@@ -157,6 +163,19 @@ class Runs:
         return not os.path.exists(f"/proc/{pid}") or any(
             pid == tree.run.agent or self._processes.is_below(tree.run, pid) for tree in self.trees.values()
         )
+
+    def is_inside(self, pid: int) -> bool:
+        """Whether a process that lives is of a tree, or looks after one. From any thread."""
+        for _ in range(_TRIES):
+            at = pid
+            while at > 1:
+                if at in self._anchors or self._processes.is_known(at):
+                    return True
+                at = parent_of(at)
+            if at == 1 or not os.path.exists(f"/proc/{pid}"):
+                return False
+            # One on the way has ended meanwhile, and what was below it has another parent now.
+        return False
 
     def settle(self) -> None:
         """Take over what the threads of slow calls have left."""

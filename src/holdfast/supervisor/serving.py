@@ -69,6 +69,8 @@ class Tree:
         self.forbidden = forbidden
         self.held: list[tuple[int, Call]] = []
         """Calls that wait for a person, with the number of the ticket."""
+        self.anchors: frozenset[int] = frozenset()
+        """Processes that all of the tree descend from."""
         self._calls = calls
         self._processes = processes
         self._steps = steps

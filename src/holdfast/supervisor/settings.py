@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from holdfast.undo.log import Limits
@@ -18,3 +20,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Directories beside it that nothing inside may change anything beneath."""
     limits: Limits = Limits()
     thresholds: Thresholds = OFF
+    outside_blocks: bool = True
+    """Whether undo refuses to cross what others have changed; else it is only listed."""
+    watch: Literal["auto", "fanotify", "inotify"] = "auto"
+    """How the changes of others are seen: by fanotify or inotify."""

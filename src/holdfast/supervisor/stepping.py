@@ -36,6 +36,8 @@ class Steps:
         self._recorder = recorder
         self._open: dict[StepId, Group] = {}
         self._denied: dict[StepId, float] = {}
+        self._groups: dict[StepId, Group] = {}
+        """Whose a step is, until `lives` is asked."""
 
     def of(self, group: Group) -> StepId:
         """The step that the group's changes belong to now. Opens one if there is none. Raises `StorageError`."""
@@ -46,8 +48,13 @@ class Steps:
             return self._desk.ambient()
         if not group.step:
             group.step = self._desk.open("command", run=group.run.id, command=group.command, directory=group.directory)
-            self._open[group.step] = group
+            self._open[group.step] = self._groups[group.step] = group
         return group.step
+
+    def lives(self, step: StepId) -> Callable[[], bool]:
+        """Whether any process of a step that ends now is still there, whenever it is asked; asked for once."""
+        group = self._groups.pop(step, None)
+        return lambda: group is not None and group.live > 0
 
     def is_of(self, group: Group, step: StepId) -> bool:
         """Whether what the group would change now belongs to the step."""

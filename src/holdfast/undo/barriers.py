@@ -13,11 +13,13 @@ import msgspec
 from holdfast.undo.traces import Reach
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from holdfast.undo.records import Outside
 
 _MOST_PATHS = 1000
+_TOGETHER = 2_000_000
+"""Edits of one party within so many microseconds are one, whatever happened between them."""
 _EVERYTHING = (b"",)
 
 
@@ -33,14 +35,20 @@ class Barriers:
     def add(self, record: Outside) -> Outside | None:
         """Add a barrier; returns what the journal has to say, None if that says it already.
 
-        A record that directly follows the last one, by the same party, takes its place: its number is the later.
+        A record that follows the last one directly, or shortly after, by the same party, takes its place: its number is
+        the later.
         """
         last = self.records[-1] if self.records else None
-        if last is None or (last.who, last.blocks) != (record.who, record.blocks) or record.seq != last.seq + 1:
+        follows = last is not None and record.seq == last.seq + 1
+        if (
+            last is None
+            or (last.who, last.blocks) != (record.who, record.blocks)
+            or not (follows or record.at - last.at < _TOGETHER)
+        ):
             self.records.append(_bounded(record))
             return self.records[-1]
         paths = set(last.paths)
-        if paths.issuperset(record.paths) or b"" in paths:
+        if follows and (paths.issuperset(record.paths) or b"" in paths):
             return None
         merged = _bounded(msgspec.structs.replace(record, paths=tuple(sorted(paths.union(record.paths)))))
         self.records[-1] = merged
@@ -50,21 +58,35 @@ class Barriers:
         """Forget the barriers that are older than the sequence number ``first`` of the oldest step."""
         self.records = [record for record in self.records if first and record.seq > first]
 
-    def crossed(self, since: int, mine: Reach) -> Outside | None:
-        """The newest barrier after ``since`` that has to do with what a step depends on; None if there is none."""
+    def crossed(
+        self, since: int, mine: Reach, is_back: Callable[[bytes], bool] = lambda _path: False
+    ) -> Outside | None:
+        """The newest barrier after ``since`` that has to do with what a step depends on; None if there is none.
+
+        Paths that ``is_back`` says of that they are again as the step left them do not count.
+        """
         for record in reversed(self.records):
             if record.seq < since:
                 return None
-            if record.blocks and (b"" in record.paths or mine.meets(_reach(record)) is not None):
+            if not record.blocks:
+                continue
+            if b"" in record.paths:
                 return record
+            lost = tuple(path for path in record.paths if not is_back(path))
+            if mine.meets(_reach(lost)) is not None:
+                return msgspec.structs.replace(record, paths=lost)
         return None
 
 
-def _reach(record: Outside) -> Reach:
+def _reach(names: Iterable[bytes]) -> Reach:
     # Any of the paths may have been a directory that was moved or removed.
-    paths = frozenset(record.paths)
+    paths = frozenset(names)
     return Reach(paths, paths, frozenset())
 
 
 def _bounded(record: Outside) -> Outside:
-    return record if len(record.paths) <= _MOST_PATHS else msgspec.structs.replace(record, paths=_EVERYTHING)
+    return (
+        record
+        if len(record.paths) <= _MOST_PATHS and b"" not in record.paths
+        else msgspec.structs.replace(record, paths=_EVERYTHING)
+    )

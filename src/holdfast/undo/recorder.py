@@ -97,6 +97,8 @@ class Recorder:
         """Of the whole log."""
         self._denied: set[StepId] = set()
         self._copying: dict[Identity, threading.Event] = {}
+        self.on_drop: Callable[[OpenStep], object] = lambda _step: None
+        """Is told of every step that is closed to further mutations, with the gate held."""
         self.gate = threading.RLock()
         """Whoever holds it keeps every mutation waiting."""
         self._calm = threading.Condition(self.gate)
@@ -131,7 +133,9 @@ class Recorder:
     def drop(self, step: StepId) -> OpenStep:
         """Close a step without a word in the journal."""
         with self.gate:
-            return self._steps.pop(step)
+            opened = self._steps.pop(step)
+            self.on_drop(opened)
+            return opened
 
     def deny(self, step: StepId) -> None:
         """From here on mutations of the step, which is closed, fail with EPERM; until `forgive`."""

@@ -14,7 +14,7 @@ from holdfast.undo.carrying import Undone, reverse
 from holdfast.undo.pending import go_on
 from holdfast.undo.recognising import recognise
 from holdfast.undo.records import Content
-from holdfast.undo.sealing import damaged
+from holdfast.undo.sealing import damaged, signature
 from holdfast.undo.strangers import changed
 from holdfast.undo.traces import reach
 
@@ -130,9 +130,17 @@ def _is_in_the_way(head: Head, other: _Other) -> bool:
 
 
 def _refuse_barriers(log: UndoLog, sealed: Sequence[Sealed]) -> None:
+    lost = {path for path, _ in changed(log, sealed)}
+    left = {path for one in sealed for path, _ in one.head.left}
+
+    def is_back(path: bytes) -> bool:
+        if path in left:
+            return path not in lost
+        return signature(log.directories, path) is None  # it came and went
+
     for one in sealed:
         since = min((record.seq for record in one.records), default=one.head.first)
-        if (barrier := log.barriers.crossed(since, reach(one.records))) is not None:
+        if (barrier := log.barriers.crossed(since, reach(one.records), is_back)) is not None:
             what = _listed(barrier.paths) if b"" not in barrier.paths else "the workspace"
             raise RefusedError(
                 f"{barrier.who or 'somebody else'} has changed {what} since step {one.head.id}",

@@ -10,7 +10,7 @@ from holdfast.undo.traces import reach
 
 
 def edit(seq: int, *paths: bytes, who: str = "vim", blocks: bool = True) -> Outside:
-    return Outside(seq, paths, 0, who, blocks)
+    return Outside(seq, paths, seq * 3_000_000, who, blocks)
 
 
 def test_edits_that_follow_each_other_are_one() -> None:
@@ -21,6 +21,22 @@ def test_edits_that_follow_each_other_are_one() -> None:
         (5, (b"d",)),
     ]
     assert barriers.add(edit(6, b"d", who="git")) is None
+
+
+def test_edits_shortly_after_each_other_are_one_and_it_is_the_later() -> None:
+    barriers = Barriers([Outside(3, (b"a",), 0, "git")])
+    assert barriers.add(Outside(9, (b"a",), 1_000_000, "git")) == Outside(9, (b"a",), 1_000_000, "git")
+    barriers.add(Outside(12, (b"a",), 4_000_000, "git"))
+    assert [record.seq for record in barriers.records] == [9, 12]
+
+
+def test_what_is_as_the_step_left_it_is_no_barrier_any_more() -> None:
+    mine = reach([Make(3, 1, b"one", "f", 0), Make(4, 1, b"two", "f", 0)])
+    barriers = Barriers([edit(5, b"one", b"two")])
+    found = barriers.crossed(3, mine, lambda path: path == b"one")
+    assert found is not None
+    assert found.paths == (b"two",)
+    assert barriers.crossed(3, mine, lambda _: True) is None
 
 
 def test_very_many_paths_are_anything() -> None:

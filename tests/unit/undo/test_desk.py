@@ -150,6 +150,7 @@ def test_a_barrier_is_not_crossed_and_survives_the_keeper(bench: Bench) -> None:
     with opened(bench) as office:
         step = office.step(write(b"file"))
         free = office.step(write(b"free"))
+        (bench.tree / "file").write_bytes(b"by vim")
         office.desk.outside([b"file"], "vim (12)")
     with opened(bench) as office:
         (barrier,) = office.desk.barriers()

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from holdfast.files.dirty import Dirty, DirtySource
 from holdfast.model.errors import UnsupportedError, UsageError
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Container
 
     from holdfast.files.watch.root import WatchedRoot
 
-__all__ = ["BACKENDS", "Backend", "Dirty", "DirtySource", "Watcher", "open_watcher"]
+__all__ = ["BACKENDS", "Backend", "Dirty", "DirtySource", "Notice", "Watcher", "open_watcher"]
 
 Backend = Literal["auto", "fanotify", "inotify", "polling"]
 BACKENDS: tuple[Backend, ...] = ("auto", "fanotify", "inotify", "polling")
+
+Notice: TypeAlias = "Callable[[bytes, int, int | None], None]"
+"""Is told a path, what happened there (bits of `holdfast.files.watch.masks`), and the number of the process that did
+it; that is None where events do not tell, and 0 if it cannot be seen from here."""
 
 _log = logging.getLogger(__name__)
 
@@ -63,12 +67,16 @@ def open_watcher(
     excluded: Callable[[bytes], bool] | None = None,
     *,
     poll_interval: float = 10.0,
+    notice: Notice | None = None,
+    passed: Container[int] = (),
 ) -> Watcher:
     """Watch the directory ``root`` by the best means there is, or by ``backend`` alone.
 
     ``excluded(directory)`` says of a directory (a relative path) whether nothing in it is ever captured.
-    ``poll_interval`` is in seconds. Every means that was tried and cannot be had is logged with the reason. Raises
-    `NotFoundError` if there is no such directory, `UnsupportedError` if ``backend`` was named and cannot be had.
+    ``poll_interval`` is in seconds. ``notice`` is called by `drain` with every event, but for those by the processes
+    ``passed``, as far as it is known who that is. Every means that was tried and cannot be had is logged with the
+    reason. Raises `NotFoundError` if there is no such directory, `UnsupportedError` if ``backend`` was named and
+    cannot be had.
     """
     from holdfast.files.watch.root import WatchedRoot
 
@@ -89,7 +97,7 @@ def open_watcher(
     for choice in choices:
         watched = WatchedRoot(root)
         try:
-            return _open(choice, watched, excluded or _nothing, poll_interval)
+            return _open(choice, watched, excluded or _nothing, poll_interval, notice, passed)
         except (OSError, UnsupportedError) as error:
             watched.close()
             reason = why(choice, error)
@@ -131,15 +139,22 @@ def why(choice: str, error: Exception) -> str:
             return error.strerror or str(error)
 
 
-def _open(choice: str, root: WatchedRoot, excluded: Callable[[bytes], bool], poll_interval: float) -> Watcher:
+def _open(
+    choice: str,
+    root: WatchedRoot,
+    excluded: Callable[[bytes], bool],
+    poll_interval: float,
+    notice: Notice | None,
+    passed: Container[int],
+) -> Watcher:
     if choice == "fanotify":
         from holdfast.files.watch.fanotify import FanotifyWatcher
 
-        return FanotifyWatcher(root, excluded)
+        return FanotifyWatcher(root, excluded, notice, passed)
     if choice == "inotify":
         from holdfast.files.watch.inotify import InotifyWatcher
 
-        return InotifyWatcher(root, excluded, poll_interval=poll_interval)
+        return InotifyWatcher(root, excluded, notice, poll_interval=poll_interval)
     from holdfast.files.watch.polling import PollingWatcher
 
     return PollingWatcher(root, poll_interval)

@@ -20,9 +20,10 @@ from holdfast.files.watch.masks import CLOSE_WRITE, DELETE, MODIFY, MOVED_FROM, 
 from holdfast.model.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Container
 
     from holdfast.files.dirty import Dirty
+    from holdfast.files.watch import Notice
     from holdfast.files.watch.fanotify_events import Event, Handle
     from holdfast.files.watch.root import WatchedRoot
 
@@ -52,7 +53,15 @@ class FanotifyWatcher:
 
     backend = "fanotify"
 
-    def __init__(self, root: WatchedRoot, excluded: Callable[[bytes], bool]) -> None:
+    def __init__(
+        self,
+        root: WatchedRoot,
+        excluded: Callable[[bytes], bool],
+        notice: Notice | None = None,
+        passed: Container[int] = (),
+    ) -> None:
+        self._notice = notice
+        self._passed = passed
         self._root = root
         self._excluded = excluded
         self.limits: str | None = (
@@ -180,20 +189,20 @@ class FanotifyWatcher:
             except BlockingIOError:
                 return
             try:
-                for event in decode(buffer, self._outside):
+                for event in decode(buffer, self._outside, self._passed):
                     self._take(event, batch)
             except ValueError as error:
                 batch.findings.doubt(str(error))
         batch.findings.doubt("events arrive faster than they are read")
 
     def _take(self, event: Event, batch: _Batch) -> None:
-        mask, directory, name, target = event
+        mask, directory, name, target, pid = event
         if mask & Q_OVERFLOW:
             batch.findings.doubt("the kernel's queue ran over")
             self._forget()
             return
         if directory is None:
-            self._take_object(mask, target, batch)
+            self._take_object(mask, target, pid, batch)
             return
         path = self._inside.get(directory)
         if path is None and directory not in self._outside:
@@ -210,8 +219,10 @@ class FanotifyWatcher:
                 if mask & WRITTEN and not mask & ONDIR:
                     batch.written[path] = target
         batch.findings.add(path)
+        if self._notice is not None and pid not in self._passed:
+            self._notice(path, mask, pid)
 
-    def _take_object(self, mask: int, target: Handle | None, batch: _Batch) -> None:
+    def _take_object(self, mask: int, target: Handle | None, pid: int, batch: _Batch) -> None:
         """Take an event without a name.
 
         It tells of the number of an inode's names (and each name has its own event), or of an object that was reached
@@ -228,6 +239,8 @@ class FanotifyWatcher:
         if path is not None:
             batch.written[path] = target
             batch.findings.add(path)
+            if self._notice is not None:
+                self._notice(path, mask, pid)
 
     def _took_directory(self, event: Event, directory: Handle, batch: _Batch) -> None:
         """A directory was renamed or deleted: what is remembered of paths may be wrong from here on."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
+from holdfast.files.watch.masks import DELETE, MOVED_FROM, MOVED_TO
 from holdfast.model.named import NamedTuple
 
 if TYPE_CHECKING:
@@ -31,20 +32,26 @@ class Event(NamedTuple):
     """``.`` for the directory itself."""
     target: Handle | None
     """The object of that name, at the time of the event."""
+    pid: int = 0
+    """Of the process that did it; 0 if it is in a pid namespace that this one does not see."""
 
 
-def decode(buffer: bytes, boring: Container[Handle] = ()) -> Iterator[Event]:
+def decode(buffer: bytes, boring: Container[Handle] = (), passed: Container[int] = ()) -> Iterator[Event]:
     """The events in what one read returned (fanotify(7), "Reading fanotify events"); raises `ValueError` on others.
 
-    Left out are events about files in ``boring`` directories: on a busy file system those are nearly all.
+    Left out are events about files in ``boring`` directories: on a busy file system those are nearly all; and those by
+    the processes ``passed``, but for what becomes of directories.
     """
     at, end = 0, len(buffer)
     while at < end:
         if end - at < _EVENT.size:
             raise ValueError("an event is cut short")
-        length, version, _, header, mask, _, _ = _EVENT.unpack_from(buffer, at)
+        length, version, _, header, mask, _, pid = _EVENT.unpack_from(buffer, at)
         if version != 3 or header < _EVENT.size or length < header or at + length > end:
             raise ValueError("an event of a form that is not known")
+        if pid in passed and not (mask & ONDIR and mask & (MOVED_FROM | MOVED_TO | DELETE)):
+            at += length
+            continue
         if not mask & ONDIR and length >= header + 20 and buffer[at + header] == _INFO_DFID_NAME:
             first = at + header + 4
             if buffer[first : first + 16 + _SIZE.unpack_from(buffer, first + 8)[0]] in boring:
@@ -68,5 +75,5 @@ def decode(buffer: bytes, boring: Container[Handle] = ()) -> Iterator[Event]:
             elif kind == _INFO_FID:
                 target = buffer[info + 4 : tail]
             info += size
-        yield Event(mask, directory, name, target)
+        yield Event(mask, directory, name, target, pid)
         at += length

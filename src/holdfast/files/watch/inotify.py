@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.files.dirty import Dirty
+    from holdfast.files.watch import Notice
     from holdfast.files.watch.inotify_events import Event
     from holdfast.files.watch.inotify_nodes import Node
     from holdfast.files.watch.root import WatchedRoot
@@ -49,8 +50,14 @@ class InotifyWatcher:
     backend = "inotify"
 
     def __init__(
-        self, root: WatchedRoot, excluded: Callable[[bytes], bool], *, poll_interval: float = DEFAULT_INTERVAL
+        self,
+        root: WatchedRoot,
+        excluded: Callable[[bytes], bool],
+        notice: Notice | None = None,
+        *,
+        poll_interval: float = DEFAULT_INTERVAL,
     ) -> None:
+        self._notice = notice
         self._root = root
         self._excluded = excluded
         self._interval = poll_interval
@@ -197,6 +204,8 @@ class InotifyWatcher:
             return  # it is on its way; where it arrives, all of it counts as changed
         path = directory + b"/" + name if directory and name else directory or name
         batch.findings.add(path)
+        if self._notice is not None:
+            self._notice(path, mask, None)
         if not name:
             return
         if mask & ISDIR:

@@ -34,9 +34,9 @@ def test_fanotify_events_with_names_and_handles() -> None:
     buffer += event(masks.ATTRIB | fanotify_events.ONDIR, record(2, b"dir-hand", b"."))
     buffer += event(masks.Q_OVERFLOW)
     assert list(fanotify_events.decode(buffer)) == [
-        (masks.MODIFY, FSID + handle(b"dir-hand"), b"name", FSID + handle(b"file-hand")),
-        (masks.ATTRIB | fanotify_events.ONDIR, FSID + handle(b"dir-hand"), b".", None),
-        (masks.Q_OVERFLOW, None, b"", None),
+        (masks.MODIFY, FSID + handle(b"dir-hand"), b"name", FSID + handle(b"file-hand"), 7),
+        (masks.ATTRIB | fanotify_events.ONDIR, FSID + handle(b"dir-hand"), b".", None, 7),
+        (masks.Q_OVERFLOW, None, b"", None, 7),
     ]
 
 
@@ -49,9 +49,16 @@ def test_fanotify_events_about_files_in_boring_directories_are_left_out() -> Non
     assert found == [masks.MOVED_FROM | fanotify_events.ONDIR, masks.MODIFY]
 
 
+def test_of_fanotify_events_by_processes_that_are_passed_only_those_remain_that_move_directories() -> None:
+    buffer = event(masks.MODIFY, record(2, b"dir-hand", b"name"), record(1, b"file-hand"))
+    buffer += event(masks.MOVED_FROM | fanotify_events.ONDIR, record(2, b"dir-hand", b"sub"))
+    assert [one.mask for one in fanotify_events.decode(buffer, (), {7})] == [masks.MOVED_FROM | fanotify_events.ONDIR]
+    assert len(list(fanotify_events.decode(buffer, (), {8}))) == 2
+
+
 def test_fanotify_records_that_are_not_known_are_passed_over() -> None:
     buffer = event(masks.MODIFY, record(99, b"whatever"), record(2, b"dir-hand", b"name"))
-    assert list(fanotify_events.decode(buffer)) == [(masks.MODIFY, FSID + handle(b"dir-hand"), b"name", None)]
+    assert list(fanotify_events.decode(buffer)) == [(masks.MODIFY, FSID + handle(b"dir-hand"), b"name", None, 7)]
 
 
 @pytest.mark.parametrize(

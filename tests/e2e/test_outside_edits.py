@@ -1,0 +1,172 @@
+"""Edits by others while a supervised program runs: they are barriers, and what the program does itself never is."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from holdfast.files.watch import open_watcher
+from holdfast.model.errors import RefusedError, UnsupportedError
+from holdfast.supervisor.remote import Remote, connect
+from holdfast.undo.service import BarrierInfo
+
+ROOT = Path(__file__).parents[2]
+
+
+class Place(NamedTuple):
+    """A tree, its undo log, and how edits by others are seen."""
+
+    tree: Path
+    log: Path
+    watch: str
+
+    @contextmanager
+    def running(self, script: str) -> Generator[Remote]:
+        """Run the script, and after it wait with the processes still there; in the block it has come so far."""
+        words = [sys.executable, "-P", "-m", "holdfast.supervisor.launch"]
+        words += ["--log", str(self.log), "--root", str(self.tree), "--watch", self.watch, "--"]
+        words += ["sh", "-c", f"{script}\necho done\nread line"]
+        environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+        with subprocess.Popen(
+            words, cwd=self.tree, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as run:
+            assert run.stdin is not None
+            assert run.stdout is not None
+            assert run.stdout.readline() == "done\n"
+            remote = connect(os.fsencode(self.log))
+            assert remote is not None
+            with remote:
+                yield remote
+            run.communicate("\n", timeout=60)
+        assert run.returncode == 0
+
+    def edit(self, script: str) -> None:
+        """Somebody else at work."""
+        subprocess.run(["sh", "-c", script], cwd=self.tree, check=True)
+
+    def barriers(self, remote: Remote) -> dict[bytes, BarrierInfo]:
+        return {path: barrier for barrier in remote.barriers() for path in barrier.paths}
+
+
+@pytest.fixture(name="place", params=["fanotify", "inotify"])
+def _place(tmp_path: Path, request: pytest.FixtureRequest) -> Place:
+    (tmp_path / "tree").mkdir()
+    try:
+        open_watcher(os.fsencode(tmp_path / "tree"), request.param).close()
+    except UnsupportedError as error:
+        pytest.skip(str(error))
+    return Place(tmp_path / "tree", tmp_path / "log", request.param)
+
+
+def python(script: str) -> str:
+    return f"{sys.executable} -c {shlex.quote(script)}"
+
+
+MAPPED = """
+import mmap, os
+fd = os.open("mapped", os.O_RDWR)
+os.ftruncate(fd, 4096)
+with mmap.mmap(fd, 4096) as area:
+    os.close(fd)
+    area[:4] = b"mine"
+"""
+
+INHERITED = """
+import os, subprocess
+fd = os.open("inherited", os.O_WRONLY | os.O_CREAT)
+for _ in range(30):
+    if not os.fork():
+        os.write(fd, b"x")
+        os._exit(0)
+while True:
+    try:
+        os.wait()
+    except ChildProcessError:
+        break
+"""
+
+OWN = {
+    "a storm": "mkdir many; for i in $(seq 300); do mkdir many/$i; echo $i > many/$i/file; done; rm -r many/1?",
+    "git": "git init -q r; cd r; echo a > a; git add a; git -c user.name=a -c user.email=a@b commit -qm a;"
+    " git checkout -q -b other; git rm -q a; git -c user.name=a -c user.email=a@b commit -qm b;"
+    " git checkout -q -; cat a > /dev/null",
+    "mappings": f"truncate -s 1 mapped; {python(MAPPED)}",
+    "children that end at once": python(INHERITED),
+    "directories that move": "mkdir a; (echo one; mv a b; echo two) > a/file; mv b c; chmod 700 c; touch c; rm -r c",
+    "orphans": "(sh -c 'exec 3> orphan; (for i in 1 2 3; do echo $i >&3; done; echo end > last) & ' &);"
+    " while ! [ -s last ]; do :; done",
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_what_a_supervised_program_does_is_no_barrier(place: Place, name: str) -> None:
+    place.edit("echo before > there")
+    with place.running(OWN[name]) as remote:
+        assert list(remote.barriers()) == []
+        place.edit("echo edited > there")  # it is seen at all
+        assert list(place.barriers(remote)) == [b"there"]
+
+
+def test_an_edit_is_a_barrier_until_it_is_taken_back(place: Place) -> None:
+    """I8."""
+    place.edit("echo theirs > also")
+    # (A child each, so that the steps are over.)
+    with place.running("(echo one > file; :) ; (echo other > free; :)") as remote:
+        file, free = (step.id for step in remote.steps())
+        (place.tree / "file").write_text("edited\n")
+        (place.tree / "also").write_text("edited\n")
+        barriers = place.barriers(remote)
+        if place.watch == "fanotify":
+            assert set(barriers) == {b"file", b"also"}
+            assert f"({os.getpid()})" in barriers[b"file"].who
+        else:
+            assert b"also" in barriers  # an edit to what was written just now cannot be told from a late event
+        assert [step.barrier_after for step in remote.steps()] == [False, True]
+        with pytest.raises(
+            RefusedError, match=r"has changed.* file since|somebody else has changed .* file"
+        ) as refused:
+            remote.undo([file])
+        assert refused.value.code == "barrier"
+        assert (place.tree / "file").read_text() == "edited\n"
+        remote.undo([free])
+        assert not (place.tree / "free").exists()
+        assert set(place.barriers(remote)) == set(barriers)
+
+
+def test_who_is_gone_at_once_is_known_by_what_nothing_explains(place: Place) -> None:
+    with place.running("(echo one > file; :)") as remote:
+        place.edit("echo edited > file; echo more > new")
+        found = place.barriers(remote)
+        assert b"new" in found
+        assert place.watch != "fanotify" or b"file" in found
+
+
+def test_an_edit_that_came_and_went_is_no_barrier(place: Place) -> None:
+    with place.running("(mkdir dir; echo one > dir/file; :)") as remote:
+        (step,) = (step.id for step in remote.steps())
+        place.edit("echo swap > dir/.swap; rm dir/.swap")
+        assert b"dir/.swap" in place.barriers(remote)
+        place.edit("echo stays > dir/stays")
+        with pytest.raises(RefusedError, match="dir/stays"):
+            remote.undo([step])
+        place.edit("rm dir/stays")
+        assert remote.undo([step]).conflicts == ()
+        assert not (place.tree / "dir").exists()
+
+
+def test_what_happens_in_quiet_and_by_undo_is_no_barrier(place: Place) -> None:
+    with place.running("(echo one > file; :)") as remote:
+        (step,) = (step.id for step in remote.steps())
+        with remote.quiet():
+            place.edit("echo restored > other")
+        remote.undo([step])
+        remote.redo([step])
+        assert list(remote.barriers()) == []
