@@ -123,7 +123,7 @@ def _yama() -> int:
 
 
 def _effective() -> int:
-    """This process's effective capabilities, a bit each."""
+    """The effective capabilities of this process, a bit each."""
     with open("/proc/self/status", "rb") as file:
         return next(int(line[7:], 16) for line in file if line.startswith(b"CapEff:"))
 
