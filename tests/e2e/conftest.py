@@ -82,7 +82,11 @@ class Cli:
 
     def start(self, *words: str, **options: Any) -> subprocess.Popen[bytes]:
         """Begin the installed command in a process of its own, without input."""
-        return subprocess.Popen([*INSTALLED, *words], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, **options)
+        command: list[str] = [*INSTALLED, *words]
+        started: subprocess.Popen[Any] = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, **options
+        )
+        return started
 
     def is_documented(self, command: str, value: dict[str, Any]) -> bool:
         """Whether docs/json.md names every field of an object of a command."""
