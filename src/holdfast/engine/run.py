@@ -17,7 +17,7 @@ from holdfast.engine.isolation import make_box, own_directories
 from holdfast.engine.reversing import note_contents
 from holdfast.engine.steps import limits, make_log, reached
 from holdfast.model.checkpoint import Provenance
-from holdfast.model.errors import HoldfastError
+from holdfast.model.errors import HoldfastError, RefusedError
 from holdfast.model.log import Log
 from holdfast.store.records import HistoryEvent
 
@@ -77,6 +77,7 @@ def run(
 
     shown = " ".join(os.fsdecode(word) for word in command).encode("utf-8", "replace").decode()
     refuse_inside(context, "another run")
+    _refuse_lock(context)
     with reached(context):
         pass  # what a killed keeper left is rolled back, and told, before anything is saved
     log = make_log(context)
@@ -91,6 +92,7 @@ def run(
         forbidden=tuple(filter(os.path.isdir, own_directories(context))),
         limits=limits(context),
         thresholds=thresholds(context.settings.safeguard, guard=guard),
+        outside_blocks=context.settings.undo.outside == "barrier",
     )
     surroundings = dict(os.environb if environment is None else environment)
     surroundings[RUN_VARIABLE] = identity.encode()
@@ -108,6 +110,15 @@ def run(
     finally:
         steps = end_run(context, identity, shown)
     return RunResult(identity, code, before, _head(context), steps, isolation)
+
+
+def _refuse_lock(context: Context) -> None:
+    if context.settings.undo.outside == "lock":
+        raise RefusedError(
+            "undo.outside is lock, which cannot be enforced: the kernel asks a watcher before a file is opened, but not"
+            " before a name is made, removed or moved",
+            hint="set it to barrier (undo stops at what others change) or warn (it is only listed)",
+        )
 
 
 @contextmanager
