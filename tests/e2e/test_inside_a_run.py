@@ -114,5 +114,5 @@ def test_a_run_that_somebody_else_names_is_none(bench: Cli, monkeypatch: pytest.
     monkeypatch.setenv("HOLDFAST_RUN", "0123456789ab")
     bench.write("f", "1")
     assert bench.json("checkpoint")["created"]
-    assert bench("undo")
+    bench("undo")
     assert (bench.root / "f").read_text() == "0"
