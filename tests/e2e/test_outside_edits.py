@@ -6,10 +6,12 @@ import os
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from threading import Thread
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
@@ -18,10 +20,13 @@ from holdfast.model.errors import RefusedError, UnsupportedError
 from holdfast.supervisor.remote import Remote, connect
 from holdfast.undo.service import BarrierInfo
 
+if TYPE_CHECKING:
+    from e2e.conftest import Cli
+
 ROOT = Path(__file__).parents[2]
 
 
-class Place(NamedTuple):
+class Site(NamedTuple):
     """A tree, its undo log, and how edits by others are seen."""
 
     tree: Path
@@ -56,14 +61,14 @@ class Place(NamedTuple):
         return {path: barrier for barrier in remote.barriers() for path in barrier.paths}
 
 
-@pytest.fixture(name="place", params=["fanotify", "inotify"])
-def _place(tmp_path: Path, request: pytest.FixtureRequest) -> Place:
+@pytest.fixture(name="site", params=["fanotify", "inotify"])
+def _site(tmp_path: Path, request: pytest.FixtureRequest) -> Site:
     (tmp_path / "tree").mkdir()
     try:
         open_watcher(os.fsencode(tmp_path / "tree"), request.param).close()
     except UnsupportedError as error:
         pytest.skip(str(error))
-    return Place(tmp_path / "tree", tmp_path / "log", request.param)
+    return Site(tmp_path / "tree", tmp_path / "log", request.param)
 
 
 def python(script: str) -> str:
@@ -107,24 +112,24 @@ OWN = {
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_what_a_supervised_program_does_is_no_barrier(place: Place, name: str) -> None:
-    place.edit("echo before > there")
-    with place.running(OWN[name]) as remote:
+def test_what_a_supervised_program_does_is_no_barrier(site: Site, name: str) -> None:
+    site.edit("echo before > there")
+    with site.running(OWN[name]) as remote:
         assert list(remote.barriers()) == []
-        place.edit("echo edited > there")  # it is seen at all
-        assert list(place.barriers(remote)) == [b"there"]
+        site.edit("echo edited > there")  # it is seen at all
+        assert list(site.barriers(remote)) == [b"there"]
 
 
-def test_an_edit_is_a_barrier_until_it_is_taken_back(place: Place) -> None:
+def test_an_edit_is_a_barrier_until_it_is_taken_back(site: Site) -> None:
     """I8."""
-    place.edit("echo theirs > also")
+    site.edit("echo theirs > also")
     # (A child each, so that the steps are over.)
-    with place.running("(echo one > file; :) ; (echo other > free; :)") as remote:
+    with site.running("(echo one > file; :) ; (echo other > free; :)") as remote:
         file, free = (step.id for step in remote.steps())
-        (place.tree / "file").write_text("edited\n")
-        (place.tree / "also").write_text("edited\n")
-        barriers = place.barriers(remote)
-        if place.watch == "fanotify":
+        (site.tree / "file").write_text("edited\n")
+        (site.tree / "also").write_text("edited\n")
+        barriers = site.barriers(remote)
+        if site.watch == "fanotify":
             assert set(barriers) == {b"file", b"also"}
             assert f"({os.getpid()})" in barriers[b"file"].who
         else:
@@ -135,38 +140,71 @@ def test_an_edit_is_a_barrier_until_it_is_taken_back(place: Place) -> None:
         ) as refused:
             remote.undo([file])
         assert refused.value.code == "barrier"
-        assert (place.tree / "file").read_text() == "edited\n"
+        assert (site.tree / "file").read_text() == "edited\n"
         remote.undo([free])
-        assert not (place.tree / "free").exists()
-        assert set(place.barriers(remote)) == set(barriers)
+        assert not (site.tree / "free").exists()
+        assert set(site.barriers(remote)) == set(barriers)
 
 
-def test_who_is_gone_at_once_is_known_by_what_nothing_explains(place: Place) -> None:
-    with place.running("(echo one > file; :)") as remote:
-        place.edit("echo edited > file; echo more > new")
-        found = place.barriers(remote)
+def test_who_is_gone_at_once_is_known_by_what_nothing_explains(site: Site) -> None:
+    with site.running("(echo one > file; :)") as remote:
+        site.edit("echo edited > file; echo more > new")
+        found = site.barriers(remote)
         assert b"new" in found
-        assert place.watch != "fanotify" or b"file" in found
+        assert site.watch != "fanotify" or b"file" in found
 
 
-def test_an_edit_that_came_and_went_is_no_barrier(place: Place) -> None:
-    with place.running("(mkdir dir; echo one > dir/file; :)") as remote:
+def test_an_edit_that_came_and_went_is_no_barrier(site: Site) -> None:
+    with site.running("(mkdir dir; echo one > dir/file; :)") as remote:
         (step,) = (step.id for step in remote.steps())
-        place.edit("echo swap > dir/.swap; rm dir/.swap")
-        assert b"dir/.swap" in place.barriers(remote)
-        place.edit("echo stays > dir/stays")
+        site.edit("echo swap > dir/.swap; rm dir/.swap")
+        assert b"dir/.swap" in site.barriers(remote)
+        site.edit("echo stays > dir/stays")
         with pytest.raises(RefusedError, match="dir/stays"):
             remote.undo([step])
-        place.edit("rm dir/stays")
+        site.edit("rm dir/stays")
         assert remote.undo([step]).conflicts == ()
-        assert not (place.tree / "dir").exists()
+        assert not (site.tree / "dir").exists()
 
 
-def test_what_happens_in_quiet_and_by_undo_is_no_barrier(place: Place) -> None:
-    with place.running("(echo one > file; :)") as remote:
+def test_what_happens_in_quiet_and_by_undo_is_no_barrier(site: Site) -> None:
+    with site.running("(echo one > file; :)") as remote:
         (step,) = (step.id for step in remote.steps())
         with remote.quiet():
-            place.edit("echo restored > other")
+            site.edit("echo restored > other")
         remote.undo([step])
         remote.redo([step])
         assert list(remote.barriers()) == []
+
+
+@pytest.mark.parametrize("policy", ["barrier", "warn"])
+def test_the_policy_says_whether_undo_stops_at_an_edit(cli: Cli, policy: str) -> None:
+    """I8."""
+    (cli.home / "config.toml").write_text(f"[undo]\noutside = '{policy}'\n")
+    cli.write("f", "0")
+    script = "(mkdir dir; :); touch ready; while ! [ -e stop ]; do sleep 0.01; done"
+    run = Thread(target=lambda: cli.process("run", "--", "sh", "-c", script, stdin=subprocess.DEVNULL))
+    run.start()
+    end = time.monotonic() + 60
+    while not (cli.root / "ready").exists():
+        assert time.monotonic() < end, "waited too long"
+        time.sleep(0.005)
+    (cli.root / "dir" / "theirs").write_text("theirs")
+    (cli.root / "stop").write_text("")
+    run.join()
+    found = [barrier for barrier in cli.json("barriers")["barriers"] if "dir/theirs" in barrier["paths"]]
+    assert [barrier["blocks"] for barrier in found] == [policy == "barrier"]
+    step = cli.json("steps")["steps"][0]["id"]
+    if policy == "barrier":
+        assert "dir/theirs" in str(cli.process("undo", "--step", str(step), code=4).stderr)
+    else:
+        assert b"left alone" in cli.process("undo", "--step", str(step), code=4).stderr  # it goes as far as it can
+    assert (cli.root / "dir" / "theirs").read_text() == "theirs"
+
+
+def test_a_lock_is_refused_with_the_reason(cli: Cli) -> None:
+    (cli.home / "config.toml").write_text("[undo]\noutside = 'lock'\n")
+    cli.write("f", "0")
+    done = cli.process("run", "--", "touch", "new", code=4, stdin=subprocess.DEVNULL)
+    assert b"cannot be enforced" in done.stderr
+    assert not (cli.root / "new").exists()

@@ -161,6 +161,19 @@ hidden = ["~/beside"]
     (place.tree / "holdfast.toml").unlink()
 
 
+def test_holdfast_inside_is_told_that_it_has_no_home(place: Place) -> None:
+    words = ("--env", "PYTHONPATH", "--env", "HOLDFAST_HOME", "--", place.python, "-P", "-m", "holdfast", "checkpoint")
+    done = place.isolated(*words, code=4)
+    assert "has no access to what is saved" in done.stderr
+
+
+def test_a_checkpoint_is_taken_inside_of_a_run_without_isolation(place: Place) -> None:
+    save = f"echo 1 > f; {place.python} -P -m holdfast checkpoint -m half; {place.python} -P -m holdfast log --json"
+    done = place("run", "--", "sh", "-c", save)
+    log = json.loads(done.stdout.splitlines()[-1])["checkpoints"]
+    assert log[0]["label"] == "half"
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Self
 
+from holdfast.engine.inside import refuse_inside
 from holdfast.engine.opening import Opener
 
 if TYPE_CHECKING:
@@ -70,12 +71,14 @@ class Home:
         What something else stands on stays. Until then a deleted workspace can be brought back by `restore` at its
         path.
         """
+        refuse_inside(self._context, "forgetting")
         from holdfast.engine.forget import forget_gone
 
         return forget_gone(self._context, dry_run=dry_run)
 
     def gc(self, *, grace: float | None = None, dry_run: bool = False, progress: Progress | None = None) -> Collected:
         """See `Workspace.gc`."""
+        refuse_inside(self._context, "a collection")
         from holdfast.engine.upkeep import collect
 
         return collect(self._context, grace=grace, dry_run=dry_run, progress=progress)

@@ -72,9 +72,12 @@ class Listener:
         answer: Callable[[Client, bytes], bytes],
         left: Callable[[Client], None],
         limits: Limits,
+        name: bytes = WATCH_SOCKET,
     ) -> None:
-        """Bind the socket, mode 0600, in place of one that a dead process left. The caller holds the watcher's lock."""
-        self._path = folder + b"/" + WATCH_SOCKET
+        """Bind the socket, mode 0600, in place of one that a dead process left. The caller holds the watcher's lock,
+        or gives a name that nobody else uses.
+        """
+        self._path = folder + b"/" + name
         self._selector = selector
         self._clock = clock
         self._answer = answer
@@ -89,12 +92,12 @@ class Listener:
                 os.unlink(self._path)
             except FileNotFoundError:
                 pass
-            with address(folder, WATCH_SOCKET) as path:
+            with address(folder, name) as path:
                 self._socket.bind(path)
             self._socket.listen(_BACKLOG)
         except OSError as error:
             self._socket.close()
-            raise StorageError(f"cannot open the watcher's socket: {error.strerror}") from error
+            raise StorageError(f"cannot open the socket {display(self._path)}: {error.strerror}") from error
         selector.register(self._socket, selectors.EVENT_READ, self)
 
     def close(self) -> None:

@@ -37,7 +37,7 @@ def exclusive(path: bytes, *, timeout: float, clock: Clock, what: str) -> Genera
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
-            if error.errno != errno.EROFS:
+            if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
                 raise
             # One that is there can be held for looking; whoever comes to write is refused by the catalog.
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)

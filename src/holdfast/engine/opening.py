@@ -13,6 +13,7 @@ from holdfast.engine import identity
 from holdfast.engine.context import Context, HomeContext
 from holdfast.engine.folder import DIRECTORIES, INDEX, folder_in
 from holdfast.engine.home import default_home, make_private
+from holdfast.engine.inside import refuse_hidden
 from holdfast.engine.roots import check_root, refuse_own
 from holdfast.engine.settings import MAX_WORKSPACE_FILE_BYTES, WORKSPACE_FILE, load_settings
 from holdfast.model.clock import SystemClock
@@ -121,6 +122,7 @@ class Opener:
     def store(self) -> Store:
         """The store of the home, opened on first use (and made, mode 0700, if there is none)."""
         if self._store is None:
+            refuse_hidden(self.home)
             make_private(self.home)
             try:
                 self._store = self._open_store()

@@ -12,11 +12,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.engine.checkpoint import Recorded, Request, take_locked
+from holdfast.engine.inside import RUN_VARIABLE, refuse_inside
 from holdfast.engine.isolation import make_box, own_directories
 from holdfast.engine.reversing import note_contents
 from holdfast.engine.steps import limits, make_log, reached
 from holdfast.model.checkpoint import Provenance
-from holdfast.model.errors import HoldfastError
+from holdfast.model.errors import HoldfastError, RefusedError
 from holdfast.model.log import Log
 from holdfast.store.records import HistoryEvent
 
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
 _LOG = Log(__name__)
 
 _LOOK_SECONDS = 0.2
-
-RUN_VARIABLE = b"HOLDFAST_RUN"
-"""In the environment of all that runs: the id of the run."""
 
 
 class RunResult(NamedTuple):
@@ -72,11 +70,14 @@ def run(
     but for namespaces, which end with it. ``ask``, on a thread of its own, is asked of operations that safeguards hold:
     True lets one happen, False denies it, None leaves it to others.
     """
+    from holdfast.engine.serving_run import answering_run
     from holdfast.supervisor.launch import supervise
     from holdfast.supervisor.settings import Settings
     from holdfast.undo.safeguards import OFF
 
     shown = " ".join(os.fsdecode(word) for word in command).encode("utf-8", "replace").decode()
+    refuse_inside(context, "another run")
+    _refuse_lock(context)
     with reached(context):
         pass  # what a killed keeper left is rolled back, and told, before anything is saved
     log = make_log(context)
@@ -91,11 +92,12 @@ def run(
         forbidden=tuple(filter(os.path.isdir, own_directories(context))),
         limits=limits(context),
         thresholds=thresholds(context.settings.safeguard, guard=guard),
+        outside_blocks=context.settings.undo.outside == "barrier",
     )
     surroundings = dict(os.environb if environment is None else environment)
     surroundings[RUN_VARIABLE] = identity.encode()
     try:
-        with _asking(settings.log, ask if settings.thresholds != OFF else None):
+        with _asking(settings.log, ask if settings.thresholds != OFF else None), answering_run(context, identity):
             code = supervise(
                 command,
                 settings,
@@ -108,6 +110,15 @@ def run(
     finally:
         steps = end_run(context, identity, shown)
     return RunResult(identity, code, before, _head(context), steps, isolation)
+
+
+def _refuse_lock(context: Context) -> None:
+    if context.settings.undo.outside == "lock":
+        raise RefusedError(
+            "undo.outside is lock, which cannot be enforced: the kernel asks a watcher before a file is opened, but not"
+            " before a name is made, removed or moved",
+            hint="set it to barrier (undo stops at what others change) or warn (it is only listed)",
+        )
 
 
 @contextmanager

@@ -49,16 +49,21 @@ _CONNECT_WAIT = 1.0
 _PIECE = 1 << 16
 
 
-def connect(folder: bytes, *, wait: float = WAIT, clock: Clock | None = None) -> WatchClient | None:
-    """The watcher of the workspace whose folder in the home this is; None if none is there to be asked."""
-    if not os.path.lexists(folder + b"/" + WATCH_SOCKET):
+def connect(
+    folder: bytes, *, wait: float = WAIT, clock: Clock | None = None, name: bytes = WATCH_SOCKET
+) -> WatchClient | None:
+    """The watcher of the workspace whose folder in the home this is; None if none is there to be asked.
+
+    With another ``name`` it is whoever answers there (see `holdfast.engine.inside`).
+    """
+    if not os.path.lexists(folder + b"/" + name):
         return None
     import socket  # not before there is something to connect to: it takes a third of Python's own start
 
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(_CONNECT_WAIT)
     try:
-        with address(folder, WATCH_SOCKET) as path:
+        with address(folder, name) as path:
             connection.connect(path)
     except OSError:
         # Nothing there, the socket of a dead process, or one that takes nobody in: the work can be done without it.

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from holdfast.engine.folder import RESTORE_JOURNAL, WATCH_SOCKET
+from holdfast.engine.inside import checkpoint_outside, refuse_inside
 from holdfast.engine.opening import Opener
 from holdfast.model.checkpoint import Kind, Provenance
 from holdfast.model.errors import HoldfastError, NotFoundError, UsageError
@@ -176,6 +177,8 @@ class Workspace:
         who = self._context.settings.identity.author if author is None else author
         request = Request(kind, label, Provenance(who, message, command), full_hash)
         done = None if full_hash else self._by_watcher(lambda watcher: watcher.checkpoint(request))
+        if done is None:
+            done = checkpoint_outside(self._context, request)
         return take(self._context, request, progress) if done is None else done
 
     def status(self) -> Status:
@@ -295,6 +298,7 @@ class Workspace:
         ``@`` is here the nearest checkpoint, from the one that the tree stands on back, that no restore took first:
         restoring one path of it after another gives what was saved, and not what the first of them had to rescue.
         """
+        refuse_inside(self._context, "a restore")
         from holdfast.engine.naming import resolve_for_restore
         from holdfast.engine.restore import restore
         from holdfast.engine.steps import kept_still
@@ -305,6 +309,7 @@ class Workspace:
 
     def restore_continue(self, *, progress: Progress | None = None) -> RestoreResult:
         """Finish a restore or fork that was cut short. Raises `NotFoundError` if there is none."""
+        refuse_inside(self._context, "a restore")
         from holdfast.engine.restore import resume
         from holdfast.engine.steps import kept_still
 
@@ -313,6 +318,7 @@ class Workspace:
 
     def restore_abort(self, *, progress: Progress | None = None) -> RestoreResult:
         """Take a restore that was cut short back: the tree becomes what it was before."""
+        refuse_inside(self._context, "a restore")
         from holdfast.engine.restore import abandon
         from holdfast.engine.steps import kept_still
 
@@ -343,6 +349,7 @@ class Workspace:
         What steps of a `run` did is reversed exactly, ignored files included; the rest goes by checkpoints. Raises
         `RefusedError` if somebody else has changed the same since, unless ``force``.
         """
+        refuse_inside(self._context, "an undo")
         from holdfast.engine.history import undo, undo_steps
 
         with self._paused():
@@ -362,6 +369,7 @@ class Workspace:
         progress: Progress | None = None,
     ) -> RestoreResult:
         """Bring back the newest ``count`` changes that `undo` took back, or one undone ``step`` whatever came since."""
+        refuse_inside(self._context, "a redo")
         from holdfast.engine.history import redo, redo_step
 
         with self._paused():
@@ -419,6 +427,7 @@ class Workspace:
 
     def discard_steps(self) -> int | None:
         """Forget all finished steps, also in an undo log of another version; how many, if that can be told."""
+        refuse_inside(self._context, "forgetting")
         from holdfast.engine.steps import discard
 
         return discard(self._context)
@@ -467,6 +476,7 @@ class Workspace:
         self, name: str, directory: str | bytes | os.PathLike[str], *, progress: Progress | None = None
     ) -> ForkResult:
         """Write a checkpoint out into ``directory`` (which must not exist, or be empty) as a workspace of its own."""
+        refuse_inside(self._context, "a fork")
         from holdfast.engine.fork import fork
 
         source = self.resolve(name)
@@ -485,6 +495,7 @@ class Workspace:
         ``ready`` is called once other commands are answered. Raises `LockedError` if the workspace has a watcher
         already.
         """
+        refuse_inside(self._context, "watching")
         from holdfast.engine.watch import watch
 
         return watch(self._context, ready)
@@ -528,6 +539,7 @@ class Workspace:
         What a live fork stands on is refused when named and kept otherwise. Removed checkpoints' changesets are
         composed into their children's; content that nothing else needs is freed by `gc` after the grace time.
         """
+        refuse_inside(self._context, "forgetting")
         from holdfast.engine.forget import forget
 
         return forget(self._context, [self.resolve(name) for name in names], policy=policy, dry_run=dry_run)
@@ -538,6 +550,7 @@ class Workspace:
         What something else stands on stays, and this workspace, should its own directory be gone: `Home.forget_gone`
         spares none. Until then a deleted workspace can be brought back by `restore` at its path.
         """
+        refuse_inside(self._context, "forgetting")
         from holdfast.engine.forget import forget_gone
 
         return forget_gone(self._context, but=self.id, dry_run=dry_run)
@@ -546,6 +559,7 @@ class Workspace:
         """Delete what nothing has needed for ``grace`` seconds (None: ``gc.grace``). Interruptible at any point
         (I11). ``dry_run`` says what would go, and deletes nothing.
         """
+        refuse_inside(self._context, "a collection")
         from holdfast.engine.upkeep import collect
 
         return collect(self._context, grace=grace, dry_run=dry_run, progress=progress)
@@ -572,6 +586,7 @@ class Workspace:
 
     def import_(self, file: str | bytes | os.PathLike[str]) -> list[CheckpointId]:
         """Take the checkpoints of a bundle in, as this workspace's. The file is hostile until all of it is verified."""
+        refuse_inside(self._context, "an import")
         from holdfast.engine.bundle_import import import_bundle
 
         return import_bundle(self._context, os.fsencode(file))

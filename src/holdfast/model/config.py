@@ -13,6 +13,7 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 HOUR, DAY = 3600.0, 86400.0
 
 SafeguardPreset = Literal["off", "guard"]
+OutsidePolicy = Literal["barrier", "warn", "lock"]
 IsolationLevel = Literal["none", "namespace"]
 NetworkMode = Literal["open", "disabled", "allow"]
 Tmp = Literal["own", "shared"]
@@ -86,6 +87,7 @@ class Undo(NamedTuple):
     max_log_bytes: int = GIB
     max_steps: int = 100
     max_step_bytes: int = 200 * MIB
+    outside: OutsidePolicy = "barrier"
 
 
 class Safeguard(NamedTuple):
@@ -212,6 +214,11 @@ KEYS: dict[str, Key] = {
     "undo.max_steps": Key("integer", "more steps than this: the oldest are forgotten", least=1),
     "undo.max_step_bytes": Key(
         "size", "a step that would copy more bytes than this goes on without protection, or is held (see safeguard)"
+    ),
+    "undo.outside": Key(
+        "text",
+        "what others change during a run: `barrier` stops undo there, `warn` only lists it, `lock` cannot be had",
+        choices=("barrier", "warn", "lock"),
     ),
     "safeguard.preset": Key(
         "text",

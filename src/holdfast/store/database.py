@@ -7,6 +7,7 @@ transaction is the only writer while it lasts, so that what it has read stays tr
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sqlite3
 import threading
@@ -27,6 +28,7 @@ _T = TypeVar("_T")
 
 _LOG = Log(__name__)
 _BEGIN = "BEGIN"
+_DENIED = (errno.EACCES, errno.EPERM)
 _BUSY_STEP = 0.25
 """Seconds that SQLite itself waits for a lock before we look at our own limit."""
 _SILENT = 1.0
@@ -157,6 +159,7 @@ class SqliteDatabase:
         self._alone = False
         """True while the disk is too full: each transaction then has a connection of its own, which keeps the index of
         the log in its memory, and everybody else out for so long (https://sqlite.org/wal.html#noshm)."""
+        denied = False
         try:
             # One that exists is not opened here: to close it again would let go of the locks that another connection
             # of this process has on it.
@@ -164,10 +167,12 @@ class SqliteDatabase:
         except FileExistsError:
             pass
         except OSError as error:
-            raise StorageError(
-                f"cannot open the catalog {os.fsdecode(path)}: {error.strerror}", hint=room_hint(error)
-            ) from error
-        self.read_only = bool(os.statvfs(os.path.dirname(path)).f_flag & os.ST_RDONLY)
+            if error.errno not in _DENIED or not os.path.exists(path):
+                raise StorageError(
+                    f"cannot open the catalog {os.fsdecode(path)}: {error.strerror}", hint=room_hint(error)
+                ) from error
+            denied = True  # as to whatever `run` supervises
+        self.read_only = denied or bool(os.statvfs(os.path.dirname(path)).f_flag & os.ST_RDONLY)
         self._prepare_schema = partial(self._prepare, migrations, application_id, check_new)
         self._open(to_write=False)
         self._version = len(migrations)
@@ -242,8 +247,10 @@ class SqliteDatabase:
     def _refuse_read_only(self) -> None:
         if self.read_only:
             raise StorageError(
-                f"the catalog {os.fsdecode(self._path)} is on a read-only file system",
-                hint="what was saved can be looked at (log, diff, cat, export); to change anything, make it writable",
+                f"the catalog {os.fsdecode(self._path)} cannot be written to: it is on a read-only file system, "
+                "or closed to this process",
+                hint="what was saved can be looked at (log, diff, cat, export); to change anything, make it writable, "
+                "or come from outside of a run",
                 code="read_only",
             )
 

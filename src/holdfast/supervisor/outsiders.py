@@ -73,6 +73,8 @@ class Outsiders:
         """Who a process is, and until when that is believed."""
         self._fresh = False
         """What is explained was asked for since the last look."""
+        self._failed = False
+        """It could be watched, and cannot be any more."""
         self._made = False
         """The last look made a barrier."""
         self._ready = threading.Event()
@@ -129,6 +131,8 @@ class Outsiders:
             while not over.poll(_PAUSE_MILLISECONDS if self._made else 0):
                 wakers.poll()
                 self.settle()
+                if self._failed:
+                    return
         finally:
             with self._turn:
                 self._watcher.close()
@@ -155,10 +159,14 @@ class Outsiders:
         return any(under(path, hidden) for hidden in self._hidden)
 
     def _drain(self) -> None:
-        if self._watcher is None:
+        if self._watcher is None or self._failed:
             return
         self._fresh = False
-        self._watcher.drain()
+        try:
+            self._watcher.drain()
+        except OSError as error:
+            _log.warning("edits by others are noticed only when undo meets them from here on: %s", error.strerror)
+            self._failed = True
         self._decide()
         found, self._found = self._found, {}
         self._made = bool(found)

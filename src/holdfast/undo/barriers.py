@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from holdfast.undo.records import Outside
 
 _MOST_PATHS = 1000
-_TOGETHER = 2_000_000
-"""Edits of one party within so many microseconds are one, whatever happened between them."""
+_TOGETHER = 2_000_000_000
+"""Edits of one party within so many nanoseconds are one, whatever happened between them."""
+_FEW_PATHS = 50
+"""Of so many it is said which of them matter: with each, all of a step is compared."""
 _EVERYTHING = (b"",)
 
 
@@ -74,6 +76,8 @@ class Barriers:
                 return record
             lost = tuple(path for path in record.paths if not is_back(path))
             if mine.meets(_reach(lost)) is not None:
+                if len(lost) <= _FEW_PATHS:
+                    lost = tuple(path for path in lost if mine.meets(_reach((path,))) is not None)
                 return msgspec.structs.replace(record, paths=lost)
         return None
 

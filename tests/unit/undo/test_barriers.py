@@ -10,7 +10,7 @@ from holdfast.undo.traces import reach
 
 
 def edit(seq: int, *paths: bytes, who: str = "vim", blocks: bool = True) -> Outside:
-    return Outside(seq, paths, seq * 3_000_000, who, blocks)
+    return Outside(seq, paths, seq * 3_000_000_000, who, blocks)
 
 
 def test_edits_that_follow_each_other_are_one() -> None:
@@ -25,8 +25,8 @@ def test_edits_that_follow_each_other_are_one() -> None:
 
 def test_edits_shortly_after_each_other_are_one_and_it_is_the_later() -> None:
     barriers = Barriers([Outside(3, (b"a",), 0, "git")])
-    assert barriers.add(Outside(9, (b"a",), 1_000_000, "git")) == Outside(9, (b"a",), 1_000_000, "git")
-    barriers.add(Outside(12, (b"a",), 4_000_000, "git"))
+    assert barriers.add(Outside(9, (b"a",), 1_000_000_000, "git")) == Outside(9, (b"a",), 1_000_000_000, "git")
+    barriers.add(Outside(12, (b"a",), 4_000_000_000, "git"))
     assert [record.seq for record in barriers.records] == [9, 12]
 
 

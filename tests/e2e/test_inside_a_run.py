@@ -1,0 +1,118 @@
+"""Holdfast inside of a run: the home is closed there, and checkpoints are taken all the same, by the launcher."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from holdfast.testing.photograph import differences, photograph
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from e2e.conftest import Cli
+
+HOLDFAST = shlex.join([sys.executable, "-P", "-m", "holdfast"])
+
+
+@pytest.fixture
+def bench(cli: Cli) -> Cli:
+    cli.write(".gitignore", "cache\n")
+    cli.write("f", "0")
+    cli.write("cache/old", "0")
+    cli("checkpoint", "-m", "begin")
+    return cli
+
+
+def run(cli: Cli, script: str, *options: str, code: int = 0) -> tuple[list[Any], str]:
+    """`holdfast run` of a script; the objects on its standard output, and all of its standard error."""
+    done = cli.process("run", *options, "--", "sh", "-c", script, code=code, stdin=subprocess.DEVNULL)
+    return [json.loads(line) for line in done.stdout.splitlines()], done.stderr.decode()
+
+
+def test_a_checkpoint_is_taken_at_any_time_as_if_from_outside(bench: Cli) -> None:
+    before = photograph(bench.root)
+    save = f"{HOLDFAST} checkpoint --json -m half --message why --author agent --command line"
+    again = f"{HOLDFAST} checkpoint --json --full-hash"
+    (made, found), _ = run(bench, f"echo 1 > f; rm cache/old; {save}; {again}; echo 2 > f")
+    assert made["created"]
+    assert not found["created"]
+    assert found["id"] == made["id"]
+    log = bench.json("log")["checkpoints"]
+    assert [each["label"] for each in log] == ["", "half", "begin"]
+    assert log[1]["id"] == made["id"]
+    assert [log[1][key] for key in ("kind", "message", "author", "command")] == ["manual", "why", "agent", "line"]
+    assert bench("cat", "half:f").out == "1\n"
+    after = photograph(bench.root)
+    bench("undo", "--run")
+    assert differences(before, photograph(bench.root)) == []
+    bench("redo")
+    assert differences(after, photograph(bench.root)) == []
+
+
+def test_what_looks_works_and_leaves_no_trace(bench: Cli) -> None:
+    looks = ("status", "log", "diff", "show", "stats", "steps", "verify")
+    found, _ = run(bench, "; ".join(["echo 1 > f", *(f"{HOLDFAST} {look} --json" for look in looks)]))
+    of = dict(zip(looks, found, strict=True))
+    assert not of["status"]["clean"]
+    assert [each["label"] for each in of["log"]["checkpoints"]] == ["begin"]
+    assert [each["path"] for each in of["diff"]["modified"]] == ["f"]
+    assert of["verify"]["problems"] == []
+    assert [step["paths"] for step in bench.json("steps")["steps"]] == [1]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "undo",
+        "undo --run",
+        "redo",
+        "restore begin",
+        "forget begin",
+        "gc",
+        "fork begin ../fork",
+        "run true",
+    ],
+)
+def test_what_goes_back_or_lets_go_is_refused(bench: Cli, command: str) -> None:
+    out, err = run(bench, f"echo 1 > f; {HOLDFAST} --json {command}; exit $?", code=4)
+    assert out == []
+    error = json.loads(err.splitlines()[0])["error"]
+    assert error["code"] == "inside_run"
+    assert "another terminal" in error["hint"]
+    assert (bench.root / "f").read_text() == "1\n"
+
+
+def test_the_watcher_is_asked_where_there_is_one(bench: Cli) -> None:
+    bench("watch", "--detach")
+    try:
+        (made,), _ = run(bench, f"echo 1 > f; {HOLDFAST} checkpoint --json -m half")
+    finally:
+        bench("watch", "--stop")
+    assert made["label"] == "half"
+    assert bench("cat", "half:f").out == "1\n"
+
+
+def test_what_a_run_has_left_running_is_told_that_nobody_answers(bench: Cli, tmp_path: Path) -> None:
+    go, told = tmp_path / "go", tmp_path / "told"
+    os.mkfifo(go)
+    os.mkfifo(told)
+    run(bench, f"(read x < {go}; {HOLDFAST} checkpoint --json 2> {told}) > /dev/null 2>&1 &")
+    go.write_text("\n")
+    error = json.loads(told.read_text().splitlines()[-1])["error"]
+    assert error["code"] == "inside_run"
+    assert "is over" in error["message"]
+
+
+def test_a_run_that_somebody_else_names_is_none(bench: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_RUN", "0123456789ab")
+    bench.write("f", "1")
+    assert bench.json("checkpoint")["created"]
+    bench("undo")
+    assert (bench.root / "f").read_text() == "0"
