@@ -239,7 +239,9 @@ def _on_terminal(words: list[str], typed: str = "", **environment: str) -> _Show
         os.close(theirs)
         os.write(ours, typed.encode())
         shown = b""
-        while select.select([ours], [], [], 60)[0]:
+        shown_something = select.poll()
+        shown_something.register(ours, select.POLLIN)
+        while shown_something.poll(60_000):
             try:
                 piece = os.read(ours, 4096)
             except OSError:  # how Linux says that the other end is closed
