@@ -76,6 +76,8 @@ class Callers:
         Raises `OSError` with ESRCH if the caller is gone.
         """
         caller = None if fresh or not self._steady else self._known.get(call.tid)
+        if caller is not None and caller.credentials is not None:
+            caller = None  # what it executes may leave it with less, which nobody is told
         if caller is None:
             caller = Caller(call.tid)
             if not world.is_valid(call):

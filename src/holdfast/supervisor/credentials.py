@@ -25,9 +25,9 @@ _SYSCALLS = {
     "x86_64": {"setfsuid": 122, "setfsgid": 123, "setgroups": 116, "capset": 126},
     "aarch64": {"setfsuid": 151, "setfsgid": 152, "setgroups": 159, "capset": 91},
 }
-# CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, FSETID, LINUX_IMMUTABLE, SYS_ADMIN (trusted attributes), SYS_RESOURCE
-# (room that is reserved), MKNOD, SETFCAP, MAC_OVERRIDE
-_OVER_FILES = sum(1 << bit for bit in (0, 1, 2, 3, 4, 9, 21, 24, 27, 31, 32))
+# CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, FSETID, LINUX_IMMUTABLE, SYS_PTRACE (links in /proc), SYS_ADMIN (trusted
+# attributes), SYS_RESOURCE (room that is reserved), MKNOD, SETFCAP, MAC_OVERRIDE, CHECKPOINT_RESTORE (links in /proc)
+_OVER_FILES = sum(1 << bit for bit in (0, 1, 2, 3, 4, 9, 19, 21, 24, 27, 31, 32, 40))
 _CAPABILITY_VERSION_3 = 0x20080522
 _CLONE_FS = 0x200
 _STATUS_BYTES = 4096

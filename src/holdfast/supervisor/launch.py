@@ -15,7 +15,6 @@ import sys
 import threading
 import time
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -133,7 +132,7 @@ def _start_parent(fd: int, passed: Sequence[int]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "holdfast.supervisor.parent", str(fd)],
         pass_fds=passed,
-        env=os.environ | {"PYTHONPATH": str(Path(errors.__file__).parents[2])},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
         cwd="/",
     )
 

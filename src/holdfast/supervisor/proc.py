@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import select
 import stat
+import threading
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -35,15 +37,42 @@ def is_below(path: bytes, directories: tuple[bytes, ...]) -> bool:
     return False
 
 
-@cache
 def proc_mounts() -> tuple[bytes, ...]:
-    """Where it is mounted, as the keeper sees it."""
+    """Where it is mounted now, as the keeper sees it."""
+    if _thread.changes().poll(0):
+        _mounts.cache_clear()
+        _devices.cache_clear()
+    return _mounts()
+
+
+def proc_devices() -> frozenset[int]:
+    """The devices of those mounts. A box has one of its own, which is none of them."""
+    proc_mounts()
+    return _devices()
+
+
+class _Thread(threading.local):
+    """What tells each thread that something was mounted or unmounted (proc_pid_mountinfo(5))."""
+
+    def __init__(self) -> None:
+        self._file = open("/proc/self/mountinfo", "rb", buffering=0)  # noqa: SIM115 - closed with the thread
+        self._poll = select.poll()
+        self._poll.register(self._file, select.POLLPRI | select.POLLERR)
+
+    def changes(self) -> select.poll:
+        return self._poll
+
+
+_thread = _Thread()
+
+
+@cache
+def _mounts() -> tuple[bytes, ...]:
     with open("/proc/self/mountinfo", "rb") as file:
         lines = [line.split(b" ") for line in file]
     return tuple(fields[4] for fields in lines if fields[fields.index(b"-") + 1] == b"proc")
 
 
 @cache
-def proc_devices() -> frozenset[int]:
-    """The devices of those mounts. A box has one of its own, which is none of them."""
-    return frozenset(os.stat(mount).st_dev for mount in proc_mounts())
+def _devices() -> frozenset[int]:
+    return frozenset(os.stat(mount).st_dev for mount in _mounts())

@@ -149,7 +149,10 @@ def _break_off_what_is_written(preimages: Preimages, records: Iterable[Mutation]
             continue
         found = preimages.look(keeping.number)
         if found is not None and stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
-            fd = preimages.open(keeping.number)
+            try:
+                fd = preimages.open(keeping.number)
+            except PermissionError:
+                continue  # nobody can be asked, nor could it be copied: its owner may not read it
             try:
                 is_written = writer_of(fd) is Writer.SOME
             finally:

@@ -24,13 +24,19 @@ def changed(log: UndoLog, sealed: Iterable[Sealed]) -> Iterator[tuple[bytes, Ide
         newest.update(head.left)
         # A later step may have changed the same object by another of its names.
         objects.update({left.inode: left for _, left in head.left if left is not None})
-    for one in sealed:
-        for path, object_ in whereabouts(one.records).items():
-            if path not in newest:
-                continue
+    # (Together: a later one may have moved what an earlier one left, and all above it.)
+    records = sorted((record for one in sealed for record in one.records), key=lambda record: record.seq)
+    for path, object_ in whereabouts(records).items():
+        now = signature(log.directories, path)
+        if path in newest:
             left = newest[path]
-            if not is_same(left and objects[left.inode], signature(log.directories, path)):
-                yield path, object_
+            left = left and objects[left.inode]
+        elif now is not None and now.inode in objects:
+            left = objects[now.inode]  # it came here with a directory above it
+        else:
+            continue
+        if not is_same(left, now):
+            yield path, object_
 
 
 def theirs(log: UndoLog, opened: Iterable[Sealed]) -> frozenset[Identity]:

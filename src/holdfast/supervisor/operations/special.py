@@ -102,15 +102,15 @@ def bind(call: Call, world: Supervision) -> Reply:
         raise failure(errno.EINVAL)
     with Sight(call, world) as sight:
         spot = sight.parent(AT_FDCWD, path)
-        start = sight.start(AT_FDCWD)
         bound = _socket_of(sight, integer(call.args[0]))
 
         def perform() -> None:
-            # The address is what the socket is called for ever after, so it is the caller's own.
+            # By its name in the directory that was found: what the caller's path would lead us to may be elsewhere.
+            name = _FAMILY.pack(socket.AF_UNIX) + spot.name + spot.slash + b"\0"
             before = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
-                os.fchdir(start)
-                check(_libc.bind(bound, address, length))
+                os.fchdir(spot.dir_fd)
+                check(_libc.bind(bound, name, len(name)))
             finally:
                 os.fchdir(before)
                 os.close(before)
