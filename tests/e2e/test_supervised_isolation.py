@@ -222,7 +222,8 @@ def test_signals_and_exit_codes_are_the_command_s(place: Place) -> None:
     # (What Python ignores, a command does not expect to be ignored.)
     assert place.run("sh", "-c", "(yes; echo $? >&2) 2>/dev/null | head -n 1") == "y\n"
     ignored = place.run("sh", "-c", "grep SigIgn /proc/self/status").split()[1]
-    assert int(ignored, 16) == 0
+    # (32 and 33 are the C library's own; whoever starts the tests may leave them ignored.)
+    assert int(ignored, 16) & ~(3 << 31) == 0
 
 
 def test_an_interrupt_from_the_terminal_is_the_command_s_to_handle(place: Place) -> None:

@@ -62,11 +62,11 @@ def reached(context: Context) -> Generator[UndoService | None]:
     if not _is_there(context, directory):
         yield None
         return
-    from holdfast.supervisor.remote import connect
+    from holdfast.supervisor.remote import visit
 
     deadline = context.clock.monotonic() + context.settings.lock.timeout
     while True:
-        keeper = connect(directory)
+        keeper = visit(directory)
         if keeper is not None:
             with keeper:
                 yield keeper
@@ -102,9 +102,9 @@ def kept_still(context: Context) -> Generator[None]:
     if not _is_there(context, directory):
         yield
         return
-    from holdfast.supervisor.remote import connect
+    from holdfast.supervisor.remote import visit
 
-    keeper = connect(directory)
+    keeper = visit(directory)
     with keeper or nullcontext(), quiet(keeper):
         yield
 

@@ -10,9 +10,9 @@ import time
 from typing import TYPE_CHECKING
 
 from holdfast.model.errors import HoldfastError, LockedError
-from holdfast.supervisor.messages import LENGTH, decode_answer
+from holdfast.supervisor.messages import GONE, LENGTH, decode_answer
 from holdfast.supervisor.orders import send
-from holdfast.supervisor.remote import GONE, Remote, connect
+from holdfast.supervisor.remote import Remote, connect
 
 if TYPE_CHECKING:
     from holdfast.supervisor.orders import Order

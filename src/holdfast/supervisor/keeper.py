@@ -25,7 +25,7 @@ from holdfast.model.errors import HoldfastError
 from holdfast.model.log import Log
 from holdfast.supervisor.control import LATER, Control
 from holdfast.supervisor.explained import Explained
-from holdfast.supervisor.messages import encode_error, encode_result
+from holdfast.supervisor.messages import GONE, encode_error, encode_result
 from holdfast.supervisor.outsiders import Outsiders
 from holdfast.supervisor.runs import Runs
 from holdfast.supervisor.settings import Settings
@@ -80,6 +80,8 @@ class Keeper:
             backend=settings.watch,
         )
         self._pauses: dict[Client, ExitStack] = {}
+        self._visitors: set[Client] = set()
+        """Those that the keeper must not end before they have hung up."""
         self._asked = 0
         """Requests that are not answered yet."""
         self._due = False
@@ -172,7 +174,7 @@ class Keeper:
             self._worker.post(self._runs.retry)
 
     def _end_if_alone(self) -> None:
-        if self._begun and not (self._runs or self._asked):
+        if self._begun and not (self._runs or self._asked or self._visitors):
             self._over = True
 
     # What is asked for ------------------------------------------------------------------------------------------
@@ -186,6 +188,11 @@ class Keeper:
             case "leave":
                 self._runs.leave(client)
                 return self._ask(client, lambda: None)
+            case "visit":
+                if self._over:
+                    raise HoldfastError("the keeper is ending", code=GONE)
+                self._visitors.add(client)
+                return None
             case "quiet":
                 return self._ask(client, lambda: self._enter(client))
             case "resume":
@@ -251,6 +258,7 @@ class Keeper:
 
     def _left(self, client: Client) -> None:
         self._release(client)
+        self._visitors.discard(client)
         self._runs.lose(client)
         self._end_if_alone()
 

@@ -35,6 +35,7 @@ SIGNATURES: Final[dict[str, tuple[Any, Any]]] = {
     "discard": (tuple[()], int),
     "quiet": (tuple[()], None),
     "resume": (tuple[()], None),
+    "visit": (tuple[()], None),
     "join": (tuple[str, int, bool, list[bytes], bytes], None),
     "leave": (tuple[()], None),
 }
@@ -42,6 +43,9 @@ SIGNATURES: Final[dict[str, tuple[Any, Any]]] = {
 
 OUTSIDE_ONLY: Final = frozenset({"answer", "discard", "join", "note_contents"})
 """What a process of a supervised tree may not ask: who asks for something never approves it (I9)."""
+
+GONE = "keeper_gone"
+"""The code of the error when the keeper ended before it answered."""
 
 _encoder = msgspec.msgpack.Encoder()
 _request = msgspec.msgpack.Decoder(tuple[str, list[Any]])

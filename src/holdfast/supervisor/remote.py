@@ -9,16 +9,13 @@ from typing import TYPE_CHECKING, Any, Self
 from holdfast.files.sockets import address
 from holdfast.model.errors import HoldfastError, StorageError
 from holdfast.supervisor.control import SOCKET
-from holdfast.supervisor.messages import LENGTH, MAX_ANSWER_BYTES, decode_answer, encode_request
+from holdfast.supervisor.messages import GONE, LENGTH, MAX_ANSWER_BYTES, decode_answer, encode_request
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
     from holdfast.undo.records import StepId
     from holdfast.undo.service import BarrierInfo, PathChange, StepInfo, TicketInfo, UndoReport
-
-GONE = "keeper_gone"
-"""The code of the error when the keeper ended before it answered."""
 
 
 def connect(log: bytes) -> Remote | None:
@@ -34,6 +31,21 @@ def connect(log: bytes) -> Remote | None:
         connection.close()
         raise StorageError(f"the keeper cannot be reached: {error.strerror}") from error
     return Remote(connection)
+
+
+def visit(log: bytes) -> Remote | None:
+    """`connect`, and the keeper does not end before this connection does; None if it was about to end."""
+    keeper = connect(log)
+    if keeper is None:
+        return None
+    try:
+        keeper.visit()
+    except HoldfastError as error:
+        keeper.close()
+        if error.code != GONE:
+            raise
+        return None
+    return keeper
 
 
 class Remote:
@@ -138,6 +150,10 @@ class Remote:
         and what it changes from now on makes new steps.
         """
         self._ask("leave")
+
+    def visit(self) -> None:
+        """The keeper does not end before this connection does, unless it is told to."""
+        self._ask("visit")
 
     def _ask(self, method: str, *arguments: object, descriptor: int | None = None) -> Any:
         try:

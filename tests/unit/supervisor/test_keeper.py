@@ -17,8 +17,8 @@ from holdfast.files.sockets import address
 from holdfast.model.errors import FormatError, HoldfastError, LockedError, NotFoundError
 from holdfast.supervisor.control import SOCKET
 from holdfast.supervisor.keeper import Keeper
-from holdfast.supervisor.messages import LENGTH, MAX_REQUEST_BYTES, decode_answer, encode_request
-from holdfast.supervisor.remote import GONE, Remote, connect
+from holdfast.supervisor.messages import GONE, LENGTH, MAX_REQUEST_BYTES, decode_answer, encode_request
+from holdfast.supervisor.remote import Remote, connect, visit
 from holdfast.supervisor.settings import Settings
 
 
@@ -160,6 +160,38 @@ def test_the_end_of_a_keeper_is_told_to_who_waits(settings: Settings) -> None:
         with pytest.raises(HoldfastError) as caught:
             remote.steps()
         assert caught.value.code == GONE
+
+
+def test_a_keeper_with_nothing_to_do_stays_until_the_last_visitor_has_left(settings: Settings) -> None:
+    keeper = Keeper(settings)
+    thread = threading.Thread(target=keeper.serve, daemon=True)
+    thread.start()
+    visitor = visit(settings.log)
+    assert visitor is not None
+    with visitor, connected(settings) as other:
+        keeper.let_go()
+        for _ in range(20):
+            assert other.steps() == []
+            assert visitor.steps() == []
+        assert thread.is_alive()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert visit(settings.log) is None
+
+
+def test_a_keeper_that_is_ending_is_not_visited(settings: Settings) -> None:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with address(settings.log, SOCKET) as path:
+        listener.bind(path)
+    listener.listen()
+    found: list[Remote | None] = []
+    visitor = threading.Thread(target=lambda: found.append(visit(settings.log)))
+    visitor.start()
+    connection, _ = listener.accept()
+    connection.close()
+    visitor.join(20)
+    listener.close()
+    assert found == [None]
 
 
 def test_a_keeper_that_nobody_joins_ends_with_who_started_it(settings: Settings) -> None:
