@@ -87,8 +87,8 @@ def ask(address):
 
 STAGE = """
 import ctypes, json, os, socket, subprocess, sys, threading
-for words in (["link", "set", "lo", "up"], *(["addr", "add", address, "dev", "lo"] for address in (
-    "192.0.2.7/32", "192.0.2.8/32", "192.0.2.53/32", "2001:db8::7/128"))):
+for words in (["link", "set", "lo", "up"], *(["addr", "add", *address, "dev", "lo"] for address in (
+    ("192.0.2.7/32",), ("192.0.2.8/32",), ("192.0.2.53/32",), ("2001:db8::7/128", "nodad")))):
     subprocess.run(["ip", *words], check=True)
 def serve(family, address):
     own = socket.socket(family, socket.SOCK_STREAM)

@@ -25,7 +25,7 @@ import pytest
 from holdfast.files.sockets import address, peer
 from holdfast.model.clock import SystemClock
 from holdfast.supervisor.control import SOCKET
-from holdfast.supervisor.descent import descendants
+from holdfast.supervisor.descent import descendants, end_descendants
 from holdfast.supervisor.remote import Remote, connect
 from holdfast.testing.photograph import Seen, differences, photograph
 from holdfast.undo.desk import Desk
@@ -145,7 +145,10 @@ def _place(tmp_path: Path) -> Generator[Place]:
     before = set(descendants(os.getpid()))
     yield place
     left = [pid for pid in descendants(os.getpid()) if pid not in before]
-    wait_until(lambda: not place.is_kept())
+    try:
+        wait_until(lambda: not place.is_kept())
+    finally:
+        end_descendants(before)
     assert not left
 
 
@@ -445,6 +448,11 @@ class Terminal:
     def type(self, text: str) -> None:
         os.write(self.fd, text.encode())
 
+    def command(self, line: str) -> None:
+        """Type a line for the shell when it asks for one: what comes before, it may throw away."""
+        self.expect("$ ")
+        self.type(line + "\n")
+
     def expect(self, text: str) -> None:
         """Read until ``text`` has been shown, and forget what was shown before it."""
         end = time.monotonic() + 20
@@ -484,23 +492,21 @@ BASH = shutil.which("bash") or "bash"
 def test_an_interactive_shell_with_jobs(place: Place) -> None:
     with taken_back(place):
         terminal = Terminal(place, *place.words(BASH, "--norc", "--noprofile", "-i"))
-        terminal.expect("$ ")
-        terminal.type("echo 1 > one; sleep 50\n")
+        terminal.command("echo 1 > one; sleep 50")
         terminal.expect("sleep 50")
         terminal.sleeps()
         terminal.type("\x1a")
         terminal.expect("Stopped")
-        terminal.type("jobs; fg\n")
+        terminal.command("jobs; fg")
         terminal.expect("Stopped")
         terminal.expect("sleep 50")
         terminal.type("\x03")
-        terminal.expect("$ ")
-        terminal.type("echo code=$?\n")
+        terminal.command("echo code=$?")
         terminal.expect("code=130")
         fcntl.ioctl(terminal.fd, termios.TIOCSWINSZ, struct.pack("HHHH", 33, 99, 0, 0))
-        terminal.type("stty size\n")
+        terminal.command("stty size")
         terminal.expect("33 99")
-        terminal.type("sh -c 'echo 2 > two' & wait; exit 3\n")
+        terminal.command("sh -c 'echo 2 > two' & wait; exit 3")
         assert terminal.code() == 3
         assert sorted(os.listdir(place.tree)) == ["one", "two"]
 
@@ -509,16 +515,27 @@ def test_an_interactive_shell_with_jobs(place: Place) -> None:
 def test_a_shell_outside_stops_and_continues_it(place: Place) -> None:
     with taken_back(place):
         terminal = Terminal(place, BASH, "--norc", "--noprofile", "-i")
-        terminal.expect("$ ")
-        terminal.type(shlex.join(place.words("sh", "-c", "echo u''p; read x; echo got $x > file; cat file")) + "\n")
+        terminal.command(shlex.join(place.words("sh", "-c", "echo u''p; read x; echo got $x > file; cat file")))
         terminal.expect("\nup")
         terminal.type("\x1a")
         terminal.expect("Stopped")
-        terminal.type("fg\n")
+        terminal.command("fg")
+        terminal.expect("cat file")
         terminal.type("word\n")
         terminal.expect("got word")
-        terminal.type("exit 0\n")
+        terminal.command("exit 0")
         assert terminal.code() == 0
+
+
+@needs("bash")
+def test_a_command_that_does_not_stop_keeps_the_terminal(place: Place) -> None:
+    terminal = Terminal(place, BASH, "--norc", "--noprofile", "-i")
+    terminal.command(shlex.join(place.words("sh", "-c", "trap '' TSTP; echo u''p; read x; echo got $x; exit 5")))
+    terminal.expect("\nup")
+    terminal.type("\x1aword\n")
+    terminal.expect("got word")
+    terminal.command("exit $?")
+    assert terminal.code() == 5
 
 
 def test_an_interrupt_ends_the_command_and_is_its_code(place: Place) -> None:

@@ -162,7 +162,12 @@ class Opener:
             source=source,
             live=True,
         )
-        store.catalog.add_workspace(workspace)
+        try:
+            store.catalog.add_workspace(workspace)
+        except RefusedError as error:
+            if error.code != "exists" or source is not None or (known := self._known(root)) is None:
+                raise
+            return self._context(known), False  # another process has just begun to
         context = self._context(workspace)
         identity.remember(context.folder, root)
         return context, True

@@ -35,7 +35,8 @@ _PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, sig
 _CAP_SYS_PTRACE = 19
 _ADMINS_ONLY = 2
 _TOGETHER_SECONDS = 0.01
-_LEFT_TO_THE_COMMAND = (signal.SIGINT, signal.SIGQUIT)
+_LEFT_TO_THE_COMMAND = (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP)
+"""If it stops, the launcher does after it: while it has not stopped, it may read what is typed for the shell."""
 
 
 def supervise(
@@ -206,8 +207,6 @@ def _signals(parent_socket: socket.socket) -> Generator[None]:
     for number, handler in wanted.items():
         if before[number] is not signal.SIG_IGN:  # nohup
             signal.signal(number, handler)
-    if os.getsid(0) == os.getpid():
-        before[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, signal.SIG_IGN)
     try:
         yield
     finally:

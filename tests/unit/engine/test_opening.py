@@ -43,6 +43,22 @@ def test_init_is_idempotent(tree: Path, home: Path) -> None:
     assert home.stat().st_mode & 0o777 == 0o700
 
 
+def test_two_that_begin_at_once_begin_the_same(tree: Path, home: Path) -> None:
+    began: list[Workspace] = []
+
+    def random(count: int) -> bytes:
+        # Another process begins when this one has seen that nobody has.
+        if not began:
+            began.append(holdfast.init(tree, home=home))
+        return os.urandom(count)
+
+    opener = Opener(home=os.fsencode(home), random=random)
+    context, new = opener.init(os.fsencode(tree))
+    assert (context.workspace.id, new) == (began[0].id, False)
+    opener.close()
+    began[0].close()
+
+
 def test_a_workspace_is_found_from_below_and_not_from_beside(workspace: Workspace, tree: Path, home: Path) -> None:
     (tree / "a/b").mkdir(parents=True)
     with holdfast.open(tree / "a/b", home=home) as found:
