@@ -14,6 +14,8 @@ import msgspec
 
 from holdfast.model import errors
 from holdfast.model.errors import FormatError, HoldfastError
+from holdfast.undo.log import Limits
+from holdfast.undo.safeguards import Thresholds
 from holdfast.undo.service import BarrierInfo, PathChange, StepInfo, TicketInfo, UndoReport
 
 LENGTH: Final = struct.Struct("<I")
@@ -29,6 +31,10 @@ SIGNATURES: Final[dict[str, tuple[Any, Any]]] = {
     "begin": (tuple[str], int),
     "commit": (tuple[int], StepInfo),
     "rollback": (tuple[int], UndoReport),
+    "write": (tuple[bytes, bytes | None], StepInfo | None),
+    "expect": (tuple[str, list[bytes]], int),
+    "settle": (tuple[int, int | None], StepInfo | None),
+    "configure": (tuple[Thresholds | None, Limits | None], None),
     "barriers": (tuple[()], list[BarrierInfo]),
     "held": (tuple[()], list[TicketInfo]),
     "answer": (tuple[int, bool], TicketInfo),
@@ -41,7 +47,9 @@ SIGNATURES: Final[dict[str, tuple[Any, Any]]] = {
 }
 """Of every method: the types of its arguments, and of its result."""
 
-OUTSIDE_ONLY: Final = frozenset({"answer", "discard", "join", "note_contents"})
+OUTSIDE_ONLY: Final = frozenset(
+    {"answer", "configure", "discard", "expect", "join", "note_contents", "settle", "write"}
+)
 """What a process of a supervised tree may not ask: who asks for something never approves it (I9)."""
 
 GONE = "keeper_gone"

@@ -151,6 +151,16 @@ class UndoService(Protocol):
         """Close an explicit step and undo it."""
         ...
 
+    def write(self, path: bytes, content: int, *, expected: bytes | None = None) -> StepInfo | None:
+        """Make the file ``path``, relative to the root, hold what the descriptor ``content`` of a regular file does:
+        a step of its own, of the kind *api*, or a part of the explicit one that is open; all of it or nothing.
+
+        ``expected``: the hash of what must be there, empty for nothing, None for whatever. Waits while a safeguard
+        holds it. Missing directories are made. None if nothing changed. Raises `RefusedError` with the code
+        ``changed`` if something else is there, ``denied`` if a person has said no; `EscapeError`; `StorageError`.
+        """
+        ...
+
     def barriers(self) -> Sequence[BarrierInfo]:
         """The barriers in the log, oldest first."""
         ...
