@@ -116,3 +116,11 @@ class UnsupportedError(HoldfastError):
     """The platform, kernel or file system cannot do what was asked (exit 1)."""
 
     code = "unsupported"
+
+
+class ChannelError(HoldfastError):
+    """What runs commands elsewhere is gone, does not answer, or says what it must not (exit 1). The channel to it is of
+    no more use.
+    """
+
+    code = "channel"
