@@ -61,6 +61,7 @@ def run(
     guard: bool = False,
     isolation: Isolation | None = None,
     ask: Callable[[TicketInfo], bool | None] | None = None,
+    identity: str | None = None,
 ) -> RunResult:
     """Run ``command`` under supervision until it ends. The terminal is its own meanwhile.
 
@@ -68,7 +69,8 @@ def run(
     (`UnsupportedError`). ``one_step``: the whole run is one step. ``guard``: the safeguards' preset, where the settings
     do not say otherwise. ``isolation``: None means what the settings say. What it leaves running goes on, supervised,
     but for namespaces, which end with it. ``ask``, on a thread of its own, is asked of operations that safeguards hold:
-    True lets one happen, False denies it, None leaves it to others.
+    True lets one happen, False denies it, None leaves it to others. ``identity`` is the run's id (`new_run_id`), if
+    somebody has to know it before.
     """
     from holdfast.engine.serving_run import answering_run
     from holdfast.supervisor.launch import supervise
@@ -84,7 +86,7 @@ def run(
     isolation = context.settings.isolation if isolation is None else isolation
     directory = os.getcwdb() if directory is None else directory
     box = make_box(context, isolation, directory=directory, log=log)
-    identity = begin_run(context, shown)
+    identity = begin_run(context, shown, identity)
     before = _head(context)
     settings = Settings(
         root=context.workspace.path,
@@ -157,9 +159,14 @@ def _ask_about(log: bytes, ask: Callable[[TicketInfo], bool | None], over: threa
             _LOG.info("%s", error.message)
 
 
-def begin_run(context: Context, command: str) -> str:
+def new_run_id(random: Callable[[int], bytes]) -> str:
+    """An id that no run has."""
+    return random(6).hex()
+
+
+def begin_run(context: Context, command: str, identity: str | None = None) -> str:
     """Save what is there, and note in the history that a run begins; returns its id."""
-    identity = context.random(6).hex()
+    identity = identity or new_run_id(context.random)
     with context.lock():
         take_locked(context, Request("run", provenance=_provenance(context, identity, "begins", command)))
         _note(context, identity, ())

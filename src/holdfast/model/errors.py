@@ -124,3 +124,11 @@ class ChannelError(HoldfastError):
     """
 
     code = "channel"
+
+
+def rebuilt(kind: str, message: str, *, hint: str | None, code: str) -> HoldfastError:
+    """The error that another process of ours has raised, from the name of its class and what it says."""
+    found = globals().get(kind)
+    if not (isinstance(found, type) and issubclass(found, HoldfastError)) or found is HeldError:
+        found = HoldfastError
+    return found(message, hint=hint, code=code)

@@ -215,6 +215,8 @@ class Keeper:
                 return self._change(client, lambda: self._desk.rollback(*arguments))
             case "write":
                 return self._write(client, *arguments)
+            case "serves":
+                return self._runs.find(*arguments) is not None
             case "expect":
                 return self._runs.expect(*arguments)
             case "settle":

@@ -12,8 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.model import errors
-from holdfast.model.errors import FormatError, HoldfastError
+from holdfast.model.errors import FormatError, HoldfastError, rebuilt
 from holdfast.undo.log import Limits
 from holdfast.undo.safeguards import Thresholds
 from holdfast.undo.service import BarrierInfo, PathChange, StepInfo, TicketInfo, UndoReport
@@ -32,6 +31,7 @@ SIGNATURES: Final[dict[str, tuple[Any, Any]]] = {
     "commit": (tuple[int], StepInfo),
     "rollback": (tuple[int], UndoReport),
     "write": (tuple[bytes, bytes | None], StepInfo | None),
+    "serves": (tuple[str], bool),
     "expect": (tuple[str, list[bytes]], int),
     "settle": (tuple[int, int | None], StepInfo | None),
     "configure": (tuple[Thresholds | None, Limits | None], None),
@@ -98,10 +98,7 @@ def decode_answer(method: str, body: bytes) -> Any:
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise FormatError(f"the keeper's answer to {method}: {error}") from error
     name, code, message, hint = failure
-    kind = getattr(errors, name, HoldfastError)
-    if not (isinstance(kind, type) and issubclass(kind, HoldfastError)) or kind is errors.HeldError:
-        kind = HoldfastError
-    raise kind(message, hint=hint, code=code)
+    raise rebuilt(name, message, hint=hint, code=code)
 
 
 def _frame(value: object) -> bytes:

@@ -112,6 +112,10 @@ class Remote:
         """See `UndoService.write`."""
         return self._ask("write", path, expected, descriptor=content)
 
+    def serves(self, run: str) -> bool:
+        """Whether a run of this id has joined, and has not left."""
+        return self._ask("serves", run)
+
     def expect(self, run: str, command: Sequence[bytes]) -> StepId:
         """Open the step of the command that the agent of a run is about to start: the next new child of its own.
 

@@ -96,9 +96,13 @@ class Runs:
         self._runs[client] = run
         self.calls_ready.register(listener.fd, select.POLLIN)
 
+    def find(self, id_: str) -> Run | None:
+        """The run of this id, if it has joined and not left."""
+        return next((run for run in self._runs.values() if run.id == id_), None)
+
     def expect(self, id_: str, command: list[bytes]) -> StepId:
         """See `Remote.expect`."""
-        run = next((run for run in self._runs.values() if run.id == id_), None)
+        run = self.find(id_)
         if run is None:
             raise NotFoundError(f"no run {id_} is served here")
         return self._steps.expect(run, tuple(command))
