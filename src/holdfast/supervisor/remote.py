@@ -131,7 +131,7 @@ class Remote:
         return self._ask("settle", step, exit_code)
 
     def configure(self, thresholds: Thresholds | None = None, limits: Limits | None = None) -> None:
-        """Change when a person is asked, and how much the log holds, until the keeper ends; None leaves it."""
+        """See `UndoService.configure`."""
         self._ask("configure", thresholds, limits)
 
     def barriers(self) -> Sequence[BarrierInfo]:

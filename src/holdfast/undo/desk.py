@@ -251,7 +251,7 @@ class Desk:
         return next(info for info in self.steps() if info.id == step)
 
     def configure(self, thresholds: Thresholds | None, limits: Limits | None) -> None:
-        """Change when a person is asked, and how much the log holds; None leaves it. Until the keeper ends."""
+        """See `UndoService.configure`."""
         with self._recorder.gate:
             if thresholds is not None:
                 self._safeguards.thresholds = thresholds

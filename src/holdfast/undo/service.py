@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
+    from holdfast.undo.log import Limits
+    from holdfast.undo.safeguards import Thresholds
+
 
 StepState = Literal["open", "done", "undone", "partly"]
 """``partly``: an undo or a recovery left something as it is, and kept what belongs there."""
@@ -178,6 +181,12 @@ class UndoService(Protocol):
 
     def quiet(self) -> AbstractContextManager[None]:
         """While it is entered, mutations by supervised processes wait; what the caller changes makes no barrier."""
+        ...
+
+    def configure(self, thresholds: Thresholds | None, limits: Limits | None) -> None:
+        """Change when a person is asked, and how much the log holds, for as long as it is kept by whoever keeps it now;
+        None leaves it as it is.
+        """
         ...
 
     def discard(self) -> int:
