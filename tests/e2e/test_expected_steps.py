@@ -46,7 +46,7 @@ class Host:
 
     def end(self, step: int) -> StepInfo | None:
         assert self.agent.stdout is not None
-        return self.remote.settle(step, int(self.agent.stdout.readline()))
+        return self.remote.settle(step, int(self.agent.stdout.readline())).info
 
     def command(self, command: str) -> tuple[int, StepInfo | None]:
         step = self.begin(command)
@@ -101,7 +101,7 @@ def test_a_step_stays_open_until_it_is_settled(place: Place) -> None:
         assert host.agent.stdout is not None
         code = int(host.agent.stdout.readline())
         assert [(info.id, info.state) for info in host.remote.steps()] == [(step, "open")]
-        info = host.remote.settle(step, code)
+        info = host.remote.settle(step, code).info
         assert info is not None
         assert info.paths == 2
         for wrong in (step, 99):
@@ -114,7 +114,7 @@ def test_a_step_stays_open_until_it_is_settled(place: Place) -> None:
 def test_a_step_that_no_command_came_for_is_nothing(place: Place) -> None:
     with hosted(place) as host:
         step = host.remote.expect("", [b"x"])
-        assert host.remote.settle(step, None) is None
+        assert host.remote.settle(step, None).info is None
         after, info = host.command("touch f")
         assert info is not None
         assert info.id == after

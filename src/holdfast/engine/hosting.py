@@ -209,6 +209,7 @@ class Hosted:
                 guard=guard,
             )
             self._session.on_join = self._joined
+            self._session.on_recovery = self._told
         finally:
             opener.close()
 

@@ -11,7 +11,7 @@ import os
 import socket
 import subprocess
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -20,6 +20,10 @@ from holdfast.engine.run import run
 from holdfast.model.config import Isolation
 from holdfast.model.errors import HoldfastError, rebuilt
 from holdfast.sandbox.channel import shim_command
+from holdfast.undo.service import UndoReport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _MOST_BYTES = 1 << 20
 
@@ -49,6 +53,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     code: str = ""
     message: str = ""
     hint: str | None = None
+    recovered: tuple[UndoReport, ...] = ()
+    """What a killed keeper had left open, and was rolled back."""
 
     @property
     def error(self) -> HoldfastError | None:
@@ -112,14 +118,15 @@ def main(fd: int) -> None:
         starter.set_inheritable(False)
         with starter.makefile("rb") as file:
             launch = msgspec.msgpack.decode(file.read(), type=Launch)
+        recovered: list[UndoReport] = []
         try:
-            outcome = Outcome(exit_code=_run(launch))
+            outcome = Outcome(exit_code=_run(launch, recovered.append))
         except HoldfastError as error:
             outcome = Outcome(kind=type(error).__name__, code=error.code, message=error.message, hint=error.hint)
-        starter.sendall(msgspec.msgpack.encode(outcome))
+        starter.sendall(msgspec.msgpack.encode(msgspec.structs.replace(outcome, recovered=tuple(recovered))))
 
 
-def _run(launch: Launch) -> int:
+def _run(launch: Launch, told: Callable[[UndoReport], object]) -> int:
     opener = Opener(home=launch.home, flags=launch.flags)
     try:
         return run(
@@ -130,6 +137,7 @@ def _run(launch: Launch) -> int:
             guard=launch.guard,
             isolation=launch.isolation,
             identity=launch.run,
+            told=told,
         ).exit_code
     finally:
         opener.close()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from holdfast.model.config import Isolation, Safeguard
     from holdfast.model.ids import CheckpointId
     from holdfast.undo.safeguards import Thresholds
-    from holdfast.undo.service import StepInfo, TicketInfo
+    from holdfast.undo.service import StepInfo, TicketInfo, UndoReport
 
 _LOG = Log(__name__)
 
@@ -62,6 +62,7 @@ def run(
     isolation: Isolation | None = None,
     ask: Callable[[TicketInfo], bool | None] | None = None,
     identity: str | None = None,
+    told: Callable[[UndoReport], object] | None = None,
 ) -> RunResult:
     """Run ``command`` under supervision until it ends. The terminal is its own meanwhile.
 
@@ -70,7 +71,7 @@ def run(
     do not say otherwise. ``isolation``: None means what the settings say. What it leaves running goes on, supervised,
     but for namespaces, which end with it. ``ask``, on a thread of its own, is asked of operations that safeguards hold:
     True lets one happen, False denies it, None leaves it to others. ``identity`` is the run's id (`new_run_id`), if
-    somebody has to know it before.
+    somebody has to know it before. ``told`` is told of what a killed keeper had left open, and was rolled back.
     """
     from holdfast.engine.serving_run import answering_run
     from holdfast.supervisor.launch import supervise
@@ -80,7 +81,9 @@ def run(
     shown = " ".join(os.fsdecode(word) for word in command).encode("utf-8", "replace").decode()
     refuse_inside(context, "another run")
     _refuse_lock(context)
-    with reached(context) as service:  # what a killed keeper left is rolled back, and told, before anything is saved
+    with reached(
+        context, told=told
+    ) as service:  # what a killed keeper left is rolled back, and told, before anything is saved
         newest = max((step.id for step in service.steps()), default=0) if service is not None else 0
     log = make_log(context)
     isolation = context.settings.isolation if isolation is None else isolation
@@ -110,7 +113,7 @@ def run(
                 box=box,
             )
     finally:
-        steps = end_run(context, identity, shown, newest)
+        steps = end_run(context, identity, shown, newest, told)
     return RunResult(identity, code, before, _head(context), steps, isolation)
 
 
@@ -173,9 +176,15 @@ def begin_run(context: Context, command: str, identity: str | None = None) -> st
     return identity
 
 
-def end_run(context: Context, identity: str, command: str, before: int = 0) -> list[StepInfo]:
+def end_run(
+    context: Context,
+    identity: str,
+    command: str,
+    before: int = 0,
+    told: Callable[[UndoReport], object] | None = None,
+) -> list[StepInfo]:
     """Save what the run left, and note that it is over; returns its steps. ``before`` is the newest from before it."""
-    with context.lock(), reached(context) as service:
+    with context.lock(), reached(context, told=told) as service:
         there: Sequence[StepInfo] = () if service is None else service.steps()
         steps = [step for step in there if step.run == identity]
         acted = [step for step in steps if step.paths]

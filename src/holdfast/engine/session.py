@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from holdfast.model.config import Isolation
     from holdfast.supervisor.remote import Remote
-    from holdfast.undo.service import PathChange, StepInfo
+    from holdfast.undo.service import PathChange, StepInfo, UndoReport
     from holdfast.wire.control import Stream
 
 _log = Log(__name__)
@@ -48,6 +48,8 @@ class Executed(NamedTuple):
     """The step in the undo log; None if it changed nothing."""
     changes: Sequence[PathChange]
     cancelled: bool
+    denied: bool
+    """A person said no to something that it was about to do, or nobody said yes: it was taken back."""
     output_open: bool
     """Something that it left running still holds its output; what that writes goes nowhere."""
 
@@ -87,6 +89,8 @@ class Session:
         """The id of the run, while there is one, and of the last one."""
         self.on_join: Callable[[Remote], object] = lambda _keeper: None
         """Is told of the keeper before the first command."""
+        self.on_recovery: Callable[[UndoReport], object] = lambda _report: None
+        """Is told of what a killed keeper had left open, and was rolled back."""
 
     @property
     def state(self) -> State:
@@ -139,9 +143,11 @@ class Session:
                     raise
                 finally:
                     self._step = None
-                info = keeper.settle(step, done.exit_code)
-                changes = keeper.changes(step) if info is not None else ()
-                return Executed(step, done.exit_code, info, changes, self._cancelled, done.output_open)
+                settled = keeper.settle(step, done.exit_code)
+                changes = keeper.changes(step) if settled.info is not None else ()
+                return Executed(
+                    step, done.exit_code, settled.info, changes, self._cancelled, settled.denied, done.output_open
+                )
 
     def cancel(self) -> bool:
         """End the command that runs: SIGTERM to its process group, and then SIGKILL. False if there is none."""
@@ -236,4 +242,9 @@ class Session:
         self._channel = self._launcher = None
         if channel is not None:
             channel.close()
-        return launcher.wait(STOP_SECONDS).error if launcher is not None else None
+        if launcher is None:
+            return None
+        outcome = launcher.wait(STOP_SECONDS)
+        for report in outcome.recovered:
+            self.on_recovery(report)
+        return outcome.error

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.supervisor.control import Client
-    from holdfast.undo.records import StepId
     from holdfast.undo.service import StepInfo
     from holdfast.undo.steps import OpenStep
 
@@ -221,21 +220,11 @@ class Keeper:
                 return self._runs.expect(*arguments)
             case "settle":
                 step, code = arguments
-                return self._ask(client, self._settling(step, code))
+                return self._ask(client, self._steps.settle(step, code))
             case "steps" | "barriers":
                 return self._ask(client, lambda: self._listed(method))
             case _:
                 return self._ask(client, lambda: getattr(self._desk, method)(*arguments))
-
-    def _settling(self, step: StepId, exit_code: int | None) -> Callable[[], StepInfo | None]:
-        finish = self._steps.settle(step, exit_code)
-
-        def settle() -> StepInfo | None:
-            if finish is not None and (info := finish()) is not None:
-                return info
-            return next((info for info in self._desk.steps() if info.id == step), None)  # it was denied, or nothing
-
-        return settle
 
     def _write(self, client: Client, path: bytes, expected: bytes | None) -> object:
         if not client.fds:

@@ -15,7 +15,7 @@ import msgspec
 from holdfast.model.errors import FormatError, HoldfastError, rebuilt
 from holdfast.undo.log import Limits
 from holdfast.undo.safeguards import Thresholds
-from holdfast.undo.service import BarrierInfo, PathChange, StepInfo, TicketInfo, UndoReport
+from holdfast.undo.service import BarrierInfo, PathChange, Settled, StepInfo, TicketInfo, UndoReport
 
 LENGTH: Final = struct.Struct("<I")
 MAX_REQUEST_BYTES: Final = 1 << 20
@@ -33,7 +33,7 @@ SIGNATURES: Final[dict[str, tuple[Any, Any]]] = {
     "write": (tuple[bytes, bytes | None], StepInfo | None),
     "serves": (tuple[str], bool),
     "expect": (tuple[str, list[bytes]], int),
-    "settle": (tuple[int, int | None], StepInfo | None),
+    "settle": (tuple[int, int | None], Settled),
     "configure": (tuple[Thresholds | None, Limits | None], None),
     "barriers": (tuple[()], list[BarrierInfo]),
     "held": (tuple[()], list[TicketInfo]),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from holdfast.undo.log import Limits
     from holdfast.undo.records import StepId
     from holdfast.undo.safeguards import Thresholds
-    from holdfast.undo.service import BarrierInfo, PathChange, StepInfo, TicketInfo, UndoReport
+    from holdfast.undo.service import BarrierInfo, PathChange, Settled, StepInfo, TicketInfo, UndoReport
 
 
 def connect(log: bytes) -> Remote | None:
@@ -123,8 +123,8 @@ class Remote:
         """
         return self._ask("expect", run, list(command))
 
-    def settle(self, step: StepId, exit_code: int | None) -> StepInfo | None:
-        """A step that was expected is over, when its operations in flight are; None if it changed nothing.
+    def settle(self, step: StepId, exit_code: int | None) -> Settled:
+        """A step that was expected is over, when its operations in flight are.
 
         What its processes change from now on is another step. ``exit_code`` counts if the keeper does not know better.
         """

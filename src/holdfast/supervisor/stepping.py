@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.model.log import Log
 from holdfast.supervisor.processes import Group, ticks_now
+from holdfast.undo.service import Settled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,7 +68,7 @@ class Steps:
         run.awaited, run.awaited_since = group, ticks_now()
         return group.step
 
-    def settle(self, step: StepId, exit_code: int | None) -> Callable[[], StepInfo | None] | None:
+    def settle(self, step: StepId, exit_code: int | None) -> Callable[[], Settled]:
         """Close a step that was expected; returns what is left to do, for another thread.
 
         Raises `NotFoundError` if it is not open.
@@ -79,7 +80,16 @@ class Steps:
             group.run.awaited = None
         if group.exit_code is None:
             group.exit_code = exit_code
-        return self._closing(group)
+        denied = self._recorder.is_denied(step)
+        finish = self._closing(group)
+
+        def settle() -> Settled:
+            info = finish() if finish is not None else None
+            if info is None:  # it was taken back already, or is nothing
+                info = next((info for info in self._desk.steps() if info.id == step), None)
+            return Settled(info=info, denied=denied)
+
+        return settle
 
     def lives(self, step: StepId) -> Callable[[], bool]:
         """Whether any process of a step that ends now is still there, whenever it is asked; asked for once."""

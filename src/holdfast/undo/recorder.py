@@ -143,6 +143,11 @@ class Recorder:
         with self.gate:
             self._denied.add(step)
 
+    def is_denied(self, step: StepId) -> bool:
+        """Whether mutations of the step fail since `deny`."""
+        with self.gate:
+            return step in self._denied
+
     def forgive(self, step: StepId) -> bool:
         """Whether the step was denied; it is not any more."""
         with self.gate:

@@ -56,6 +56,15 @@ class StepInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Somebody else changed the tree after it, and before the next one."""
 
 
+class Settled(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of the step of a command."""
+
+    info: StepInfo | None
+    """None if it changed nothing."""
+    denied: bool
+    """A safeguard was not answered, or with no: what it had done was taken back."""
+
+
 class PathChange(msgspec.Struct, frozen=True, kw_only=True):
     """What a step did to one path."""
 
