@@ -158,9 +158,10 @@ class Channel:
             self._require_open()
             if self._running != identity:
                 return False
-            self._send(encode_request(Cancel(id=identity)))
-            self._is_cancelled = True
-            os.eventfd_write(self._wake, 1)
+            if not self._is_cancelled:
+                self._send(encode_request(Cancel(id=identity)))
+                self._is_cancelled = True
+                os.eventfd_write(self._wake, 1)
             return True
 
     def notify_rollback(self, step: int) -> None:

@@ -195,15 +195,12 @@ class Command:
         self._kill_at: float | None = None
         self._was_killed = False
         self._drained_at: float | None = None
-        encoded = request.get("cwd_base64")
+        directory = b"."
         try:
-            directory = (
-                request.get("cwd", ".").encode() if encoded is None else base64.b64decode(encoded, validate=True)
-            )
+            directory = request.get("cwd", ".").encode()
+            if "cwd_base64" in request:
+                directory = base64.b64decode(request["cwd_base64"], validate=True)
             variables = {name.encode(): value.encode() for name, value in request.get("env", {}).items()}
-        except ValueError as error:
-            raise BadRequestError(f"exec: {error}", identity=self.id) from error
-        try:
             # (What follows -- is the command, whatever it begins with.)
             self._process = subprocess.Popen(
                 [b"/bin/sh", b"-c", b"--", request["command"].encode()],
@@ -347,12 +344,11 @@ class Shim:
         if not self._is_deaf:
             # (Without any mask it is told if the host goes.)
             wanted[self._writer] = wanted.get(self._writer, 0) | (select.POLLOUT if self._waiting else 0)
+        pipes = self._left[:]
         is_read = self._is_ending or len(self._waiting) < OUTPUT_WAITING_BYTES
         if self._command is not None and is_read:
-            wanted.update(
-                (stream.pipe.fileno(), select.POLLIN) for stream in self._command.streams if not stream.pipe.closed
-            )
-        wanted.update((pipe.fileno(), select.POLLIN) for pipe in self._left)
+            pipes += [stream.pipe for stream in self._command.streams if not stream.pipe.closed]
+        wanted.update((pipe.fileno(), select.POLLIN) for pipe in pipes)
         return wanted
 
     def _receive(self) -> None:
