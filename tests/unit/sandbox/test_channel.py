@@ -32,19 +32,19 @@ def ignore(_stream: str, _data: bytes) -> None:
 class Shim(subprocess.Popen[bytes]):
     """A real one, and the channel to it."""
 
-    def __init__(self, *arguments: str, **settings: float) -> None:
+    def __init__(self, *arguments: str) -> None:
         super().__init__(shim_command(*arguments), stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
         assert self.stdout is not None
         assert self.stdin is not None
-        self.channel = Channel(self.stdout, self.stdin, **settings)
+        self.channel = Channel(self.stdout, self.stdin)
 
 
 @pytest.fixture
 def begin() -> Iterator[Callable[..., Shim]]:
     started: list[Shim] = []
 
-    def begin(*arguments: str, **settings: float) -> Shim:
-        started.append(Shim(*arguments, **settings))
+    def begin(*arguments: str) -> Shim:
+        started.append(Shim(*arguments))
         return started[-1]
 
     yield begin
@@ -206,7 +206,6 @@ def test_a_host_that_is_killed_takes_the_command_with_it(leash: Leash) -> None:
     host = textwrap.dedent("""
         import subprocess, sys
         from holdfast.sandbox.channel import Channel, shim_command
-from holdfast.testing.leash import Leash
         shim = subprocess.Popen(shim_command("--grace", "0.1"), stdin=-1, stdout=-1, bufsize=0)
         channel = Channel(shim.stdout, shim.stdin)
         channel.execute(1, sys.argv[1], cwd=b"/", on_output=lambda _, data: print("ready", flush=True))
@@ -257,9 +256,9 @@ def test_to_close_it_ends_the_command(begin: Callable[..., Shim], leash: Leash) 
 class Fake:
     """The other end of a channel, which says what a test says."""
 
-    def __init__(self, **settings: float) -> None:
+    def __init__(self, *, start_seconds: float = 30, cancel_seconds: float = 30) -> None:
         ours, self.end = socket.socketpair()
-        self.channel = Channel(ours, ours, **settings)
+        self.channel = Channel(ours, ours, start_seconds=start_seconds, cancel_seconds=cancel_seconds)
 
     def execute(self, on_output: Callable[[str, bytes], None] = ignore) -> StepCompleted:
         return self.channel.execute(1, "true", cwd=b"/", on_output=on_output)
