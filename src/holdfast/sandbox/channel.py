@@ -191,7 +191,8 @@ class Channel:
             elif isinstance(reply, StepStarted):
                 patience.is_running()
             else:
-                _log.info("command %d has ended: %s", identity, reply)
+                result = reply.message[:_SHOWN] if isinstance(reply, Failure) else f"exit code {reply.exit_code}"
+                _log.info("command %d has ended: %s", identity, result)
                 return reply
 
     def _next(self, execution: Execution, patience: _Patience) -> Reply:

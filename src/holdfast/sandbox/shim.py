@@ -36,6 +36,10 @@ OUTPUT_WAITING_BYTES = 1 << 17
 """With so much unsent, the command's output is not read."""
 WAITING_BYTES = 1 << 20
 """With so much unsent, no requests are read. Output never makes it so much: one that cancels is read anyhow."""
+REQUEST_BYTES = 1 << 12
+"""What is read at once of requests: each of these bytes could be a line, and be answered."""
+MAX_WORDS = 1000
+"""Characters of what is said for people. The name of a directory can be as long as a line."""
 MAX_LEFT = 64
 """So many pipes of earlier commands are kept from filling up; then the oldest is closed."""
 LOOK_SECONDS = 0.02
@@ -353,7 +357,7 @@ class Shim:
 
     def _receive(self) -> None:
         try:
-            data = os.read(self._reader, 1 << 16)
+            data = os.read(self._reader, REQUEST_BYTES)
         except BlockingIOError:
             return
         except OSError:
@@ -367,7 +371,7 @@ class Shim:
                 self._serve(request)
             except BadRequestError as error:
                 about = {} if error.id is None else {"id": error.id}
-                self._say("error", code=error.code, message=error.message, **about)
+                self._say("error", code=error.code, message=error.message[:MAX_WORDS], **about)
 
     def _serve(self, request: dict[str, Any]) -> None:
         running = self._command
