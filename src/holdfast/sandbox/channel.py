@@ -158,9 +158,10 @@ class Channel:
             self._require_open()
             if self._running != identity:
                 return False
-            self._send(encode_request(Cancel(id=identity)))
-            self._is_cancelled = True
-            os.eventfd_write(self._wake, 1)
+            if not self._is_cancelled:
+                self._send(encode_request(Cancel(id=identity)))
+                self._is_cancelled = True
+                os.eventfd_write(self._wake, 1)
             return True
 
     def notify_rollback(self, step: int) -> None:
@@ -190,7 +191,8 @@ class Channel:
             elif isinstance(reply, StepStarted):
                 patience.is_running()
             else:
-                _log.info("command %d has ended: %s", identity, reply)
+                result = reply.message[:_SHOWN] if isinstance(reply, Failure) else f"exit code {reply.exit_code}"
+                _log.info("command %d has ended: %s", identity, result)
                 return reply
 
     def _next(self, execution: Execution, patience: _Patience) -> Reply:

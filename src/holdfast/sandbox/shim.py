@@ -36,6 +36,10 @@ OUTPUT_WAITING_BYTES = 1 << 17
 """With so much unsent, the command's output is not read."""
 WAITING_BYTES = 1 << 20
 """With so much unsent, no requests are read. Output never makes it so much: one that cancels is read anyhow."""
+REQUEST_BYTES = 1 << 12
+"""What is read at once of requests: each of these bytes could be a line, and be answered."""
+MAX_WORDS = 1000
+"""Characters of what is said for people. The name of a directory can be as long as a line."""
 MAX_LEFT = 64
 """So many pipes of earlier commands are kept from filling up; then the oldest is closed."""
 LOOK_SECONDS = 0.02
@@ -117,7 +121,7 @@ def parse(line: bytes) -> dict[str, Any]:
 
 def _object(line: bytes) -> dict[str, Any]:
     try:
-        value: Any = json.loads(line.decode("utf-8"), parse_int=_integer, parse_constant=_constant)
+        value: Any = json.loads(line.decode("utf-8"), parse_int=_integer)
     except (ValueError, RecursionError) as error:
         raise BadRequestError(f"not JSON in UTF-8: {error}") from error
     if type(value) is dict:
@@ -133,10 +137,6 @@ def _integer(digits: str) -> int:
     if len(digits) > MOST_DIGITS:
         raise ValueError(f"an integer of {len(digits)} digits")
     return int(digits)
-
-
-def _constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
 
 
 def unfinished(data: bytes) -> int:
@@ -167,7 +167,7 @@ class Stream:
         self.owed -= len(data)
         if not data:
             self.pipe.close()
-            return self.rest()
+            return b""
         data = self.tail + data
         cut = len(data) - unfinished(data)
         self.tail = data[cut:]
@@ -195,15 +195,12 @@ class Command:
         self._kill_at: float | None = None
         self._was_killed = False
         self._drained_at: float | None = None
-        encoded = request.get("cwd_base64")
+        directory = b"."
         try:
-            directory = (
-                request.get("cwd", ".").encode() if encoded is None else base64.b64decode(encoded, validate=True)
-            )
+            directory = request.get("cwd", ".").encode()
+            if "cwd_base64" in request:
+                directory = base64.b64decode(request["cwd_base64"], validate=True)
             variables = {name.encode(): value.encode() for name, value in request.get("env", {}).items()}
-        except ValueError as error:
-            raise BadRequestError(f"exec: {error}", identity=self.id) from error
-        try:
             # (What follows -- is the command, whatever it begins with.)
             self._process = subprocess.Popen(
                 [b"/bin/sh", b"-c", b"--", request["command"].encode()],
@@ -347,17 +344,16 @@ class Shim:
         if not self._is_deaf:
             # (Without any mask it is told if the host goes.)
             wanted[self._writer] = wanted.get(self._writer, 0) | (select.POLLOUT if self._waiting else 0)
+        pipes = self._left[:]
         is_read = self._is_ending or len(self._waiting) < OUTPUT_WAITING_BYTES
         if self._command is not None and is_read:
-            wanted.update(
-                (stream.pipe.fileno(), select.POLLIN) for stream in self._command.streams if not stream.pipe.closed
-            )
-        wanted.update((pipe.fileno(), select.POLLIN) for pipe in self._left)
+            pipes += [stream.pipe for stream in self._command.streams if not stream.pipe.closed]
+        wanted.update((pipe.fileno(), select.POLLIN) for pipe in pipes)
         return wanted
 
     def _receive(self) -> None:
         try:
-            data = os.read(self._reader, 1 << 16)
+            data = os.read(self._reader, REQUEST_BYTES)
         except BlockingIOError:
             return
         except OSError:
@@ -371,7 +367,7 @@ class Shim:
                 self._serve(request)
             except BadRequestError as error:
                 about = {} if error.id is None else {"id": error.id}
-                self._say("error", code=error.code, message=error.message, **about)
+                self._say("error", code=error.code, message=error.message[:MAX_WORDS], **about)
 
     def _serve(self, request: dict[str, Any]) -> None:
         running = self._command
