@@ -6,7 +6,6 @@ import json
 import logging
 
 import pytest
-
 from holdfast.cli.logs import to_stderr
 
 LOG = logging.getLogger("holdfast.files.watch")
