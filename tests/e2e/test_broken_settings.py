@@ -73,7 +73,9 @@ def test_what_looks_or_goes_back_goes_on_with_a_warning(run: Run, line: str) -> 
 def test_with_json_the_warning_is_an_object(run: Run) -> None:
     code, out, said = run("status", "--json")
     assert (code, json.loads(out)["modified"]) == (0, ["holdfast.toml"])
-    assert "not TOML" in json.loads(said)["warning"]["message"]
+    line = json.loads(said)
+    assert (line["level"], line["component"]) == ("warn", "cli")
+    assert "not TOML" in line["message"]
 
 
 @pytest.mark.parametrize("line", ["checkpoint", "watch"])

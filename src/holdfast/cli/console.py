@@ -45,7 +45,7 @@ class Console:
         self.json = json
         self.quiet = quiet
         self.verbose = verbose
-        self.log_level = log_level
+        self.log_level: Level | None = log_level
         self.paint = Palette(wants_colour(sys.stdout, os.environ) and not json)
 
     @classmethod
@@ -149,8 +149,7 @@ class Console:
 
         It is for people, but with ``--json``, or if it was asked for and no person sits there.
         """
-        usual: Level = "info" if self.verbose else "error" if self.quiet else "info" if news else "warn"
-        level = self.log_level or usual
+        level = self.log_level or ("info" if self.verbose else "error" if self.quiet else "info" if news else "warn")
         as_json = self.json or (self.log_level is not None and not is_terminal(sys.stderr))
 
         def begin() -> None:

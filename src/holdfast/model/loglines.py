@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import math
+import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from holdfast.model.clock import isoformat
 from holdfast.model.log import LEVELS
 from holdfast.model.paths import display
-from holdfast.model.visible import visible
+from holdfast.model.visible import escaped, visible
 
 if TYPE_CHECKING:
     from holdfast.model.log import Level
@@ -135,12 +136,8 @@ def _plain(value: object) -> Any:
 
 
 def _text(text: str) -> str:
-    r"""``text`` without surrogates, which are no Unicode text: a byte that one stands for becomes ``\xHH``."""
-    try:
-        encoded = text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        encoded = text.encode("utf-8", "backslashreplace")
-    return encoded.decode("utf-8", "backslashreplace")
+    """``text`` without surrogates, which are no Unicode."""
+    return text if text.isascii() else re.sub("[\ud800-\udfff]", lambda match: escaped(match[0]), text)
 
 
 def _shown(value: object) -> str:
