@@ -126,7 +126,7 @@ def test_i13_what_is_logged_is_said_in_the_form_that_was_asked_for(run: Run, tre
     assert code == 0
     assert "\x1b" not in said
     if words == ["--json"]:
-        assert "1 ignore patterns" in json.loads(said)["log"]["message"]
+        assert "1 ignore patterns" in json.loads(said)["message"]
     elif words:
         assert not said
     else:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
+    from logging import Logger
 
 Level = Literal["error", "warn", "info", "debug", "trace"]
 """How grave a record is; also, from which gravity on records are wanted."""
@@ -66,12 +67,13 @@ class Log:
     ``component`` and ``message`` are every record's own.
     """
 
-    __slots__ = ("_component", "_name")
+    __slots__ = ("_component", "_logger", "_name")
 
     def __init__(self, name: str, component: str | None = None) -> None:
         """``name`` is the module's. The ``component`` follows from it, if it is not given."""
         self._name = name
         self._component = component
+        self._logger: Logger | None = None
 
     def trace(self, message: str, /, *arguments: object, **fields: object) -> None:
         """What went over a wire."""
@@ -101,9 +103,7 @@ class Log:
         """Whether records of this level go anywhere: to be asked once, where saying it each time would cost."""
         if "logging" not in sys.modules:
             return LEVELS[level] >= _WARNING
-        import logging
-
-        return logging.getLogger(self._name).isEnabledFor(LEVELS[level])
+        return self._found().isEnabledFor(LEVELS[level])
 
     def _log(
         self,
@@ -116,17 +116,21 @@ class Log:
     ) -> None:
         if level < _WARNING and "logging" not in sys.modules:
             return
-        import logging
-
+        logger = self._logger or self._found()
         if _steps:
             _send()
-        logger = logging.getLogger(self._name)
         if not logger.isEnabledFor(level):
             return
         from holdfast.model.correlation import correlation
 
         more: dict[str, Any] = {"component": self._component, "fields": fields, "correlation": correlation()}
         logger.log(level, message, *arguments, exc_info=failure, extra=more, stacklevel=3)
+
+    def _found(self) -> Logger:
+        import logging
+
+        self._logger = logging.getLogger(self._name)
+        return self._logger
 
 
 def _send() -> None:

