@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.cli.terminal import STATUS_COLOURS, Palette, plural, show_path, visible
+from holdfast.cli.terminal import STATUS_COLOURS, Palette, plural, show_path
+from holdfast.model.visible import visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

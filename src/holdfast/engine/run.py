@@ -18,7 +18,7 @@ from holdfast.engine.reversing import note_contents
 from holdfast.engine.steps import limits, make_log, reached
 from holdfast.model.checkpoint import Provenance
 from holdfast.model.errors import HoldfastError, RefusedError
-from holdfast.model.log import Log
+from holdfast.model.log import Log, inherited
 from holdfast.store.records import HistoryEvent
 
 if TYPE_CHECKING:
@@ -98,6 +98,7 @@ def run(
         limits=limits(context),
         thresholds=thresholds(context.settings.safeguard, guard=guard),
         outside_blocks=context.settings.undo.outside == "barrier",
+        log_level=inherited(),
     )
     surroundings = dict(os.environb if environment is None else environment)
     surroundings[RUN_VARIABLE] = identity.encode()

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from holdfast.engine.context import Context
     from holdfast.undo.log import Limits
-    from holdfast.undo.recovery import Recovered
     from holdfast.undo.service import BarrierInfo, PathChange, StepInfo, UndoReport, UndoService
 
 _LOG = Log(__name__)
@@ -29,7 +28,6 @@ IN_THE_TREE = b".holdfast/undo"
 """Where the log is, below the workspace's root, if the home is on another mount."""
 
 _PAUSE = 0.05
-_SHOWN = 10
 
 
 def log_directory(context: Context) -> bytes:
@@ -226,7 +224,6 @@ def _open(
 
         try:
             recovered = recover(log)
-            _tell(recovered)
             if told is not None and recovered.rolled_back is not None and recovered.rolled_back.steps:
                 told(report(log.aside, [recovered.rolled_back]))
             yield Desk(log)
@@ -235,23 +232,3 @@ def _open(
             os.close(root_fd)
 
     return own()
-
-
-def _tell(recovered: Recovered) -> None:
-    """Say aloud what a killed keeper had left undone."""
-    back = recovered.rolled_back
-    if back is not None and back.steps:
-        words = ", ".join(str(step) for step in back.steps)
-        _LOG.warning(
-            "whoever recorded changes here was killed in the middle of step %s: it was rolled back "
-            "(%d changes); `holdfast redo --step ID` brings it forward again",
-            words,
-            back.paths,
-        )
-    for done in recovered.finished:
-        _LOG.warning("an undo or redo of step %s that was cut short has been finished", ", ".join(map(str, done.steps)))
-    conflicts = [one for done in (*recovered.finished, *filter(None, [back])) for one in done.conflicts]
-    for conflict in conflicts[:_SHOWN]:
-        _LOG.warning("%s was left as it is: %s", display(conflict.path), conflict.reason)
-    if len(conflicts) > _SHOWN:
-        _LOG.warning("and %d more paths were left as they are", len(conflicts) - _SHOWN)

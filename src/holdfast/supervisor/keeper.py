@@ -27,6 +27,7 @@ from holdfast.model.log import Log
 from holdfast.supervisor.control import LATER, Control
 from holdfast.supervisor.explained import Explained
 from holdfast.supervisor.messages import GONE, encode_error, encode_result
+from holdfast.supervisor.notes import keep_notes
 from holdfast.supervisor.outsiders import Outsiders
 from holdfast.supervisor.runs import Runs
 from holdfast.supervisor.settings import Settings
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from holdfast.undo.service import StepInfo
     from holdfast.undo.steps import OpenStep
 
-_log = Log(__name__)
+_log = Log("holdfast.supervisor.keeper")  # (as a program it has another name)
 
 _SWITCH_SECONDS = 0.0005
 """How long the second thread may keep the first one waiting, at most."""
@@ -330,6 +331,7 @@ def main(fd: int) -> int:
     (length,) = LENGTH.unpack(starter.recv(LENGTH.size, socket.MSG_WAITALL))
     settings = msgspec.msgpack.decode(starter.recv(length, socket.MSG_WAITALL), type=Settings)
     os.umask(0o077)
+    keep_notes(settings.log, settings.log_level)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -348,7 +350,9 @@ def main(fd: int) -> int:
     signal.signal(signal.SIGTERM, stop)
     starter.sendall(encode_result(None))
     _watch(starter, keeper)
+    _log.info("keeper started", root=settings.root)
     keeper.serve()
+    _log.info("keeper ended")
     return 0
 
 

@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from holdfast.model.errors import HoldfastError, NotFoundError
+from holdfast.model.log import Log
 from holdfast.supervisor.descent import descendants
 from holdfast.supervisor.freezing import Frozen
 from holdfast.supervisor.notify import Listener
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from holdfast.undo.desk import Desk
     from holdfast.undo.interceptor import Interceptor
     from holdfast.undo.records import StepId
+
+_log = Log(__name__)
 
 _KILLED_SECONDS = 5.0
 _TRIES = 5
@@ -95,6 +98,7 @@ class Runs:
         self.trees[listener.fd] = tree
         self._runs[client] = run
         self.calls_ready.register(listener.fd, select.POLLIN)
+        _log.info("run joined", run=id_, agent=agent)
 
     def find(self, id_: str) -> Run | None:
         """The run of this id, if it has joined and not left."""
@@ -110,6 +114,7 @@ class Runs:
     def leave(self, client: Client) -> None:
         """The run's agent has ended; what is left of its tree is served until it ends too."""
         run = self._runs.pop(client)
+        _log.info("run left", run=run.id)
         self._see_ends(run)
         self._steps.close_run(run)
 

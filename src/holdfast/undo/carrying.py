@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.model.errors import StorageError, room_hint
+from holdfast.model.log import Log
 from holdfast.undo.records import Put, Reverse, Reversed
 from holdfast.undo.reversal import Conflict, Kit, Reversal
 from holdfast.undo.sealed import Trouble
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from holdfast.undo.log import UndoLog
     from holdfast.undo.records import Mutation, StepId
     from holdfast.undo.sealed import Sealed
+
+_log = Log(__name__)
 
 
 class Undone(NamedTuple):
@@ -133,7 +136,9 @@ def _carry_out(log: UndoLog, sealed: Sequence[Sealed], note: Reverse, unfinished
         for number in numbers(one.records) - numbers(opened.records) - given_back:
             log.preimages.discard(number)
     log.restart()
-    return Undone(tuple(one.head.id for one in sealed), reversal.paths, tuple(conflicts))
+    steps, what = tuple(one.head.id for one in sealed), "redo" if note.forward else "rollback"
+    _log.info("%s executed", what, steps=steps, operations=reversal.paths, conflicts=len(conflicts))
+    return Undone(steps, reversal.paths, tuple(conflicts))
 
 
 def in_order(sealed: Iterable[Sealed]) -> list[Mutation]:

@@ -355,6 +355,8 @@ class Desk:
                 if is_step:
                     if take_back:
                         self._take_back(opened.id)
+                    else:
+                        _log.info("step committed", step_id=opened.id, kind=opened.begin.kind, exit_code=exit_code)
                     self._undo_log.evict()
                 self._undo_log.restart()
             return head
@@ -363,7 +365,7 @@ class Desk:
             try:
                 head = finish()
             except StorageError as error:
-                _log.warning("step %d cannot be finished yet: %s", opened.id, error.message)
+                _log.warning("step %d cannot be finished yet: %s", opened.id, error.message, step_id=opened.id)
                 self._late[opened.id] = finish
                 return None
             return shown_step(head) if head is not None else None

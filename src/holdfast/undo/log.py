@@ -222,7 +222,11 @@ class UndoLog:
             self.remove(head.id)
             evicted.append(head.id)
         if evicted:
-            _log.warning("the undo log is at its limit: %d of its oldest steps cannot be undone any more", len(evicted))
+            _log.warning(
+                "the undo log is at its limit: %d of its oldest steps cannot be undone any more",
+                len(evicted),
+                steps=evicted,
+            )
         return evicted
 
     def _aliases(self) -> Iterator[tuple[Identity, Identity]]:

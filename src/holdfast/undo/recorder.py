@@ -49,6 +49,7 @@ from holdfast.undo.records import (
 )
 from holdfast.undo.safeguard import Danger
 from holdfast.undo.steps import OpenStep
+from holdfast.undo.telling import tell_capture, tell_room
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
@@ -93,6 +94,7 @@ class Recorder:
         self._seq = seq
         self.max_step_bytes = max_step_bytes
         """Copied bytes after which a step is not protected any more. May be changed at any time."""
+        self._tells = _log.wants("debug")
         self._steps: dict[StepId, OpenStep] = {}
         self.aliases = Aliases()
         """Of the whole log."""
@@ -435,18 +437,21 @@ class Recorder:
         if opened.bare:
             return False
         if opened.copied + size <= self.max_step_bytes:
+            tell_room(opened, size, self.max_step_bytes)
             return True
         self._ask(opened, Danger.LIMIT, place, size)
         reason = f"its preimages would take more than {self.max_step_bytes} bytes, at {display(place.path)}"
         record = Bare(self._next(), opened.id, reason)
         self._write(record)
         opened.unprotected = record
-        _log.warning("step %d is not protected any more: %s", opened.id, reason)
+        _log.warning("step %d is not protected any more: %s", opened.id, reason, step_id=opened.id)
         return False
 
     def _append(self, opened: OpenStep, record: Mutation) -> None:
         self._write(record)
         opened.records.append(record)
+        if self._tells:
+            tell_capture(opened, record)
 
     def _write(self, record: AnyRecord) -> None:
         try:
