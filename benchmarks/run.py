@@ -129,7 +129,7 @@ class Bench:
                 except Failed as error:
                     if subject in (NATIVE, HOLDFAST):
                         raise
-                    self.failed.setdefault(row, {})[subject.name] = str(error)
+                    self.failed.setdefault(row, {})[subject.name] = str(error).replace(str(self.base), "…")
                 else:
                     if before is not None:
                         self.undo(spot, before)

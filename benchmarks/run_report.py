@@ -89,9 +89,9 @@ def _notes(results: dict[str, Any]) -> list[str]:
         for name, values in results["rows"].items()
         if name.startswith("start, ")
     ]
-    absent = [f"- Left out: {name}, {reason}." for name, reason in results["absent"].items()]
+    absent = [f"- Left out: {name} ({' '.join(reason.split())})." for name, reason in results["absent"].items()]
     failed = [
-        f"- {name} failed: {row}. `{reason}`"
+        f"- {name} failed: {row}. `{' '.join(reason.split())}`"
         for row, found in results["failed"].items()
         for name, reason in found.items()
     ]

@@ -21,8 +21,8 @@ class Failed(Exception):
 
 
 def call(words: Sequence[str | Path], cwd: Path, environment: dict[str, str] | None = None) -> str:
-    """Run ``words`` in ``cwd`` and return what they print; raises `Failed`."""
-    shown = " ".join(str(word) for word in words[:6])
+    """Run ``words`` in ``cwd`` and return what they print; raises `Failed`, with the end of what they said."""
+    shown = Path(words[0]).name
     try:
         done = subprocess.run(
             words, cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=SECONDS
@@ -97,7 +97,7 @@ def _fuse_overlayfs(base: Path, start: Path) -> Iterator[Path]:
 
 @contextmanager
 def _bindfs(base: Path, start: Path) -> Iterator[Path]:
-    with _mounted(["bindfs", _copied(start, base / "behind")], base / "work") as work:
+    with _mounted(["bindfs", "--no-allow-other", _copied(start, base / "behind")], base / "work") as work:
         yield work
 
 
@@ -127,7 +127,7 @@ def available(base: Path) -> tuple[list[Subject], dict[str, str]]:
                 with peer.place(base / peer.name, start) as work:
                     (work / "file").rename(work / "renamed")
             except (Failed, OSError) as error:
-                absent[peer.name] = str(error)
+                absent[peer.name] = str(error).replace(str(base), "…")
             else:
                 found.append(peer)
     return found, absent
