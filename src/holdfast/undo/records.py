@@ -67,13 +67,19 @@ NOT_KEPT = Keeping(How.NOT)
 
 
 class Signature(msgspec.Struct, array_like=True, frozen=True):
-    """What a path looks like: if it is equal, nobody has touched the object since."""
+    """What a path looks like; see `holdfast.undo.signatures`."""
 
     inode: int
     mode: int
     size: int
     mtime: int
     ctime: int
+    names: int = 1
+    """How many the object has."""
+    parent: int = 0
+    """The inode number of the directory."""
+    check: bytes = b""
+    """The hash of the content of a small file with several names; empty if it was not taken."""
 
 
 class Record(msgspec.Struct, array_like=True, frozen=True, tag_field="record", tag=0, gc=False):
@@ -208,6 +214,8 @@ class Outside(Record, tag=12, frozen=True):
     who: str
     blocks: bool = True
     """False if undo may cross it."""
+    finder: StepId | None = None
+    """The step that came upon it; None if it was seen, or told of."""
 
 
 class Reverse(Record, tag=13, frozen=True):

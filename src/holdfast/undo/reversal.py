@@ -53,7 +53,8 @@ _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 
 
 _ELSE = "something else is there now"
-_UNPROTECTED = "it was not kept, as the step was not protected any more"
+UNPROTECTED = "it was not kept, as the step was not protected any more"
+"""A conflict with nobody."""
 _THEIRS = "somebody else has changed it since"
 
 
@@ -196,7 +197,7 @@ class Reversal:
         match keeping.how:
             case How.NOT:
                 if object_ not in self._created:
-                    self._note(path, _UNPROTECTED)
+                    self._note(path, UNPROTECTED)
                 return False
             case How.MOVED | How.LINKED:
                 try:
@@ -299,7 +300,7 @@ class Reversal:
 
     def _rewrite(self, record: Content) -> None:
         if record.keeping.how is How.NOT:
-            self._note(record.path, _UNPROTECTED)
+            self._note(record.path, UNPROTECTED)
             return
         if record.keeping.number and self._preimages.look(record.keeping.number) is None:
             return  # cut off before there was a whole copy: nobody was let to write
