@@ -124,6 +124,7 @@ def seal(
         aliases=(*(before.aliases if before else ()), *step.aliases),
         parent=begin.parent,
         crossed=tuple(one for one in before.crossed if one[0] != state) if before else (),
+        late=before.late if before else (),
     )
     log.write(Sealed(head, tuple(step.records)))
     return head
