@@ -73,6 +73,15 @@ class Barriers:
         """Forget the barriers that are older than the sequence number ``first`` of the oldest step."""
         self.records = [record for record in self.records if first and record.seq > first]
 
+    def found(self, step: StepId, since: int) -> frozenset[bytes]:
+        """What other steps came upon after ``since``; the root's path: anything."""
+        return frozenset(
+            path
+            for record in self.records
+            if record.seq > since and record.finder not in (None, step)
+            for path in record.paths
+        )
+
     def crossed(
         self,
         step: StepId,

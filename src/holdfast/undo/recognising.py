@@ -47,13 +47,13 @@ def note_contents(log: UndoLog, step: StepId, contents: Iterable[tuple[bytes, by
 def recognise(log: UndoLog, steps: Iterable[Sealed]) -> list[Sealed]:
     """Take what is there now for what the steps left, where it is the same; returns them with what they then say.
 
-    Only the step that changed a path last left what is to be found there; one that was undone since does not count.
+    Only the last step that began and changed a path left what is to be found there; one that is undone does not count.
     Raises `StorageError`.
     """
     steps = list(steps)
     chosen = {one.head.id for one in steps}
     last: dict[bytes, StepId] = {}
-    for head in sorted(log.heads.values(), key=lambda head: head.acted):
+    for head in sorted(log.heads.values(), key=lambda head: head.first):
         if head.id in chosen or head.state != "undone":
             last |= dict.fromkeys((path for path, _ in head.left), head.id)
     return [_recognise(log, one, last) for one in steps]

@@ -85,7 +85,13 @@ def _note_what_is_crossed(log: UndoLog, sealed: Sequence[Sealed]) -> list[Sealed
     noted: list[Sealed] = []
     for one in sealed:
         head = one.head
-        if mine := [(head.state, path) for path, _ in head.left if path in lost]:
+        found = log.barriers.found(head.id, _since(one))
+        mine = [
+            (head.state, path)
+            for path, left in head.left
+            if path in lost or (not found.isdisjoint((path, b"")) and not is_left(log.directories, path, left))
+        ]
+        if mine:
             known = msgspec.structs.replace(head, crossed=tuple(sorted({*head.crossed, *mine})))
             one = msgspec.structs.replace(one, head=known)
             log.write(one)
@@ -170,15 +176,19 @@ def _refuse_barriers(log: UndoLog, sealed: Sequence[Sealed]) -> None:
         return signature(log.directories, path) is None  # it came and went
 
     for one in sealed:
-        since = min((record.seq for record in one.records), default=one.head.first)
         back = partial(is_back, dict(one.head.left))
-        if (barrier := log.barriers.crossed(one.head.id, since, reach(one.records), back)) is not None:
+        if (barrier := log.barriers.crossed(one.head.id, _since(one), reach(one.records), back)) is not None:
             what = _listed(barrier.paths) if b"" not in barrier.paths else "the workspace"
             raise RefusedError(
                 f"{barrier.who or 'somebody else'} has changed {what} since step {one.head.id}",
                 hint=_FORCE,
                 code="barrier",
             )
+
+
+def _since(sealed: Sealed) -> int:
+    """When a step came to where it is now."""
+    return min((record.seq for record in sealed.records), default=sealed.head.first)
 
 
 def _listed(paths: Sequence[bytes]) -> str:
