@@ -244,20 +244,31 @@ class Recorder:
             found = os.fstat(source_fd)
             kind = file_type(found.st_mode)
             self._meet(opened, place, found, source_fd)
-            record = Link(self._next(), step, place.path, kind, identity(source_fd, b""))
+            object_, source = identity(source_fd, b""), _path_of(source_fd, place)
+            record = Link(self._next(), step, place.path, kind, object_, source)
             if _lstat_or_none(place) is not None:
                 result = perform()  # as in `create`
                 self._append(opened, record)
                 return result
             return self._perform(opened, record, perform)
 
-    def unlink(self, step: StepId, place: Place, perform: Callable[[], None], *, own: bool = True) -> None:
-        """See `Interceptor.unlink`."""
+    def unlink(
+        self, step: StepId, place: Place, perform: Callable[[], None], *, own: bool = True, other: bytes = b""
+    ) -> None:
+        """See `Interceptor.unlink`. ``other`` is another name of the same object, by which the name can be made again:
+        for a reversal that takes a link back, and must not leave a name in the log that was not there before.
+        """
         with self.gate:
             opened = self._entered(step)
             found = _lstat(place)
             if stat.S_ISDIR(found.st_mode):
                 perform()  # which is an error, and the system knows which
+                return
+            if other:
+                self._touch(opened, place)
+                keeping = Keeping(How.RELATED, 0, other)
+                object_ = identity(place.dir_fd, place.name)
+                self._perform(opened, _removal(self._next(), step, place, found, object_, keeping), perform)
                 return
             self._remove(opened, place, found, perform, own=own)
 
@@ -675,6 +686,14 @@ def _removal(
 ) -> Remove:
     # The object itself is kept or was never needed, and with it whatever else there is to say of it.
     return Remove(seq, step, place.path, file_type(found.st_mode), object_, keeping, _metadata(found))
+
+
+def _path_of(fd: int, place: Place) -> bytes:
+    """The path of what ``fd`` was opened as, in the tree that the place is in; empty if it is not there."""
+    above = os.fsencode(os.readlink(through(place.dir_fd)))
+    root = above.removesuffix(b"/" + place.parent) if place.parent else above
+    path = os.fsencode(os.readlink(through(fd)))
+    return path.removeprefix(root + b"/") if path.startswith(root + b"/") else b""
 
 
 def _metadata(found: os.stat_result) -> Metadata:

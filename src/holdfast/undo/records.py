@@ -51,6 +51,8 @@ class How(IntEnum):
     """Not at all: the step itself had created it."""
     INLINE = 5
     """Its content is in the record."""
+    RELATED = 6
+    """It has another name in the tree, whose path is in the record: a link is taken back."""
 
 
 class Keeping(msgspec.Struct, array_like=True, frozen=True):
@@ -60,7 +62,7 @@ class Keeping(msgspec.Struct, array_like=True, frozen=True):
     number: Number = 0
     """Of the preimage; 0 if there is none of its own."""
     content: bytes = b""
-    """For `How.INLINE`."""
+    """For `How.INLINE`; for `How.RELATED` the path."""
 
 
 NOT_KEPT = Keeping(How.NOT)
@@ -250,6 +252,8 @@ class Link(Record, tag=16, frozen=True):
     path: bytes
     type: FileType
     identity: Identity
+    source: bytes = b""
+    """One that it has already; empty if that is not in the tree, or not known."""
 
 
 class Conflicted(Record, tag=17, frozen=True):

@@ -52,10 +52,19 @@ def look(
         found |= {path: unknown(left) for path, left in unsettled.items()}
     else:
         log.unsettled.pop(step.id, None)
-    others = (log.preimages.look(number) for number in step.shared)
-    left = Left(tuple(found.items()), tuple(signature_of(other) for other in others if other and other.st_nlink > 1))
+    left = Left(tuple(found.items()), tuple(_others(log, step)))
     log.recorder.known.note(*left)
     return left
+
+
+def _others(log: UndoLog, step: OpenStep) -> Iterator[Signature]:
+    for number in step.shared:
+        kept = log.preimages.look(number)
+        if kept is not None and kept.st_nlink > 1:
+            yield signature_of(kept)
+    for keeping, _ in keepings(step.records):
+        if keeping.how is How.RELATED and (found := signature(log.directories, keeping.content)) is not None:
+            yield found
 
 
 def _checked(log: UndoLog, left: Left) -> Left:

@@ -72,6 +72,7 @@ WORK: dict[str, Callable[[Actor], object]] = {
     "write and remove": write_and_remove,
     "remove and link": remove_and_link,
     "link": lambda actor: actor.link(b"file", b"third"),
+    "link a link": lambda actor: actor.link(b"link", b"third"),
 }
 
 
