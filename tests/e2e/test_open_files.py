@@ -86,8 +86,8 @@ def python(script: str) -> str:
 
 # Each waits, opens the file, writes to it when it is told to, and closes it when it is told again.
 WRITERS = {
-    "by the agent": "echo ready; read go; exec 3>log; echo early >&3; echo opened; read go; echo late >&3; echo written;"
-    " read go; exec 3>&-",
+    "by the agent": "echo ready; read go; exec 3>log; echo early >&3; echo opened; read go; echo late >&3;"
+    " echo written; read go; exec 3>&-",
     "by a child that inherited it": python(INHERITED),
     "by whom it was passed to": python(PASSED),
     "through a mapping": python(MAPPED),

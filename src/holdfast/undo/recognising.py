@@ -103,4 +103,3 @@ def _known_again(directories: Directories, path: bytes, now: Signature, noted: b
     except OSError:
         return None
     return object_ if signature(directories, path) == now else None
-

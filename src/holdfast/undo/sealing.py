@@ -34,9 +34,7 @@ class Left(NamedTuple):
     """See `Head.others`."""
 
 
-def look(
-    log: UndoLog, step: OpenStep, alive_until: int | None = None, theirs: Collection[bytes] = frozenset()
-) -> Left:
+def look(log: UndoLog, step: OpenStep, alive_until: int | None = None, theirs: Collection[bytes] = frozenset()) -> Left:
     """What the step left at each path that it touched, before anybody else changes it: the gate is held. See `seal`.
 
     What is still written to through its descriptors, or others', is not known yet (`holdfast.undo.settling`). At

@@ -1,4 +1,4 @@
-"""An edit by somebody else that a later step came upon is not lost when that step, and then the earlier, is undone (I8)."""
+"""An edit by somebody else that a later step came upon is not lost when that step and the earlier one are undone."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ LATER: dict[str, Callable[[Actor], object]] = {
 
 
 def refused(log: UndoLog, *steps: int) -> None:
-    with pytest.raises(RefusedError, match="somebody else has changed .*file") as error:
+    with pytest.raises(RefusedError, match=r"somebody else has changed .*file") as error:
         undo(log, steps)
     assert error.value.code == "barrier"
 
