@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from holdfast.undo.signatures import NOT_OURS, content_at, is_same, is_unknown, signature_of
+from holdfast.undo.signatures import content_at, is_same, signature_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,10 +29,8 @@ class Known:
     def note(self, left: Iterable[tuple[bytes, Signature | None]], others: Iterable[Signature] = ()) -> None:
         """A step left ``left``, and ``others`` (see `Head.others`): each by the order in which they acted."""
         for path, found in left:
-            if found is None or is_unknown(found):
+            if found is None:
                 self._places.pop(path, None)
-                if found is not None:
-                    self._objects.pop(found.inode, None)
                 continue
             self._places[path] = found
             if found.inode:
@@ -40,6 +38,12 @@ class Known:
         for found in others:
             if (known := self._objects.get(found.inode)) is not None:
                 self._objects[found.inode] = known[0], found
+
+    def forget(self, left: Iterable[tuple[bytes, Signature]]) -> None:
+        """Those who are served go on writing to these: nobody can say how they are to be found."""
+        for path, found in left:
+            self._places.pop(path, None)
+            self._objects.pop(found.inode, None)
 
     def checked(self, left: Iterable[tuple[bytes, Signature | None]]) -> None:
         """The hashes of some of what was noted have become known."""
@@ -50,7 +54,7 @@ class Known:
                     self._objects[found.inode] = path, found
 
     def last(self, inode: int) -> Signature | None:
-        """As what the object was left; None if no step has to do with it, or it is not known."""
+        """As what the object was left; None if no step has to do with it, or it was forgotten."""
         known = self._objects.get(inode)
         return None if known is None else known[1]
 
@@ -67,8 +71,8 @@ class Known:
         left = self._places.get(place.path)
         if left is None:
             return ()
-        # (Else a directory with that name has been moved, and this is another one.)
-        is_there = left == NOT_OURS or left.parent == os.fstat(place.dir_fd).st_ino
+        # (What is not known is strange wherever it is. Else, in another directory, a directory has been moved.)
+        is_there = left.mode == 0 or left.parent == os.fstat(place.dir_fd).st_ino
         return (place.path,) if is_there else ()
 
     def missing(self, place: Place) -> Signature | None:

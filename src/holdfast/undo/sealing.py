@@ -52,6 +52,7 @@ def look(log: UndoLog, step: OpenStep, alive_until: int | None = None, theirs: C
         log.unsettled.pop(step.id, None)
     left = Left(tuple(found.items()), tuple(_others(log, step)))
     log.recorder.known.note(*left)
+    log.recorder.known.forget(unsettled.items())
     return left
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.files.lease import Writer, writer_of
-from holdfast.undo.signatures import checked, is_left, signature
+from holdfast.undo.signatures import checked, is_left, signature, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,7 +65,7 @@ def settle(log: UndoLog, *, eagerly: bool = True) -> None:
                     del waiting[path]
             if not waiting:
                 del log.unsettled[step]
-        # (Last: what a later step has left is not asked of the earlier ones.)
+        # (Last: what one of the steps has left is not a later step's for the others.)
         log.recorder.known.note(settled.items())
 
 
@@ -79,10 +79,11 @@ def _settle(
     late: list[tuple[bytes, int]] = []
     for path, was in ready.items():
         now = signature(directories, path)
-        if now is None or now.inode != was.inode or not edited.isdisjoint((path, b"")):
-            continue
-        if log.recorder.known.last(now.inode) is not None:
+        if log.recorder.known.last(was.inode) is not None:
             continue  # a later step has left it since: that one says what is there
+        if now is None or now.inode != was.inode or not edited.isdisjoint((path, b"")):
+            found[path] = unknown(was)
+            continue
         if not is_left(directories, path, was):
             late.append((path, log.recorder.seq))
         found[path] = checked(directories, path, now)
