@@ -93,6 +93,64 @@ def test_an_edit_by_hand_in_between_is_not_lost(bench: Cli) -> None:
     assert (bench.root / "f").read_text() == "by hand"
 
 
+@pytest.mark.parametrize("name", ["cache/old", "f"])
+def test_an_edit_that_a_later_run_came_upon_is_not_lost(bench: Cli, name: str) -> None:
+    """I8; ``cache`` is ignored: no checkpoint holds it."""
+    run(bench, "--", "sh", "-c", f"echo A > {name}; exit")
+    first = bench.json("steps")["steps"][-1]["run"]
+    bench.write(name, "by hand")
+    run(bench, "--", "sh", "-c", f"echo B > {name}; exit")
+    second = bench.json("steps")["steps"][-1]["run"]
+    bench("undo", "--run", second)
+    assert (bench.root / name).read_text() == "by hand"
+    refused = bench("undo", "--run", first, "--json", code=4)
+    assert refused.error["code"] == "barrier"
+    assert (bench.root / name).read_text() == "by hand"
+    assert [barrier["paths"] for barrier in bench.json("barriers")["barriers"]] == [[name]]
+    bench("undo", "--run", first, "--force")
+    assert (bench.root / name).read_text() == "0"
+    bench("redo")
+    assert (bench.root / name).read_text() == "by hand"
+    bench("undo", "--run", first, "--json", code=4)
+
+
+def test_a_secret_edit_of_a_file_with_several_names_is_not_lost(bench: Cli) -> None:
+    """I8: the same size, and the time set back."""
+    os.link(bench.root / "cache/old", bench.root / "cache/linked")
+    run(bench, "--", "sh", "-c", "echo A > cache/old; exit")
+    found = (bench.root / "cache/old").stat()
+    bench.write("cache/old", "b\n")
+    os.utime(bench.root / "cache/old", ns=(found.st_atime_ns, found.st_mtime_ns))
+    assert bench("undo", "--run", "--json", code=4).error["code"] == "barrier"
+    assert (bench.root / "cache/linked").read_text() == "b\n"
+
+
+def test_change_by_change_an_edit_in_between_is_taken_back_by_itself(bench: Cli) -> None:
+    run(bench, "--", "sh", "-c", "echo A > f; exit")
+    bench.write("f", "by hand")
+    run(bench, "--", "sh", "-c", "echo B > f; exit")
+    for content in ("by hand", "A\n", "0"):
+        bench("undo")
+        assert (bench.root / "f").read_text() == content
+    for content in ("A\n", "by hand", "B\n"):
+        bench("redo")
+        assert (bench.root / "f").read_text() == content
+    bench("undo", "3")
+    assert (bench.root / "f").read_text() == "0"
+
+
+def test_change_by_change_an_edit_of_what_is_ignored_is_not_lost(bench: Cli) -> None:
+    run(bench, "--", "sh", "-c", "echo A > cache/old; exit")
+    bench.write("cache/old", "by hand")
+    run(bench, "--", "sh", "-c", "echo B > cache/old; exit")
+    bench("undo")
+    refused = bench("undo", "--json", code=4)
+    assert refused.error["code"] == "barrier"
+    assert (bench.root / "cache/old").read_text() == "by hand"
+    bench("undo", "--force")
+    assert (bench.root / "cache/old").read_text() == "0"
+
+
 def test_steps_are_shown_and_forgotten(bench: Cli) -> None:
     run(bench, "--one-step", "--", "sh", "-c", "mv f g; mkdir cache/new; rm cache/old")
     step = bench.json("steps")["steps"][0]

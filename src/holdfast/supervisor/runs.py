@@ -12,6 +12,7 @@ from holdfast.model.errors import HoldfastError, NotFoundError
 from holdfast.model.log import Log
 from holdfast.supervisor.descent import descendants
 from holdfast.supervisor.freezing import Frozen
+from holdfast.supervisor.held import inodes_held_for_writing
 from holdfast.supervisor.notify import Listener
 from holdfast.supervisor.operations import HANDLERS
 from holdfast.supervisor.processes import Processes, Run, parent_of
@@ -192,6 +193,10 @@ class Runs:
                 return False
             # One on the way has ended meanwhile, and what was below it has another parent now.
         return False
+
+    def held_for_writing(self) -> frozenset[int]:
+        """The inode numbers of what processes of the trees may write to without another call. From any thread."""
+        return inodes_held_for_writing(self._processes.tgids)
 
     def settle(self) -> None:
         """Take over what the threads of slow calls have left."""

@@ -20,7 +20,8 @@ from holdfast.undo.pending import go_on
 from holdfast.undo.recognising import note_contents
 from holdfast.undo.records import End
 from holdfast.undo.safeguards import Safeguards
-from holdfast.undo.sealing import look, seal
+from holdfast.undo.sealing import Left, look, seal
+from holdfast.undo.settling import settle
 from holdfast.undo.showing import all_steps, report, shown_barriers, shown_step
 from holdfast.undo.strangers import theirs
 from holdfast.undo.undoing import redo, undo
@@ -152,6 +153,16 @@ class Desk:
             self.close(quiet)
         with suppress(StorageError):
             self._catch_up()
+            settle(self._undo_log, eagerly=False)
+
+    @property
+    def is_unsettled(self) -> bool:
+        """Whether what some finished step left is still written to."""
+        return bool(self._undo_log.unsettled)
+
+    def settle(self) -> None:
+        """Look once more at what steps left and was written to since, as far as that is over. Raises `StorageError`."""
+        settle(self._undo_log)
 
     def outside(self, paths: Iterable[bytes], who: str = "", *, blocks: bool = True) -> None:
         """Somebody else changed ``paths`` (the root's: anything). Nothing while `is_quiet`: that is known.
@@ -334,7 +345,8 @@ class Desk:
         is left to do, without the gate.
         """
         ended_at = self._undo_log.clock.now() * 1000
-        is_step, left = False, None
+        is_step = False
+        left: Left | None = None
 
         def prepare() -> None:
             nonlocal is_step, left

@@ -26,11 +26,11 @@ from holdfast.undo.sealed import Head, Sealed, read_head, read_step, write_step
 from holdfast.undo.version import begin_version, check_version, locked
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator
 
     from holdfast.files.handle import Identity
     from holdfast.model.clock import Clock
-    from holdfast.undo.records import AnyRecord, StepId
+    from holdfast.undo.records import AnyRecord, Signature, StepId
     from holdfast.undo.safeguard import Guard
 
 _log = Log(__name__)
@@ -113,6 +113,11 @@ class UndoLog:
         """An undo or a redo stopped in the middle; see `holdfast.undo.pending`."""
         self.unsealed: set[StepId] = set()
         """Steps that have ended and are not finished yet: the journal is needed for them."""
+        self.unsettled: dict[StepId, dict[bytes, Signature]] = {}
+        """What could still be written to when its step ended, as it looked then; see `holdfast.undo.settling`."""
+        self.writers: Callable[[], frozenset[int]] = frozenset
+        """Asks for the inode numbers of the files that those who are served may write to through what they have open or
+        mapped. From any thread."""
         begun = [record.step for record in self.found if isinstance(record, Begin)]
         self._next_step = max([self.last_beat.step, *self.heads, *begun])
         self._next_ambient = min([self.last_beat.ambient, *self.heads, *begun])
@@ -123,6 +128,9 @@ class UndoLog:
 
         for old, new in self._aliases():
             self.recorder.aliases.add(old, new)
+        for head in sorted(self.heads.values(), key=lambda head: head.acted):
+            self.recorder.known.note(head.left, head.others)
+        self.recorder.on_strange = lambda step, paths: self.outside(paths, "", finder=step.id)
 
     def close(self) -> None:
         """Give the log up. Open steps stay in the journal: the next keeper rolls them back."""
@@ -183,10 +191,15 @@ class UndoLog:
             # It only grows: what is finished is finished, whatever the journal still says of it.
             _log.warning("the journal of the undo log cannot be begun anew: %s", error.message)
 
-    def outside(self, paths: Iterable[bytes], who: str, *, blocks: bool = True) -> Outside:
-        """Record that somebody else changed ``paths``: a barrier, unless it does not block. Raises `StorageError`."""
+    def outside(
+        self, paths: Iterable[bytes], who: str, *, blocks: bool = True, finder: StepId | None = None
+    ) -> Outside:
+        """Record that somebody else changed ``paths``: a barrier, unless it does not block. Raises `StorageError`.
+
+        ``finder`` is the step that came upon it.
+        """
         with self.recorder.gate:
-            record = Outside(self.recorder.seq + 1, tuple(paths), self.clock.now() * 1000, who, blocks)
+            record = Outside(self.recorder.seq + 1, tuple(paths), self.clock.now() * 1000, who, blocks, finder)
             if (merged := self.barriers.add(record)) is not None:
                 self.recorder.next_seq()
                 self.recorder.note(merged)

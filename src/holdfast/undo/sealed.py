@@ -78,6 +78,12 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     """The hashes of files and links that it left, as far as somebody told: see `holdfast.undo.recognising`."""
     parent: StepId | None = None
     """The explicit step that it is a part of."""
+    others: tuple[Signature, ...] = ()
+    """Objects that lost a name and have more, as it left them."""
+    crossed: tuple[tuple[State, bytes], ...] = ()
+    """What others had changed, and was overwritten when the step left a state by force: it is back with that state."""
+    late: tuple[tuple[bytes, int], ...] = ()
+    """What was written to through its descriptors after its end, and the sequence number at which that was over."""
 
 
 class Sealed(msgspec.Struct, frozen=True):

@@ -26,6 +26,10 @@ class OpenStep:
     """Files whose content is recorded."""
     described: set[Identity] = field(default_factory=set["Identity"])
     """Objects whose metadata is recorded."""
+    met: set[int] = field(default_factory=set[int])
+    """Inode numbers of what it has come upon."""
+    shared: list[int] = field(default_factory=list[int])
+    """The numbers of preimages that have other names, as far as is known."""
     seen: dict[Identity, tuple[int, int, int]] = field(default_factory=dict["Identity", tuple[int, int, int]])
     """Size, mtime and ctime of what is captured or described, from before."""
     copied: int = 0

@@ -7,6 +7,8 @@ import stat
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from holdfast.files.lease import Writer, writer_of
 from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError
 from holdfast.model.paths import display
@@ -14,17 +16,18 @@ from holdfast.undo.carrying import Undone, reverse
 from holdfast.undo.pending import go_on
 from holdfast.undo.recognising import recognise
 from holdfast.undo.records import Content
-from holdfast.undo.sealing import damaged, signature
+from holdfast.undo.sealing import damaged
+from holdfast.undo.settling import settle
+from holdfast.undo.signatures import is_left, is_unknown, signature
 from holdfast.undo.strangers import changed
-from holdfast.undo.traces import reach
+from holdfast.undo.traces import Reach, reach, whereabouts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from holdfast.undo.log import UndoLog
-    from holdfast.undo.records import StepId
+    from holdfast.undo.records import Signature, StepId
     from holdfast.undo.sealed import Head, Sealed
-    from holdfast.undo.traces import Reach
 
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 _SHOWN = 5
@@ -52,6 +55,7 @@ def _change(log: UndoLog, steps: Sequence[StepId], state: str, *, force: bool) -
         for finished in go_on(log):
             if set(finished.steps) == set(steps) and all(log.heads[step].state != state for step in steps):
                 return finished  # what was asked for again
+        settle(log)
         sealed = [log.read(step) for step in steps]
         for one in sealed:
             if one.head.state != state:
@@ -61,16 +65,38 @@ def _change(log: UndoLog, steps: Sequence[StepId], state: str, *, force: bool) -
         if not force:
             _refuse_unprotected(sealed)
             _refuse_overlaps(log, sealed)
+            _refuse_writers(log, sealed)
             _refuse_barriers(log, sealed)
             _refuse_strangers(log, sealed)
-            _refuse_writers(log, sealed)
         for one in sealed:
             if bad := damaged(log.preimages, one.head, one.records):
                 raise IntegrityError(
                     f"step {one.head.id} cannot be reversed: {len(bad)} of its preimages are missing or damaged",
                     hint="the other steps are not affected",
                 )
+        if force:
+            sealed = _note_what_is_crossed(log, sealed)
         return reverse(log, sealed, forward=state == "undone")
+
+
+def _note_what_is_crossed(log: UndoLog, sealed: Sequence[Sealed]) -> list[Sealed]:
+    """What others have changed is overwritten, and is back if the reversal is reversed: then it is theirs again."""
+    lost = {path for path, _ in changed(log, sealed)}
+    noted: list[Sealed] = []
+    for one in sealed:
+        head = one.head
+        found = log.barriers.found(head.id, _since(one))
+        mine = [
+            (head.state, path)
+            for path, left in head.left
+            if path in lost or (not found.isdisjoint((path, b"")) and not is_left(log.directories, path, left))
+        ]
+        if mine:
+            known = msgspec.structs.replace(head, crossed=tuple(sorted({*head.crossed, *mine})))
+            one = msgspec.structs.replace(one, head=known)
+            log.write(one)
+        noted.append(one)
+    return noted
 
 
 def _refuse_unprotected(sealed: Sequence[Sealed]) -> None:
@@ -111,6 +137,9 @@ def _others(log: UndoLog, chosen: set[StepId]) -> Iterator[_Other]:
     for head in log.heads.values():
         if head.id not in chosen:
             yield _Other(head.id, head.state, head.first, head.last, head.acted, partial(_reach_of, log, head.id))
+            for path, until in head.late if head.state == "done" else ():
+                its = partial(_reach_of_file, log, head.id, path)
+                yield _Other(head.id, head.state, head.first, until, head.acted, its)
     for step in log.recorder.open_steps:
         if step.id not in chosen:
             yield _Other(
@@ -120,6 +149,11 @@ def _others(log: UndoLog, chosen: set[StepId]) -> Iterator[_Other]:
 
 def _reach_of(log: UndoLog, step: StepId) -> Reach:
     return reach(log.read(step).records, log.recorder.aliases)
+
+
+def _reach_of_file(log: UndoLog, step: StepId, path: bytes) -> Reach:
+    object_ = whereabouts(log.read(step).records).get(path)
+    return Reach(frozenset((path,)), frozenset(), log.recorder.aliases.all([object_] if object_ else []))
 
 
 def _is_in_the_way(head: Head, other: _Other) -> bool:
@@ -133,14 +167,17 @@ def _refuse_barriers(log: UndoLog, sealed: Sequence[Sealed]) -> None:
     lost = {path for path, _ in changed(log, sealed)}
     left = {path for one in sealed for path, _ in one.head.left}
 
-    def is_back(path: bytes) -> bool:
+    def is_back(own: Mapping[bytes, Signature | None], path: bytes, is_found: bool) -> bool:
+        if is_found:
+            # That step may have been undone: what it gave back is the edit.
+            return path not in own or is_left(log.directories, path, own[path])
         if path in left:
             return path not in lost
         return signature(log.directories, path) is None  # it came and went
 
     for one in sealed:
-        since = min((record.seq for record in one.records), default=one.head.first)
-        if (barrier := log.barriers.crossed(since, reach(one.records), is_back)) is not None:
+        back = partial(is_back, dict(one.head.left))
+        if (barrier := log.barriers.crossed(one.head.id, _since(one), reach(one.records), back)) is not None:
             what = _listed(barrier.paths) if b"" not in barrier.paths else "the workspace"
             raise RefusedError(
                 f"{barrier.who or 'somebody else'} has changed {what} since step {one.head.id}",
@@ -149,12 +186,25 @@ def _refuse_barriers(log: UndoLog, sealed: Sequence[Sealed]) -> None:
             )
 
 
+def _since(sealed: Sealed) -> int:
+    """When a step came to where it is now."""
+    return min((record.seq for record in sealed.records), default=sealed.head.first)
+
+
 def _listed(paths: Sequence[bytes]) -> str:
     return ", ".join(display(path) for path in paths[:_SHOWN]) + (", …" if len(paths) > _SHOWN else "")
 
 
 def _refuse_strangers(log: UndoLog, sealed: Sequence[Sealed]) -> None:
     lost = [path for path, _ in changed(log, sealed)]
+    known = {path: left for one in sealed for path, left in one.head.left}
+    if unsaid := [path for path in lost if is_unknown(known.get(path))]:
+        raise RefusedError(
+            f"what step {sealed[-1].head.id} left in {_listed(unsaid)} is not known: it was still written to when the "
+            "keeper was killed, or others wrote to it too",
+            hint=_FORCE,
+            code="barrier",
+        )
     if lost:
         raise RefusedError(
             f"somebody else has changed what step {sealed[-1].head.id} left: {_listed(lost)}",
@@ -166,6 +216,7 @@ def _refuse_strangers(log: UndoLog, sealed: Sequence[Sealed]) -> None:
 def _refuse_writers(log: UndoLog, sealed: Sequence[Sealed]) -> None:
     """What is written through a descriptor that a step opened belongs to it, and would go on after its undo."""
     written = {record.path for one in sealed for record in one.records if isinstance(record, Content)}
+    written |= {path for one in sealed for path, left in one.head.left if is_unknown(left)}
     for path in sorted(written):
         try:
             place = log.directories.place(path)
