@@ -337,14 +337,15 @@ class Workspace:
         self,
         count: int = 1,
         *,
-        step: int | None = None,
+        step: int | Sequence[int] | None = None,
         run: str | None = None,
         force: bool = False,
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> RestoreResult:
-        """Take back the newest ``count`` changes to the tree, or one ``step``, or all that a ``run`` did (empty: the
-        newest run). Unsaved changes are saved first, and are the first of the newest.
+        """Take back the newest ``count`` changes to the tree, or a ``step`` (or several), or all that a ``run`` did
+        (empty: the newest run). Unsaved changes are saved first, and are the first of the newest. Steps that depend on
+        each other are one change.
 
         What steps of a `run` did is reversed exactly, ignored files included; the rest goes by checkpoints. Raises
         `RefusedError` if somebody else has changed the same since, unless ``force``.
@@ -352,32 +353,36 @@ class Workspace:
         refuse_inside(self._context, "an undo")
         from holdfast.engine.history import undo, undo_steps
 
+        chosen = _chosen(step)
         with self._paused():
-            if step is None and run is None:
+            if not chosen and run is None:
                 return undo(self._context, count, force=force, dry_run=dry_run, progress=progress)
-            if dry_run or count != 1 or (step is not None and run is not None):
+            if dry_run or count != 1 or (chosen and run is not None):
                 raise UsageError("a step or a run is undone by itself, and for good")
-            return undo_steps(self._context, step=step, run=run, force=force, progress=progress)
+            return undo_steps(self._context, steps=chosen, run=run or "", force=force, progress=progress)
 
     def redo(
         self,
         count: int = 1,
         *,
-        step: int | None = None,
+        step: int | Sequence[int] | None = None,
         force: bool = False,
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> RestoreResult:
-        """Bring back the newest ``count`` changes that `undo` took back, or one undone ``step`` whatever came since."""
+        """Bring back the newest ``count`` changes that `undo` took back, or an undone ``step`` (or several together)
+        whatever came since.
+        """
         refuse_inside(self._context, "a redo")
-        from holdfast.engine.history import redo, redo_step
+        from holdfast.engine.history import redo, redo_steps
 
+        chosen = _chosen(step)
         with self._paused():
-            if step is None:
+            if not chosen:
                 return redo(self._context, count, force=force, dry_run=dry_run, progress=progress)
             if dry_run or count != 1:
                 raise UsageError("a step is brought forward by itself, and for good")
-            return redo_step(self._context, step, force=force, progress=progress)
+            return redo_steps(self._context, chosen, force=force, progress=progress)
 
     # -- running ------------------------------------------------------------------------------------------------
 
@@ -600,6 +605,11 @@ def _explicit(log: UndoService, step: int | None) -> int:
     if not found:
         raise NotFoundError("no step is open", hint="holdfast step begin opens one", code="no_open_step")
     return found[-1]
+
+
+def _chosen(step: int | Sequence[int] | None) -> Sequence[int]:
+    """The ids of one or more steps, each once."""
+    return () if step is None else tuple(dict.fromkeys([step] if isinstance(step, int) else step))
 
 
 def _encoded(paths: Sequence[str | bytes]) -> list[bytes]:

@@ -13,6 +13,7 @@ from holdfast.model.errors import NotFoundError, RefusedError, StorageError
 from holdfast.model.log import Log
 from holdfast.undo.carrying import Undone, reverse
 from holdfast.undo.changes import changes
+from holdfast.undo.connections import connected
 from holdfast.undo.dropping import drop_unchanged
 from holdfast.undo.pending import go_on
 from holdfast.undo.recognising import note_contents
@@ -170,6 +171,16 @@ class Desk:
                 return changes(self._recorder.step(step).records)
             sealed = self._undo_log.read(step)
         return changes(sealed.records, backward=sealed.head.state == "undone")
+
+    def connected(self, step: StepId) -> Sequence[StepId]:
+        """See `UndoService.connected`."""
+        with self._recorder.gate:
+            return connected(self._undo_log, step)
+
+    def forgotten(self) -> Sequence[str]:
+        """See `UndoService.forgotten`."""
+        with self._recorder.gate:
+            return list(self._undo_log.forgotten.runs)
 
     def undo(self, steps: Sequence[StepId], *, force: bool = False) -> UndoReport:
         """See `UndoService.undo`."""

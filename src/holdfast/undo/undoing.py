@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import stat
-from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from holdfast.files.lease import Writer, writer_of
 from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError
 from holdfast.model.paths import display
 from holdfast.undo.carrying import Undone, reverse
+from holdfast.undo.connections import needs
 from holdfast.undo.pending import go_on
 from holdfast.undo.recognising import recognise
 from holdfast.undo.records import Content
@@ -19,16 +19,14 @@ from holdfast.undo.strangers import changed
 from holdfast.undo.traces import reach
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from holdfast.undo.log import UndoLog
     from holdfast.undo.records import StepId
-    from holdfast.undo.sealed import Head, Sealed
-    from holdfast.undo.traces import Reach
+    from holdfast.undo.sealed import Sealed
 
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 _SHOWN = 5
-_EVER = float("inf")
 _FORCE = "--force undoes it nevertheless; redo gives their version back"
 
 
@@ -83,50 +81,29 @@ def _refuse_unprotected(sealed: Sequence[Sealed]) -> None:
 
 
 def _refuse_overlaps(log: UndoLog, sealed: Sequence[Sealed]) -> None:
-    chosen = {one.head.id for one in sealed}
-    aliases = log.recorder.aliases
-    ours = [(one.head, reach(one.records, aliases)) for one in sealed]
-    for other in _others(log, chosen):
-        mine = [(head, its) for head, its in ours if _is_in_the_way(head, other)]
-        theirs = other.reach() if mine else None
-        for head, its in mine:
-            if theirs is not None and (at := its.meets(theirs)) is not None:
-                order = "redo" if other.state == "undone" else "undo"
-                raise RefusedError(
-                    f"step {head.id} cannot be reversed alone: step {other.id} has to do with {display(at)} too",
-                    hint=f"{order} step {other.id} first, or both together",
-                )
+    ids = [one.head.id for one in sealed]
+    found = needs(log, ids)
+    if not found:
+        return
+    state = sealed[0].head.state
+    first = [need for need in found if need.state != state] or found
+    message = (
+        f"{_named(ids)} cannot be {'undone' if state == 'done' else 'redone'} without more: "
+        f"{_named(need.step for need in first)} {'has' if len(first) == 1 else 'have'} to do with "
+        f"{display(first[0].path)} too"
+    )
+    if first is found:
+        verb = "undo" if state == "done" else "redo"
+        together = "".join(f" --step {step}" for step in sorted({*ids, *(need.step for need in found)}))
+        raise RefusedError(message, hint=f"`holdfast {verb}{together}` takes them together", code="steps_connected")
+    if any(need.state == "open" for need in first):
+        raise RefusedError(f"{message}, and still going on", hint="wait until it ends", code="step_open")
+    raise RefusedError(message, hint=f"undo {_named(need.step for need in first)} first", code="steps_connected")
 
 
-class _Other(NamedTuple):
-    id: StepId
-    state: str
-    first: int
-    last: float
-    acted: float
-    reach: Callable[[], Reach]
-
-
-def _others(log: UndoLog, chosen: set[StepId]) -> Iterator[_Other]:
-    for head in log.heads.values():
-        if head.id not in chosen:
-            yield _Other(head.id, head.state, head.first, head.last, head.acted, partial(_reach_of, log, head.id))
-    for step in log.recorder.open_steps:
-        if step.id not in chosen:
-            yield _Other(
-                step.id, "open", step.begin.seq, _EVER, _EVER, partial(reach, step.records, log.recorder.aliases)
-            )
-
-
-def _reach_of(log: UndoLog, step: StepId) -> Reach:
-    return reach(log.read(step).records, log.recorder.aliases)
-
-
-def _is_in_the_way(head: Head, other: _Other) -> bool:
-    if other.state != "undone":
-        return other.last > head.first
-    # What came before and was undone after has to be there again before this one can follow.
-    return head.state == "undone" and other.first < head.first < other.acted
+def _named(steps: Iterable[StepId]) -> str:
+    *rest, last = map(str, sorted(set(steps)))
+    return f"steps {', '.join(rest)} and {last}" if rest else f"step {last}"
 
 
 def _refuse_barriers(log: UndoLog, sealed: Sequence[Sealed]) -> None:

@@ -1,0 +1,100 @@
+"""Which steps have to be reversed together with others, as they have to do with the same.
+
+A step cannot be reversed before what later ones did to the same paths or objects. Where two overlap in time that holds
+both ways: neither goes without the other.
+"""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.undo.log import no_step
+from holdfast.undo.traces import reach
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from holdfast.undo.log import UndoLog
+    from holdfast.undo.records import StepId
+    from holdfast.undo.sealed import Head
+    from holdfast.undo.traces import Reach
+
+_EVER = float("inf")
+
+
+class Need(NamedTuple):
+    """A step that is in the way of another one."""
+
+    step: StepId
+    state: str
+    path: bytes
+    """What both have to do with."""
+
+
+def needs(log: UndoLog, steps: Iterable[StepId]) -> list[Need]:
+    """The steps that are in the way of finished ones, or of those that are in their way in turn.
+
+    The latter only through steps in the same state: one that is open, or done where undone ones are to be redone, has
+    to go by itself first. Raises as `UndoLog.read` does.
+    """
+
+    @cache
+    def extent(step: StepId) -> _Extent:
+        records = log.read(step).records
+        return _Extent(min((record.seq for record in records), default=0), reach(records, log.recorder.aliases))
+
+    chosen = list(dict.fromkeys(steps))
+    state = log.heads[chosen[0]].state
+    others = {other.step: other for other in _others(log, lambda step: extent(step).reach) if other.step not in chosen}
+    found: list[Need] = []
+    while chosen and others:
+        head = log.heads[chosen.pop()]
+        for other in list(others.values()):
+            if not _is_in_the_way(head, other) or other.acted < extent(head.id).start:
+                continue
+            at = extent(head.id).reach.meets(other.reach())
+            if at is not None:
+                found.append(Need(other.step, other.state, at))
+                del others[other.step]
+                if other.state == state:
+                    chosen.append(other.step)
+    return found
+
+
+def connected(log: UndoLog, step: StepId) -> list[StepId]:
+    """See `UndoService.connected`."""
+    if step not in log.heads:
+        raise no_step(step)
+    state = log.heads[step].state
+    together = [step, *(need.step for need in needs(log, [step]) if need.state == state)]
+    return sorted(together, key=lambda each: log.heads[each].acted, reverse=True)
+
+
+class _Extent(NamedTuple):
+    start: int
+    """The sequence number of the first of its present records."""
+    reach: Reach
+
+
+class _Other(NamedTuple):
+    step: StepId
+    state: str
+    first: int
+    last: float
+    acted: float
+    reach: Callable[[], Reach]
+
+
+def _others(log: UndoLog, reach_of: Callable[[StepId], Reach]) -> Iterator[_Other]:
+    for head in log.heads.values():
+        yield _Other(head.id, head.state, head.first, head.last, head.acted, partial(reach_of, head.id))
+    for step in log.recorder.open_steps:
+        yield _Other(step.id, "open", step.begin.seq, _EVER, _EVER, partial(reach, step.records, log.recorder.aliases))
+
+
+def _is_in_the_way(head: Head, other: _Other) -> bool:
+    if other.state != "undone":
+        return other.last > head.first
+    # What began before this one ended, and was undone after, has to be there again before this one can follow.
+    return head.state == "undone" and other.first < head.last and head.first < other.acted
