@@ -40,26 +40,27 @@ def needs(log: UndoLog, steps: Iterable[StepId]) -> list[Need]:
     """
 
     @cache
-    def extent(step: StepId) -> _Extent:
-        records = log.read(step).records
-        return _Extent(min((record.seq for record in records), default=0), reach(records, log.recorder.aliases))
+    def reach_of(step: StepId) -> Reach:
+        return reach(log.read(step).records, log.recorder.aliases)
 
     chosen = list(dict.fromkeys(steps))
     state = log.heads[chosen[0]].state
-    others = {other.step: other for other in _others(log, lambda step: extent(step).reach) if other.step not in chosen}
+    others = {other.step: other for other in _others(log, reach_of) if other.step not in chosen}
     found: list[Need] = []
     while chosen and others:
         head = log.heads[chosen.pop()]
         for other in list(others.values()):
-            if not _is_in_the_way(head, other) or other.acted < extent(head.id).start:
-                continue
-            at = extent(head.id).reach.meets(other.reach())
-            if at is not None:
+            if _is_in_the_way(head, other) and (at := reach_of(head.id).meets(other.reach())) is not None:
                 found.append(Need(other.step, other.state, at))
                 del others[other.step]
                 if other.state == state:
                     chosen.append(other.step)
     return found
+
+
+def overlap(one: Head, other: Head) -> bool:
+    """Whether each of two steps began before the other was over, when they were first done."""
+    return one.first < _end(other) and other.first < _end(one)
 
 
 def connected(log: UndoLog, step: StepId) -> list[StepId]:
@@ -69,12 +70,6 @@ def connected(log: UndoLog, step: StepId) -> list[StepId]:
     state = log.heads[step].state
     together = [step, *(need.step for need in needs(log, [step]) if need.state == state)]
     return sorted(together, key=lambda each: log.heads[each].acted, reverse=True)
-
-
-class _Extent(NamedTuple):
-    start: int
-    """The sequence number of the first of its present records."""
-    reach: Reach
 
 
 class _Other(NamedTuple):
@@ -88,7 +83,7 @@ class _Other(NamedTuple):
 
 def _others(log: UndoLog, reach_of: Callable[[StepId], Reach]) -> Iterator[_Other]:
     for head in log.heads.values():
-        yield _Other(head.id, head.state, head.first, head.last, head.acted, partial(reach_of, head.id))
+        yield _Other(head.id, head.state, head.first, _end(head), head.acted, partial(reach_of, head.id))
     for step in log.recorder.open_steps:
         yield _Other(step.id, "open", step.begin.seq, _EVER, _EVER, partial(reach, step.records, log.recorder.aliases))
 
@@ -97,4 +92,9 @@ def _is_in_the_way(head: Head, other: _Other) -> bool:
     if other.state != "undone":
         return other.last > head.first
     # What began before this one ended, and was undone after, has to be there again before this one can follow.
-    return head.state == "undone" and other.first < head.last and head.first < other.acted
+    return head.state == "undone" and other.first < _end(head) and head.first < other.acted
+
+
+def _end(head: Head) -> int:
+    """Until it was looked at what the step left, others can have changed that: not only until it last acted itself."""
+    return max(head.last, head.looked_at)

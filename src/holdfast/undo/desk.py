@@ -299,6 +299,7 @@ class Desk:
             self._undo_log.beat()
             self._recorder.note(End(self._recorder.next_seq(), opened.id, exit_code, ended_at))
             is_step = drop_unchanged(self._undo_log, opened) or opened.begin.kind == "explicit"
+            opened.looked_at = self._recorder.seq
             left = look(self._undo_log, opened)
 
         def finish() -> Head | None:

@@ -224,9 +224,7 @@ class UndoLog:
             try:
                 self.remove(head.id)
             except StorageError as error:
-                _log.warning(
-                    "the undo log is at its limit, and cannot forget its oldest steps: %s", error.message
-                )
+                _log.warning("the undo log is at its limit, and cannot forget its oldest steps: %s", error.message)
                 break
             used -= _bytes(head)
             evicted.append(head.id)

@@ -10,7 +10,7 @@ from holdfast.files.lease import Writer, writer_of
 from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError
 from holdfast.model.paths import display
 from holdfast.undo.carrying import Undone, reverse
-from holdfast.undo.connections import needs
+from holdfast.undo.connections import needs, overlap
 from holdfast.undo.pending import go_on
 from holdfast.undo.recognising import recognise
 from holdfast.undo.records import Content
@@ -55,7 +55,7 @@ def _change(log: UndoLog, steps: Sequence[StepId], state: str, *, force: bool) -
             if one.head.state != state:
                 word = "undone already" if state == "done" else "not undone"
                 raise NotFoundError(f"step {one.head.id} is {word}")
-        sealed = recognise(log, sealed)
+        sealed = _recognised(log, sealed)
         if not force:
             _refuse_unprotected(sealed)
             _refuse_overlaps(log, sealed)
@@ -69,6 +69,15 @@ def _change(log: UndoLog, steps: Sequence[StepId], state: str, *, force: bool) -
                     hint="the other steps are not affected",
                 )
         return reverse(log, sealed, forward=state == "undone")
+
+
+def _recognised(log: UndoLog, sealed: Sequence[Sealed]) -> list[Sealed]:
+    """See `recognise`. Of steps that overlap only all of them together say what they left where: they are not known
+    again.
+    """
+    apart = [one for one in sealed if not any(overlap(one.head, other.head) for other in sealed if other is not one)]
+    known = {one.head.id: one for one in recognise(log, apart)}
+    return [known.get(one.head.id, one) for one in sealed]
 
 
 def _refuse_unprotected(sealed: Sequence[Sealed]) -> None:
