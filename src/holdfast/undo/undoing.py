@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from holdfast.files.lease import Writer, writer_of
 from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError
 from holdfast.model.paths import display
-from holdfast.undo.carrying import Undone, reverse
+from holdfast.undo.carrying import Undone, in_order, reverse
 from holdfast.undo.connections import needs, overlap
 from holdfast.undo.pending import go_on
 from holdfast.undo.recognising import recognise
 from holdfast.undo.records import Content
 from holdfast.undo.sealing import damaged, signature
 from holdfast.undo.strangers import changed
-from holdfast.undo.traces import reach
+from holdfast.undo.traces import reach, whereabouts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -72,11 +72,17 @@ def _change(log: UndoLog, steps: Sequence[StepId], state: str, *, force: bool) -
 
 
 def _recognised(log: UndoLog, sealed: Sequence[Sealed]) -> list[Sealed]:
-    """See `recognise`. Of steps that overlap only all of them together say what they left where: they are not known
-    again.
+    """See `recognise`. Of steps that overlap only all of them together say what they left where: what one of them has
+    left elsewhere by its own records alone is not known again.
     """
-    apart = [one for one in sealed if not any(overlap(one.head, other.head) for other in sealed if other is not one)]
-    known = {one.head.id: one for one in recognise(log, apart)}
+    places = whereabouts(in_order(sealed))
+
+    def is_sure(one: Sealed) -> bool:
+        return not any(overlap(one.head, other.head) for other in sealed if other is not one) or all(
+            places.get(path) == object_ for path, object_ in whereabouts(one.records).items()
+        )
+
+    known = {one.head.id: one for one in recognise(log, filter(is_sure, sealed))}
     return [known.get(one.head.id, one) for one in sealed]
 
 
@@ -143,7 +149,7 @@ def _refuse_strangers(log: UndoLog, sealed: Sequence[Sealed]) -> None:
     lost = [path for path, _ in changed(log, sealed)]
     if lost:
         raise RefusedError(
-            f"somebody else has changed what step {sealed[-1].head.id} left: {_listed(lost)}",
+            f"somebody else has changed what {_named(one.head.id for one in sealed)} left: {_listed(lost)}",
             hint=_FORCE,
             code="barrier",
         )
