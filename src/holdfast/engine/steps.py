@@ -15,13 +15,13 @@ from holdfast.model.log import Log
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Callable, Generator, Sequence
     from contextlib import AbstractContextManager
 
     from holdfast.engine.context import Context
     from holdfast.undo.log import Limits
     from holdfast.undo.recovery import Recovered
-    from holdfast.undo.service import BarrierInfo, PathChange, StepInfo, UndoService
+    from holdfast.undo.service import BarrierInfo, PathChange, StepInfo, UndoReport, UndoService
 
 _LOG = Log(__name__)
 
@@ -52,16 +52,20 @@ def limits(context: Context) -> Limits:
 
 
 @contextmanager
-def reached(context: Context) -> Generator[UndoService | None]:
-    """The workspace's undo log; None if it has none, or its directory is gone.
+def reached(
+    context: Context, *, always: bool = False, told: Callable[[UndoReport], object] | None = None
+) -> Generator[UndoService | None]:
+    """The workspace's undo log; None if it has none (``always``: it is made), or its directory is gone.
 
-    What a killed keeper left is rolled back first, and reported. Raises `VersionMismatchError`, `StorageError`, and
-    `LockedError` if another process has the log without answering for it.
+    What a killed keeper left is rolled back first, and reported: to the log, and to ``told``. Raises
+    `VersionMismatchError`, `StorageError`, and `LockedError` if another process has the log without answering for it.
     """
     directory = log_directory(context)
     if not _is_there(context, directory):
-        yield None
-        return
+        if not always or not os.path.isdir(context.workspace.path):
+            yield None
+            return
+        make_log(context)
     from holdfast.supervisor.remote import visit
 
     deadline = context.clock.monotonic() + context.settings.lock.timeout
@@ -71,7 +75,7 @@ def reached(context: Context) -> Generator[UndoService | None]:
             with keeper:
                 yield keeper
             return
-        own = _open(context, directory, wait=context.clock.monotonic() < deadline)
+        own = _open(context, directory, told, wait=context.clock.monotonic() < deadline)
         if own is not None:
             with own as service:
                 yield service
@@ -205,7 +209,9 @@ def _is_other_mount(folder: bytes, root: bytes) -> bool:
     raise AssertionError("a file with a random name was there")
 
 
-def _open(context: Context, directory: bytes, *, wait: bool) -> AbstractContextManager[UndoService] | None:
+def _open(
+    context: Context, directory: bytes, told: Callable[[UndoReport], object] | None, *, wait: bool
+) -> AbstractContextManager[UndoService] | None:
     """The log opened by this process; None if another one has it and there is time to ``wait``."""
     from holdfast.undo.log import UndoLog
 
@@ -225,9 +231,13 @@ def _open(context: Context, directory: bytes, *, wait: bool) -> AbstractContextM
     def own() -> Generator[UndoService]:
         from holdfast.undo.desk import Desk
         from holdfast.undo.recovery import recover
+        from holdfast.undo.showing import report
 
         try:
-            _tell(recover(log))
+            recovered = recover(log)
+            _tell(recovered)
+            if told is not None and recovered.rolled_back is not None and recovered.rolled_back.steps:
+                told(report(log.aside, [recovered.rolled_back]))
             yield Desk(log)
         finally:
             log.close()

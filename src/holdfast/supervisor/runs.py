@@ -8,7 +8,7 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-from holdfast.model.errors import HoldfastError
+from holdfast.model.errors import HoldfastError, NotFoundError
 from holdfast.supervisor.descent import descendants
 from holdfast.supervisor.freezing import Frozen
 from holdfast.supervisor.notify import Listener
@@ -95,6 +95,17 @@ class Runs:
         self.trees[listener.fd] = tree
         self._runs[client] = run
         self.calls_ready.register(listener.fd, select.POLLIN)
+
+    def find(self, id_: str) -> Run | None:
+        """The run of this id, if it has joined and not left."""
+        return next((run for run in self._runs.values() if run.id == id_), None)
+
+    def expect(self, id_: str, command: list[bytes]) -> StepId:
+        """See `Remote.expect`."""
+        run = self.find(id_)
+        if run is None:
+            raise NotFoundError(f"no run {id_} is served here")
+        return self._steps.expect(run, tuple(command))
 
     def leave(self, client: Client) -> None:
         """The run's agent has ended; what is left of its tree is served until it ends too."""

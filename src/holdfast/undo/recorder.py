@@ -91,7 +91,8 @@ class Recorder:
         self._preimages = preimages
         self._clock = clock
         self._seq = seq
-        self._max_step_bytes = max_step_bytes
+        self.max_step_bytes = max_step_bytes
+        """Copied bytes after which a step is not protected any more. May be changed at any time."""
         self._steps: dict[StepId, OpenStep] = {}
         self.aliases = Aliases()
         """Of the whole log."""
@@ -141,6 +142,11 @@ class Recorder:
         """From here on mutations of the step, which is closed, fail with EPERM; until `forgive`."""
         with self.gate:
             self._denied.add(step)
+
+    def is_denied(self, step: StepId) -> bool:
+        """Whether mutations of the step fail since `deny`."""
+        with self.gate:
+            return step in self._denied
 
     def forgive(self, step: StepId) -> bool:
         """Whether the step was denied; it is not any more."""
@@ -428,10 +434,10 @@ class Recorder:
             return True
         if opened.bare:
             return False
-        if opened.copied + size <= self._max_step_bytes:
+        if opened.copied + size <= self.max_step_bytes:
             return True
         self._ask(opened, Danger.LIMIT, place, size)
-        reason = f"its preimages would take more than {self._max_step_bytes} bytes, at {display(place.path)}"
+        reason = f"its preimages would take more than {self.max_step_bytes} bytes, at {display(place.path)}"
         record = Bare(self._next(), opened.id, reason)
         self._write(record)
         opened.unprotected = record
