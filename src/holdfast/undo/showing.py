@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 def all_steps(log: UndoLog) -> list[StepInfo]:
     """See `UndoService.steps`."""
     found = [(head.first, head.last, _finished(head)) for head in log.heads.values()]
-    found += [(step.begin.seq, log.recorder.seq, _open(step)) for step in log.recorder.open_steps]
+    for step in log.recorder.open_steps:
+        found.append((step.records[0].seq if step.records else step.begin.seq, log.recorder.seq, _open(step)))
     found.sort(key=lambda each: each[0])
     barriers = [record.seq for record in log.barriers.records]
     shown: list[StepInfo] = []
