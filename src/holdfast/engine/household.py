@@ -12,6 +12,7 @@ from holdfast.engine.opening import Opener
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from holdfast.engine.context import HomeContext  # noqa: F401 - the base names it
     from holdfast.engine.results import Forgotten, Log
     from holdfast.store.usage import Stats
 

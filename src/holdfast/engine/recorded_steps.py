@@ -12,6 +12,7 @@ from holdfast.model.errors import NotFoundError
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
+    from holdfast.engine.context import Context  # noqa: F401 - the base names it
     from holdfast.undo.service import BarrierInfo, PathChange, StepInfo, TicketInfo, UndoReport, UndoService
 
 
