@@ -121,10 +121,19 @@ def changes(context: Context, step: int) -> tuple[StepInfo, Sequence[PathChange]
     """One step, and what it did. Raises `NotFoundError`."""
     with reached(context) as service:
         service = required(service)
-        found = next((each for each in service.steps() if each.id == step), None)
-        if found is None:
-            raise NotFoundError(f"there is no step {step} in the undo log", hint="holdfast steps lists those that are")
+        (found,) = infos(service, [step])
         return found, service.changes(step)
+
+
+def infos(service: UndoService, chosen: Sequence[int]) -> list[StepInfo]:
+    """What is known of steps, in the order of the log. Raises `NotFoundError` if one is not there."""
+    from holdfast.undo.log import no_step
+
+    found = [step for step in service.steps() if step.id in chosen]
+    missing = set(chosen).difference(step.id for step in found)
+    if missing:
+        raise no_step(min(missing))
+    return found
 
 
 def barriers(context: Context) -> Sequence[BarrierInfo]:

@@ -84,6 +84,14 @@ class Remote:
         """See `UndoService.changes`."""
         return self._ask("changes", step)
 
+    def connected(self, step: StepId) -> Sequence[StepId]:
+        """See `UndoService.connected`."""
+        return self._ask("connected", step)
+
+    def forgotten(self) -> Sequence[str]:
+        """See `UndoService.forgotten`."""
+        return self._ask("forgotten")
+
     def undo(self, steps: Sequence[StepId], *, force: bool = False) -> UndoReport:
         """See `UndoService.undo`."""
         return self._ask("undo", list(steps), force)

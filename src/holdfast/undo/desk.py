@@ -14,6 +14,7 @@ from holdfast.model.log import Log
 from holdfast.model.paths import display
 from holdfast.undo.carrying import Undone, reverse
 from holdfast.undo.changes import changes
+from holdfast.undo.connections import connected
 from holdfast.undo.dropping import drop_unchanged
 from holdfast.undo.filing import write_file
 from holdfast.undo.pending import go_on
@@ -187,6 +188,16 @@ class Desk:
             sealed = self._undo_log.read(step)
         return changes(sealed.records, backward=sealed.head.state == "undone")
 
+    def connected(self, step: StepId) -> Sequence[StepId]:
+        """See `UndoService.connected`."""
+        with self._recorder.gate:
+            return connected(self._undo_log, step)
+
+    def forgotten(self) -> Sequence[str]:
+        """See `UndoService.forgotten`."""
+        with self._recorder.gate:
+            return list(self._undo_log.forgotten.runs)
+
     def undo(self, steps: Sequence[StepId], *, force: bool = False) -> UndoReport:
         """See `UndoService.undo`."""
         return self._reverse(undo, steps, force=force)
@@ -353,6 +364,7 @@ class Desk:
             self._undo_log.beat()
             self._recorder.note(End(self._recorder.next_seq(), opened.id, exit_code, ended_at))
             is_step = drop_unchanged(self._undo_log, opened) or opened.begin.kind == "explicit"
+            opened.looked_at = self._recorder.seq
             left = look(self._undo_log, opened)
 
         def finish() -> Head | None:

@@ -18,6 +18,7 @@ from holdfast.model.paths import display
 from holdfast.undo.aside import Aside
 from holdfast.undo.barriers import Barriers
 from holdfast.undo.directories import Directories
+from holdfast.undo.forgotten import Forgotten
 from holdfast.undo.journal import Journal, read_journal, segments
 from holdfast.undo.preimages import Preimages
 from holdfast.undo.recorder import Recorder
@@ -102,6 +103,7 @@ class UndoLog:
             self.journal = Journal(directory, sync=sync)
             self.preimages = Preimages(os.path.join(directory, b"kept"))
             self.aside = Aside(os.path.join(directory, b"aside"), self.preimages)
+            self.forgotten = Forgotten(os.path.join(directory, b"forgotten"))
             self.directories = Directories(root_fd)
         except OSError as error:
             os.close(self._lock)
@@ -208,7 +210,7 @@ class UndoLog:
     def read(self, step: StepId) -> Sealed:
         """A finished step, whole. Raises `NotFoundError`, `FormatError`, `IntegrityError`."""
         if step not in self.heads:
-            raise NotFoundError(f"there is no step {step} in the undo log", hint="holdfast steps lists those that are")
+            raise no_step(step)
         return read_step(self._path(step))
 
     def write(self, sealed: Sealed) -> None:
@@ -217,7 +219,8 @@ class UndoLog:
         self.heads[sealed.head.id] = sealed.head
 
     def remove(self, step: StepId) -> None:
-        """Forget a finished step and its preimages."""
+        """Forget a finished step and its preimages. Raises `StorageError`."""
+        self.forgotten.add(self.heads[step].run)
         for preimage in self.heads[step].preimages:
             self.preimages.discard(preimage.number)
         os.unlink(self._path(step))
@@ -231,8 +234,12 @@ class UndoLog:
         for at, head in enumerate(order[:-1]):
             if used <= self.limits.max_bytes and len(order) - at <= self.limits.max_steps:
                 break
+            try:
+                self.remove(head.id)
+            except StorageError as error:
+                _log.warning("the undo log is at its limit, and cannot forget its oldest steps: %s", error.message)
+                break
             used -= _bytes(head)
-            self.remove(head.id)
             evicted.append(head.id)
         if evicted:
             _log.warning(
@@ -278,6 +285,11 @@ class UndoLog:
         ):
             return Beat(*_BEAT.unpack_from(data))
         return Beat(0, 0, 0, 0)
+
+
+def no_step(step: StepId) -> NotFoundError:
+    """The error where a step is asked for that the log does not hold."""
+    return NotFoundError(f"there is no step {step} in the undo log", hint="holdfast steps lists those that are")
 
 
 def _name(step: StepId) -> bytes:

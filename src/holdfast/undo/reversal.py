@@ -93,6 +93,7 @@ class Reversal:
         self.conflicts = list(known)
         self._made: dict[int, Identity] = {}
         self._created: frozenset[Identity] = frozenset()
+        """What the steps had made: where it is gone again, nothing of it is missing."""
         self.paths = 0
         """How many records were reversed."""
 
@@ -332,7 +333,8 @@ class Reversal:
         place = self._directories.place(record.path)
         fd, reason = _open_object(place, self._aliases.now(record.identity))
         if fd < 0:
-            self._give_up(record, reason)
+            if record.identity not in self._created:
+                self._give_up(record, reason)
             return
         try:
             if self._aliases.now(record.identity) in self._theirs:
@@ -352,7 +354,8 @@ class Reversal:
             place = self._directories.place(path)
         fd, reason = _open_object(place, self._aliases.now(object_))
         if fd < 0:
-            self._note(path, reason)
+            if object_ not in self._created:
+                self._note(path, reason)
             return
         try:
             self._recorder.changing(self._step, place, fd)

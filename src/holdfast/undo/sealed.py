@@ -55,6 +55,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     first: int
     last: int
     """The sequence numbers between which it acted, when it was first done."""
+    looked_at: int = 0
+    """The sequence number at which it was looked at what it left; 0 if nobody else acted until then."""
     acted: int
     """The last sequence number of the records that it has now: of what two steps left, the later counts."""
     run: str

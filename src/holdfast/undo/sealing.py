@@ -108,13 +108,14 @@ def seal(
     left = _checked(log, left)
     preimages = tuple(_preimages(log.preimages, step.records))
     begin = step.begin
-    last = step.records[-1].seq if step.records else begin.seq
+    first, last = (step.records[0].seq, step.records[-1].seq) if step.records else (begin.seq, begin.seq)
     head = Head(
         id=begin.step,
         kind=begin.kind,
         state=state,
-        first=before.first if before else begin.seq,
+        first=before.first if before else first,
         last=before.last if before else last,
+        looked_at=before.looked_at if before else step.looked_at,
         acted=last,
         run=begin.run,
         command=begin.command,

@@ -134,6 +134,16 @@ class UndoService(Protocol):
         """What a step did, sorted by path. Raises `NotFoundError`."""
         ...
 
+    def connected(self, step: StepId) -> Sequence[StepId]:
+        """A finished step, and those that have to be undone (or redone, if it is undone) together with it, as they
+        have to do with the same; the last that acted first. Raises `NotFoundError`.
+        """
+        ...
+
+    def forgotten(self) -> Sequence[str]:
+        """The runs of which the log holds not all steps any more."""
+        ...
+
     def undo(self, steps: Sequence[StepId], *, force: bool = False) -> UndoReport:
         """Reverse finished steps, all or none."""
         ...

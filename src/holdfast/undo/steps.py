@@ -50,6 +50,8 @@ class OpenStep:
     """From when on it is not protected, and why."""
     busy: int = 0
     """Operations in flight outside of the gate."""
+    looked_at: int = 0
+    """The sequence number up to which others had changed the tree when it was looked at what it left; 0 if never."""
     last: float = 0.0
     """When it last did something, on the monotonic clock."""
 

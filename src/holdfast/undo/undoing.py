@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import stat
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from holdfast.files.lease import Writer, writer_of
 from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError
 from holdfast.model.paths import display
-from holdfast.undo.carrying import Undone, reverse
+from holdfast.undo.carrying import Undone, in_order, reverse
+from holdfast.undo.connections import needs, overlap
 from holdfast.undo.pending import go_on
 from holdfast.undo.recognising import recognise
 from holdfast.undo.records import Content
@@ -20,18 +21,17 @@ from holdfast.undo.sealing import damaged
 from holdfast.undo.settling import settle
 from holdfast.undo.signatures import is_left, is_unknown, signature
 from holdfast.undo.strangers import changed
-from holdfast.undo.traces import Reach, reach, whereabouts
+from holdfast.undo.traces import reach, whereabouts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from holdfast.undo.log import UndoLog
     from holdfast.undo.records import Signature, StepId
-    from holdfast.undo.sealed import Head, Sealed
+    from holdfast.undo.sealed import Sealed
 
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 _SHOWN = 5
-_EVER = float("inf")
 _FORCE = "--force undoes it nevertheless; redo gives their version back"
 
 
@@ -61,7 +61,7 @@ def _change(log: UndoLog, steps: Sequence[StepId], state: str, *, force: bool) -
             if one.head.state != state:
                 word = "undone already" if state == "done" else "not undone"
                 raise NotFoundError(f"step {one.head.id} is {word}")
-        sealed = recognise(log, sealed)
+        sealed = _recognised(log, sealed)
         if not force:
             _refuse_unprotected(sealed)
             _refuse_overlaps(log, sealed)
@@ -99,6 +99,21 @@ def _note_what_is_crossed(log: UndoLog, sealed: Sequence[Sealed]) -> list[Sealed
     return noted
 
 
+def _recognised(log: UndoLog, sealed: Sequence[Sealed]) -> list[Sealed]:
+    """See `recognise`. Of steps that overlap only all of them together say what they left where: what one of them has
+    left elsewhere by its own records alone is not known again.
+    """
+    places = whereabouts(in_order(sealed))
+
+    def is_sure(one: Sealed) -> bool:
+        return not any(overlap(one.head, other.head) for other in sealed if other is not one) or all(
+            places.get(path) == object_ for path, object_ in whereabouts(one.records).items()
+        )
+
+    known = {one.head.id: one for one in recognise(log, filter(is_sure, sealed))}
+    return [known.get(one.head.id, one) for one in sealed]
+
+
 def _refuse_unprotected(sealed: Sequence[Sealed]) -> None:
     for one in sealed:
         if one.head.protected:
@@ -109,58 +124,29 @@ def _refuse_unprotected(sealed: Sequence[Sealed]) -> None:
 
 
 def _refuse_overlaps(log: UndoLog, sealed: Sequence[Sealed]) -> None:
-    chosen = {one.head.id for one in sealed}
-    aliases = log.recorder.aliases
-    ours = [(one.head, reach(one.records, aliases)) for one in sealed]
-    for other in _others(log, chosen):
-        mine = [(head, its) for head, its in ours if _is_in_the_way(head, other)]
-        theirs = other.reach() if mine else None
-        for head, its in mine:
-            if theirs is not None and (at := its.meets(theirs)) is not None:
-                order = "redo" if other.state == "undone" else "undo"
-                raise RefusedError(
-                    f"step {head.id} cannot be reversed alone: step {other.id} has to do with {display(at)} too",
-                    hint=f"{order} step {other.id} first, or both together",
-                )
+    ids = [one.head.id for one in sealed]
+    found = needs(log, ids)
+    if not found:
+        return
+    state = sealed[0].head.state
+    first = [need for need in found if need.state != state] or found
+    message = (
+        f"{_named(ids)} cannot be {'undone' if state == 'done' else 'redone'} without more: "
+        f"{_named(need.step for need in first)} {'has' if len(first) == 1 else 'have'} to do with "
+        f"{display(first[0].path)} too"
+    )
+    if first is found:
+        verb = "undo" if state == "done" else "redo"
+        together = "".join(f" --step {step}" for step in sorted({*ids, *(need.step for need in found)}))
+        raise RefusedError(message, hint=f"`holdfast {verb}{together}` takes them together", code="steps_connected")
+    if any(need.state == "open" for need in first):
+        raise RefusedError(f"{message}, and still going on", hint="wait until it ends", code="step_open")
+    raise RefusedError(message, hint=f"undo {_named(need.step for need in first)} first", code="steps_connected")
 
 
-class _Other(NamedTuple):
-    id: StepId
-    state: str
-    first: int
-    last: float
-    acted: float
-    reach: Callable[[], Reach]
-
-
-def _others(log: UndoLog, chosen: set[StepId]) -> Iterator[_Other]:
-    for head in log.heads.values():
-        if head.id not in chosen:
-            yield _Other(head.id, head.state, head.first, head.last, head.acted, partial(_reach_of, log, head.id))
-            for path, until in head.late if head.state == "done" else ():
-                its = partial(_reach_of_file, log, head.id, path)
-                yield _Other(head.id, head.state, head.first, until, head.acted, its)
-    for step in log.recorder.open_steps:
-        if step.id not in chosen:
-            yield _Other(
-                step.id, "open", step.begin.seq, _EVER, _EVER, partial(reach, step.records, log.recorder.aliases)
-            )
-
-
-def _reach_of(log: UndoLog, step: StepId) -> Reach:
-    return reach(log.read(step).records, log.recorder.aliases)
-
-
-def _reach_of_file(log: UndoLog, step: StepId, path: bytes) -> Reach:
-    object_ = whereabouts(log.read(step).records).get(path)
-    return Reach(frozenset((path,)), frozenset(), log.recorder.aliases.all([object_] if object_ else []))
-
-
-def _is_in_the_way(head: Head, other: _Other) -> bool:
-    if other.state != "undone":
-        return other.last > head.first
-    # What came before and was undone after has to be there again before this one can follow.
-    return head.state == "undone" and other.first < head.first < other.acted
+def _named(steps: Iterable[StepId]) -> str:
+    *rest, last = map(str, sorted(set(steps)))
+    return f"steps {', '.join(rest)} and {last}" if rest else f"step {last}"
 
 
 def _refuse_barriers(log: UndoLog, sealed: Sequence[Sealed]) -> None:
@@ -207,7 +193,7 @@ def _refuse_strangers(log: UndoLog, sealed: Sequence[Sealed]) -> None:
         )
     if lost:
         raise RefusedError(
-            f"somebody else has changed what step {sealed[-1].head.id} left: {_listed(lost)}",
+            f"somebody else has changed what {_named(one.head.id for one in sealed)} left: {_listed(lost)}",
             hint=_FORCE,
             code="barrier",
         )
