@@ -97,6 +97,12 @@ def forked(work):
             os._exit(0)
     say("ended", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
+def execute(script):
+    # What is known of this process must not outlive it. (A subshell would be another one.)
+    call("mkdirat", CWD, b"known before", 0o700)
+    print(*out, sep="\\n", flush=True)
+    os.execvp("sh", ["sh", "-c", "{ %s; } 2>/dev/null || echo refused" % script])
+
 def how(flags, mode=0, resolve=0):
     return struct.pack("QQQ", flags, mode, resolve)
 """
@@ -384,6 +390,44 @@ def apart():
     call("rename", b"apart", b"a part")
     call("rmdir", b"a part")
 forked(apart)
+""",
+    "bounded": """
+def bounded():
+    for capability in (1, 2, 3):
+        raw("prctl", 24, capability, 0, 0, 0)
+    execute("echo bounded >> 'of 11/in'")
+forked(bounded)
+""",
+    "rootless": """
+def rootless():
+    raw("prctl", 28, 1, 0, 0, 0)
+    execute("echo rootless >> 'of 11/in'")
+forked(rootless)
+""",
+    "executed by a thread": """
+def first():
+    call("mkdirat", CWD, b"by the first", 0o700)
+    def second():
+        raw("setgroups", 0, 0)
+        raw("setresgid", 11, 11, 11)
+        raw("setresuid", 11, 11, 11)
+        execute("echo thread >> file")
+    threading.Thread(target=second).start()
+    time.sleep(100)
+forked(first)
+""",
+    "another for files": """
+def other():
+    # Whose files it may access is the keeper again, until something is executed.
+    raw("prctl", 8, 1, 0, 0, 0)
+    raw("setresuid", 11, 11, 11)
+    header, data = struct.pack("Ii", 0x20080522, 0), ctypes.create_string_buffer(24)
+    libc.capget(header, data)
+    _, low, _, _, high, _ = struct.unpack("6I", data.raw)
+    call("capset", header, struct.pack("6I", low, low, 0, high, high, 0))
+    raw("setfsuid", 0)
+    forked(lambda: execute("echo returned >> file"))
+forked(other)
 """,
     "threads": """
 def work(n):
