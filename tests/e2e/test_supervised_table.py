@@ -11,6 +11,7 @@ import os
 import re
 import select
 import shutil
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -473,6 +474,21 @@ opened("openat", p, b"made by its path", WRONLY | CREAT, 0o600)
 call("fchmod", d, 0o700)
 call("fchmod", p, 0o700)
 """,
+    "pipes": """
+fd = os.open("fifo", RDWR)
+os.write(fd, b"through")
+say(os.read(fd, 100))
+os.close(fd)
+def writer():
+    with open("fifo", "wb") as pipe:
+        pipe.write(b"waited")
+thread = threading.Thread(target=writer)
+thread.start()
+say(open("fifo", "rb").read())
+thread.join()
+null = os.open("null", RDWR)
+os.write(null, b"nothing")
+""",
     "append": """
 a, b = (os.open("log", WRONLY | CREAT | APPEND, 0o600) for _ in range(2))
 for i in range(20):
@@ -625,6 +641,7 @@ def plant(top: Path) -> None:
     }.items():  # fmt: skip
         (top / "ws" / name).symlink_to(target)
     os.mkfifo(top / "ws" / "fifo")
+    os.mknod(top / "ws" / "null", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
     for name, mode in {"free": 0o777, "sticky": 0o1777, "secret": 0o700, "group": 0o660, "open to all": 0o6777}.items():
         os.chmod(top / "ws" / name, mode)
     for name in ("of 11", "of 11/in", "of 11/set-id"):
@@ -686,7 +703,7 @@ def compare(tmp_path: Path, command: list[str]) -> str:
     lines = difflib.unified_diff(
         expected.stdout.splitlines(), got.stdout.splitlines(), "native", "supervised", "", "", 0
     )
-    assert not (found := [line for line in lines if line[0] in "+-"]), "\n".join(found)
+    assert not (found := [line for line in lines if line[0] in "+-"]), "\n".join((*found, got.stderr))
     assert got.stderr == expected.stderr
     assert got.returncode == expected.returncode
     for part in ("ws", "out"):

@@ -101,8 +101,9 @@ def signature(directories: Directories, path: bytes, alive_until: int | None = N
         return NOT_OURS  # a link on the way
     if alive_until is not None and found.st_ctime_ns > alive_until:
         return NOT_OURS
-    # The size and the times of a directory are those of its names, which other steps change too.
-    if stat.S_ISDIR(found.st_mode):
+    # The size and the times of a directory are those of its names, which other steps change too; those of a pipe are
+    # those of what goes through it.
+    if stat.S_ISDIR(found.st_mode) or stat.S_ISFIFO(found.st_mode):
         return Signature(found.st_ino, found.st_mode, 0, 0, 0)
     # Another name that comes or goes, in the log too, changes the ctime.
     ctime = found.st_ctime_ns if found.st_nlink == 1 else 0
