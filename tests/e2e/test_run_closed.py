@@ -95,10 +95,10 @@ def test_what_cannot_be_kept_for_want_of_access_is_changed_unprotected(closing: 
     os.chown(secret, -1, 77)  # which no namespace of the user's own knows
     closing.write("plain", "plain")
     said = ordinary(closing, "run", "--one-step", "--", "sh", "-c", "echo more >> 'write only'; echo >> plain")
-    assert "step 1 cannot be undone whole: write only may be written to, but not be read by who runs it" in said
+    assert "step 1 cannot be undone whole: write only may be written to, but not read, by who runs it" in said
     assert secret.read_bytes() == b"secretmore\n"
     assert stat.S_IMODE(secret.stat().st_mode) == 0o200
     assert "--force" in ordinary(closing, "undo", code=4)
-    ordinary(closing, "undo", "--force")
+    ordinary(closing, "undo", "--force", code=4)  # and names what it could not bring back
     assert (closing.root / "plain").read_bytes() == b"plain"
     assert secret.read_bytes() == b"secretmore\n"

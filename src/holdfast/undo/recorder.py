@@ -438,18 +438,19 @@ class Recorder:
         except PermissionError:
             if opened.reverses:
                 raise
-            self._ask(opened, Danger.LIMIT, place, size)
-            self._expose(opened, f"{display(place.path)} may be written to, but not be read, by who runs it")
+            if not opened.bare:
+                self._ask(opened, Danger.LIMIT, place, size)
+                self._expose(opened, f"{display(place.path)} may be written to, but not read, by who runs it")
             return -1
 
     def _has_room(self, opened: OpenStep, place: Place, size: int) -> bool:
         """Whether ``size`` more bytes may be copied for the step; False makes it unprotected, and says so."""
         if opened.reverses:
             return True
-        if opened.bare:
-            return False
         if opened.copied + size <= self._max_step_bytes:
             return True
+        if opened.bare:
+            return False
         self._ask(opened, Danger.LIMIT, place, size)
         self._expose(
             opened, f"its preimages would take more than {self._max_step_bytes} bytes, at {display(place.path)}"
