@@ -86,6 +86,16 @@ def supervised(base: Path, *command: str) -> None:
     subprocess.run([*launch, *options, "--", *command], cwd=base / "tree", env=environment, timeout=60, check=True)
 
 
+DOMAIN = """
+import ctypes, errno, os, struct
+libc = ctypes.CDLL(None, use_errno=True)
+WRITE_FILE = struct.pack("Q", 1 << 1)
+for arguments in ((None, ctypes.c_size_t(0), 1), (WRITE_FILE, ctypes.c_size_t(8), 0)):
+    assert libc.syscall(444, *arguments) == -1 and ctypes.get_errno() == errno.EOPNOTSUPP
+assert libc.syscall(446, 0, 0) == -1 and ctypes.get_errno() == errno.EOPNOTSUPP
+"""
+
+
 def undo_all(base: Path) -> None:
     """Undo every step as soon as the keeper is gone."""
     root = os.open(base / "tree", os.O_RDONLY | os.O_DIRECTORY)
@@ -140,3 +150,8 @@ def test_a_directory_that_is_swapped_for_a_link_leads_nothing_astray(base: Path)
     supervised(base, sys.executable, "-c", SWAP)
     undo_all(base)
     assert differences(before, photograph(base / "tree")) == []
+
+
+def test_a_program_is_not_let_believe_that_a_domain_of_its_own_confines_it(base: Path) -> None:
+    """The keeper is not in that domain."""
+    supervised(base, sys.executable, "-c", DOMAIN)

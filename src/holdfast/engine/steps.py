@@ -213,7 +213,8 @@ def _open(
     """The log opened by this process; None if another one has it and there is time to ``wait``."""
     from holdfast.undo.log import UndoLog
 
-    root_fd = os.open(context.workspace.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    # (A command may have left it so that its owner may not read it.)
+    root_fd = os.open(context.workspace.path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         log = UndoLog(directory, root_fd, context.clock, limits=limits(context))
     except LockedError:

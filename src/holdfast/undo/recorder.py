@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 from holdfast.files.handle import Identity, identity
 from holdfast.files.kernel import RENAME_EXCHANGE, RENAME_NOREPLACE, renameat2
 from holdfast.files.metadata import Metadata, read_metadata, through
+from holdfast.files.unreadable import open_to_read
 from holdfast.model.errors import HeldError, StorageError
 from holdfast.model.log import Log
 from holdfast.model.paths import display, under
@@ -67,7 +68,6 @@ T = TypeVar("T")
 _log = Log(__name__)
 
 _OBJECT = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 _INLINE_BYTES = 16 << 10
 _INLINE_TOTAL = 32 << 20
 _CANNOT_RENAME = frozenset({errno.EXDEV, errno.EACCES})
@@ -338,26 +338,31 @@ class Recorder:
                     if truncates:
                         self._ask(opened, Danger.OVERWRITE, place, found.st_size)
                     self._meet(opened, place, found, fd)
-                    if not self._has_room(opened, place, found.st_size):
+                    source = self._source(opened, place, fd, found.st_size)
+                    if source < 0:
                         lost = Content(self._next(), step, place.path, object_, NOT_KEPT, read_metadata(fd, found))
                         self._append(opened, lost)
                         opened.captured.add(object_)
                         return
                     if found.st_size <= _INLINE_BYTES and opened.inline < _INLINE_TOTAL:
-                        self._content_inline(opened, place, fd, object_, found)
+                        self._content_inline(opened, place, source, object_, found)
                         return
                     seq = self._next()
                     # The record comes before the copy: now it is at this path, and what others do to it meanwhile is
                     # reversed before.
                     record = Content(seq, step, place.path, object_, Keeping(How.COPIED, seq), read_metadata(fd, found))
-                    self._append(opened, record)
+                    try:
+                        self._append(opened, record)
+                    except BaseException:
+                        os.close(source)
+                        raise
                     self._copying[object_] = copying = threading.Event()
                     opened.busy += 1
                     break
             copying.wait()
         try:
             # A large copy takes its time; nobody else waits for it but who wants to write to the same file.
-            copied = self._copy(fd, seq)
+            copied = self._copy(source, seq)
             with self.gate:
                 opened.copied += copied
                 opened.captured.add(object_)
@@ -481,22 +486,43 @@ class Recorder:
         if self._guard is not None and not opened.reverses:
             self._guard.ask(opened, danger, place.path, size)
 
+    def _source(self, opened: OpenStep, place: Place, fd: int, size: int) -> int:
+        """A descriptor for copying the content of the file ``fd``, ``size`` bytes; -1 if the step is to go on without,
+        unprotected.
+        """
+        if not self._has_room(opened, place, size):
+            return -1
+        try:
+            return open_to_read(fd)
+        except PermissionError:
+            if opened.reverses:
+                raise
+            if not opened.bare:
+                self._ask(opened, Danger.LIMIT, place, size)
+                self._expose(opened, f"{display(place.path)} may be written to, but not read, by who runs it")
+            return -1
+
     def _has_room(self, opened: OpenStep, place: Place, size: int) -> bool:
         """Whether ``size`` more bytes may be copied for the step; False makes it unprotected, and says so."""
         if opened.reverses:
             return True
-        if opened.bare:
-            return False
         if opened.copied + size <= self.max_step_bytes:
             tell_room(opened, size, self.max_step_bytes)
             return True
+        if opened.bare:
+            return False
         self._ask(opened, Danger.LIMIT, place, size)
-        reason = f"its preimages would take more than {self.max_step_bytes} bytes, at {display(place.path)}"
+        self._expose(
+            opened, f"its preimages would take more than {self.max_step_bytes} bytes, at {display(place.path)}"
+        )
+        return False
+
+    def _expose(self, opened: OpenStep, reason: str) -> None:
+        """The step is not protected any more, which is said."""
         record = Bare(self._next(), opened.id, reason)
         self._write(record)
         opened.unprotected = record
         _log.warning("step %d is not protected any more: %s", opened.id, reason, step_id=opened.id)
-        return False
 
     def _append(self, opened: OpenStep, record: Mutation) -> None:
         self._write(record)
@@ -662,17 +688,17 @@ class Recorder:
                 return Keeping(How.INLINE, 0, os.readlink(place.name, dir_fd=place.dir_fd)), metadata
             if not stat.S_ISREG(found.st_mode):
                 return Keeping(How.INLINE, 0, found.st_rdev.to_bytes(8, "little")), metadata
-            if not self._has_room(opened, place, found.st_size):
+            source = self._source(opened, place, fd, found.st_size)
+            if source < 0:
                 return NOT_KEPT, metadata
-            opened.copied += self._copy(fd, seq)
+            opened.copied += self._copy(source, seq)
             return Keeping(How.COPIED, seq), metadata
         finally:
             os.close(fd)
 
     def _content_inline(
-        self, opened: OpenStep, place: Place, fd: int, object_: Identity, found: os.stat_result
+        self, opened: OpenStep, place: Place, source: int, object_: Identity, found: os.stat_result
     ) -> None:
-        source = os.open(through(fd), _READ)
         try:
             content = os.pread(source, _INLINE_BYTES + 1, 0)
             metadata = read_metadata(source, found, readable=True)
@@ -684,8 +710,7 @@ class Recorder:
         opened.captured.add(object_)
         opened.described.add(object_)
 
-    def _copy(self, fd: int, seq: int) -> int:
-        source = os.open(through(fd), _READ)
+    def _copy(self, source: int, seq: int) -> int:
         try:
             return self._preimages.copy_in(source, seq)
         finally:

@@ -18,6 +18,7 @@ from holdfast.files.duplicate import duplicate
 from holdfast.files.handle import Identity, identity
 from holdfast.files.kernel import RENAME_EXCHANGE, RENAME_NOREPLACE, renameat2
 from holdfast.files.metadata import Metadata, apply_metadata, through
+from holdfast.undo.access import granted
 from holdfast.undo.interceptor import Place
 from holdfast.undo.preimages import is_empty, place_of
 from holdfast.undo.records import (
@@ -116,11 +117,24 @@ class Reversal:
                     self._note(record.path, _ELSE, aside=True)  # where it was cut short
                     continue
                 try:
-                    self._reverse(record)
+                    self._reverse_with_access(records, position)
                 except OSError as error:
                     if (reason := _stands_in_the_way(error)) is None:
                         raise
                     self._give_up(record, reason)
+
+    def _reverse_with_access(self, records: Sequence[Mutation], position: int) -> None:
+        record = records[position]
+        try:
+            self._reverse(record)
+        except PermissionError:
+            described = {
+                self._aliases.now(one.identity) for one in records[: position + 1] if isinstance(one, Meta | Content)
+            }
+            with granted(self._recorder, self._directories, record, described) as changed:
+                if not changed:
+                    raise
+                self._reverse(record)
 
     def _give_up(self, record: Mutation, reason: str) -> None:
         """What ``record`` would have brought back is put aside."""

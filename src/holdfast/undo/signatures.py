@@ -55,8 +55,9 @@ def signature(directories: Directories, path: bytes, alive_until: int | None = N
 
 def signature_of(found: os.stat_result, parent: int = 0) -> Signature:
     """The signature of what was looked at, in the directory with the inode number ``parent``."""
-    # The size and the times of a directory are those of its names, which other steps change too.
-    if stat.S_ISDIR(found.st_mode):
+    # The size and the times of a directory are those of its names, which other steps change too; those of a pipe are
+    # those of what goes through it.
+    if stat.S_ISDIR(found.st_mode) or stat.S_ISFIFO(found.st_mode):
         return Signature(found.st_ino, found.st_mode, 0, 0, 0, 1, parent)
     return Signature(
         found.st_ino,

@@ -146,9 +146,18 @@ def open_found(sight: Sight, call: Call, world: Supervision, thing: Thing, wish:
         return _open_file(sight, call, world, thing, wish, found)
     flags = wish.flags & ~(_NAMING | os.O_TRUNC) | os.O_NOCTTY
     if kind == stat.S_IFIFO:
-        return _open_pipe(sight, call, world, thing, wish, flags)
-    with sight.acting():
-        return _reply(reopen(thing.fd, flags), wish)
+        fd = _open_pipe(sight, call, world, thing, flags)
+    else:
+        with sight.acting():
+            fd = reopen(thing.fd, flags)
+    if thing.path is not None:
+        try:
+            # What goes through it does not lie in the tree, but the mtime tells of it.
+            world.interceptor.changing(world.step(call.tid), thing.place, thing.fd)
+        except BaseException:
+            os.close(fd)
+            raise
+    return _reply(fd, wish)
 
 
 def _open_file(sight: Sight, call: Call, world: Supervision, thing: Thing, wish: Wish, found: os.stat_result) -> Reply:
@@ -173,11 +182,11 @@ def _open_file(sight: Sight, call: Call, world: Supervision, thing: Thing, wish:
     return _reply(fd, wish)
 
 
-def _open_pipe(sight: Sight, call: Call, world: Supervision, thing: Thing, wish: Wish, flags: int) -> Reply:
+def _open_pipe(sight: Sight, call: Call, world: Supervision, thing: Thing, flags: int) -> int:
     """Open a named pipe; without a reader that waits, for as long as the caller does."""
-    if wish.flags & os.O_NONBLOCK or wish.flags & os.O_ACCMODE == os.O_RDWR:
+    if flags & os.O_NONBLOCK or flags & os.O_ACCMODE == os.O_RDWR:
         with sight.acting():
-            return _reply(reopen(thing.fd, flags), wish)
+            return reopen(thing.fd, flags)
     if not call.patient:
         raise SlowError
     while True:
@@ -189,7 +198,7 @@ def _open_pipe(sight: Sight, call: Call, world: Supervision, thing: Thing, wish:
                 raise
         else:
             os.set_blocking(fd, True)
-            return _reply(fd, wish)
+            return fd
         if not world.is_valid(call):
             raise failure(errno.EINTR)
         time.sleep(_PIPE_POLL)
