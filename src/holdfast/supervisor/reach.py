@@ -44,6 +44,7 @@ MOST_NUMBERS: Final = 1000
 _ANSWER_BYTES = ANSWER.size + 4096
 _PATIENCE_SECONDS = 0.05
 """How long other calls wait for a parent that does not answer: somebody may have stopped it."""
+_DESCRIPTOR = struct.Struct("=i")
 _TIMEVAL = struct.Struct("@ll")
 _SYS_PIDFD_GETFD = 438
 
@@ -158,14 +159,18 @@ class Reach:
         return answer[ANSWER.size :], descriptor
 
     def _receive(self, *, wants_one: bool) -> tuple[bytes, int]:
-        found: list[int] = []
+        descriptor = -1
         if wants_one:
-            answer, found, _, _ = socket.recv_fds(self._parent, _ANSWER_BYTES, 1)
+            # (Not `socket.recv_fds`, which passes no flags on.)
+            room = socket.CMSG_SPACE(_DESCRIPTOR.size)
+            answer, found, _, _ = self._parent.recvmsg(_ANSWER_BYTES, room, socket.MSG_CMSG_CLOEXEC)
+            for _, _, data in found:
+                (descriptor,) = _DESCRIPTOR.unpack_from(data)
         else:
             answer = self._parent.recv(_ANSWER_BYTES)
         if not answer:
             raise ConnectionResetError  # its tree is about to end, too
-        return answer, found[0] if found else -1
+        return answer, descriptor
 
 
 class _Distant:
