@@ -84,8 +84,11 @@ class Reach:
         self._permission = permission
         self._lock = threading.Lock()
         self._number = 0
-        self._late = False
-        """An answer is due."""
+        """Of the last request."""
+        self._answered = 0
+        """The request that was answered last."""
+        self._is_late = False
+        """The parent has let somebody wait for too long, and has not answered since."""
 
     def close(self) -> None:
         """Ask no more. (A thread that waits for an answer still gets it, or learns that the parent has ended.)"""
@@ -127,50 +130,58 @@ class Reach:
     def _ask(self, call: Call | None, what: int, pid: int = 0, first: int = 0, second: int = 0) -> tuple[bytes, int]:
         """Bytes or a descriptor. Raises `SlowError` where others wait, if the parent has not answered in time."""
         is_patient = call is not None and call.patient
-        if not is_patient and (self._late or not self._lock.acquire(timeout=_PATIENCE_SECONDS)):
-            self._late = True
+        if not self._lock.acquire(timeout=-1 if is_patient else 0 if self._is_late else _PATIENCE_SECONDS):
+            self._is_late = True
             raise SlowError
-        if is_patient:
-            self._lock.acquire()
         try:
-            self._number = number = self._number + 1 & 0xFFFFFFFF
-            self._parent.send(REQUEST.pack(number, what, pid, first, second))
+            if not is_patient:
+                self._catch_up()
+            self._number = self._number + 1 & 0xFFFFFFFF
+            self._parent.send(REQUEST.pack(self._number, what, pid, first, second))
             while True:
                 try:
-                    answer, descriptor = self._receive(wants_one=what != MEMORY)
+                    error, found, descriptor = self._receive(wants_one=what != MEMORY)
                 except BlockingIOError:
-                    self._late = True
+                    self._is_late = True
                     if not is_patient:
-                        raise SlowError from None
+                        raise
                     continue
-                self._late = False
-                of, error = ANSWER.unpack_from(answer)
-                if of == number:
+                if self._answered == self._number:
                     break
                 # It is for somebody who did not wait for it.
                 if descriptor >= 0:
                     os.close(descriptor)
+        except BlockingIOError:
+            raise SlowError from None
         except (BrokenPipeError, ConnectionResetError):
             raise OSError(errno.ESRCH, os.strerror(errno.ESRCH)) from None
         finally:
             self._lock.release()
         if error:
             raise OSError(error, os.strerror(error))
-        return answer[ANSWER.size :], descriptor
+        return found, descriptor
 
-    def _receive(self, *, wants_one: bool) -> tuple[bytes, int]:
+    def _catch_up(self) -> None:
+        """Take what was not waited for. Raises `BlockingIOError` if it is not there yet."""
+        while self._answered != self._number:
+            self._receive(wants_one=False, flags=socket.MSG_DONTWAIT)
+
+    def _receive(self, *, wants_one: bool, flags: int = 0) -> tuple[int, bytes, int]:
+        """The next answer: its errno, bytes, and descriptor, which is closed at once if none is wanted."""
         descriptor = -1
         if wants_one:
             # (Not `socket.recv_fds`, which passes no flags on.)
             room = socket.CMSG_SPACE(_DESCRIPTOR.size)
-            answer, found, _, _ = self._parent.recvmsg(_ANSWER_BYTES, room, socket.MSG_CMSG_CLOEXEC)
-            for _, _, data in found:
+            answer, ancillary, _, _ = self._parent.recvmsg(_ANSWER_BYTES, room, flags | socket.MSG_CMSG_CLOEXEC)
+            for _, _, data in ancillary:
                 (descriptor,) = _DESCRIPTOR.unpack_from(data)
         else:
-            answer = self._parent.recv(_ANSWER_BYTES)
+            answer = self._parent.recv(_ANSWER_BYTES, flags)
         if not answer:
             raise ConnectionResetError  # its tree is about to end, too
-        return answer, descriptor
+        self._answered, error = ANSWER.unpack_from(answer)
+        self._is_late = False
+        return error, answer[ANSWER.size :], descriptor
 
 
 class _Distant:

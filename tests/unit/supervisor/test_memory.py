@@ -40,7 +40,7 @@ def _call(request: pytest.FixtureRequest) -> Generator[Call]:
     permission = Permission()
     permission.is_own = request.param == "itself"
     reach = Reach(begin_serving(), permission)
-    yield Call(1, os.getpid(), "open", (0, 0, 0, 0, 0, 0), reach)
+    yield Call(1, os.getpid(), "open", (0, 0, 0, 0, 0, 0), reach, patient=True)
     assert permission.is_own == (request.param == "itself")
     reach.close()
 
