@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from holdfast.supervisor.call import Call
 
 REQUEST: Final = struct.Struct("=IIiQI")
-"""The number of the request, what is asked for, of which thread, and two arguments."""
+"""The number of the request, what is asked for, of which thread, and two arguments, unsigned."""
 MEMORY, DESCRIPTOR, FREEZER = range(3)
 """What can be asked for: bytes (address, size), a copy of a descriptor (its number), and a socket: processes whose
 numbers (`NUMBER`) are sent there are stopped until it is closed.
@@ -114,7 +114,7 @@ class Reach:
                 return take(tgid, number)
             except PermissionError:
                 pass
-        found = self._ask(call, DESCRIPTOR, tgid, number)[1]
+        found = self._ask(call, DESCRIPTOR, tgid, number & 0xFFFFFFFF)[1]
         self._permission.is_own = False
         return found
 

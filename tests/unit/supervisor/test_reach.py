@@ -72,8 +72,9 @@ def test_what_fails_there_fails_here(reach: Reach) -> None:
         read(call(reach, patient=True, tid=ended.pid), ADDRESS, 1)
     with pytest.raises(ProcessLookupError):
         reach.descriptor(call(reach, patient=True), ended.pid, 0)
-    with pytest.raises(OSError, match=f"Errno {errno.EBADF}"):
-        reach.descriptor(call(reach, patient=True), os.getpid(), 1 << 20)
+    for number in (1 << 20, -1):
+        with pytest.raises(OSError, match=f"Errno {errno.EBADF}"):
+            reach.descriptor(call(reach, patient=True), os.getpid(), number)
     assert read(call(reach, patient=True), ADDRESS, 7) == b"content"
 
 
