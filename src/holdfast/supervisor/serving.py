@@ -81,6 +81,7 @@ class Tree:
         self._hold = hold
         self._slow: dict[int, StepId] = {}
         self._slow_held: list[tuple[int, Call]] = []
+        self._tells = _log.wants("debug")
 
     # Supervision ------------------------------------------------------------------------------------------------
 
@@ -133,6 +134,8 @@ class Tree:
         return next(number for number, (name, _) in self._calls.items() if name == call.name)
 
     def _handle(self, call: Call, number: int) -> None:
+        if self._tells:
+            _log.debug("call", call=call.name, thread=call.tid)
         try:
             reply = self._calls[number][1](call, self)
         except OSError as error:

@@ -21,6 +21,7 @@ from holdfast.model.log import Log
 from holdfast.model.paths import display, under
 from holdfast.undo.aliases import Aliases
 from holdfast.undo.dropping import remember
+from holdfast.undo.known import Known
 from holdfast.undo.preimages import is_empty
 from holdfast.undo.records import (
     NOT_KEPT,
@@ -49,6 +50,7 @@ from holdfast.undo.records import (
 )
 from holdfast.undo.safeguard import Danger
 from holdfast.undo.steps import OpenStep
+from holdfast.undo.telling import tell_capture, tell_room
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
@@ -91,12 +93,18 @@ class Recorder:
         self._preimages = preimages
         self._clock = clock
         self._seq = seq
-        self._max_step_bytes = max_step_bytes
+        self.max_step_bytes = max_step_bytes
+        """Copied bytes after which a step is not protected any more. May be changed at any time."""
+        self._tells = _log.wants("debug")
         self._steps: dict[StepId, OpenStep] = {}
         self.aliases = Aliases()
         """Of the whole log."""
         self._denied: set[StepId] = set()
         self._copying: dict[Identity, threading.Event] = {}
+        self.known = Known()
+        """What the finished steps left."""
+        self.on_strange: Callable[[OpenStep, tuple[bytes, ...]], object] = lambda _step, _paths: None
+        """Is told of paths at which a step comes upon what somebody else has changed, with the gate held."""
         self.on_drop: Callable[[OpenStep], object] = lambda _step: None
         """Is told of every step that is closed to further mutations, with the gate held."""
         self.gate = threading.RLock()
@@ -142,6 +150,11 @@ class Recorder:
         with self.gate:
             self._denied.add(step)
 
+    def is_denied(self, step: StepId) -> bool:
+        """Whether mutations of the step fail since `deny`."""
+        with self.gate:
+            return step in self._denied
+
     def forgive(self, step: StepId) -> bool:
         """Whether the step was denied; it is not any more."""
         with self.gate:
@@ -178,6 +191,8 @@ class Recorder:
                     opened.described.add(record.identity)
                 case Meta():
                     opened.described.add(record.identity)
+                case Remove(keeping=kept) | Move(replaced=Replaced(keeping=kept)) if kept.number:
+                    opened.shared.append(kept.number)
                 case _:
                     pass
         with self.gate:
@@ -216,6 +231,7 @@ class Recorder:
                 result = perform()  # which is an error, unless somebody has just removed it
                 self._append(opened, make)
             else:
+                self._meet(opened, place, None)
                 result = self._perform(opened, make, perform)
             made = identity(place.dir_fd, place.name)
             opened.created.add(made)
@@ -233,21 +249,34 @@ class Recorder:
         with self.gate:
             opened = self._entered(step)
             self._touch(opened, place)
-            kind = file_type(os.fstat(source_fd).st_mode)
-            record = Link(self._next(), step, place.path, kind, identity(source_fd, b""))
+            found = os.fstat(source_fd)
+            kind = file_type(found.st_mode)
+            self._meet(opened, place, found, source_fd)
+            object_, source = identity(source_fd, b""), _path_of(source_fd, place)
+            record = Link(self._next(), step, place.path, kind, object_, source)
             if _lstat_or_none(place) is not None:
                 result = perform()  # as in `create`
                 self._append(opened, record)
                 return result
             return self._perform(opened, record, perform)
 
-    def unlink(self, step: StepId, place: Place, perform: Callable[[], None], *, own: bool = True) -> None:
-        """See `Interceptor.unlink`."""
+    def unlink(
+        self, step: StepId, place: Place, perform: Callable[[], None], *, own: bool = True, other: bytes = b""
+    ) -> None:
+        """See `Interceptor.unlink`. ``other`` is another name of the same object, by which the name can be made again:
+        for a reversal that takes a link back, and must not leave a name in the log that was not there before.
+        """
         with self.gate:
             opened = self._entered(step)
             found = _lstat(place)
             if stat.S_ISDIR(found.st_mode):
                 perform()  # which is an error, and the system knows which
+                return
+            if other:
+                self._touch(opened, place)
+                keeping = Keeping(How.RELATED, 0, other)
+                object_ = identity(place.dir_fd, place.name)
+                self._perform(opened, _removal(self._next(), step, place, found, object_, keeping), perform)
                 return
             self._remove(opened, place, found, perform, own=own)
 
@@ -282,6 +311,8 @@ class Recorder:
                     return
                 if identity(target.dir_fd, target.name) not in opened.created:
                     self._ask(opened, Danger.RENAME_OVER, target, victim.st_size)
+            self._meet(opened, source, found)
+            self._meet(opened, target, victim)
             self._move(opened, source, target, found, victim, flags, perform, own=own)
 
     def opening(self, step: StepId, place: Place, fd: int, *, truncates: bool = False) -> None:
@@ -306,6 +337,7 @@ class Recorder:
                     remember(opened, object_, found, self._clock.now() * 1000)
                     if truncates:
                         self._ask(opened, Danger.OVERWRITE, place, found.st_size)
+                    self._meet(opened, place, found, fd)
                     if not self._has_room(opened, place, found.st_size):
                         lost = Content(self._next(), step, place.path, object_, NOT_KEPT, read_metadata(fd, found))
                         self._append(opened, lost)
@@ -368,6 +400,7 @@ class Recorder:
                 return
             found = os.fstat(fd)
             remember(opened, object_, found, self._clock.now() * 1000)
+            self._meet(opened, place, found, fd)
             self._append(opened, Meta(self._next(), step, place.path, object_, read_metadata(fd, found)))
             opened.described.add(object_)
 
@@ -403,6 +436,32 @@ class Recorder:
         opened.last = self._clock.monotonic()
         return opened
 
+    def _meet(self, opened: OpenStep, place: Place, found: os.stat_result | None, fd: int = -1) -> None:
+        """A step comes upon an object (open as ``fd``, or at the place), or upon nothing.
+
+        If that is the first time, and it is not as the last step left it, that is told before anything happens.
+        """
+        if found is not None:
+            if found.st_ino in opened.met:
+                return
+            opened.met.add(found.st_ino)
+        if opened.reverses or not (paths := self.known.strange(place, found)):
+            return
+        if found is None:
+            left = self.known.missing(place)
+            if left is not None and any(left.inode in step.met for step in self._steps.values()):
+                return
+        else:
+            # (Its inode number may be one that was free again.)
+            object_ = identity(place.dir_fd, place.name) if fd < 0 else identity(fd, b"")
+            for step in self._steps.values():
+                if object_ in step.created or (step is not opened and found.st_ino in step.met):
+                    return
+        try:
+            self.on_strange(opened, paths)
+        except StorageError as error:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
+
     def _perform(self, opened: OpenStep, record: Mutation, perform: Callable[[], T]) -> T:
         """Journal ``record`` before ``perform``; if that fails, the record means nothing."""
         self._append(opened, record)
@@ -428,19 +487,22 @@ class Recorder:
             return True
         if opened.bare:
             return False
-        if opened.copied + size <= self._max_step_bytes:
+        if opened.copied + size <= self.max_step_bytes:
+            tell_room(opened, size, self.max_step_bytes)
             return True
         self._ask(opened, Danger.LIMIT, place, size)
-        reason = f"its preimages would take more than {self._max_step_bytes} bytes, at {display(place.path)}"
+        reason = f"its preimages would take more than {self.max_step_bytes} bytes, at {display(place.path)}"
         record = Bare(self._next(), opened.id, reason)
         self._write(record)
         opened.unprotected = record
-        _log.warning("step %d is not protected any more: %s", opened.id, reason)
+        _log.warning("step %d is not protected any more: %s", opened.id, reason, step_id=opened.id)
         return False
 
     def _append(self, opened: OpenStep, record: Mutation) -> None:
         self._write(record)
         opened.records.append(record)
+        if self._tells:
+            tell_capture(opened, record)
 
     def _write(self, record: AnyRecord) -> None:
         try:
@@ -472,8 +534,11 @@ class Recorder:
         if object_ not in opened.created:
             self._ask(opened, Danger.DELETE, place)
             opened.deletes += 1
+            self._meet(opened, place, found)
         self._touch(opened, place)
         seq = self._next()
+        if found.st_nlink > 1 and not stat.S_ISDIR(found.st_mode):
+            opened.shared.append(seq)
         # (A directory is kept in any case: things may have been moved through it.)
         if object_ in opened.created and found.st_nlink == 1 and not stat.S_ISDIR(found.st_mode):
             self._perform(opened, _removal(seq, opened.id, place, found, object_, NOT_KEPT), perform)
@@ -488,6 +553,8 @@ class Recorder:
                 if error.errno not in _CANNOT_RENAME:
                     raise
             seq = self._next()
+            if found.st_nlink > 1:
+                opened.shared.append(seq)
         keeping, metadata = self._keep(opened, place, found, seq)
         record = Remove(seq, opened.id, place.path, file_type(found.st_mode), object_, keeping, metadata)
         with self._discarding(keeping):
@@ -545,6 +612,8 @@ class Recorder:
             keeping = Keeping(How.MOVED, seq)
         else:
             keeping, metadata = self._keep(opened, target, victim, seq)
+            if victim.st_nlink > 1 and kind != "d":
+                opened.shared.append(seq)
         return Replaced(kind, object_, keeping, metadata)
 
     def _swap_and_take(self, source: Place, target: Place, seq: int) -> None:
@@ -628,6 +697,14 @@ def _removal(
 ) -> Remove:
     # The object itself is kept or was never needed, and with it whatever else there is to say of it.
     return Remove(seq, step, place.path, file_type(found.st_mode), object_, keeping, _metadata(found))
+
+
+def _path_of(fd: int, place: Place) -> bytes:
+    """The path of what ``fd`` was opened as, in the tree that the place is in; empty if it is not there."""
+    above = os.fsencode(os.readlink(through(place.dir_fd)))
+    root = above.removesuffix(b"/" + place.parent) if place.parent else above
+    path = os.fsencode(os.readlink(through(fd)))
+    return path.removeprefix(root + b"/") if path.startswith(root + b"/") else b""
 
 
 def _metadata(found: os.stat_result) -> Metadata:
