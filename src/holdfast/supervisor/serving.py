@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from holdfast.supervisor.call import Handler, Supervision
     from holdfast.supervisor.notify import Listener
     from holdfast.supervisor.processes import Processes, Run
+    from holdfast.supervisor.reach import Reach
     from holdfast.supervisor.stepping import Steps
     from holdfast.undo.interceptor import Interceptor
     from holdfast.undo.records import StepId
@@ -50,6 +51,7 @@ class Tree:
         self,
         run: Run,
         listener: Listener,
+        reach: Reach,
         calls: Mapping[int, tuple[str, Handler]],
         processes: Processes,
         steps: Steps,
@@ -57,13 +59,14 @@ class Tree:
         root_fd: int,
         forbidden: tuple[int, ...],
         wake: Callable[[], None],
-        hold: Callable[[int, int], None],
+        hold: Callable[[Tree, int, int], None],
     ) -> None:
-        """Take the listener over. ``wake()``, called from any thread, is to see to it that `settle` is called;
-        ``hold(ticket, thread)``, by the serving thread, is told whose call waits for a person.
+        """Take the listener and the reach over. ``wake()``, called from any thread, is to see to it that `settle` is
+        called; ``hold(tree, ticket, thread)``, by the serving thread, is told whose call waits for a person.
         """
         self.run = run
         self.listener = listener
+        self.reach = reach
         self.interceptor = interceptor
         self.root_fd = root_fd
         self.forbidden = forbidden
@@ -108,7 +111,7 @@ class Tree:
                 self._processes.leaving(self.run, tid)
                 self.listener.go_on(id_)
             else:
-                self._handle(Call(id_, tid, name, tuple(arguments)), number)  # type: ignore[arg-type]
+                self._handle(Call(id_, tid, name, tuple(arguments), self.reach), number)  # type: ignore[arg-type]
 
     def retry(self, waiting: set[int]) -> None:
         """Go on with held calls whose ticket is not among those that still wait."""
@@ -125,7 +128,7 @@ class Tree:
 
     def _keep(self, ticket: int, call: Call) -> None:
         self.held.append((ticket, call))
-        self._hold(ticket, call.tid)
+        self._hold(self, ticket, call.tid)
 
     def _number(self, call: Call) -> int:
         return next(number for number, (name, _) in self._calls.items() if name == call.name)

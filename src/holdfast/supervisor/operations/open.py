@@ -219,19 +219,19 @@ def wish_of(flags: int, mode: int) -> Wish:
 def open_(call: Call, world: Supervision) -> Reply:
     """``open``."""
     wish = wish_of(integer(call.args[1]), unsigned(call.args[2]))
-    return open_path(call, world, AT_FDCWD, read_path(call.tid, call.args[0]), wish)
+    return open_path(call, world, AT_FDCWD, read_path(call, call.args[0]), wish)
 
 
 def creat(call: Call, world: Supervision) -> Reply:
     """``creat``."""
     wish = wish_of(os.O_CREAT | os.O_WRONLY | os.O_TRUNC, unsigned(call.args[1]))
-    return open_path(call, world, AT_FDCWD, read_path(call.tid, call.args[0]), wish)
+    return open_path(call, world, AT_FDCWD, read_path(call, call.args[0]), wish)
 
 
 def openat(call: Call, world: Supervision) -> Reply:
     """``openat``."""
     wish = wish_of(integer(call.args[2]), unsigned(call.args[3]))
-    return open_path(call, world, integer(call.args[0]), read_path(call.tid, call.args[1]), wish)
+    return open_path(call, world, integer(call.args[0]), read_path(call, call.args[1]), wish)
 
 
 def openat2(call: Call, world: Supervision) -> Reply:
@@ -241,11 +241,11 @@ def openat2(call: Call, world: Supervision) -> Reply:
         raise failure(errno.EINVAL)
     if size > 4096:
         raise failure(errno.E2BIG)
-    raw = read(call.tid, call.args[2], size)
+    raw = read(call, call.args[2], size)
     if any(raw[_HOW.size :]):
         raise failure(errno.E2BIG)
     flags, mode, resolve = _HOW.unpack_from(raw)
-    path = read_path(call.tid, call.args[1])
+    path = read_path(call, call.args[1])
     if flags & ~_KNOWN or mode & ~0o7777 or (mode and not flags & (os.O_CREAT | O_TMPFILE)):
         raise failure(errno.EINVAL)
     check_resolve(resolve)
