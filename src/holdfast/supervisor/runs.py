@@ -14,6 +14,7 @@ from holdfast.supervisor.freezing import Frozen
 from holdfast.supervisor.notify import Listener
 from holdfast.supervisor.operations import HANDLERS
 from holdfast.supervisor.processes import Processes, Run, parent_of
+from holdfast.supervisor.recent import RECENT
 from holdfast.supervisor.serving import Tree, table
 
 if TYPE_CHECKING:
@@ -114,6 +115,7 @@ class Runs:
 
     def gone(self, tree: Tree) -> None:
         """Nothing is left of the tree, or nothing is to be."""
+        RECENT.forget()
         self.calls_ready.unregister(tree.listener.fd)
         del self.trees[tree.listener.fd]
         tree.listener.close()
@@ -196,6 +198,7 @@ class Runs:
     def tick(self) -> None:
         """Do what is due a few times a second."""
         self._processes.forget_threads()
+        RECENT.forget()
         self.retry()
         for step, frozen in self._frozen.items():
             frozen.add(self._processes_of(step))

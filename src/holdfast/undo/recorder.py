@@ -97,6 +97,8 @@ class Recorder:
         """Of the whole log."""
         self._denied: set[StepId] = set()
         self._copying: dict[Identity, threading.Event] = {}
+        self.arrangement = 0
+        """See `Interceptor.arrangement`."""
         self.on_drop: Callable[[OpenStep], object] = lambda _step: None
         """Is told of every step that is closed to further mutations, with the gate held."""
         self.gate = threading.RLock()
@@ -211,7 +213,7 @@ class Recorder:
             opened = self._entered(step)
             self._touch(opened, place)
             make = Make(self._next(), step, place.path, type_, self._clock.now() * 1000)
-            if _lstat_or_none(place) is not None:
+            if _exists(place):
                 # No record may say that this is going to be created: killed now, it would be taken for the step's.
                 result = perform()  # which is an error, unless somebody has just removed it
                 self._append(opened, make)
@@ -235,7 +237,7 @@ class Recorder:
             self._touch(opened, place)
             kind = file_type(os.fstat(source_fd).st_mode)
             record = Link(self._next(), step, place.path, kind, identity(source_fd, b""))
-            if _lstat_or_none(place) is not None:
+            if _exists(place):
                 result = perform()  # as in `create`
                 self._append(opened, record)
                 return result
@@ -258,6 +260,7 @@ class Recorder:
             found = _lstat(place)
             # A rename would take away what is not empty as well.
             empty = stat.S_ISDIR(found.st_mode) and _is_empty(place)
+            self.arrangement += 1
             if empty is False:
                 perform()  # which is an error, and the system knows which
                 return
@@ -380,6 +383,7 @@ class Recorder:
             self._touch(opened, place)
             put = Put(self._next(), step, place.path, type_, object_, number)
             self._perform(opened, put, lambda: self._preimages.put_back(number, place.dir_fd, place.name))
+            self.arrangement += 1
 
     def alias(self, step: StepId, old: Identity, new: Identity) -> None:
         """``old`` has been brought back as ``new``."""
@@ -439,7 +443,10 @@ class Recorder:
         return False
 
     def _append(self, opened: OpenStep, record: Mutation) -> None:
-        self._write(record)
+        try:
+            self._journal.append(record)
+        except StorageError as error:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
         opened.records.append(record)
 
     def _write(self, record: AnyRecord) -> None:
@@ -529,6 +536,7 @@ class Recorder:
         else:
             self._perform(opened, record, perform)
         if kind == "d" or (victim is not None and stat.S_ISDIR(victim.st_mode)):
+            self.arrangement += 1
             opened.touched = {
                 path for path in opened.touched if not (under(path, source.path) or under(path, target.path))
             }
@@ -631,7 +639,7 @@ def _removal(
 
 
 def _metadata(found: os.stat_result) -> Metadata:
-    return Metadata(stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid, found.st_mtime_ns)
+    return Metadata(stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid, found.st_mtime_ns, ())
 
 
 def _lstat(place: Place) -> os.stat_result:
@@ -643,6 +651,11 @@ def _lstat_or_none(place: Place) -> os.stat_result | None:
         return _lstat(place)
     except FileNotFoundError:
         return None
+
+
+def _exists(place: Place) -> bool:
+    # (An exception would take longer than the system does.)
+    return os.access(place.name, os.F_OK, dir_fd=place.dir_fd, follow_symlinks=False)
 
 
 def _is_at(place: Place, found: os.stat_result) -> bool:
