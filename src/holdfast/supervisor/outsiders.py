@@ -37,7 +37,7 @@ _KNOWN_SECONDS = 5.0
 _MOST_KNOWN = 1 << 14
 _PAUSE_MILLISECONDS = 50
 """After edits by others, until the next look: they come in numbers, and are noted together."""
-_BREATH_MILLISECONDS = 2
+_BREATH_MILLISECONDS = 5
 """After a look that found nothing but our own. The keeper's every change makes an event: to look at each as it comes
 would take the interpreter from the thread that serves calls, twice for each. Not longer: of who writes and ends
 meanwhile it cannot be told any more who it was.

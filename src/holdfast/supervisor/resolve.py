@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from contextlib import nullcontext
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -244,6 +245,8 @@ class Sight:
         """What ``path`` leads to."""
         if not path:
             raise _error(errno.ENOENT)
+        if self._recalls and (near := self._near(dirfd, path, follow=follow)) is not None:
+            return near
         fd = self._object(self.start(dirfd, path), path, follow=follow)
         return self.reached(fd, held=fd == self.meant or not path.strip(b"./"))
 
@@ -320,6 +323,19 @@ class Sight:
         self._inside = known
         self._again = dirfd, head, known[0]
         return known[0]
+
+    def _near(self, dirfd: int, path: bytes, *, follow: bool) -> Thing | None:
+        """`object`, if its directory was found just now and nothing is to be followed."""
+        head, name, slash = split(path)
+        if slash or name in _SPECIAL or (known := self._recalled(dirfd, head)) is None:
+            return None
+        fd = self.held(os.open(name, _LINK, dir_fd=known))
+        if follow and stat.S_ISLNK(os.fstat(fd).st_mode):
+            return None
+        where = self.territory.inner(self.directory(known), name)
+        if where.forbidden:
+            raise _error(errno.EACCES)
+        return Thing(fd, where)
 
     def _remember(self, dirfd: int, head: bytes, dir_fd: int) -> None:
         if dir_fd in self._fds:

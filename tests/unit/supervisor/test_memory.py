@@ -9,7 +9,7 @@ import os
 
 import pytest
 
-from holdfast.supervisor.memory import PATH_MAX, read, read_path, read_string
+from holdfast.supervisor.memory import PATH_MAX, read, read_path, read_paths, read_string
 
 PAGE = mmap.PAGESIZE
 SELF = os.getpid()
@@ -66,3 +66,24 @@ def test_a_structure_is_read_whole_or_not_at_all() -> None:
     assert read(SELF, 0, 0) == b""
     with fails(errno.EFAULT):
         read(SELF, pages.put(3 * PAGE - 4, b"path"), 5)
+
+
+@pytest.mark.parametrize("length", [0, 1, 255, 256, 4000])
+@pytest.mark.parametrize("start", [0, PAGE - 3])
+def test_two_paths_are_read_as_each_of_them_is(length: int, start: int) -> None:
+    pages, others = Pages(), Pages()
+    path, other = b"x" * length, b"y" * (length // 2)
+    first, second = pages.put(start, path + b"\0z"), others.put(3 * PAGE - len(other) - 1, other + b"\0")
+    assert read_paths(SELF, first, second) == (path, other)
+    assert read_paths(SELF, second, first) == (other, path)
+
+
+def test_of_two_paths_each_is_refused_for_itself() -> None:
+    pages = Pages()
+    good, long = pages.put(0, b"path\0"), pages.put(100, b"x" * PATH_MAX + b"\0")
+    for wrong in (0, pages.address + 3 * PAGE):
+        for paths in ((good, wrong), (wrong, good)):
+            with fails(errno.EFAULT):
+                read_paths(SELF, *paths)
+    with fails(errno.ENAMETOOLONG):
+        read_paths(SELF, good, long)
