@@ -260,11 +260,11 @@ class Recorder:
             found = _lstat(place)
             # A rename would take away what is not empty as well.
             empty = stat.S_ISDIR(found.st_mode) and _is_empty(place)
-            self.arrangement += 1
             if empty is False:
                 perform()  # which is an error, and the system knows which
-                return
-            self._remove(opened, place, found, perform, own=own and empty is not None)
+            else:
+                self._remove(opened, place, found, perform, own=own and empty is not None)
+            self.arrangement += 1
 
     def rename(
         self, step: StepId, source: Place, target: Place, flags: int, perform: Callable[[], None], *, own: bool = True
