@@ -56,9 +56,7 @@ class Recent:
             return None
         return (fd, where) if found.st_ino == inode and found.st_dev == device else None
 
-    def remember(
-        self, world: Supervision, caller: Caller, dirfd: int, head: bytes, fd: int, where: Where
-    ) -> list[int]:
+    def remember(self, world: Supervision, caller: Caller, dirfd: int, head: bytes, fd: int, where: Where) -> list[int]:
         """``head`` has just led to the directory ``fd``, which is taken over, in the workspace.
 
         Returns descriptors that are not needed any more, but perhaps for this call.
