@@ -133,7 +133,7 @@ def test_a_keeper_that_is_killed_while_it_copies_has_let_nobody_write(
     before = bench.photograph()
 
     def work(actor: Actor) -> None:
-        monkeypatch.setattr(Recorder, "_did_not_happen", lambda *_: None)
+        monkeypatch.setattr(Recorder, "retract", lambda *_: None)
         monkeypatch.setattr(Preimages, "copy_in", refuse)
         with pytest.raises(PermissionError):
             actor.open(b"file", os.O_WRONLY)
