@@ -73,7 +73,9 @@ def test_what_looks_or_goes_back_goes_on_with_a_warning(run: Run, line: str) -> 
 def test_with_json_the_warning_is_an_object(run: Run) -> None:
     code, out, said = run("status", "--json")
     assert (code, json.loads(out)["modified"]) == (0, ["holdfast.toml"])
-    assert "not TOML" in json.loads(said)["warning"]["message"]
+    line = json.loads(said)
+    assert (line["level"], line["component"]) == ("warn", "cli")
+    assert "not TOML" in line["message"]
 
 
 @pytest.mark.parametrize("line", ["checkpoint", "watch"])
@@ -124,7 +126,7 @@ def test_i13_what_is_logged_is_said_in_the_form_that_was_asked_for(run: Run, tre
     assert code == 0
     assert "\x1b" not in said
     if words == ["--json"]:
-        assert "1 ignore patterns" in json.loads(said)["log"]["message"]
+        assert "1 ignore patterns" in json.loads(said)["message"]
     elif words:
         assert not said
     else:

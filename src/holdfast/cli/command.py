@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING, NoReturn
 
 from holdfast import UsageError
+from holdfast.model.log import LEVELS
 from holdfast.model.named import NamedTuple
 
 if TYPE_CHECKING:
@@ -99,6 +100,9 @@ def add_global_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--json", action="store_true", help="print one JSON object; see docs/json.md for its fields")
     group.add_argument("-q", "--quiet", action="store_true", help="say nothing but what was asked for, and errors")
     group.add_argument("-v", "--verbose", action="store_true", help="say more; show tracebacks of unexpected errors")
+    group.add_argument(
+        "--log-level", metavar="LEVEL", choices=LEVELS, help=f"what to log: {', '.join(LEVELS)}; see docs/logs.md"
+    )
 
 
 def _epilog(command: Command) -> str:

@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast import NotFoundError, UsageError
-from holdfast.cli.terminal import Palette, is_terminal, show_path, visible, wants_colour
-from holdfast.model.log import before_first
+from holdfast.cli.terminal import Palette, is_terminal, show_path, wants_colour
+from holdfast.model.log import Log, arrange
 from holdfast.model.paths import parse_display
 
 if TYPE_CHECKING:
@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from holdfast import Home, Workspace
+    from holdfast.model.log import Level
     from holdfast.model.sinks import Progress
 
+_LOG = Log(__name__)
 
 T = TypeVar("T")
 
@@ -26,7 +28,7 @@ T = TypeVar("T")
 class Console:
     """Where a command reads its global options and puts its words."""
 
-    __slots__ = ("directory", "home", "json", "paint", "quiet", "verbose")
+    __slots__ = ("directory", "home", "json", "log_level", "paint", "quiet", "verbose")
 
     def __init__(
         self,
@@ -36,12 +38,14 @@ class Console:
         json: bool = False,
         quiet: bool = False,
         verbose: bool = False,
+        log_level: Level | None = None,
     ) -> None:
         self.home = home
         self.directory = directory
         self.json = json
         self.quiet = quiet
         self.verbose = verbose
+        self.log_level: Level | None = log_level
         self.paint = Palette(wants_colour(sys.stdout, os.environ) and not json)
 
     @classmethod
@@ -53,6 +57,7 @@ class Console:
             json=parsed.json,
             quiet=parsed.quiet,
             verbose=parsed.verbose,
+            log_level=parsed.log_level,
         )
 
     # -- words --------------------------------------------------------------------------------------------------
@@ -84,16 +89,8 @@ class Console:
         self.write((json.dumps(value).encode() + b"\n",))
 
     def warn(self, text: str) -> None:
-        """A warning on standard error, as an object with ``--json``; nothing with ``-q``."""
-        if self.quiet:
-            return
-        if self.json:
-            import json
-
-            sys.stderr.write(json.dumps({"warning": {"message": text}}) + "\n")
-        else:
-            sys.stderr.write(f"holdfast: warning: {visible(text)}\n")
-        sys.stderr.flush()
+        """A warning, as any in the log: on standard error, and not with ``-q``."""
+        _LOG.warning("%s", text)
 
     @property
     def interactive(self) -> bool:
@@ -118,7 +115,6 @@ class Console:
         """
         import holdfast
 
-        self.prepare_log()
         workspace = holdfast.open(self.directory or here(), home=self.home, lenient=not strict, freeing=freeing)
         if workspace.misconfigured is not None:
             self.warn(workspace.misconfigured.message)
@@ -133,7 +129,6 @@ class Console:
         """Open the home, which needs no workspace."""
         import holdfast
 
-        self.prepare_log()
         return holdfast.open_home(self.home, freeing=freeing)
 
     def open_either(self, *, freeing: bool = False) -> Workspace | Home:
@@ -149,19 +144,20 @@ class Console:
                 raise error from None
 
     def prepare_log(self, *, news: bool = False) -> None:
-        """Send what the rooms below log to standard error: warnings, with ``news`` what goes on, with ``-v`` all."""
+        """Send the log to standard error, from ``--log-level`` on; without that warnings, and with ``news`` or ``-v``
+        what goes on, too.
 
-        def send() -> None:
-            from holdfast.cli.logs import to_stderr
+        It is for people, but with ``--json``, or if it was asked for and no person sits there.
+        """
+        level = self.log_level or ("info" if self.verbose else "error" if self.quiet else "info" if news else "warn")
+        as_json = self.json or (self.log_level is not None and not is_terminal(sys.stderr))
 
-            level = "DEBUG" if self.verbose else "ERROR" if self.quiet else "INFO" if news else "WARNING"
-            to_stderr(level, as_json=self.json)
+        def begin() -> None:
+            from holdfast.model.loglines import Lines, send
 
-        # Most commands log nothing, and never load logging.
-        at_once = self.verbose or news or "logging" in sys.modules
-        before_first(None if at_once else send)
-        if at_once:
-            send()
+            send(level, Lines(as_json=as_json))
+
+        arrange(level, begin)
 
     def paths(self, workspace: Workspace, given: Iterable[str | bytes]) -> list[bytes]:
         """The paths in the workspace that PATH arguments mean: relative to the current directory, if that is inside it.

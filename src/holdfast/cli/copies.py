@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.cli.command import Command, text
-from holdfast.cli.terminal import plural, show_path, visible
+from holdfast.cli.terminal import plural, show_path
 from holdfast.cli.wording import files, short
+from holdfast.model.visible import visible
 
 if TYPE_CHECKING:
     import argparse

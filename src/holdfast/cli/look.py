@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from holdfast import NotFoundError, UsageError
 from holdfast.cli.command import HELD, Command, text, whole_number
-from holdfast.cli.terminal import plural, show_path, size, visible, when
+from holdfast.cli.terminal import plural, show_path, size, when
 from holdfast.cli.wording import changed, compact, counted, files, named, reasons, short, steps
+from holdfast.model.visible import visible
 
 if TYPE_CHECKING:
     import argparse

@@ -13,7 +13,8 @@ from holdfast import HoldfastError, StorageError, UsageError
 from holdfast.model.named import NamedTuple
 
 _FLAGS = ("--json", "--quiet", "--verbose")
-_WITH_VALUE = ("--home", "--workspace", "-w")
+_WITH_VALUE = {"--home": "a directory", "--workspace": "a directory", "-w": "a directory", "--log-level": "a level"}
+_BEGIN_WITH_VALUE = ("--home=", "--workspace=", "-w", "--log-level=")
 _QUIET_OR_VERBOSE = frozenset("-qv")
 
 _OBJECTS_BETWEEN_LOOKS = 20_000
@@ -90,10 +91,10 @@ def take_apart(argv: list[str]) -> Line:
             return Line(word, leading + argv[at + 1 :])
         if word in _WITH_VALUE:
             if at + 1 == len(argv):
-                raise UsageError(f"{word} needs a directory")
+                raise UsageError(f"{word} needs {_WITH_VALUE[word]}")
             leading += argv[at : at + 2]
             at += 2
-        elif word in _FLAGS or word.startswith(("--home=", "--workspace=", "-w")) or _QUIET_OR_VERBOSE.issuperset(word):
+        elif word in _FLAGS or word.startswith(_BEGIN_WITH_VALUE) or _QUIET_OR_VERBOSE.issuperset(word):
             leading.append(word)
             at += 1
         else:
@@ -125,14 +126,18 @@ def _run(line: Line, as_json: bool) -> int:
 
     command = catalogue.load(name)
     parsed = parse(name, command, line.arguments)
-    return 0 if parsed is None else command.run(Console.of(parsed), parsed)
+    if parsed is None:
+        return 0
+    console = Console.of(parsed)
+    console.prepare_log()
+    return command.run(console, parsed)
 
 
 def _unknown(word: str) -> UsageError:
     from difflib import get_close_matches
 
     from holdfast.cli import catalogue
-    from holdfast.cli.terminal import visible
+    from holdfast.model.visible import visible
 
     near = get_close_matches(word, [*catalogue.names(), *catalogue.ALIASES], n=1)
     hint = f"did you mean `holdfast {near[0]}`?" if near else "`holdfast --help` lists the commands"
@@ -154,7 +159,7 @@ def _report(failure: HoldfastError, as_json: bool) -> int:
 
         _write_error(json.dumps(encoding.error(failure)))
         return failure.exit_code
-    from holdfast.cli.terminal import visible
+    from holdfast.model.visible import visible
 
     _write_error(f"holdfast: {visible(failure.message)}")
     if failure.hint:
@@ -166,7 +171,7 @@ def _report_unexpected(error: Exception, as_json: bool, verbose: bool) -> int:
     if verbose:
         import traceback
 
-        from holdfast.cli.terminal import visible
+        from holdfast.model.visible import visible
 
         for line in "".join(traceback.format_exception(error)).splitlines():
             _write_error(visible(line))
@@ -223,7 +228,7 @@ def _escape_what_cannot_be_encoded() -> None:
 def _escape(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    from holdfast.cli.terminal import escaped
+    from holdfast.model.visible import escaped
 
     return "".join(map(escaped, error.object[error.start : error.end])), error.end
 

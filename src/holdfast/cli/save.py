@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from holdfast import RefusedError
 from holdfast.cli.command import Command, text
-from holdfast.cli.terminal import ask, plural, show_path, size, visible
+from holdfast.cli.terminal import ask, plural, show_path, size
 from holdfast.cli.wording import counted, files, named, short
+from holdfast.model.visible import visible
 
 if TYPE_CHECKING:
     import argparse
@@ -31,7 +32,6 @@ def _init(console: Console, arguments: argparse.Namespace) -> int:
     import holdfast
 
     where = arguments.directory or console.directory or "."
-    console.prepare_log()
     with holdfast.init(where, home=console.home, force=arguments.force) as workspace:
         wrote = arguments.write_ignore and workspace.write_ignore()
         if console.json:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from holdfast import UsageError
 from holdfast.cli.command import Command, text, whole_number
-from holdfast.cli.terminal import plural, show_path, size, visible, when
+from holdfast.cli.terminal import plural, show_path, size, when
+from holdfast.model.visible import visible
 
 if TYPE_CHECKING:
     import argparse

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from holdfast.cli.command import Command
 from holdfast.cli.save import warn_if_huge
-from holdfast.cli.terminal import show_path, visible
+from holdfast.cli.terminal import show_path
 from holdfast.model.errors import HoldfastError
+from holdfast.model.visible import visible
 
 if TYPE_CHECKING:
     import argparse
@@ -68,7 +69,8 @@ def _detach(console: Console, workspace: Workspace) -> int:
     from holdfast.engine.detaching import start_detached
 
     # -P: the directory that it is started in must not be searched for modules.
-    words = [sys.executable, "-P", "-m", "holdfast", "--home", workspace.home, "-w", workspace.path, "watch", "--yes"]
+    words = [sys.executable, "-P", "-m", "holdfast", "--home", workspace.home, "-w", workspace.path]
+    words += ["--log-level", console.log_level or "info", "watch", "--yes"]
     watching = start_detached(words, workspace.folder)
     if console.json:
         console.give({"pid": watching.pid, "backend": watching.backend, "limits": watching.limits})

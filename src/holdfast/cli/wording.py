@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.cli.terminal import STATUS_COLOURS, Palette, plural, show_path, visible
+from holdfast.cli.terminal import STATUS_COLOURS, Palette, plural, show_path
+from holdfast.model.visible import visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -56,6 +57,11 @@ def reasons(items: Sequence[NotCaptured]) -> list[str]:
 def steps(numbers: Sequence[int]) -> str:
     """``step 3``, ``steps 3, 4``."""
     return f"step{'' if len(numbers) == 1 else 's'} {', '.join(map(str, numbers))}"
+
+
+def listed(numbers: Sequence[int]) -> str:
+    """``3, 4 and 5``."""
+    return " and ".join(filter(None, (", ".join(map(str, numbers[:-1])), str(numbers[-1]))))
 
 
 def files(number: int) -> str:

@@ -7,7 +7,6 @@ until its time is up, and then its connection.
 from __future__ import annotations
 
 import fcntl
-import logging
 import os
 import selectors
 import socket
@@ -18,6 +17,7 @@ from holdfast.engine.folder import WATCH_LOCK, WATCH_SOCKET
 from holdfast.engine.messages import MAX_CALL_BYTES, encode_failure
 from holdfast.files.sockets import address, peer
 from holdfast.model.errors import FormatError, LockedError, StorageError
+from holdfast.model.log import Log
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from holdfast.model.clock import Clock
 
-_log = logging.getLogger(__name__)
+_log = Log(__name__)
 _PIECE = 1 << 16
 _BACKLOG = 64
 

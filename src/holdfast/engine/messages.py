@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from holdfast.model import errors
-from holdfast.model.errors import FormatError, HoldfastError
+from holdfast.model.errors import FormatError, HoldfastError, rebuilt
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display, parse_display
 
@@ -133,12 +132,12 @@ def decode_answer(line: bytes) -> Json:
     if not isinstance(details, dict):
         raise FormatError("error: expected an object")
     given = cast("Json", details)
-    kind: Any = getattr(errors, str(given.get("type")), HoldfastError)
-    if not (isinstance(kind, type) and issubclass(kind, HoldfastError)):
-        kind = HoldfastError
     hint = given.get("hint")
-    raise kind(
-        str(given.get("message")), hint=None if hint is None else str(hint), code=str(given.get("code", kind.code))
+    raise rebuilt(
+        str(given.get("type")),
+        str(given.get("message")),
+        hint=None if hint is None else str(hint),
+        code=str(given.get("code", HoldfastError.code)),
     )
 
 

@@ -18,7 +18,7 @@ from holdfast.engine.reversing import note_contents
 from holdfast.engine.steps import limits, make_log, reached
 from holdfast.model.checkpoint import Provenance
 from holdfast.model.errors import HoldfastError, RefusedError
-from holdfast.model.log import Log
+from holdfast.model.log import Log, inherited
 from holdfast.store.records import HistoryEvent
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from holdfast.model.config import Isolation, Safeguard
     from holdfast.model.ids import CheckpointId
     from holdfast.undo.safeguards import Thresholds
-    from holdfast.undo.service import StepInfo, TicketInfo
+    from holdfast.undo.service import StepInfo, TicketInfo, UndoReport
 
 _LOG = Log(__name__)
 
@@ -61,6 +61,8 @@ def run(
     guard: bool = False,
     isolation: Isolation | None = None,
     ask: Callable[[TicketInfo], bool | None] | None = None,
+    identity: str | None = None,
+    told: Callable[[UndoReport], object] | None = None,
 ) -> RunResult:
     """Run ``command`` under supervision until it ends. The terminal is its own meanwhile.
 
@@ -68,7 +70,8 @@ def run(
     (`UnsupportedError`). ``one_step``: the whole run is one step. ``guard``: the safeguards' preset, where the settings
     do not say otherwise. ``isolation``: None means what the settings say. What it leaves running goes on, supervised,
     but for namespaces, which end with it. ``ask``, on a thread of its own, is asked of operations that safeguards hold:
-    True lets one happen, False denies it, None leaves it to others.
+    True lets one happen, False denies it, None leaves it to others. ``identity`` is the run's id (`new_run_id`), if
+    somebody has to know it before. ``told`` is told of what a killed keeper had left open, and was rolled back.
     """
     from holdfast.engine.serving_run import answering_run
     from holdfast.supervisor.launch import supervise
@@ -78,13 +81,13 @@ def run(
     shown = " ".join(os.fsdecode(word) for word in command).encode("utf-8", "replace").decode()
     refuse_inside(context, "another run")
     _refuse_lock(context)
-    with reached(context) as service:  # what a killed keeper left is rolled back, and told, before anything is saved
-        newest = max((step.id for step in service.steps()), default=0) if service is not None else 0
+    with reached(context, told=told):
+        pass  # what a killed keeper left is rolled back, and told, before anything is saved
     log = make_log(context)
     isolation = context.settings.isolation if isolation is None else isolation
     directory = os.getcwdb() if directory is None else directory
     box = make_box(context, isolation, directory=directory, log=log)
-    identity = begin_run(context, shown)
+    identity = begin_run(context, shown, identity)
     before = _head(context)
     settings = Settings(
         root=context.workspace.path,
@@ -93,6 +96,7 @@ def run(
         limits=limits(context),
         thresholds=thresholds(context.settings.safeguard, guard=guard),
         outside_blocks=context.settings.undo.outside == "barrier",
+        log_level=inherited(),
     )
     surroundings = dict(os.environb if environment is None else environment)
     surroundings[RUN_VARIABLE] = identity.encode()
@@ -108,7 +112,7 @@ def run(
                 box=box,
             )
     finally:
-        steps = end_run(context, identity, shown, newest)
+        steps = end_run(context, identity, shown, told)
     return RunResult(identity, code, before, _head(context), steps, isolation)
 
 
@@ -157,29 +161,32 @@ def _ask_about(log: bytes, ask: Callable[[TicketInfo], bool | None], over: threa
             _LOG.info("%s", error.message)
 
 
-def begin_run(context: Context, command: str) -> str:
+def new_run_id(random: Callable[[int], bytes]) -> str:
+    """An id that no run has."""
+    return random(6).hex()
+
+
+def begin_run(context: Context, command: str, identity: str | None = None) -> str:
     """Save what is there, and note in the history that a run begins; returns its id."""
-    identity = context.random(6).hex()
+    identity = identity or new_run_id(context.random)
     with context.lock():
         take_locked(context, Request("run", provenance=_provenance(context, identity, "begins", command)))
         _note(context, identity, ())
     return identity
 
 
-def end_run(context: Context, identity: str, command: str, before: int = 0) -> list[StepInfo]:
-    """Save what the run left, and note that it is over; returns its steps. ``before`` is the newest from before it."""
-    with context.lock(), reached(context) as service:
-        there: Sequence[StepInfo] = () if service is None else service.steps()
-        steps = [step for step in there if step.run == identity]
+def end_run(
+    context: Context, identity: str, command: str, told: Callable[[UndoReport], object] | None = None
+) -> list[StepInfo]:
+    """Save what the run left, and note that it is over; returns its steps."""
+    with context.lock(), reached(context, told=told) as service:
+        steps = [] if service is None else [step for step in service.steps() if step.run == identity]
         acted = [step for step in steps if step.paths]
         cursor, ids = context.catalog.cursor(context.workspace.id), tuple(step.id for step in steps)
-        if forgotten := _forgotten(there, identity, before, limits(context).max_steps):
-            ids = (*forgotten, *ids)
+        if service is not None and identity in service.forgotten():
             _LOG.warning(
-                "the undo log holds the newest %d steps: up to %d of this run's first ones are forgotten already; what"
-                " they did, `holdfast undo --run %s` takes back by the checkpoint that the run began with",
-                len(there),
-                len(forgotten),
+                "the undo log is at its limit: this run's first steps are forgotten already; what they did, "
+                "`holdfast undo --run %s` takes back by the checkpoint that the run began with",
                 identity,
             )
         recorded = None
@@ -195,14 +202,6 @@ def end_run(context: Context, identity: str, command: str, before: int = 0) -> l
             finished = [step for step in acted if step.state == "done"]
             note_contents(context, service, finished, done.checkpoint.root)
     return acted
-
-
-def _forgotten(there: Sequence[StepInfo], run: str, before: int, most: int) -> tuple[int, ...]:
-    """The steps since ``before`` that a full log has given up: the oldest ones go first, so that none older is left."""
-    own = sorted(step.id for step in there if step.id > 0)
-    if len(there) < most or not own or next(step.run for step in there if step.id == own[0]) != run:
-        return ()
-    return tuple(range(before + 1, own[0]))
 
 
 def thresholds(settings: Safeguard, *, guard: bool) -> Thresholds:

@@ -15,13 +15,12 @@ from holdfast.model.log import Log
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Callable, Generator, Sequence
     from contextlib import AbstractContextManager
 
     from holdfast.engine.context import Context
     from holdfast.undo.log import Limits
-    from holdfast.undo.recovery import Recovered
-    from holdfast.undo.service import BarrierInfo, PathChange, StepInfo, UndoService
+    from holdfast.undo.service import BarrierInfo, PathChange, StepInfo, UndoReport, UndoService
 
 _LOG = Log(__name__)
 
@@ -29,7 +28,6 @@ IN_THE_TREE = b".holdfast/undo"
 """Where the log is, below the workspace's root, if the home is on another mount."""
 
 _PAUSE = 0.05
-_SHOWN = 10
 
 
 def log_directory(context: Context) -> bytes:
@@ -52,16 +50,20 @@ def limits(context: Context) -> Limits:
 
 
 @contextmanager
-def reached(context: Context) -> Generator[UndoService | None]:
-    """The workspace's undo log; None if it has none, or its directory is gone.
+def reached(
+    context: Context, *, always: bool = False, told: Callable[[UndoReport], object] | None = None
+) -> Generator[UndoService | None]:
+    """The workspace's undo log; None if it has none (``always``: it is made), or its directory is gone.
 
-    What a killed keeper left is rolled back first, and reported. Raises `VersionMismatchError`, `StorageError`, and
-    `LockedError` if another process has the log without answering for it.
+    What a killed keeper left is rolled back first, and reported: to the log, and to ``told``. Raises
+    `VersionMismatchError`, `StorageError`, and `LockedError` if another process has the log without answering for it.
     """
     directory = log_directory(context)
     if not _is_there(context, directory):
-        yield None
-        return
+        if not always or not os.path.isdir(context.workspace.path):
+            yield None
+            return
+        make_log(context)
     from holdfast.supervisor.remote import visit
 
     deadline = context.clock.monotonic() + context.settings.lock.timeout
@@ -71,7 +73,7 @@ def reached(context: Context) -> Generator[UndoService | None]:
             with keeper:
                 yield keeper
             return
-        own = _open(context, directory, wait=context.clock.monotonic() < deadline)
+        own = _open(context, directory, told, wait=context.clock.monotonic() < deadline)
         if own is not None:
             with own as service:
                 yield service
@@ -119,10 +121,19 @@ def changes(context: Context, step: int) -> tuple[StepInfo, Sequence[PathChange]
     """One step, and what it did. Raises `NotFoundError`."""
     with reached(context) as service:
         service = required(service)
-        found = next((each for each in service.steps() if each.id == step), None)
-        if found is None:
-            raise NotFoundError(f"there is no step {step} in the undo log", hint="holdfast steps lists those that are")
+        (found,) = infos(service, [step])
         return found, service.changes(step)
+
+
+def infos(service: UndoService, chosen: Sequence[int]) -> list[StepInfo]:
+    """What is known of steps, in the order of the log. Raises `NotFoundError` if one is not there."""
+    from holdfast.undo.log import no_step
+
+    found = [step for step in service.steps() if step.id in chosen]
+    missing = set(chosen).difference(step.id for step in found)
+    if missing:
+        raise no_step(min(missing))
+    return found
 
 
 def barriers(context: Context) -> Sequence[BarrierInfo]:
@@ -196,7 +207,9 @@ def _is_other_mount(folder: bytes, root: bytes) -> bool:
     raise AssertionError("a file with a random name was there")
 
 
-def _open(context: Context, directory: bytes, *, wait: bool) -> AbstractContextManager[UndoService] | None:
+def _open(
+    context: Context, directory: bytes, told: Callable[[UndoReport], object] | None, *, wait: bool
+) -> AbstractContextManager[UndoService] | None:
     """The log opened by this process; None if another one has it and there is time to ``wait``."""
     from holdfast.undo.log import UndoLog
 
@@ -216,32 +229,15 @@ def _open(context: Context, directory: bytes, *, wait: bool) -> AbstractContextM
     def own() -> Generator[UndoService]:
         from holdfast.undo.desk import Desk
         from holdfast.undo.recovery import recover
+        from holdfast.undo.showing import report
 
         try:
-            _tell(recover(log))
+            recovered = recover(log)
+            if told is not None and recovered.rolled_back is not None and recovered.rolled_back.steps:
+                told(report(log.aside, [recovered.rolled_back]))
             yield Desk(log)
         finally:
             log.close()
             os.close(root_fd)
 
     return own()
-
-
-def _tell(recovered: Recovered) -> None:
-    """Say aloud what a killed keeper had left undone."""
-    back = recovered.rolled_back
-    if back is not None and back.steps:
-        words = ", ".join(str(step) for step in back.steps)
-        _LOG.warning(
-            "whoever recorded changes here was killed in the middle of step %s: it was rolled back "
-            "(%d changes); `holdfast redo --step ID` brings it forward again",
-            words,
-            back.paths,
-        )
-    for done in recovered.finished:
-        _LOG.warning("an undo or redo of step %s that was cut short has been finished", ", ".join(map(str, done.steps)))
-    conflicts = [one for done in (*recovered.finished, *filter(None, [back])) for one in done.conflicts]
-    for conflict in conflicts[:_SHOWN]:
-        _LOG.warning("%s was left as it is: %s", display(conflict.path), conflict.reason)
-    if len(conflicts) > _SHOWN:
-        _LOG.warning("and %d more paths were left as they are", len(conflicts) - _SHOWN)

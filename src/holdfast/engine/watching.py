@@ -6,7 +6,6 @@ One thread and one loop over the watcher's descriptor, the private socket and si
 
 from __future__ import annotations
 
-import logging
 import os
 import selectors
 import socket
@@ -22,6 +21,7 @@ from holdfast.engine.watch_changes import Changes
 from holdfast.files.watch import open_watcher
 from holdfast.model.clock import isoformat
 from holdfast.model.errors import HoldfastError, LockedError
+from holdfast.model.log import Log
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from holdfast.files.watch import Backend, Watcher
     from holdfast.model.clock import Clock
 
-_log = logging.getLogger(__name__)
+_log = Log(__name__)
 _FIRST_RETENTION = 60.0
 _T = TypeVar("_T")
 

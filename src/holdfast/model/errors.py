@@ -116,3 +116,19 @@ class UnsupportedError(HoldfastError):
     """The platform, kernel or file system cannot do what was asked (exit 1)."""
 
     code = "unsupported"
+
+
+class ChannelError(HoldfastError):
+    """What runs commands elsewhere is gone, does not answer, or says what it must not (exit 1). The channel to it is of
+    no more use.
+    """
+
+    code = "channel"
+
+
+def rebuilt(kind: str, message: str, *, hint: str | None, code: str) -> HoldfastError:
+    """The error that another process of ours has raised, from the name of its class and what it says."""
+    found = globals().get(kind)
+    if not (isinstance(found, type) and issubclass(found, HoldfastError)) or found is HeldError:
+        found = HoldfastError
+    return found(message, hint=hint, code=code)

@@ -179,6 +179,8 @@ class Control:
 
     def _answer(self, client: Client, body: bytes) -> None:
         try:
+            if _log.wants("trace"):
+                _log.trace("request", process=client.peer.pid, bytes=body.hex(" "))
             method, arguments = decode_request(body)
             if method in OUTSIDE_ONLY and self._is_inside(client.peer.pid):
                 raise RefusedError(f"a supervised process may not ask for {method}")

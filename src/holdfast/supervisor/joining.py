@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.model.errors import HoldfastError, LockedError
 from holdfast.supervisor.messages import GONE, LENGTH, decode_answer
+from holdfast.supervisor.notes import open_notes
 from holdfast.supervisor.orders import send
 from holdfast.supervisor.remote import Remote, connect
 
@@ -63,9 +64,7 @@ def _start(settings: Settings) -> tuple[subprocess.Popen[bytes], socket.socket]:
     """Start a keeper; as long as the socket is open it waits for a run to join."""
     os.makedirs(settings.log, 0o700, exist_ok=True)
     ours, its = socket.socketpair()
-    notes = os.open(
-        settings.log + b"/keeper.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
-    )
+    notes = open_notes(settings.log)
     try:
         keeper = subprocess.Popen(
             [sys.executable, "-P", "-m", "holdfast.supervisor.keeper", str(its.fileno())],

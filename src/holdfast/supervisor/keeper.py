@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import stat
 import sys
 import threading
 import time
@@ -21,11 +22,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.model.clock import SystemClock
-from holdfast.model.errors import HoldfastError
+from holdfast.model.errors import FormatError, HeldError, HoldfastError
 from holdfast.model.log import Log
 from holdfast.supervisor.control import LATER, Control
 from holdfast.supervisor.explained import Explained
 from holdfast.supervisor.messages import GONE, encode_error, encode_result
+from holdfast.supervisor.notes import keep_notes
 from holdfast.supervisor.outsiders import Outsiders
 from holdfast.supervisor.runs import Runs
 from holdfast.supervisor.settings import Settings
@@ -41,9 +43,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.supervisor.control import Client
+    from holdfast.undo.service import StepInfo
     from holdfast.undo.steps import OpenStep
 
-_log = Log(__name__)
+_log = Log("holdfast.supervisor.keeper")  # (as a program it has another name)
 
 _SWITCH_SECONDS = 0.0005
 """How long the second thread may keep the first one waiting, at most."""
@@ -70,6 +73,7 @@ class Keeper:
         recorder = self._undo_log.recorder
         self._steps = Steps(self._desk, recorder, self._worker.do)
         self._runs = Runs(self._desk, self._steps, recorder, root_fd, forbidden, self._epoll, self._worker.wake)
+        self._undo_log.writers = self._runs.held_for_writing
         self._outsiders = Outsiders(
             self._desk,
             Explained(recorder, root_fd, self._lives),
@@ -84,6 +88,8 @@ class Keeper:
         """Those that the keeper must not end before they have hung up."""
         self._asked = 0
         """Requests that are not answered yet."""
+        self._waiting: list[Callable[[], None]] = []
+        """What a safeguard held, to be tried again when somebody may have answered."""
         self._due = False
         """The second thread is about to do what is due."""
         self._over = False
@@ -124,6 +130,7 @@ class Keeper:
         self._runs.end()
         self._worker.end()
         self._outsiders.end()
+        self._settle()
         self._control.close()
         self._undo_log.close()
 
@@ -159,12 +166,23 @@ class Keeper:
             # (A step that is denied is taken back, which may take long.)
             self._due = True
             self._worker.do(self._do_what_is_due)
+        waiting, self._waiting = self._waiting, []
+        for job in waiting:
+            self._worker.do(job)
         self._steps.close_quiet(now)
         self._runs.tick()
         self._end_if_alone()
 
+    def _settle(self) -> None:
+        try:
+            self._desk.settle()
+        except HoldfastError as error:
+            _log.warning("the undo log: %s", error)
+
     def _do_what_is_due(self) -> None:
         try:
+            if self._desk.is_unsettled:
+                self._outsiders.settle()  # what others wrote is not the steps'
             with self._outsiders.pause() if self._desk.held() else nullcontext():
                 self._desk.tick()
         except HoldfastError as error:
@@ -205,10 +223,42 @@ class Keeper:
                 return self._change(client, lambda: self._desk.answer(ticket, allow=allow), self._runs.retry)
             case "rollback":
                 return self._change(client, lambda: self._desk.rollback(*arguments))
+            case "write":
+                return self._write(client, *arguments)
+            case "serves":
+                return self._runs.find(*arguments) is not None
+            case "expect":
+                return self._runs.expect(*arguments)
+            case "settle":
+                step, code = arguments
+                return self._ask(client, self._steps.settle(step, code))
             case "steps" | "barriers":
                 return self._ask(client, lambda: self._listed(method))
             case _:
                 return self._ask(client, lambda: getattr(self._desk, method)(*arguments))
+
+    def _write(self, client: Client, path: bytes, expected: bytes | None) -> object:
+        if not client.fds:
+            raise FormatError("write: the content comes as a descriptor")
+        content = client.fds.pop(0)
+        if not stat.S_ISREG(os.fstat(content).st_mode):
+            os.close(content)
+            raise FormatError("write: the content is no regular file")
+        go_on = self._desk.writing(path, content, expected)
+
+        def write() -> StepInfo | None:
+            try:
+                with self._outsiders.pause():
+                    info = go_on()
+            except HeldError:
+                raise
+            except BaseException:
+                os.close(content)
+                raise
+            os.close(content)
+            return info
+
+        return self._ask(client, write, self._runs.retry)
 
     def _listed(self, method: str) -> object:
         self._outsiders.settle()
@@ -229,6 +279,9 @@ class Keeper:
         def job() -> None:
             try:
                 frame = encode_result(work())
+            except HeldError:
+                self._worker.post(lambda: self._waiting.append(job))
+                return
             except HoldfastError as error:
                 frame = encode_error(error)
             except Exception as error:  # noqa: BLE001 - one request fails, and not everything that runs
@@ -288,6 +341,7 @@ def main(fd: int) -> int:
     (length,) = LENGTH.unpack(starter.recv(LENGTH.size, socket.MSG_WAITALL))
     settings = msgspec.msgpack.decode(starter.recv(length, socket.MSG_WAITALL), type=Settings)
     os.umask(0o077)
+    keep_notes(settings.log, settings.log_level)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -306,7 +360,9 @@ def main(fd: int) -> int:
     signal.signal(signal.SIGTERM, stop)
     starter.sendall(encode_result(None))
     _watch(starter, keeper)
+    _log.info("keeper started", root=settings.root)
     keeper.serve()
+    _log.info("keeper ended")
     return 0
 
 

@@ -12,9 +12,10 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.model import errors
-from holdfast.model.errors import FormatError, HoldfastError
-from holdfast.undo.service import BarrierInfo, PathChange, StepInfo, TicketInfo, UndoReport
+from holdfast.model.errors import FormatError, HoldfastError, rebuilt
+from holdfast.undo.log import Limits
+from holdfast.undo.safeguards import Thresholds
+from holdfast.undo.service import BarrierInfo, PathChange, Settled, StepInfo, TicketInfo, UndoReport
 
 LENGTH: Final = struct.Struct("<I")
 MAX_REQUEST_BYTES: Final = 1 << 20
@@ -23,12 +24,19 @@ MAX_ANSWER_BYTES: Final = 1 << 28
 SIGNATURES: Final[dict[str, tuple[Any, Any]]] = {
     "steps": (tuple[()], list[StepInfo]),
     "changes": (tuple[int], list[PathChange]),
+    "connected": (tuple[int], list[int]),
+    "forgotten": (tuple[()], list[str]),
     "undo": (tuple[list[int], bool], UndoReport),
     "redo": (tuple[list[int], bool], UndoReport),
     "note_contents": (tuple[int, list[tuple[bytes, bytes]]], None),
     "begin": (tuple[str], int),
     "commit": (tuple[int], StepInfo),
     "rollback": (tuple[int], UndoReport),
+    "write": (tuple[bytes, bytes | None], StepInfo | None),
+    "serves": (tuple[str], bool),
+    "expect": (tuple[str, list[bytes]], int),
+    "settle": (tuple[int, int | None], Settled),
+    "configure": (tuple[Thresholds | None, Limits | None], None),
     "barriers": (tuple[()], list[BarrierInfo]),
     "held": (tuple[()], list[TicketInfo]),
     "answer": (tuple[int, bool], TicketInfo),
@@ -41,7 +49,9 @@ SIGNATURES: Final[dict[str, tuple[Any, Any]]] = {
 }
 """Of every method: the types of its arguments, and of its result."""
 
-OUTSIDE_ONLY: Final = frozenset({"answer", "discard", "join", "note_contents"})
+OUTSIDE_ONLY: Final = frozenset(
+    {"answer", "configure", "discard", "expect", "join", "note_contents", "settle", "write"}
+)
 """What a process of a supervised tree may not ask: who asks for something never approves it (I9)."""
 
 GONE = "keeper_gone"
@@ -90,10 +100,7 @@ def decode_answer(method: str, body: bytes) -> Any:
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise FormatError(f"the keeper's answer to {method}: {error}") from error
     name, code, message, hint = failure
-    kind = getattr(errors, name, HoldfastError)
-    if not (isinstance(kind, type) and issubclass(kind, HoldfastError)) or kind is errors.HeldError:
-        kind = HoldfastError
-    raise kind(message, hint=hint, code=code)
+    raise rebuilt(name, message, hint=hint, code=code)
 
 
 def _frame(value: object) -> bytes:

@@ -124,7 +124,7 @@ class Outsiders:
             with self._turn:
                 self._watcher = self._watching()
         except HoldfastError as error:
-            _log.info("edits by others are noticed only when undo meets them: %s", error.message)
+            _log.warning("edits by others are noticed only when undo meets them: %s", error.message)
             return
         finally:
             self._ready.set()
@@ -176,6 +176,7 @@ class Outsiders:
         found, self._found = self._found, {}
         self._made = bool(found)
         for who, paths in found.items():
+            _log.info("external modification", who=who, paths=list(paths))
             try:
                 self._desk.outside(tuple(paths), who, blocks=self._blocks)
             except HoldfastError as error:

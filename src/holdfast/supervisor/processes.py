@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import struct
+import time
 from fcntl import ioctl
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -54,7 +55,7 @@ class Group:
 class Run:
     """One supervised process tree."""
 
-    __slots__ = ("agent", "agents", "ambient", "id", "members", "one_step")
+    __slots__ = ("agent", "agents", "ambient", "awaited", "awaited_since", "id", "members", "one_step")
 
     def __init__(self, id_: str, agent: int, *, one_step: bool = False) -> None:
         self.id = id_
@@ -63,6 +64,10 @@ class Run:
         self.agents = Group(self, agent)
         """What the agent does by itself."""
         self.ambient = Group(self, 0, ambient=True)
+        self.awaited: Group | None = None
+        """What the agent's next new child begins, if that is known before."""
+        self.awaited_since = 0
+        """The child is one that was started then, or later (clock ticks since the system's start)."""
         self.members: dict[int, Group] = {}
         """Process groups and sessions that only one group's processes are in, by the number of their leader."""
 
@@ -147,6 +152,11 @@ class Processes:
         """Whether the process was seen, and has not ended. From any thread."""
         return tgid in self._processes
 
+    @property
+    def tgids(self) -> list[int]:
+        """All processes that are known and live. From any thread."""
+        return list(self._processes)
+
     def known(self, run: Run) -> list[int]:
         """Descriptors (pidfds) of the run's processes that are known and live."""
         return [process.pidfd for process in self._processes.values() if process.group.run is run]
@@ -207,6 +217,10 @@ class Processes:
         if run.one_step or tgid == run.agent:
             return run.agents
         if found.parent == run.agent:
+            group = run.awaited
+            if group is not None and _started(tgid) >= run.awaited_since:
+                group.root, run.awaited = tgid, None
+                return group
             group = Group(run, tgid)
             group.command, group.directory = _command(tgid), os.readlink(b"/proc/%d/cwd" % tgid)
             return group
@@ -229,6 +243,15 @@ class Processes:
             if at <= 1:
                 return None
         return self._find(run, tgid)
+
+
+def ticks_now() -> int:
+    """The time as the kernel notes when a process started: clock ticks since the system's start."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK") // 1_000_000_000
+
+
+def _started(tgid: int) -> int:
+    return int(_read(b"/proc/%d/stat" % tgid).rpartition(b") ")[2].split(b" ", 20)[19])
 
 
 def parent_of(tgid: int) -> int:

@@ -14,8 +14,10 @@ from holdfast.supervisor.messages import GONE, LENGTH, MAX_ANSWER_BYTES, decode_
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
+    from holdfast.undo.log import Limits
     from holdfast.undo.records import StepId
-    from holdfast.undo.service import BarrierInfo, PathChange, StepInfo, TicketInfo, UndoReport
+    from holdfast.undo.safeguards import Thresholds
+    from holdfast.undo.service import BarrierInfo, PathChange, Settled, StepInfo, TicketInfo, UndoReport
 
 
 def connect(log: bytes) -> Remote | None:
@@ -82,6 +84,14 @@ class Remote:
         """See `UndoService.changes`."""
         return self._ask("changes", step)
 
+    def connected(self, step: StepId) -> Sequence[StepId]:
+        """See `UndoService.connected`."""
+        return self._ask("connected", step)
+
+    def forgotten(self) -> Sequence[str]:
+        """See `UndoService.forgotten`."""
+        return self._ask("forgotten")
+
     def undo(self, steps: Sequence[StepId], *, force: bool = False) -> UndoReport:
         """See `UndoService.undo`."""
         return self._ask("undo", list(steps), force)
@@ -105,6 +115,32 @@ class Remote:
     def rollback(self, step: StepId) -> UndoReport:
         """See `UndoService.rollback`."""
         return self._ask("rollback", step)
+
+    def write(self, path: bytes, content: int, *, expected: bytes | None = None) -> StepInfo | None:
+        """See `UndoService.write`."""
+        return self._ask("write", path, expected, descriptor=content)
+
+    def serves(self, run: str) -> bool:
+        """Whether a run of this id has joined, and has not left."""
+        return self._ask("serves", run)
+
+    def expect(self, run: str, command: Sequence[bytes]) -> StepId:
+        """Open the step of the command that the agent of a run is about to start: the next new child of its own.
+
+        Raises `NotFoundError` if no such run has joined, `RefusedError` if another command is expected.
+        """
+        return self._ask("expect", run, list(command))
+
+    def settle(self, step: StepId, exit_code: int | None) -> Settled:
+        """A step that was expected is over, when its operations in flight are.
+
+        What its processes change from now on is another step. ``exit_code`` counts if the keeper does not know better.
+        """
+        return self._ask("settle", step, exit_code)
+
+    def configure(self, thresholds: Thresholds | None = None, limits: Limits | None = None) -> None:
+        """See `UndoService.configure`."""
+        self._ask("configure", thresholds, limits)
 
     def barriers(self) -> Sequence[BarrierInfo]:
         """See `UndoService.barriers`."""

@@ -8,9 +8,11 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-from holdfast.model.errors import HoldfastError
+from holdfast.model.errors import HoldfastError, NotFoundError
+from holdfast.model.log import Log
 from holdfast.supervisor.descent import descendants
 from holdfast.supervisor.freezing import Frozen
+from holdfast.supervisor.held import inodes_held_for_writing
 from holdfast.supervisor.notify import Listener
 from holdfast.supervisor.operations import HANDLERS
 from holdfast.supervisor.processes import Processes, Run, parent_of
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from holdfast.undo.desk import Desk
     from holdfast.undo.interceptor import Interceptor
     from holdfast.undo.records import StepId
+
+_log = Log(__name__)
 
 _KILLED_SECONDS = 5.0
 _TRIES = 5
@@ -96,10 +100,23 @@ class Runs:
         self.trees[listener.fd] = tree
         self._runs[client] = run
         self.calls_ready.register(listener.fd, select.POLLIN)
+        _log.info("run joined", run=id_, agent=agent)
+
+    def find(self, id_: str) -> Run | None:
+        """The run of this id, if it has joined and not left."""
+        return next((run for run in self._runs.values() if run.id == id_), None)
+
+    def expect(self, id_: str, command: list[bytes]) -> StepId:
+        """See `Remote.expect`."""
+        run = self.find(id_)
+        if run is None:
+            raise NotFoundError(f"no run {id_} is served here")
+        return self._steps.expect(run, tuple(command))
 
     def leave(self, client: Client) -> None:
         """The run's agent has ended; what is left of its tree is served until it ends too."""
         run = self._runs.pop(client)
+        _log.info("run left", run=run.id)
         self._see_ends(run)
         self._steps.close_run(run)
 
@@ -178,6 +195,10 @@ class Runs:
                 return False
             # One on the way has ended meanwhile, and what was below it has another parent now.
         return False
+
+    def held_for_writing(self) -> frozenset[int]:
+        """The inode numbers of what processes of the trees may write to without another call. From any thread."""
+        return inodes_held_for_writing(self._processes.tgids)
 
     def settle(self) -> None:
         """Take over what the threads of slow calls have left."""

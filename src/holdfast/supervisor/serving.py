@@ -79,6 +79,7 @@ class Tree:
         self._hold = hold
         self._slow: dict[int, StepId] = {}
         self._slow_held: list[tuple[int, Call]] = []
+        self._tells = _log.wants("debug")
 
     # Supervision ------------------------------------------------------------------------------------------------
 
@@ -129,6 +130,8 @@ class Tree:
         self._hold(ticket, call.tid)
 
     def _handle(self, call: Call, handler: Handler) -> None:
+        if self._tells:
+            _log.debug("call", call=call.name, thread=call.tid)
         try:
             reply = handler(call, self)
         except OSError as error:

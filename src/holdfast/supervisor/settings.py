@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from holdfast.model.log import Level
 from holdfast.undo.log import Limits
 from holdfast.undo.safeguards import OFF, Thresholds
 
@@ -24,3 +25,5 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Whether undo refuses to cross what others have changed; else it is only listed."""
     watch: Literal["auto", "fanotify", "inotify"] = "auto"
     """How the changes of others are seen: by fanotify or inotify."""
+    log_level: Level = "warn"
+    """From which level on the keeper logs."""

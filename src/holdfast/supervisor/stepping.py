@@ -7,16 +7,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.model.errors import HoldfastError
+from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.model.log import Log
+from holdfast.supervisor.processes import Group, ticks_now
+from holdfast.undo.service import Settled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.supervisor.processes import Group, Run
+    from holdfast.supervisor.processes import Run
     from holdfast.undo.desk import Desk
     from holdfast.undo.recorder import Recorder
     from holdfast.undo.records import StepId
+    from holdfast.undo.service import StepInfo
 
 _log = Log(__name__)
 
@@ -36,6 +39,8 @@ class Steps:
         self._recorder = recorder
         self._open: dict[StepId, Group] = {}
         self._denied: dict[StepId, float] = {}
+        self._expected: set[StepId] = set()
+        """Those that last until they are settled."""
         self._groups: dict[StepId, Group] = {}
         """Whose a step is, until `lives` is asked."""
 
@@ -50,6 +55,41 @@ class Steps:
             group.step = self._desk.open("command", run=group.run.id, command=group.command, directory=group.directory)
             self._open[group.step] = self._groups[group.step] = group
         return group.step
+
+    def expect(self, run: Run, command: tuple[bytes, ...]) -> StepId:
+        """Open the step of the command that the agent is about to start. Raises `RefusedError`, `StorageError`."""
+        if run.awaited is not None or any(self._open[step].run is run for step in self._expected):
+            raise RefusedError(f"a command of the run {run.id} has not ended yet", code="busy")
+        group = Group(run, 0)
+        group.command, group.directory = command, run.agents.directory
+        group.step = self._desk.open("command", run=run.id, command=command, directory=group.directory)
+        self._open[group.step] = self._groups[group.step] = group
+        self._expected.add(group.step)
+        run.awaited, run.awaited_since = group, ticks_now()
+        return group.step
+
+    def settle(self, step: StepId, exit_code: int | None) -> Callable[[], Settled]:
+        """Close a step that was expected; returns what is left to do, for another thread.
+
+        Raises `NotFoundError` if it is not open.
+        """
+        group = self._open.get(step)
+        if group is None or step not in self._expected:
+            raise NotFoundError(f"step {step} is not open, or no command that was expected")
+        if group.run.awaited is group:
+            group.run.awaited = None
+        if group.exit_code is None:
+            group.exit_code = exit_code
+        denied = self._recorder.is_denied(step)
+        finish = self._closing(group)
+
+        def settle() -> Settled:
+            info = finish() if finish is not None else None
+            if info is None:  # it was taken back already, or is nothing
+                info = next((info for info in self._desk.steps() if info.id == step), None)
+            return Settled(info=info, denied=denied)
+
+        return settle
 
     def lives(self, step: StepId) -> Callable[[], bool]:
         """Whether any process of a step that ends now is still there, whenever it is asked; asked for once."""
@@ -68,23 +108,31 @@ class Steps:
         What its step left is looked at before anybody is served again: the next step may change it. To write it down
         takes longer, and nobody waits for that.
         """
-        if not group.step:
-            return
-        step, group.step = group.step, 0
-        code = None if group.lives_on else group.exit_code
-        del self._open[step]
-        self._denied.pop(step, None)
+        if group.step and group.step not in self._expected:
+            self._close(group)
+
+    def close_run(self, run: Run) -> None:
+        """Close all steps of a run."""
+        run.awaited = None
+        for group in [group for group in self._open.values() if group.run is run]:
+            self._close(group)
+
+    def _close(self, group: Group) -> None:
+        step = group.step
         try:
-            if (finish := self._desk.closing(step, code)) is not None:
+            if (finish := self._closing(group)) is not None:
                 self._do(finish)
         except HoldfastError as error:
             # It stays in the journal: whoever opens the log next finishes it.
             _log.warning("step %d could not be finished: %s", step, error)
 
-    def close_run(self, run: Run) -> None:
-        """Close all steps of a run."""
-        for group in [group for group in self._open.values() if group.run is run]:
-            self.close(group)
+    def _closing(self, group: Group) -> Callable[[], StepInfo | None] | None:
+        step, group.step = group.step, 0
+        code = None if group.lives_on else group.exit_code
+        del self._open[step]
+        self._expected.discard(step)
+        self._denied.pop(step, None)
+        return self._desk.closing(step, code)
 
     def close_quiet(self, now: float) -> None:
         """Close what has paused; to be called a few times a second, with the time on the monotonic clock."""

@@ -59,6 +59,7 @@ class Contents:
                     remember(opened, object_, found, self._clock.now() * 1000)
                     if truncates:
                         self._recorder.ask(opened, Danger.OVERWRITE, place, found.st_size)
+                    self._recorder.meet(opened, place, found, fd)
                     if not self._recorder.has_room(opened, place, found.st_size):
                         lost = Content(
                             self._recorder.number(), step, place.path, object_, NOT_KEPT, read_metadata(fd, found)
@@ -123,6 +124,7 @@ class Contents:
                 return
             found = os.fstat(fd)
             remember(opened, object_, found, self._clock.now() * 1000)
+            self._recorder.meet(opened, place, found, fd)
             self._recorder.append(
                 opened, Meta(self._recorder.number(), step, place.path, object_, read_metadata(fd, found))
             )

@@ -9,16 +9,20 @@ from __future__ import annotations
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from holdfast.model.errors import NotFoundError, RefusedError, StorageError
+from holdfast.model.errors import HeldError, HoldfastError, NotFoundError, RefusedError, StorageError
 from holdfast.model.log import Log
+from holdfast.model.paths import display
 from holdfast.undo.carrying import Undone, reverse
 from holdfast.undo.changes import changes
+from holdfast.undo.connections import connected
 from holdfast.undo.dropping import drop_unchanged
+from holdfast.undo.filing import write_file
 from holdfast.undo.pending import go_on
 from holdfast.undo.recognising import note_contents
 from holdfast.undo.records import End
 from holdfast.undo.safeguards import Safeguards
-from holdfast.undo.sealing import look, seal
+from holdfast.undo.sealing import Left, look, seal
+from holdfast.undo.settling import settle
 from holdfast.undo.showing import all_steps, report, shown_barriers, shown_step
 from holdfast.undo.strangers import theirs
 from holdfast.undo.undoing import redo, undo
@@ -26,8 +30,9 @@ from holdfast.undo.undoing import redo, undo
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
 
-    from holdfast.undo.log import UndoLog
+    from holdfast.undo.log import Limits, UndoLog
     from holdfast.undo.records import StepId, StepKind
+    from holdfast.undo.safeguards import Thresholds
     from holdfast.undo.sealed import Head
     from holdfast.undo.service import BarrierInfo, PathChange, StepInfo, TicketInfo, UndoReport
     from holdfast.undo.steps import OpenStep
@@ -107,11 +112,13 @@ class Desk:
         finish = self.closing(step, exit_code)
         return finish() if finish is not None else None
 
-    def closing(self, step: StepId, exit_code: int | None = None) -> Callable[[], StepInfo | None] | None:
+    def closing(
+        self, step: StepId, exit_code: int | None = None, *, take_back: bool = False
+    ) -> Callable[[], StepInfo | None] | None:
         """`close`, in two parts: what is to be seen before anybody changes anything more is done at once.
 
-        The rest (preimages are summed up, the step is written) is what is returned, for another thread; it takes long
-        if the step is large. None if there is nothing more to do.
+        The rest (preimages are summed up, the step is written, and with ``take_back`` reversed) is what is returned,
+        for another thread; it takes long if the step is large. None if there is nothing more to do.
         """
         with self._recorder.gate:
             if self._recorder.forgive(step):
@@ -123,7 +130,7 @@ class Desk:
                     self._recorder.note(End(self._recorder.next_seq(), step, exit_code, 0))
                 self._undo_log.restart()
                 return None
-            return self._finishing(opened, exit_code)
+            return self._finishing(opened, exit_code, take_back=take_back)
 
     def beat(self) -> None:
         """Give a sign of life. To be called a few times a second while a step is open."""
@@ -147,6 +154,16 @@ class Desk:
             self.close(quiet)
         with suppress(StorageError):
             self._catch_up()
+            settle(self._undo_log, eagerly=False)
+
+    @property
+    def is_unsettled(self) -> bool:
+        """Whether what some finished step left is still written to."""
+        return bool(self._undo_log.unsettled)
+
+    def settle(self) -> None:
+        """Look once more at what steps left and was written to since, as far as that is over. Raises `StorageError`."""
+        settle(self._undo_log)
 
     def outside(self, paths: Iterable[bytes], who: str = "", *, blocks: bool = True) -> None:
         """Somebody else changed ``paths`` (the root's: anything). Nothing while `is_quiet`: that is known.
@@ -170,6 +187,16 @@ class Desk:
                 return changes(self._recorder.step(step).records)
             sealed = self._undo_log.read(step)
         return changes(sealed.records, backward=sealed.head.state == "undone")
+
+    def connected(self, step: StepId) -> Sequence[StepId]:
+        """See `UndoService.connected`."""
+        with self._recorder.gate:
+            return connected(self._undo_log, step)
+
+    def forgotten(self) -> Sequence[str]:
+        """See `UndoService.forgotten`."""
+        with self._recorder.gate:
+            return list(self._undo_log.forgotten.runs)
 
     def undo(self, steps: Sequence[StepId], *, force: bool = False) -> UndoReport:
         """See `UndoService.undo`."""
@@ -206,6 +233,54 @@ class Desk:
         head = self._close_explicit(step)
         with self._recorder.gate:
             return report(self._undo_log.aside, [self._take_back(head.id)])
+
+    def write(self, path: bytes, content: int, *, expected: bytes | None = None) -> StepInfo | None:
+        """See `UndoService.write`; instead of waiting for a person it raises `HeldError`."""
+        return self.writing(path, content, expected)()
+
+    def writing(self, path: bytes, content: int, expected: bytes | None) -> Callable[[], StepInfo | None]:
+        """`write`, to be called again after each `HeldError`."""
+        step: StepId | None = None
+
+        def go_on() -> StepInfo | None:
+            nonlocal step
+            failed = None
+            with self._recorder.gate:
+                if step is None:
+                    step = self._explicit if self._explicit is not None else self.open("api", command=(b"write", path))
+                is_own = step != self._explicit
+                try:
+                    with self._undo_log.looking() as directories:
+                        write_file(self._recorder, directories, step, path, content, expected)
+                except HeldError:
+                    raise
+                except (HoldfastError, KeyError) as error:
+                    if isinstance(error, KeyError) or self._recorder.forgive(step):
+                        raise RefusedError(f"{display(path)} was not written: it was denied", code="denied") from None
+                    failed = error
+                finish = self.closing(step, take_back=failed is not None) if is_own else None
+            info = finish() if finish is not None else None
+            if failed is not None:
+                with self._recorder.gate:
+                    if info is not None and not self._undo_log.heads[step].conflicts:
+                        self._undo_log.remove(step)  # nothing of it is left, and nothing to bring forward
+                raise failed
+            return info if is_own else self._shown_open(step)
+
+        return go_on
+
+    def _shown_open(self, step: StepId) -> StepInfo:
+        return next(info for info in self.steps() if info.id == step)
+
+    def configure(self, thresholds: Thresholds | None, limits: Limits | None) -> None:
+        """See `UndoService.configure`."""
+        with self._recorder.gate:
+            if thresholds is not None:
+                self._safeguards.thresholds = thresholds
+            if limits is not None:
+                self._undo_log.limits = limits
+                self._recorder.max_step_bytes = limits.max_step_bytes
+                self._undo_log.evict()
 
     def barriers(self) -> Sequence[BarrierInfo]:
         """See `UndoService.barriers`."""
@@ -282,13 +357,15 @@ class Desk:
         is left to do, without the gate.
         """
         ended_at = self._undo_log.clock.now() * 1000
-        is_step, left = False, None
+        is_step = False
+        left: Left | None = None
 
         def prepare() -> None:
             nonlocal is_step, left
             self._undo_log.beat()
             self._recorder.note(End(self._recorder.next_seq(), opened.id, exit_code, ended_at))
             is_step = drop_unchanged(self._undo_log, opened) or opened.begin.kind == "explicit"
+            opened.looked_at = self._recorder.seq
             left = look(self._undo_log, opened)
 
         def finish() -> Head | None:
@@ -303,6 +380,8 @@ class Desk:
                 if is_step:
                     if take_back:
                         self._take_back(opened.id)
+                    else:
+                        _log.info("step committed", step_id=opened.id, kind=opened.begin.kind, exit_code=exit_code)
                     self._undo_log.evict()
                 self._undo_log.restart()
             return head
@@ -311,7 +390,7 @@ class Desk:
             try:
                 head = finish()
             except StorageError as error:
-                _log.warning("step %d cannot be finished yet: %s", opened.id, error.message)
+                _log.warning("step %d cannot be finished yet: %s", opened.id, error.message, step_id=opened.id)
                 self._late[opened.id] = finish
                 return None
             return shown_step(head) if head is not None else None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.files.handle import identity
 from holdfast.files.kernel import RENAME_EXCHANGE, RENAME_NOREPLACE, renameat2
-from holdfast.files.metadata import Metadata, read_metadata
+from holdfast.files.metadata import Metadata, read_metadata, through
 from holdfast.model.errors import StorageError
 from holdfast.model.log import Log
 from holdfast.model.paths import under
@@ -71,6 +71,7 @@ class Names:
                 result = perform()  # which is an error, unless somebody has just removed it
                 self._recorder.append(opened, make)
             else:
+                self._recorder.meet(opened, place, None)
                 result = self._recorder.perform(opened, make, perform)
             made = identity(place.dir_fd, place.name)
             opened.created.add(made)
@@ -88,21 +89,36 @@ class Names:
         with self._recorder.gate:
             opened = self._recorder.entered(step)
             self._recorder.touched(opened, place)
-            kind = file_type(os.fstat(source_fd).st_mode)
-            record = Link(self._recorder.number(), step, place.path, kind, identity(source_fd, b""))
+            found = os.fstat(source_fd)
+            kind = file_type(found.st_mode)
+            self._recorder.meet(opened, place, found, source_fd)
+            object_, source = identity(source_fd, b""), _path_of(source_fd, place)
+            record = Link(self._recorder.number(), step, place.path, kind, object_, source)
             if exists(place):
                 result = perform()  # as in `create`
                 self._recorder.append(opened, record)
                 return result
             return self._recorder.perform(opened, record, perform)
 
-    def unlink(self, step: StepId, place: Place, perform: Callable[[], None], *, own: bool = True) -> None:
-        """See `Interceptor.unlink`."""
+    def unlink(
+        self, step: StepId, place: Place, perform: Callable[[], None], *, own: bool = True, other: bytes = b""
+    ) -> None:
+        """See `Interceptor.unlink`. ``other`` is another name of the same object, by which the name can be made again:
+        for a reversal that takes a link back, and must not leave a name in the log that was not there before.
+        """
         with self._recorder.gate:
             opened = self._recorder.entered(step)
             found = lstat(place)
             if stat.S_ISDIR(found.st_mode):
                 perform()  # which is an error, and the system knows which
+                return
+            if other:
+                self._recorder.touched(opened, place)
+                keeping = Keeping(How.RELATED, 0, other)
+                object_ = identity(place.dir_fd, place.name)
+                self._recorder.perform(
+                    opened, _removal(self._recorder.number(), step, place, found, object_, keeping), perform
+                )
                 return
             self._remove(opened, place, found, perform, own=own)
 
@@ -138,6 +154,8 @@ class Names:
                     return
                 if identity(target.dir_fd, target.name) not in opened.created:
                     self._recorder.ask(opened, Danger.RENAME_OVER, target, victim.st_size)
+            self._recorder.meet(opened, source, found)
+            self._recorder.meet(opened, target, victim)
             self._move(opened, source, target, found, victim, flags, perform, own=own)
 
     def put(self, step: StepId, place: Place, type_: FileType, object_: Identity, number: int) -> None:
@@ -158,8 +176,11 @@ class Names:
         if object_ not in opened.created:
             self._recorder.ask(opened, Danger.DELETE, place)
             opened.deletes += 1
+            self._recorder.meet(opened, place, found)
         self._recorder.touched(opened, place)
         seq = self._recorder.number()
+        if found.st_nlink > 1 and not stat.S_ISDIR(found.st_mode):
+            opened.shared.append(seq)
         # (A directory is kept in any case: things may have been moved through it.)
         if object_ in opened.created and found.st_nlink == 1 and not stat.S_ISDIR(found.st_mode):
             self._recorder.perform(opened, _removal(seq, opened.id, place, found, object_, NOT_KEPT), perform)
@@ -174,6 +195,8 @@ class Names:
                 if error.errno not in _CANNOT_RENAME:
                     raise
             seq = self._recorder.number()
+            if found.st_nlink > 1:
+                opened.shared.append(seq)
         keeping, metadata = self._keep(opened, place, found, seq)
         record = Remove(seq, opened.id, place.path, file_type(found.st_mode), object_, keeping, metadata)
         with self._discarding(keeping):
@@ -232,6 +255,8 @@ class Names:
             keeping = Keeping(How.MOVED, seq)
         else:
             keeping, metadata = self._keep(opened, target, victim, seq)
+            if victim.st_nlink > 1 and kind != "d":
+                opened.shared.append(seq)
         return Replaced(kind, object_, keeping, metadata)
 
     def _swap_and_take(self, source: Place, target: Place, seq: int) -> None:
@@ -293,6 +318,14 @@ def _removal(
 ) -> Remove:
     # The object itself is kept or was never needed, and with it whatever else there is to say of it.
     return Remove(seq, step, place.path, file_type(found.st_mode), object_, keeping, _metadata(found))
+
+
+def _path_of(fd: int, place: Place) -> bytes:
+    """The path of what ``fd`` was opened as, in the tree that the place is in; empty if it is not there."""
+    above = os.fsencode(os.readlink(through(place.dir_fd)))
+    root = above.removesuffix(b"/" + place.parent) if place.parent else above
+    path = os.fsencode(os.readlink(through(fd)))
+    return path.removeprefix(root + b"/") if path.startswith(root + b"/") else b""
 
 
 def _metadata(found: os.stat_result) -> Metadata:

@@ -19,6 +19,7 @@ from holdfast.model.log import Log
 from holdfast.model.paths import display
 from holdfast.undo.aliases import Aliases
 from holdfast.undo.contents import Contents
+from holdfast.undo.known import Known
 from holdfast.undo.names import Names
 from holdfast.undo.records import (
     Alias,
@@ -29,13 +30,17 @@ from holdfast.undo.records import (
     Failed,
     Made,
     Meta,
+    Move,
     Mutation,
+    Remove,
+    Replaced,
     StepId,
     StepKind,
     Touch,
 )
 from holdfast.undo.safeguard import Danger
 from holdfast.undo.steps import OpenStep
+from holdfast.undo.telling import tell_capture, tell_room
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -71,13 +76,19 @@ class Recorder:
         self._preimages = preimages
         self._clock = clock
         self._seq = seq
-        self._max_step_bytes = max_step_bytes
+        self.max_step_bytes = max_step_bytes
+        """Copied bytes after which a step is not protected any more. May be changed at any time."""
+        self._tells = _log.wants("debug")
         self._steps: dict[StepId, OpenStep] = {}
         self.aliases = Aliases()
         """Of the whole log."""
         self._denied: set[StepId] = set()
         self.arrangement = 0
         """See `Interceptor.arrangement`."""
+        self.known = Known()
+        """What the finished steps left."""
+        self.on_strange: Callable[[OpenStep, tuple[bytes, ...]], object] = lambda _step, _paths: None
+        """Is told of paths at which a step comes upon what somebody else has changed, with the gate held."""
         self.on_drop: Callable[[OpenStep], object] = lambda _step: None
         """Is told of every step that is closed to further mutations, with the gate held."""
         self.gate = threading.RLock()
@@ -129,6 +140,11 @@ class Recorder:
         with self.gate:
             self._denied.add(step)
 
+    def is_denied(self, step: StepId) -> bool:
+        """Whether mutations of the step fail since `deny`."""
+        with self.gate:
+            return step in self._denied
+
     def forgive(self, step: StepId) -> bool:
         """Whether the step was denied; it is not any more."""
         with self.gate:
@@ -165,6 +181,8 @@ class Recorder:
                     opened.described.add(record.identity)
                 case Meta():
                     opened.described.add(record.identity)
+                case Remove(keeping=kept) | Move(replaced=Replaced(keeping=kept)) if kept.number:
+                    opened.shared.append(kept.number)
                 case _:
                     pass
         with self.gate:
@@ -212,6 +230,32 @@ class Recorder:
         opened.last = self._clock.monotonic()
         return opened
 
+    def meet(self, opened: OpenStep, place: Place, found: os.stat_result | None, fd: int = -1) -> None:
+        """A step comes upon an object (open as ``fd``, or at the place), or upon nothing.
+
+        If that is the first time, and it is not as the last step left it, that is told before anything happens.
+        """
+        if found is not None:
+            if found.st_ino in opened.met:
+                return
+            opened.met.add(found.st_ino)
+        if opened.reverses or not (paths := self.known.strange(place, found)):
+            return
+        if found is None:
+            left = self.known.missing(place)
+            if left is not None and any(left.inode in step.met for step in self._steps.values()):
+                return
+        else:
+            # (Its inode number may be one that was free again.)
+            object_ = identity(place.dir_fd, place.name) if fd < 0 else identity(fd, b"")
+            for step in self._steps.values():
+                if object_ in step.created or (step is not opened and found.st_ino in step.met):
+                    return
+        try:
+            self.on_strange(opened, paths)
+        except StorageError as error:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
+
     def perform(self, opened: OpenStep, record: Mutation, perform: Callable[[], T]) -> T:
         """Journal ``record`` before ``perform``; if that fails, the record means nothing."""
         self.append(opened, record)
@@ -239,20 +283,23 @@ class Recorder:
             return True
         if opened.bare:
             return False
-        if opened.copied + size <= self._max_step_bytes:
+        if opened.copied + size <= self.max_step_bytes:
+            tell_room(opened, size, self.max_step_bytes)
             return True
         self.ask(opened, Danger.LIMIT, place, size)
-        reason = f"its preimages would take more than {self._max_step_bytes} bytes, at {display(place.path)}"
+        reason = f"its preimages would take more than {self.max_step_bytes} bytes, at {display(place.path)}"
         record = Bare(self.number(), opened.id, reason)
         self._write(record)
         opened.unprotected = record
-        _log.warning("step %d is not protected any more: %s", opened.id, reason)
+        _log.warning("step %d is not protected any more: %s", opened.id, reason, step_id=opened.id)
         return False
 
     def append(self, opened: OpenStep, record: Mutation) -> None:
         """Journal a record of the step. Raises `OSError`: what it speaks of must not happen."""
         self._write(record)
         opened.records.append(record)
+        if self._tells:
+            tell_capture(opened, record)
 
     def _write(self, record: AnyRecord) -> None:
         try:

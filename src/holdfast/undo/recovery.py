@@ -13,6 +13,7 @@ from holdfast.undo.pending import Part, finish, tell
 from holdfast.undo.records import Outside
 from holdfast.undo.sealing import seal
 from holdfast.undo.strangers import theirs
+from holdfast.undo.telling import tell_recovery
 
 if TYPE_CHECKING:
     from holdfast.undo.log import UndoLog
@@ -34,7 +35,10 @@ class Recovered(NamedTuple):
 
 
 def recover(log: UndoLog) -> Recovered:
-    """Bring the tree and the log to where no keeper was killed. Idempotent; does nothing if nothing is left."""
+    """Bring the tree and the log to where no keeper was killed, and say so.
+
+    Idempotent; does nothing if nothing is left.
+    """
     story = tell(log.found)
     finished = finish(log, story)
     reversed_ = {step for note in story.reversals for step in note.steps}
@@ -53,7 +57,7 @@ def recover(log: UndoLog) -> Recovered:
     log.restart()
     if was_cut_off and not log.has_damage:
         _collect(log)
-    return Recovered(rolled_back, finished)
+    return tell_recovery(Recovered(rolled_back, finished))
 
 
 def _seal_as_found(log: UndoLog, part: Part) -> None:
@@ -62,6 +66,7 @@ def _seal_as_found(log: UndoLog, part: Part) -> None:
     at, code = (part.end.at, part.end.exit_code) if part.end else (log.last_sign, None)
     # (Without a note of its end: that is what tells the next recovery that it has to be rolled back.)
     closed = log.recorder.drop(part.begin.step)
+    closed.looked_at = log.recorder.seq
     seal(log, closed, state="done", ended_at=at, exit_code=code, alive_until=log.last_sign + _SLACK)
 
 

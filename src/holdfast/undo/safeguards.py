@@ -12,6 +12,7 @@ import os
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from holdfast.model.errors import HeldError, NotFoundError
+from holdfast.model.log import Log
 from holdfast.model.paths import display
 from holdfast.undo.safeguard import Danger
 from holdfast.undo.service import TicketInfo
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from holdfast.model.clock import Clock
     from holdfast.undo.records import StepId
     from holdfast.undo.steps import OpenStep
+
+_log = Log(__name__)
 
 _MOST = 1000
 _MIB = 1 << 20
@@ -84,6 +87,7 @@ class Safeguards:
         )
         self._tickets[info.id] = _Ticket(info, step, danger, self._clock.monotonic() + timeout)
         step.held = info.id
+        _log.info("safeguard triggered", step_id=step.id, ticket=info.id, danger=info.danger, path=path)
         raise HeldError(info.id, message)
 
     def held(self) -> list[TicketInfo]:
@@ -95,16 +99,24 @@ class Safeguards:
         ticket = self._take(number)
         ticket.step.allowed.add(ticket.danger)
         ticket.step.held = 0
+        _log.info("safeguard confirmed", step_id=ticket.step.id, ticket=number)
         return ticket.info
 
     def deny(self, number: int) -> TicketInfo:
         """Take the ticket away; its step stays held until it is rolled back. Raises `NotFoundError`."""
-        return self._take(number).info
+        info = self._take(number).info
+        _log.info("safeguard denied", step_id=info.step, ticket=number)
+        return info
 
     def expired(self) -> list[int]:
         """The tickets whose time is over: to be denied."""
         now = self._clock.monotonic()
-        return [number for number, ticket in self._tickets.items() if ticket.until <= now]
+        late = [ticket.info for ticket in self._tickets.values() if ticket.until <= now]
+        for info in late:
+            _log.warning(
+                "nobody has answered in time, so it is denied: %s", info.message, step_id=info.step, ticket=info.id
+            )
+        return [info.id for info in late]
 
     def forget(self, step: StepId) -> None:
         """The step has ended: nothing of it waits any more."""

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
+    from holdfast.undo.log import Limits
+    from holdfast.undo.safeguards import Thresholds
+
 
 StepState = Literal["open", "done", "undone", "partly"]
 """``partly``: an undo or a recovery left something as it is, and kept what belongs there."""
@@ -51,6 +54,15 @@ class StepInfo(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int | None
     barrier_after: bool
     """Somebody else changed the tree after it, and before the next one."""
+
+
+class Settled(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of the step of a command."""
+
+    info: StepInfo | None
+    """None if it changed nothing."""
+    denied: bool
+    """A safeguard was not answered, or with no: what it had done was taken back."""
 
 
 class PathChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,6 +134,16 @@ class UndoService(Protocol):
         """What a step did, sorted by path. Raises `NotFoundError`."""
         ...
 
+    def connected(self, step: StepId) -> Sequence[StepId]:
+        """A finished step, and those that have to be undone (or redone, if it is undone) together with it, as they
+        have to do with the same; the last that acted first. Raises `NotFoundError`.
+        """
+        ...
+
+    def forgotten(self) -> Sequence[str]:
+        """The runs of which the log holds not all steps any more."""
+        ...
+
     def undo(self, steps: Sequence[StepId], *, force: bool = False) -> UndoReport:
         """Reverse finished steps, all or none."""
         ...
@@ -151,6 +173,16 @@ class UndoService(Protocol):
         """Close an explicit step and undo it."""
         ...
 
+    def write(self, path: bytes, content: int, *, expected: bytes | None = None) -> StepInfo | None:
+        """Make the file ``path``, relative to the root, hold what the descriptor ``content`` of a regular file does:
+        a step of its own, of the kind *api*, or a part of the explicit one that is open; all of it or nothing.
+
+        ``expected``: the hash of what must be there, empty for nothing, None for whatever. Waits while a safeguard
+        holds it. Missing directories are made. None if nothing changed. Raises `RefusedError` with the code
+        ``changed`` if something else is there, ``denied`` if a person has said no; `EscapeError`; `StorageError`.
+        """
+        ...
+
     def barriers(self) -> Sequence[BarrierInfo]:
         """The barriers in the log, oldest first."""
         ...
@@ -168,6 +200,12 @@ class UndoService(Protocol):
 
     def quiet(self) -> AbstractContextManager[None]:
         """While it is entered, mutations by supervised processes wait; what the caller changes makes no barrier."""
+        ...
+
+    def configure(self, thresholds: Thresholds | None, limits: Limits | None) -> None:
+        """Change when a person is asked, and how much the log holds, for as long as it is kept by whoever keeps it now;
+        None leaves it as it is.
+        """
         ...
 
     def discard(self) -> int:

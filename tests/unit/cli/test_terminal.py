@@ -8,18 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.cli.terminal import (
-    Palette,
-    ask,
-    is_terminal,
-    plural,
-    show_path,
-    size,
-    visible,
-    visible_line,
-    wants_colour,
-)
+from holdfast.cli.terminal import Palette, ask, is_terminal, plural, show_path, size, visible_line, wants_colour
 from holdfast.model.paths import parse_display
+from holdfast.model.visible import visible
 
 
 @pytest.mark.parametrize(

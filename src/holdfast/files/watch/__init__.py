@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from holdfast.files.dirty import Dirty, DirtySource
 from holdfast.model.errors import UnsupportedError, UsageError
+from holdfast.model.log import Log
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ Notice: TypeAlias = "Callable[[bytes, int, int | None], None]"
 """Is told a path, what happened there (bits of `holdfast.files.watch.masks`), and the number of the process that did
 it; that is None where events do not tell, and 0 if it cannot be seen from here."""
 
-_log = logging.getLogger(__name__)
+_log = Log(__name__)
 
 
 class Watcher(DirtySource, Protocol):
@@ -104,8 +104,8 @@ def open_watcher(
             if backend != "auto":
                 raise UnsupportedError(f"cannot watch {display(root)} by {choice}: {reason}") from error
             # Without privilege fanotify is never there, which is no news; that a limit costs speed is.
-            level = logging.INFO if choice == "fanotify" else logging.WARNING
-            _log.log(level, "cannot watch %s by %s: %s", display(root), choice, reason)
+            say = _log.info if choice == "fanotify" else _log.warning
+            say("cannot watch %s by %s: %s", display(root), choice, reason)
         except BaseException:
             watched.close()
             raise

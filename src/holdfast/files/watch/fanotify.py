@@ -198,7 +198,7 @@ class FanotifyWatcher:
     def _take(self, event: Event, batch: _Batch) -> None:
         mask, directory, name, target, pid = event
         if mask & Q_OVERFLOW:
-            batch.findings.doubt("the kernel's queue ran over")
+            batch.findings.overflow()
             self._forget()
             return
         if directory is None:

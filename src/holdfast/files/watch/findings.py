@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import stat
 from typing import TYPE_CHECKING
 
 from holdfast.files.dirty import Dirty
+from holdfast.model.log import Log
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,7 +18,7 @@ MAX_PATHS = 200_000
 RULE_FILES = frozenset((b".gitignore", b".checkpointignore"))
 """Files that say what is ignored: a change of one can bring any path in or take it out."""
 
-_log = logging.getLogger(__name__)
+_log = Log(__name__)
 
 
 class Findings:
@@ -38,6 +38,11 @@ class Findings:
             _log.debug("the whole tree counts as changed: %s", reason)
         self.everything = True
         self._paths.clear()
+
+    def overflow(self, limit: str = "") -> None:
+        """The kernel has dropped events, because of its ``limit``."""
+        _log.warning("the kernel's queue of events ran over%s: it has not told of every change", limit)
+        self.doubt("the kernel's queue ran over")
 
     def add(self, path: bytes) -> None:
         """``path``, or anything below it, may have changed."""

@@ -8,7 +8,6 @@ below it too, so that an answer is right once the queue is read empty, however l
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import select
 from typing import TYPE_CHECKING
@@ -19,6 +18,7 @@ from holdfast.files.watch.inotify_events import IGNORED, ISDIR, UNMOUNT, decode
 from holdfast.files.watch.inotify_nodes import Nodes
 from holdfast.files.watch.masks import ATTRIB, CREATE, DELETE, MOVED_FROM, MOVED_TO, NAMES, Q_OVERFLOW, WRITTEN
 from holdfast.files.watch.polling import DEFAULT_INTERVAL, clear_timer
+from holdfast.model.log import Log
 from holdfast.model.paths import MAX_PATH_BYTES, display
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _READ_BYTES = 1 << 18
 _MAX_READS = 1024
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
-_log = logging.getLogger(__name__)
+_log = Log(__name__)
 
 
 class InotifyWatcher:
@@ -185,7 +185,7 @@ class InotifyWatcher:
     def _take(self, event: Event, batch: _Batch) -> None:
         wd, mask, _, name = event
         if mask & Q_OVERFLOW:
-            batch.findings.doubt("the kernel's queue ran over (fs.inotify.max_queued_events)")
+            batch.findings.overflow(" (fs.inotify.max_queued_events)")
             self._sweep_due = True
             return
         if mask & UNMOUNT:

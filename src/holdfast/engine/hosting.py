@@ -1,0 +1,442 @@
+"""What every face is made of: working directories, the commands and the files in them, and what is worth an event.
+
+A `Host` has one or several working directories. One that may be written to is a workspace with a keeper, an undo log
+and a session of its own; one that is read-only is looked at, and nothing else. Nothing here approves of anything by
+itself: who asked for a command must not have its safeguards answered by the same voice (I9), which is for the faces to
+see to.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+from holdfast.engine import browsing
+from holdfast.engine.opening import Opener
+from holdfast.engine.run import thresholds as chosen_thresholds
+from holdfast.engine.session import Session
+from holdfast.engine.steps import limits as configured_limits
+from holdfast.engine.steps import make_log, reached, required
+from holdfast.engine.workspace import Workspace
+from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
+from holdfast.model.log import Log
+from holdfast.model.paths import display, under
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Mapping, Sequence
+
+    from holdfast.engine.context import Context
+    from holdfast.engine.session import Executed, State
+    from holdfast.model.config import Isolation
+    from holdfast.supervisor.remote import Remote
+    from holdfast.undo.log import Limits
+    from holdfast.undo.safeguards import Thresholds
+    from holdfast.undo.service import BarrierInfo, StepInfo, TicketInfo, UndoReport
+    from holdfast.wire.control import Stream
+
+_log = Log(__name__)
+
+MAX_DIRECTORIES: Final = 8
+MAX_EDITED_BYTES: Final = browsing.MAX_READ_BYTES
+_LOOK_SECONDS = 0.2
+_SAMPLE = 20
+
+Access = Literal["read_write", "read_only"]
+
+
+class WorkingDirectory(NamedTuple):
+    """What a face is asked to work in."""
+
+    path: bytes
+    label: str = ""
+    """Another name for it; the last part of its path, if it is empty."""
+    access: Access = "read_write"
+
+
+class Held(NamedTuple):
+    """A safeguard holds an operation until a person answers."""
+
+    ticket: TicketInfo
+    step: StepInfo | None
+    sample: Sequence[bytes]
+    """Some of the paths that the step has changed so far."""
+
+
+class Edited(NamedTuple):
+    """Somebody else has changed the tree."""
+
+    barrier: BarrierInfo
+
+
+class RolledBack(NamedTuple):
+    """What a killed keeper had left open was taken back, when the undo log was opened."""
+
+    report: UndoReport
+
+
+class Mismatched(NamedTuple):
+    """The undo log is of another version: it has to be discarded before anything is recorded."""
+
+    error: HoldfastError
+
+
+class Warned(NamedTuple):
+    """What a person should know of."""
+
+    code: str
+    message: str
+    step: int | None = None
+
+
+Event = Held | Edited | RolledBack | Mismatched | Warned
+
+
+class Change(NamedTuple):
+    """What `Hosted.edit_file` did."""
+
+    step: StepInfo | None
+    replaced: int
+    """How many times."""
+
+
+class Host:
+    """See the module. Any thread may call."""
+
+    def __init__(
+        self,
+        directories: Sequence[WorkingDirectory],
+        *,
+        home: bytes | None = None,
+        flags: Mapping[str, object] | None = None,
+        isolation: Isolation | None = None,
+        guard: bool = False,
+        notify: Callable[[Hosted, Event], object] = lambda _hosted, _event: None,
+    ) -> None:
+        """Begin to remember the directories that may be written to, where they are in no workspace yet. The first one
+        is the primary. ``notify`` is told of events, on threads of its own; ``guard`` turns the safeguards' preset on.
+
+        Raises `UsageError`, `RefusedError` for a directory that nobody means, and what opening a workspace raises.
+        """
+        if not 1 <= len(directories) <= MAX_DIRECTORIES:
+            raise UsageError(f"between 1 and {MAX_DIRECTORIES} working directories, not {len(directories)}")
+        self.directories: Sequence[Hosted] = [
+            Hosted(index, given, home=home, flags=flags, isolation=isolation, guard=guard, notify=notify)
+            for index, given in enumerate(directories)
+        ]
+        for at, one in enumerate(self.directories):
+            for other in self.directories[:at]:
+                if _overlap(one.path, other.path):
+                    raise RefusedError(
+                        f"{display(one.path)} and {display(other.path)} lie in each other, or in one workspace",
+                        hint="name directories that are apart",
+                    )
+
+    def directory(self, which: int | str | None = None) -> Hosted:
+        """One by its number, label or path; None: the primary. Raises `NotFoundError`."""
+        if which is None:
+            return self.directories[0]
+        for hosted in self.directories:
+            if which in (hosted.index, hosted.label) or which == display(hosted.path):
+                return hosted
+        shown = ", ".join(f"{hosted.index} ({hosted.label})" for hosted in self.directories)
+        raise NotFoundError(f"there is no working directory {which!r}; there are {shown}", code="no_directory")
+
+    def close(self) -> None:
+        """Stop every session. What goes wrong with one is logged, and does not keep the others from ending."""
+        for hosted in self.directories:
+            try:
+                hosted.stop()
+            except HoldfastError as error:
+                _log.warning("%s: %s", display(hosted.path), error.message)
+
+
+class Hosted:
+    """One working directory of a host. Any thread may call; commands wait for each other, nothing else does.
+
+    Every method but those that look at files raises `RefusedError` (``read_only``) where nothing may be written.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        given: WorkingDirectory,
+        *,
+        home: bytes | None,
+        flags: Mapping[str, object] | None,
+        isolation: Isolation | None,
+        guard: bool,
+        notify: Callable[[Hosted, Event], object],
+    ) -> None:
+        self.index = index
+        self.access: Access = given.access
+        self.path: bytes = os.path.realpath(given.path)
+        """The workspace's root, which may be above what was given."""
+        self._home = home
+        self._flags = flags
+        self._notify = notify
+        self._session: Session | None = None
+        self._undo_log = b""
+        self._thresholds: Thresholds | None = None
+        self._limits: Limits | None = None
+        self._monitor: _Monitor | None = None
+        self._lock = threading.Lock()
+        if given.access == "read_only":
+            if not os.path.isdir(self.path):
+                raise NotFoundError(f"there is no directory {display(self.path)}", code="no_such_path")
+        else:
+            self._begin(isolation, guard)
+        self.label = given.label or os.fsdecode(os.path.basename(self.path)) or "/"
+
+    def _begin(self, isolation: Isolation | None, guard: bool) -> None:
+        opener = Opener(home=self._home, flags=self._flags)
+        try:
+            try:
+                context = opener.open(self.path)
+            except NotFoundError:
+                context, _ = opener.init(self.path)
+            self.path = context.workspace.path
+            self._thresholds = chosen_thresholds(context.settings.safeguard, guard=guard)
+            self._limits = configured_limits(context)
+            self._undo_log = make_log(context)
+            self._session = Session(
+                self.path,
+                self._undo_log,
+                home=opener.home,
+                flags=self._flags,
+                isolation=context.settings.isolation if isolation is None else isolation,
+                guard=guard,
+            )
+            self._session.on_join = self._joined
+            self._session.on_recovery = self._told
+        finally:
+            opener.close()
+
+    # -- commands ------------------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> State:
+        """What the session does."""
+        return "stopped" if self._session is None else self._session.state
+
+    @property
+    def run(self) -> str:
+        """The id of the session's run; empty before the first one."""
+        return "" if self._session is None else self._session.run
+
+    @property
+    def step(self) -> int | None:
+        """The step of the command that runs now."""
+        return None if self._session is None else self._session.step
+
+    def start(self) -> None:
+        """Finish what a killed keeper has left, which is an event, and begin a session. Nothing if there is one."""
+        session = self._writable()
+        if session.state in ("idle", "running"):
+            return
+        self._recover()
+        session.start()
+
+    def stop(self) -> None:
+        """End what runs, and the session; its end is saved."""
+        with self._lock:
+            monitor, self._monitor = self._monitor, None
+        if self._session is not None:
+            try:
+                self._session.stop()
+            finally:
+                if monitor is not None:
+                    monitor.stop()
+
+    def execute(
+        self,
+        command: str,
+        *,
+        directory: bytes = b"",
+        environment: Mapping[str, str] | None = None,
+        on_output: Callable[[Stream, bytes], None],
+        on_start: Callable[[int], None] = lambda _step: None,
+    ) -> Executed:
+        """See `Session.execute`."""
+        self.start()
+        done = self._writable().execute(
+            command, directory=directory, environment=environment, on_output=on_output, on_start=on_start
+        )
+        if done.info is not None and done.info.unprotected:
+            self._notify(self, Warned("unprotected", done.info.unprotected, done.step))
+        return done
+
+    def cancel(self) -> bool:
+        """See `Session.cancel`."""
+        return self._writable().cancel()
+
+    # -- files ---------------------------------------------------------------------------------------------------------
+
+    def list_directory(self, path: bytes = b"") -> Sequence[browsing.Item]:
+        """See `browsing.list_directory`."""
+        return browsing.list_directory(self.path, path)
+
+    def read_file(self, path: bytes, *, offset: int = 0, limit: int = browsing.MAX_READ_BYTES) -> browsing.Read:
+        """See `browsing.read_file`."""
+        return browsing.read_file(self.path, path, offset=offset, limit=limit)
+
+    def write_file(self, path: bytes, content: bytes, *, expected: bytes | None = None) -> StepInfo | None:
+        """See `UndoService.write`: a step of its own."""
+        self._writable()
+        fd = os.memfd_create("content", os.MFD_CLOEXEC)
+        try:
+            with open(fd, "wb", closefd=False) as file:
+                file.write(content)
+            with self._opened() as (_, context), reached(context, always=True, told=self._told) as log:
+                return required(log).write(path, fd, expected=expected)
+        finally:
+            os.close(fd)
+
+    def edit_file(self, path: bytes, old: bytes, new: bytes, *, every: bool = False) -> Change:
+        """Replace ``old``, which must be there once (``every``: at least once), by ``new``: a step of its own.
+
+        Nothing is written if somebody changes the file meanwhile (``changed``). Raises `NotFoundError`
+        (``no_match``), `RefusedError` (``many_matches``, ``too_large``), and as `read_file` and `write_file` do.
+        """
+        self._writable()
+        if not old:
+            raise UsageError("what is to be replaced is empty")
+        read = self.read_file(path, limit=MAX_EDITED_BYTES)
+        if read.hash is None:
+            raise RefusedError(f"{display(path)} is larger than {MAX_EDITED_BYTES} bytes", code="too_large")
+        count = read.content.count(old)
+        if not count:
+            raise NotFoundError(f"the text to replace is not in {display(path)}", code="no_match")
+        if count > 1 and not every:
+            raise RefusedError(
+                f"the text to replace is in {display(path)} {count} times",
+                hint="say more of what is around it, or replace all",
+                code="many_matches",
+            )
+        return Change(self.write_file(path, read.content.replace(old, new), expected=read.hash), count)
+
+    # -- undo ----------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def workspace(self) -> Generator[Workspace]:
+        """The workspace, opened for the length of the block: checkpoints, undo, history; for one thread."""
+        self._writable()
+        with self._opened() as (workspace, _):
+            yield workspace
+
+    def rolled_back(self, steps: Sequence[int]) -> None:
+        """To be called after an undo: what runs is told of the steps that were taken back."""
+        session = self._writable()
+        for step in steps:
+            session.notify_rollback(step)
+
+    def configure(self, *, thresholds: Thresholds | None = None, limits: Limits | None = None) -> None:
+        """Change when a person is asked, and how much the undo log holds, for as long as this host lives."""
+        self._writable()
+        self._thresholds = thresholds or self._thresholds
+        self._limits = limits or self._limits
+        with self._opened() as (_, context), reached(context, told=self._told) as log:
+            if log is not None:
+                log.configure(thresholds, limits)
+
+    @property
+    def thresholds(self) -> Thresholds:
+        """When a person is asked."""
+        self._writable()
+        assert self._thresholds is not None
+        return self._thresholds
+
+    @property
+    def limits(self) -> Limits:
+        """How much the undo log holds."""
+        self._writable()
+        assert self._limits is not None
+        return self._limits
+
+    # -- the rest ------------------------------------------------------------------------------------------------------
+
+    def _writable(self) -> Session:
+        if self._session is None:
+            raise RefusedError(f"{self.label} is read-only here", code="read_only")
+        return self._session
+
+    @contextmanager
+    def _opened(self) -> Generator[tuple[Workspace, Context]]:
+        opener = Opener(home=self._home, flags=self._flags)
+        try:
+            context = opener.open(self.path)
+            yield Workspace(opener, context), context
+        finally:
+            opener.close()
+
+    def _recover(self) -> None:
+        from holdfast.undo.version import VersionMismatchError
+
+        try:
+            with self._opened() as (_, context), reached(context, told=self._told):
+                pass
+        except VersionMismatchError as error:
+            self._notify(self, Mismatched(error))
+            raise
+
+    def _told(self, report: UndoReport) -> None:
+        self._notify(self, RolledBack(report))
+
+    def _joined(self, keeper: Remote) -> None:
+        keeper.configure(self._thresholds, self._limits)
+        with self._lock:
+            if self._monitor is None:
+                self._monitor = _Monitor(self, self._undo_log, self._notify, keeper)
+
+
+class _Monitor:
+    """Sees what the keeper holds and notes, on a thread."""
+
+    def __init__(
+        self, hosted: Hosted, undo_log: bytes, notify: Callable[[Hosted, Event], object], keeper: Remote
+    ) -> None:
+        self._hosted = hosted
+        self._undo_log = undo_log
+        self._notify = notify
+        self._held: set[int] = set()
+        self._noted = max((barrier.id for barrier in keeper.barriers()), default=0)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look_on, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no longer."""
+        self._over.set()
+        self._thread.join()
+
+    def _look_on(self) -> None:
+        from holdfast.supervisor.remote import connect
+
+        while not self._over.wait(_LOOK_SECONDS):
+            try:
+                keeper = connect(self._undo_log)
+                if keeper is None:
+                    self._held.clear()  # the next one counts anew
+                    continue
+                with keeper:
+                    self._look(keeper)
+            except HoldfastError as error:
+                _log.info("%s", error.message)  # the keeper has just ended
+
+    def _look(self, keeper: Remote) -> None:
+        held = {ticket.id: ticket for ticket in keeper.held()}
+        for number, ticket in held.items():
+            if number not in self._held:
+                step = next((step for step in keeper.steps() if step.id == ticket.step), None)
+                changes = () if step is None else keeper.changes(step.id)[:_SAMPLE]
+                self._notify(self._hosted, Held(ticket, step, [change.path for change in changes]))
+        self._held = set(held)
+        for barrier in keeper.barriers():
+            if barrier.id > self._noted:
+                self._noted = barrier.id
+                self._notify(self._hosted, Edited(barrier))
+
+
+def _overlap(one: bytes, other: bytes) -> bool:
+    return one == other or under(one, other) or under(other, one)

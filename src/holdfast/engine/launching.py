@@ -1,0 +1,147 @@
+"""The launcher of a session's commands: a process of its own, which runs the shim as `holdfast run` runs a command.
+
+Its standard input and output are the control channel, which it leaves to the shim. How it fared it says on a socket:
+one MessagePack object, when it ends. If whoever started it is gone, the channel closes; then the shim ends, and so
+does the run.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.engine.opening import Opener
+from holdfast.engine.run import run
+from holdfast.model.config import Isolation
+from holdfast.model.errors import HoldfastError, rebuilt
+from holdfast.sandbox.channel import shim_command
+from holdfast.undo.service import UndoReport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_MOST_BYTES = 1 << 20
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True):
+    """What to run in."""
+
+    home: bytes
+    root: bytes
+    flags: dict[str, Any]
+    """Settings that go before all others."""
+    run: str
+    """The run's id."""
+    guard: bool
+    isolation: Isolation | None
+    """None: as the settings say."""
+    environment: dict[bytes, bytes]
+    """The shim's, and so its commands'."""
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """How it fared."""
+
+    exit_code: int = 0
+    kind: str = ""
+    """The class of the error, if there was one."""
+    code: str = ""
+    message: str = ""
+    hint: str | None = None
+    recovered: tuple[UndoReport, ...] = ()
+    """What a killed keeper had left open, and was rolled back."""
+
+    @property
+    def error(self) -> HoldfastError | None:
+        """What went wrong, if anything did."""
+        return rebuilt(self.kind, self.message, hint=self.hint, code=self.code) if self.kind else None
+
+
+class Launcher:
+    """A launcher that was started."""
+
+    def __init__(self, launch: Launch) -> None:
+        """Start it. Raises `OSError`."""
+        ours, its = socket.socketpair()
+        with its:
+            # (-P: what lies in the workspace is none of our modules. The terminal's signals are not for it.)
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "holdfast.engine.launching", str(its.fileno())],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                pass_fds=[its.fileno()],
+                start_new_session=True,
+                cwd="/",
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+            )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self.writer = self._process.stdin
+        """The channel: what is written here the shim reads."""
+        self.reader = self._process.stdout
+        self._outcome = ours
+        with ours.makefile("wb") as file:
+            file.write(msgspec.msgpack.encode(launch))
+        ours.shutdown(socket.SHUT_WR)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended."""
+        return self._process.poll() is not None
+
+    def wait(self, seconds: float) -> Outcome:
+        """Wait until it has ended, and end it if it takes longer than ``seconds``: first in order, then at once."""
+        for end in (lambda: None, self._process.terminate, self._process.kill):
+            end()
+            try:
+                self._process.wait(seconds)
+                break
+            except subprocess.TimeoutExpired:
+                continue
+        with self._outcome, self._outcome.makefile("rb") as file:
+            said = file.read(_MOST_BYTES)
+        try:
+            return msgspec.msgpack.decode(said, type=Outcome)
+        except msgspec.MsgspecError:
+            message = f"what runs the commands was killed (status {self._process.returncode})"
+            return Outcome(kind="HoldfastError", code="launcher_gone", message=message)
+
+
+def main(fd: int) -> None:
+    """Be a launcher: read a `Launch` from the socket ``fd``, run the shim, and say there how it fared."""
+    with socket.socket(fileno=fd) as starter:
+        starter.set_inheritable(False)
+        with starter.makefile("rb") as file:
+            launch = msgspec.msgpack.decode(file.read(), type=Launch)
+        recovered: list[UndoReport] = []
+        try:
+            outcome = Outcome(exit_code=_run(launch, recovered.append))
+        except HoldfastError as error:
+            outcome = Outcome(kind=type(error).__name__, code=error.code, message=error.message, hint=error.hint)
+        starter.sendall(msgspec.msgpack.encode(msgspec.structs.replace(outcome, recovered=tuple(recovered))))
+
+
+def _run(launch: Launch, told: Callable[[UndoReport], object]) -> int:
+    opener = Opener(home=launch.home, flags=launch.flags)
+    try:
+        return run(
+            opener.open(launch.root),
+            shim_command(),
+            directory=launch.root,
+            environment=launch.environment,
+            guard=launch.guard,
+            isolation=launch.isolation,
+            identity=launch.run,
+            told=told,
+        ).exit_code
+    finally:
+        opener.close()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,27 @@
+"""A named pipe that tells when the last process that was to hold it has ended."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Leash:
+    """Have a command open `path` for writing: what it starts inherits that, and is held by it too."""
+
+    def __init__(self, path: Path) -> None:
+        """Makes the pipe. To open it for writing does not block."""
+        os.mkfifo(path)
+        self.path = path
+        self._end = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def until_all_are_gone(self) -> None:
+        """Wait until nobody has it open any more. To be asked once, when the command has opened it."""
+        os.set_blocking(self._end, True)
+        try:
+            assert os.read(self._end, 1) == b""
+        finally:
+            os.close(self._end)

@@ -1,0 +1,165 @@
+"""What a face writes: whole files, through the interceptor, as commands do.
+
+No link is followed on the way or at the end (I7). A file that is there is written in place, so that its other names,
+its owner and its permissions stay; a new one, and each directory that is missing above it, takes owner and
+permissions from the directory that it is made in: what is private stays so.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from holdfast.files.metadata import through
+from holdfast.model.errors import EscapeError, HoldfastError, RefusedError, StorageError, room_hint
+from holdfast.model.ids import Hasher
+from holdfast.model.paths import check_path, display
+
+if TYPE_CHECKING:
+    from holdfast.undo.directories import Directories
+    from holdfast.undo.interceptor import Interceptor, Place
+    from holdfast.undo.records import StepId
+
+_PIECE = 1 << 20
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_OBJECT = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+
+ABSENT = b""
+"""What is expected where there must be no file."""
+
+
+def write_file(
+    interceptor: Interceptor,
+    directories: Directories,
+    step: StepId,
+    path: bytes,
+    content: int,
+    expected: bytes | None,
+) -> None:
+    """Make the file ``path`` hold what the descriptor ``content``, of a regular file, does.
+
+    ``expected`` is the hash of what must be there now, `ABSENT` for nothing; None if anything may be. Raises
+    `RefusedError` (code ``changed``) if that is not so, `HeldError` if a person has to be asked first: then calling it
+    again goes on; `EscapeError`, `StorageError`. What was done before an error is recorded in the step.
+    """
+    check_path(path)
+    try:
+        _make_directories(interceptor, directories, step, os.path.dirname(path))
+        place = directories.place(path)
+        found = _lstat(place)
+        if found is None:
+            if expected:
+                raise _changed(path, "it is not there any more")
+            _create(interceptor, step, place, content)
+        elif not stat.S_ISREG(found.st_mode):
+            raise _no_file(place, found)
+        elif expected == ABSENT:
+            raise _changed(path, "it is there already")
+        else:
+            _overwrite(interceptor, step, place, content, expected)
+    except OSError as error:
+        raise _translated(path, error) from error
+
+
+def _make_directories(interceptor: Interceptor, directories: Directories, step: StepId, path: bytes) -> None:
+    missing: list[bytes] = []
+    while True:
+        try:
+            directories.directory(path)
+            break
+        except FileNotFoundError:
+            missing.append(path)
+            path = os.path.dirname(path)
+    for each in reversed(missing):
+        place = directories.place(each)
+        above = os.stat(place.dir_fd)
+
+        def make(place: Place = place) -> None:
+            os.mkdir(place.name, 0o700, dir_fd=place.dir_fd)
+
+        try:
+            interceptor.create(step, place, "d", make)
+        except FileExistsError:
+            continue  # somebody else has just made it
+        made = directories.directory(each)
+        _inherit(made, above, above.st_mode & 0o777)
+
+
+def _create(interceptor: Interceptor, step: StepId, place: Place, content: int) -> None:
+    fd = interceptor.create(step, place, "f", lambda: os.open(place.name, _NEW, 0o600, dir_fd=place.dir_fd))
+    try:
+        above = os.stat(place.dir_fd)
+        _inherit(fd, above, above.st_mode & 0o666)
+        _copy(content, fd)
+    finally:
+        os.close(fd)
+
+
+def _overwrite(interceptor: Interceptor, step: StepId, place: Place, content: int, expected: bytes | None) -> None:
+    held = os.open(place.name, _OBJECT, dir_fd=place.dir_fd)
+    try:
+        if expected is not None and _hash(os.open(through(held), os.O_RDONLY | os.O_CLOEXEC)) != expected:
+            raise _changed(place.path, "somebody has changed it")
+        interceptor.opening(step, place, held, truncates=True)
+        fd = os.open(through(held), os.O_WRONLY | os.O_CLOEXEC)
+    finally:
+        os.close(held)
+    try:
+        os.ftruncate(fd, 0)
+        _copy(content, fd)
+    finally:
+        os.close(fd)
+
+
+def _inherit(fd: int, above: os.stat_result, mode: int) -> None:
+    if os.geteuid() == 0:
+        os.chown(through(fd), above.st_uid, above.st_gid)
+    os.chmod(through(fd), mode)
+
+
+def _copy(source: int, target: int) -> None:
+    at = 0
+    while piece := os.pread(source, _PIECE, at):
+        view = memoryview(piece)
+        while view:
+            written = os.pwrite(target, view, at)
+            at += written
+            view = view[written:]
+
+
+def _hash(fd: int) -> bytes:
+    hasher = Hasher()
+    try:
+        while piece := os.read(fd, _PIECE):
+            hasher.update(piece)
+    finally:
+        os.close(fd)
+    return hasher.hash()
+
+
+def _lstat(place: Place) -> os.stat_result | None:
+    try:
+        return os.stat(place.name, dir_fd=place.dir_fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def _changed(path: bytes, what: str) -> RefusedError:
+    return RefusedError(f"{display(path)} was not written: {what}", hint="read it again", code="changed")
+
+
+def _no_file(place: Place, found: os.stat_result) -> HoldfastError:
+    if stat.S_ISLNK(found.st_mode):
+        target = display(os.readlink(place.name, dir_fd=place.dir_fd))
+        return EscapeError(f"{display(place.path)} is a link to {target}", hint="write to where it leads")
+    return RefusedError(f"{display(place.path)} is no regular file", code="not_a_file")
+
+
+def _translated(path: bytes, error: OSError) -> HoldfastError:
+    if error.errno in (errno.ELOOP, errno.EXDEV):
+        return EscapeError(f"{display(path)} leads through a link", hint="name where it leads")
+    if error.errno == errno.ENOTDIR:
+        return RefusedError(f"{display(path)} cannot be: a part of it is no directory", code="not_a_file")
+    return StorageError(f"{display(path)} cannot be written: {error.strerror}", hint=room_hint(error))

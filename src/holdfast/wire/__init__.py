@@ -1,0 +1,1 @@
+"""Protocols: encoders, decoders and state machines. Pure, no I/O; what they decode is never trusted."""

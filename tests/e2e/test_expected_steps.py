@@ -1,0 +1,179 @@
+"""Commands that a host has an agent start, one after the other: each is the step that was opened for it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from threading import Thread
+
+import pytest
+
+from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
+from holdfast.supervisor.remote import Remote
+from holdfast.testing.photograph import differences, photograph
+from holdfast.undo.log import Limits
+from holdfast.undo.safeguards import PRESET
+from holdfast.undo.service import StepInfo
+
+from .test_supervisor_runs import Place, _place, wait_until
+
+__all__ = ["_place"]  # the fixture, used by its name
+
+AGENT = """
+import subprocess, sys
+for line in sys.stdin:
+    print(subprocess.run(["sh", "-c", line]).returncode, flush=True)
+"""
+
+
+class Host:
+    """Gives an agent commands."""
+
+    def __init__(self, place: Place, agent: subprocess.Popen[str], remote: Remote) -> None:
+        self.place = place
+        self.agent = agent
+        self.remote = remote
+
+    def begin(self, command: str) -> int:
+        step = self.remote.expect("", [b"sh", b"-c", command.encode()])
+        assert self.agent.stdin is not None
+        self.agent.stdin.write(command + "\n")
+        self.agent.stdin.flush()
+        return step
+
+    def end(self, step: int) -> StepInfo | None:
+        assert self.agent.stdout is not None
+        return self.remote.settle(step, int(self.agent.stdout.readline())).info
+
+    def command(self, command: str) -> tuple[int, StepInfo | None]:
+        step = self.begin(command)
+        return step, self.end(step)
+
+
+@contextmanager
+def hosted(place: Place) -> Generator[Host]:
+    with place.start(sys.executable, "-I", "-S", "-c", AGENT, stdin=-1, stdout=-1) as agent:
+        wait_until(place.is_kept)
+        with place.remote() as remote:
+            yield Host(place, agent, remote)
+        agent.communicate(timeout=60)
+        assert agent.returncode == 0
+
+
+def test_each_command_is_the_step_that_was_opened_for_it(place: Place) -> None:
+    (place.tree / "old").write_text("old")
+    before = photograph(place.tree)
+    with hosted(place) as host:
+        first, info = host.command("mkdir d && touch d/f && rm old; exit 7")
+        assert info is not None
+        assert (info.id, info.exit_code, info.state, info.kind) == (first, 7, "done", "command")
+        assert info.command == (b"sh", b"-c", b"mkdir d && touch d/f && rm old; exit 7")
+        assert [change.path for change in host.remote.changes(first)] == [b"d", b"d/f", b"old"]
+        nothing, info = host.command("cat d/f")
+        assert info is None
+        last, info = host.command("sleep 0.1; touch g")
+        assert info is not None
+        assert info.id == last > nothing > first
+        host.remote.undo([last, first])
+        assert differences(before, photograph(place.tree)) == []
+
+
+def test_what_a_command_leaves_running_is_not_of_the_next_one(place: Place) -> None:
+    with hosted(place) as host:
+        first, info = host.command("touch one; (until [ -e go ]; do sleep 0.01; done; touch late) & true")
+        assert info is not None
+        assert info.paths == 1
+        second, info = host.command("touch two go; until [ -e late ]; do sleep 0.01; done")
+        assert info is not None
+        assert [change.path for change in host.remote.changes(second)] == [b"go", b"two"]
+        late = next(step for step in host.remote.steps() if step.id not in (first, second))
+        assert [change.path for change in host.remote.changes(late.id)] == [b"late"]
+
+
+def test_a_step_stays_open_until_it_is_settled(place: Place) -> None:
+    with hosted(place) as host:
+        step = host.begin("touch f; sleep 0.2; touch g")
+        with pytest.raises(RefusedError):
+            host.remote.expect("", [b"x"])
+        assert host.agent.stdout is not None
+        code = int(host.agent.stdout.readline())
+        assert [(info.id, info.state) for info in host.remote.steps()] == [(step, "open")]
+        info = host.remote.settle(step, code).info
+        assert info is not None
+        assert info.paths == 2
+        for wrong in (step, 99):
+            with pytest.raises(NotFoundError):
+                host.remote.settle(wrong, 0)
+        with pytest.raises(NotFoundError):
+            host.remote.expect("another", [b"x"])
+
+
+def test_a_step_that_no_command_came_for_is_nothing(place: Place) -> None:
+    with hosted(place) as host:
+        step = host.remote.expect("", [b"x"])
+        assert host.remote.settle(step, None).info is None
+        after, info = host.command("touch f")
+        assert info is not None
+        assert info.id == after
+
+
+def test_files_are_written_beside_what_runs(place: Place) -> None:
+    (place.tree / "large").write_bytes(b"1" * (2 << 20))
+    before = photograph(place.tree)
+    with hosted(place) as host:
+        content = os.memfd_create("content")
+        os.write(content, b"written")
+        step = host.begin("touch f; until [ -e new ]; do sleep 0.01; done; cat new > copy")
+        wait_until((place.tree / "f").exists)
+        info = host.remote.write(b"new", content)
+        assert info is not None
+        assert (info.kind, info.paths) == ("api", 1)
+        assert host.end(step) is not None
+        assert host.remote.barriers() == []
+        host.remote.configure(PRESET, Limits())
+        found: list[object] = []
+
+        def write() -> None:
+            with place.remote() as other:
+                try:
+                    found.append(other.write(b"large", content))
+                except HoldfastError as error:
+                    found.append(error.code)
+
+        for allow in (False, True):
+            writer = Thread(target=write)
+            writer.start()
+            wait_until(lambda: len(host.remote.held()) == 1)
+            assert (place.tree / "large").stat().st_size == 2 << 20
+            host.remote.answer(host.remote.held()[0].id, allow=allow)
+            writer.join(20)
+        assert found[0] == "denied"
+        assert (place.tree / "large").read_bytes() == b"written"
+        os.close(content)
+        assert host.remote.barriers() == []
+        host.remote.undo([info.id for info in host.remote.steps() if info.state == "done"])
+        assert differences(before, photograph(place.tree)) == []
+
+
+def test_what_runs_may_neither_expect_nor_write(place: Place) -> None:
+    """I9."""
+    script = f"""
+import os, sys
+sys.path[:] = {sys.path!r}
+from holdfast.model.errors import RefusedError
+from holdfast.supervisor.remote import connect
+with connect({os.fsencode(place.log)!r}) as remote:
+    content = os.memfd_create("content")
+    for ask in (
+        lambda: remote.write(b"f", content), lambda: remote.expect("", [b"x"]), lambda: remote.settle(1, 0),
+        lambda: remote.configure(None, None),
+    ):
+        try:
+            ask()
+        except RefusedError:
+            print("refused")
+"""
+    assert place.run(sys.executable, "-c", script) == "refused\n" * 4

@@ -1,0 +1,337 @@
+"""A host with real sessions: commands, files, undo, safeguards and events, as every face uses them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.engine.hosting import Edited, Event, Held, Host, Hosted, Mismatched, RolledBack, WorkingDirectory
+from holdfast.engine.session import Executed
+from holdfast.model.config import Isolation
+from holdfast.model.errors import ChannelError, HoldfastError, NotFoundError, RefusedError, UsageError
+from holdfast.model.ids import hash_bytes
+from holdfast.supervisor.descent import descendants
+from holdfast.testing.photograph import differences, photograph
+from holdfast.undo.log import Limits
+from holdfast.undo.safeguards import OFF, PRESET
+
+from .test_supervisor_runs import wait_until
+
+
+class Stage:
+    """Hosts on directories of a test, and what they tell."""
+
+    def __init__(self, base: Path) -> None:
+        self.base = base
+        self.home = base / "home"
+        self.events: list[tuple[str, Event]] = []
+        self.hosts: list[Host] = []
+
+    def host(self, *directories: WorkingDirectory, **options: object) -> Host:
+        def notify(hosted: Hosted, event: Event) -> None:
+            self.events.append((hosted.label, event))
+
+        host = Host(directories, home=os.fsencode(self.home), notify=notify, **options)  # type: ignore[arg-type]
+        self.hosts.append(host)
+        return host
+
+    def tree(self, name: str = "tree") -> Path:
+        path = self.base / name
+        path.mkdir(exist_ok=True)
+        return path
+
+    def hosted(self, **options: object) -> Hosted:
+        return self.host(WorkingDirectory(os.fsencode(self.tree())), **options).directory()
+
+    def told(self, kind: type[Event]) -> Sequence[Event]:
+        return [event for _, event in self.events if isinstance(event, kind)]
+
+
+@pytest.fixture(name="stage")
+def _stage(tmp_path: Path) -> Generator[Stage]:
+    stage = Stage(tmp_path)
+    before = set(descendants(os.getpid()))
+    yield stage
+    for host in stage.hosts:
+        host.close()
+    wait_until(lambda: set(descendants(os.getpid())) <= before)
+    if stage.home.exists():
+        with holdfast.open_home(stage.home) as home:
+            assert home.verify().ok
+
+
+def execute(hosted: Hosted, command: str, **options: object) -> tuple[Executed, bytes, bytes]:
+    out: dict[str, bytes] = {"stdout": b"", "stderr": b""}
+
+    def take(stream: str, data: bytes) -> None:
+        out[stream] += data
+
+    done = hosted.execute(command, on_output=take, **options)  # type: ignore[arg-type]
+    return done, out["stdout"], out["stderr"]
+
+
+@pytest.mark.parametrize("level", ["none", "namespace"])
+def test_commands_are_steps_that_can_be_undone(stage: Stage, level: str) -> None:
+    """I1."""
+    tree = stage.tree()
+    (tree / ".gitignore").write_text("ignored\n")
+    (tree / "ignored").mkdir()
+    (tree / "ignored/f").write_text("1")
+    before = photograph(tree)
+    try:
+        hosted = stage.hosted(isolation=Isolation(level=level))  # type: ignore[arg-type]
+        hosted.start()
+    except HoldfastError as error:
+        if error.code == "unsupported":
+            pytest.skip(error.message)
+        raise
+    first, out, err = execute(hosted, "echo out; echo err >&2; rm -r ignored; mkdir d; cd d; echo 1 > f; exit 3")
+    assert (first.exit_code, out, err) == (3, b"out\n", b"err\n")
+    assert [change.path for change in first.changes] == [b"d", b"d/f", b"ignored", b"ignored/f"]
+    second, out, _ = execute(hosted, "pwd; echo $X; cat f", directory=b"d", environment={"X": "set"})
+    assert out.decode() == f"{tree}/d\nset\n1\n"
+    assert second.info is None
+    assert second.step == first.step + 1
+    assert hosted.state == "idle"
+    with hosted.workspace() as workspace:
+        assert list(workspace.undo().steps) == [first.step]
+    assert differences(before, photograph(tree)) == []
+    with hosted.workspace() as workspace:
+        workspace.redo()
+    assert (tree / "d/f").read_text() == "1\n"
+    hosted.stop()
+    assert hosted.state == "stopped"
+    with hosted.workspace() as workspace:
+        workspace.undo(run=hosted.run)
+    assert differences(before, photograph(tree)) == []
+
+
+def test_commands_wait_for_each_other_and_can_be_cancelled(stage: Stage) -> None:
+    hosted = stage.hosted()
+    done: list[str] = []
+    started = threading.Event()
+
+    def work(name: str, command: str) -> None:
+        found = hosted.execute(command, on_output=lambda *_: None, on_start=lambda _: started.set())
+        done.append(f"{name} {found.exit_code} {found.cancelled}")
+
+    first = threading.Thread(target=work, args=("first", "trap '' TERM; touch one; while :; do sleep 0.05; done"))
+    first.start()
+    started.wait(60)
+    wait_until((stage.tree() / "one").exists)
+    second = threading.Thread(target=work, args=("second", "touch two"))
+    second.start()
+    assert not (stage.tree() / "two").exists()
+    assert hosted.state == "running"
+    assert hosted.cancel()
+    for thread in (first, second):
+        thread.join(60)
+    assert done == ["first 137 True", "second 0 False"]
+    assert not hosted.cancel()
+
+
+def test_files_are_written_and_edited_with_and_without_a_session(stage: Stage) -> None:
+    hosted = stage.hosted()
+    before = photograph(stage.tree())
+    hosted.write_file(b"a/f", b"one two two\n")
+    hosted.start()
+    assert hosted.edit_file(b"a/f", b"one", b"three").replaced == 1
+    assert hosted.edit_file(b"a/f", b"two", b"2", every=True).replaced == 2
+    assert hosted.read_file(b"a/f").content == b"three 2 2\n"
+    for old, code in ((b"two", "no_match"), (b"2", "many_matches"), (b"", "usage")):
+        with pytest.raises(HoldfastError) as caught:
+            hosted.edit_file(b"a/f", old, b"x")
+        assert caught.value.code == code
+    with pytest.raises(RefusedError) as caught:
+        hosted.write_file(b"a/f", b"", expected=hash_bytes(b"other"))
+    assert caught.value.code == "changed"
+    assert stage.told(Edited) == []
+    with hosted.workspace() as workspace:
+        assert [step.kind for step in workspace.steps()] == ["api"] * 3
+        workspace.undo(3)
+    assert differences(before, photograph(stage.tree())) == []
+
+
+def test_a_held_command_is_an_event_and_somebody_else_answers(stage: Stage) -> None:
+    """I9."""
+    tree = stage.tree()
+    for number in range(60):
+        (tree / f"f{number}").write_text("1")
+    before = photograph(tree)
+    hosted = stage.hosted(guard=True)
+    other = stage.hosted(guard=True)
+    hosted.start()
+    other.start()
+    for allow in (False, True):
+        result: list[Executed] = []
+        thread = threading.Thread(target=lambda found=result: found.append(execute(hosted, "rm -f f*; touch after")[0]))
+        count = len(stage.told(Held))
+        thread.start()
+        wait_until(lambda before=count: len(stage.told(Held)) == before + 2)  # each of the hosts is told
+        held = stage.told(Held)[-1]
+        assert isinstance(held, Held)
+        assert held.ticket.danger == "delete"
+        assert held.step is not None
+        assert held.sample
+        with other.workspace() as workspace:
+            workspace.answer(held.ticket.id, allow=allow)
+        thread.join(60)
+        if not allow:
+            assert differences(before, photograph(tree)) == []
+            assert result[0].info is not None
+            assert result[0].info.state == "undone"
+        assert result[0].denied != allow
+    assert sorted(os.listdir(tree)) == ["after"]
+    hosted.configure(thresholds=OFF, limits=Limits(max_steps=1))
+    execute(hosted, "touch x")
+    with hosted.workspace() as workspace:
+        assert len(workspace.steps()) == 1
+
+
+def test_thresholds_are_set_before_there_is_a_keeper(stage: Stage) -> None:
+    tree = stage.tree()
+    (tree / "large").write_bytes(b"1" * (2 << 20))
+    hosted = stage.hosted()
+    hosted.configure(thresholds=PRESET._replace(timeout=0.5))
+    done, _, _ = execute(hosted, "echo small > large; true")
+    assert done.denied
+    assert done.info is None
+    assert (tree / "large").stat().st_size == 2 << 20
+
+
+def test_edits_by_others_are_events(stage: Stage) -> None:
+    hosted = stage.hosted()
+    execute(hosted, "touch f")
+    (stage.tree() / "theirs").write_text("1")
+    wait_until(lambda: any(isinstance(event, Edited) for event in stage.told(Edited)))
+    (event,) = stage.told(Edited)
+    assert isinstance(event, Edited)
+    assert event.barrier.paths == (b"theirs",)
+
+
+def test_directories_are_apart(stage: Stage) -> None:
+    """I10."""
+    one, two, three = (stage.tree(name) for name in ("one", "two", "three"))
+    (three / "f").write_text("3")
+    host = stage.host(
+        WorkingDirectory(os.fsencode(one)),
+        WorkingDirectory(os.fsencode(two), "second"),
+        WorkingDirectory(os.fsencode(three), access="read_only"),
+    )
+    assert [hosted.label for hosted in host.directories] == ["one", "second", "three"]
+    for number, name in enumerate(("one", "second", "three")):
+        assert host.directory(number) is host.directory(name) is host.directory(os.fsdecode(host.directory(name).path))
+    for hosted in host.directories[:2]:
+        execute(hosted, "touch f")
+    with host.directory(0).workspace() as workspace:
+        workspace.undo()
+    assert (os.listdir(one), os.listdir(two)) == ([], ["f"])
+    third = host.directory("three")
+    assert third.read_file(b"f").content == b"3"
+    for attempt in (
+        lambda: execute(third, "touch g"),
+        lambda: third.write_file(b"g", b""),
+        lambda: third.edit_file(b"f", b"3", b"4"),
+        lambda: third.workspace().__enter__(),
+        third.configure,
+    ):
+        with pytest.raises(RefusedError) as caught:
+            attempt()
+        assert caught.value.code == "read_only"
+    assert os.listdir(three) == ["f"]
+    with pytest.raises(NotFoundError):
+        host.directory("fourth")
+    for wrong in ([], [WorkingDirectory(os.fsencode(one))] * 2, [WorkingDirectory(b"/")]):
+        with pytest.raises((UsageError, RefusedError)):
+            stage.host(*wrong)
+
+
+def killed(hosted: Hosted, command: str, victim: Callable[[], int]) -> HoldfastError:
+    """Kill the process that ``victim`` tells while the command runs; what the command raises."""
+    found: list[HoldfastError] = []
+    started = threading.Event()
+
+    def work() -> None:
+        try:
+            hosted.execute(command, on_output=lambda *_: started.set())
+        except HoldfastError as error:
+            found.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert started.wait(60)
+    os.kill(victim(), signal.SIGKILL)
+    thread.join(60)
+    return found[0]
+
+
+def process(name: bytes) -> int:
+    """The descendant whose command line holds ``name``."""
+    for pid in descendants(os.getpid()):
+        if name in Path(f"/proc/{pid}/cmdline").read_bytes():
+            return pid
+    raise AssertionError(name)
+
+
+@pytest.mark.parametrize("name", [b"sandbox/shim.py", b"engine.launching", b"supervisor.keeper", b"supervisor.parent"])
+def test_whatever_is_killed_the_next_command_works(stage: Stage, name: bytes) -> None:
+    """I3."""
+    tree = stage.tree()
+    hosted = stage.hosted()
+    execute(hosted, "touch kept")
+    error = killed(hosted, "touch half; echo up; sleep 50", lambda: process(name))
+    assert isinstance(error, ChannelError) or error.code == "keeper_gone"
+    done, out, _ = execute(hosted, "ls")
+    assert done.exit_code == 0
+    assert out == (b"kept\n" if name == b"supervisor.keeper" else b"half\nkept\n")
+    if name == b"supervisor.keeper":
+        assert [type(event) for event in stage.told(RolledBack)] == [RolledBack]
+    with hosted.workspace() as workspace:
+        while workspace.steps() and any(step.state == "done" for step in workspace.steps()):
+            workspace.undo()
+    assert os.listdir(tree) == []
+
+
+def test_a_log_of_another_version_is_an_event_and_can_be_discarded(stage: Stage) -> None:
+    hosted = stage.hosted()
+    hosted.write_file(b"f", b"1")
+    (version,) = stage.home.glob("**/undo/version")
+    version.write_text("holdfast-undo 999\n")
+    with pytest.raises(HoldfastError) as caught:
+        hosted.start()
+    assert caught.value.code == "undo_version_mismatch"
+    assert len(stage.told(Mismatched)) == 1
+    with hosted.workspace() as workspace:
+        workspace.discard_steps()
+    hosted.start()
+    assert hosted.state == "idle"
+
+
+def test_a_slow_reader_makes_the_command_wait(stage: Stage) -> None:
+    hosted = stage.hosted()
+    blocked, go_on = threading.Event(), threading.Event()
+    size = 0
+
+    def take(_stream: str, data: bytes) -> None:
+        nonlocal size
+        blocked.set()
+        go_on.wait(60)
+        size += len(data)
+
+    thread = threading.Thread(target=lambda: hosted.execute("head -c 5000000 /dev/zero; touch end", on_output=take))
+    thread.start()
+    blocked.wait(60)
+    time.sleep(0.3)
+    assert not (stage.tree() / "end").exists()
+    hosted.write_file(b"meanwhile", b"1")
+    go_on.set()
+    thread.join(60)
+    assert size == 5_000_000
+    assert (stage.tree() / "end").exists()

@@ -1,0 +1,181 @@
+"""Files that a face writes: steps of their own, whole or not at all, and never outside of the tree."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from holdfast.model.errors import EscapeError, HeldError, RefusedError, StorageError
+from holdfast.model.ids import hash_bytes
+from holdfast.testing.photograph import differences, photograph
+from holdfast.undo.filing import ABSENT
+from holdfast.undo.safeguards import PRESET
+
+from .conftest import Bench
+from .test_desk import Office, opened
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+
+@contextmanager
+def content(data: bytes) -> Generator[int]:
+    fd = os.memfd_create("content")
+    try:
+        os.write(fd, data)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def write(office: Office, path: bytes, data: bytes, expected: bytes | None = None) -> int:
+    with content(data) as fd:
+        info = office.desk.write(path, fd, expected=expected)
+    assert info is not None
+    assert (info.kind, info.command) == ("api", (b"write", path))
+    return info.id
+
+
+def test_a_file_is_written_as_a_step_that_can_be_undone_and_redone(bench: Bench) -> None:
+    """I1."""
+    (bench.tree / "old").write_bytes(b"old")
+    os.link(bench.tree / "old", bench.tree / "other name")
+    (bench.tree / "old").chmod(0o751)
+    before = photograph(bench.tree)
+    with opened(bench) as office:
+        first = write(office, b"old", b"x" * 3_000_000)
+        second = write(office, b"a/b/new", b"new")
+        after = photograph(bench.tree)
+        assert (bench.tree / "other name").stat().st_size == 3_000_000
+        assert (bench.tree / "old").stat().st_mode & 0o777 == 0o751
+        assert (bench.tree / "a/b/new").read_bytes() == b"new"
+        office.desk.undo([second, first])
+        assert differences(before, photograph(bench.tree)) == []
+        office.desk.redo([first, second])
+        assert differences(after, photograph(bench.tree)) == []
+
+
+def test_what_is_made_is_as_private_as_where_it_is_made(bench: Bench) -> None:
+    for name, mode in (("private", 0o700), ("open", 0o775)):
+        (bench.tree / name).mkdir()
+        (bench.tree / name).chmod(mode)
+    with opened(bench) as office:
+        for name in (b"private", b"open"):
+            write(office, name + b"/a/f", b"1")
+    modes = {path: (bench.tree / path).stat().st_mode & 0o777 for path in ("private/a", "private/a/f", "open/a/f")}
+    assert modes == {"private/a": 0o700, "private/a/f": 0o600, "open/a/f": 0o664}
+
+
+@needs_root
+def test_what_is_made_belongs_to_whom_its_directory_does(bench: Bench) -> None:
+    os.chown(bench.tree, 65534, 65533)
+    with opened(bench) as office:
+        write(office, b"a/f", b"1")
+    for path in ("a", "a/f"):
+        found = (bench.tree / path).stat()
+        assert (found.st_uid, found.st_gid) == (65534, 65533)
+
+
+def test_only_what_was_expected_is_overwritten(bench: Bench) -> None:
+    """I8."""
+    (bench.tree / "f").write_bytes(b"theirs")
+    before = photograph(bench.tree)
+    with opened(bench) as office, content(b"ours") as fd:
+        for path, expected in ((b"f", hash_bytes(b"mine")), (b"f", ABSENT), (b"g", hash_bytes(b"gone"))):
+            with pytest.raises(RefusedError) as caught:
+                office.desk.write(path, fd, expected=expected)
+            assert caught.value.code == "changed"
+        assert differences(before, photograph(bench.tree)) == []
+        assert office.desk.steps() == []
+        write(office, b"f", b"ours", hash_bytes(b"theirs"))
+        write(office, b"g", b"ours", ABSENT)
+    assert (bench.tree / "f").read_bytes() == (bench.tree / "g").read_bytes() == b"ours"
+
+
+def test_no_path_leads_out_or_through_a_link(bench: Bench, tmp_path: Path) -> None:
+    """I7, I14."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "f").write_bytes(b"outside")
+    (bench.tree / "link").symlink_to(outside)
+    (bench.tree / "direct").symlink_to(outside / "f")
+    (bench.tree / "dangling").symlink_to(outside / "new")
+    (bench.tree / "file").write_bytes(b"1")
+    before = photograph(bench.tree)
+    with opened(bench) as office, content(b"ours") as fd:
+        for path in (
+            *(b"link/f", b"link/new", b"link/a/new", b"direct", b"dangling", b"../f", b"/etc/f", b"a/../../f"),
+            *(b".git/hooks/pre-commit", b".holdfast/f", b"", b"a\0b", b"a//b", b"x" * 300),
+        ):
+            with pytest.raises(EscapeError):
+                office.desk.write(path, fd)
+        for path in (b"file/f", b"link"):
+            with pytest.raises(RefusedError):
+                office.desk.write(path, fd)
+        assert differences(before, photograph(bench.tree)) == []
+        assert office.desk.steps() == []
+    assert sorted(os.listdir(outside)) == ["f"]
+    assert (outside / "f").read_bytes() == b"outside"
+
+
+def test_what_fails_in_the_middle_leaves_nothing(bench: Bench) -> None:
+    """I3."""
+    (bench.tree / "f").write_bytes(b"before" * 10_000)
+    before = photograph(bench.tree)
+    with opened(bench) as office:
+        unreadable = os.open(bench.tree / "f", os.O_WRONLY)  # that the content cannot be read is seen last
+        for path in (b"f", b"new/g"):
+            with pytest.raises(StorageError):
+                office.desk.write(path, unreadable)
+        os.close(unreadable)
+        assert differences(before, photograph(bench.tree)) == []
+        assert office.desk.steps() == []
+
+
+@pytest.mark.parametrize("allow", [True, False])
+def test_a_safeguard_is_asked_before_anything_happens(bench: Bench, allow: bool) -> None:
+    """I9."""
+    (bench.tree / "large").write_bytes(b"1" * (2 << 20))
+    before = photograph(bench.tree)
+    with opened(bench, PRESET) as office, content(b"small") as fd:
+        go_on = office.desk.writing(b"large", fd, None)
+        for _ in range(2):
+            with pytest.raises(HeldError):
+                go_on()
+            assert differences(before, photograph(bench.tree)) == []
+        (ticket,) = office.desk.held()
+        office.desk.answer(ticket.id, allow=allow)
+        if allow:
+            assert go_on() is not None
+            assert (bench.tree / "large").read_bytes() == b"small"
+        else:
+            with pytest.raises(RefusedError) as caught:
+                go_on()
+            assert caught.value.code == "denied"
+            assert differences(before, photograph(bench.tree)) == []
+        assert office.log.recorder.open_steps == []
+
+
+def test_inside_of_an_explicit_step_it_is_a_part_of_it(bench: Bench) -> None:
+    with opened(bench) as office, content(b"1") as fd:
+        step = office.desk.begin("several")
+        for name in (b"a", b"b"):
+            info = office.desk.write(name, fd)
+            assert info is not None
+            assert info.id == step
+        office.desk.rollback(step)
+    assert list(bench.tree.iterdir()) == []
+
+
+def test_thresholds_and_limits_change_while_it_is_open(bench: Bench) -> None:
+    (bench.tree / "large").write_bytes(b"1" * (2 << 20))
+    with opened(bench) as office, content(b"small") as fd:
+        for number in range(5):
+            write(office, b"f%d" % number, b"1")
+        office.desk.configure(PRESET, office.log.limits._replace(max_steps=2))
+        assert len(office.desk.steps()) == 2
+        with pytest.raises(HeldError):
+            office.desk.write(b"large", fd)
