@@ -90,6 +90,11 @@ class Reach:
         self._is_late = False
         """The parent has let somebody wait for too long, and has not answered since."""
 
+    @property
+    def is_own(self) -> bool:
+        """Whether this process gets at the tree's by itself, as far as is known."""
+        return self._permission.is_own
+
     def close(self) -> None:
         """Ask no more. (A thread that waits for an answer still gets it, or learns that the parent has ended.)"""
         self._parent.shutdown(socket.SHUT_RDWR)

@@ -17,6 +17,7 @@ from holdfast.supervisor.notify import Listener
 from holdfast.supervisor.operations import HANDLERS
 from holdfast.supervisor.processes import Processes, Run, parent_of
 from holdfast.supervisor.reach import Permission, Reach
+from holdfast.supervisor.recent import RECENT
 from holdfast.supervisor.serving import Tree, table
 
 if TYPE_CHECKING:
@@ -138,6 +139,7 @@ class Runs:
 
     def gone(self, tree: Tree) -> None:
         """Nothing is left of the tree, or nothing is to be."""
+        RECENT.forget()
         self.calls_ready.unregister(tree.listener.fd)
         del self.trees[tree.listener.fd]
         tree.listener.close()
@@ -226,6 +228,7 @@ class Runs:
     def tick(self) -> None:
         """Do what is due a few times a second."""
         self._processes.forget_threads()
+        RECENT.forget()
         self.retry()
         for step in self._frozen:
             self._freeze_all(step)

@@ -320,6 +320,7 @@ class Desk:
         finally:
             with self._recorder.gate:
                 self._quiets -= 1
+                self._recorder.arrangement += 1
 
     def discard(self) -> int:
         """See `UndoService.discard`. A log of another version is discarded by `holdfast.undo.version.discard_log`."""

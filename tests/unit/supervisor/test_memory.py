@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.supervisor.ancestor import begin_serving
 from holdfast.supervisor.call import Call
-from holdfast.supervisor.memory import PATH_MAX, read, read_path, read_string
+from holdfast.supervisor.memory import PATH_MAX, read, read_path, read_paths, read_string
 from holdfast.supervisor.reach import Permission, Reach
 
 PAGE = mmap.PAGESIZE
@@ -80,3 +80,24 @@ def test_a_structure_is_read_whole_or_not_at_all(call: Call) -> None:
     assert read(call, 0, 0) == b""
     with fails(errno.EFAULT):
         read(call, pages.put(3 * PAGE - 4, b"path"), 5)
+
+
+@pytest.mark.parametrize("length", [0, 1, 255, 256, 4000])
+@pytest.mark.parametrize("start", [0, PAGE - 3])
+def test_two_paths_are_read_as_each_of_them_is(call: Call, length: int, start: int) -> None:
+    pages, others = Pages(), Pages()
+    path, other = b"x" * length, b"y" * (length // 2)
+    first, second = pages.put(start, path + b"\0z"), others.put(3 * PAGE - len(other) - 1, other + b"\0")
+    assert read_paths(call, first, second) == (path, other)
+    assert read_paths(call, second, first) == (other, path)
+
+
+def test_of_two_paths_each_is_refused_for_itself(call: Call) -> None:
+    pages = Pages()
+    good, long = pages.put(0, b"path\0"), pages.put(100, b"x" * PATH_MAX + b"\0")
+    for wrong in (0, pages.address + 3 * PAGE):
+        for paths in ((good, wrong), (wrong, good)):
+            with fails(errno.EFAULT):
+                read_paths(call, *paths)
+    with fails(errno.ENAMETOOLONG):
+        read_paths(call, good, long)

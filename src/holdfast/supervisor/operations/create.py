@@ -8,7 +8,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from holdfast.supervisor.call import Reply
-from holdfast.supervisor.memory import read_path
+from holdfast.supervisor.memory import read_path, read_paths
 from holdfast.supervisor.operations.arguments import check_flags, failure, integer, unsigned
 from holdfast.supervisor.resolve import AT_FDCWD, Sight, Spot, Thing
 from holdfast.supervisor.territory import SELF_FD
@@ -79,7 +79,7 @@ def mknodat(call: Call, world: Supervision) -> Reply:
 
 
 def _symlink(call: Call, world: Supervision, target_address: int, dirfd: int, address: int) -> Reply:
-    target, path = read_path(call, target_address), read_path(call, address)
+    target, path = read_paths(call, target_address, address)
     if not target:
         raise failure(errno.ENOENT)
     with Sight(call, world) as sight:
@@ -98,7 +98,7 @@ def symlinkat(call: Call, world: Supervision) -> Reply:
 
 
 def _link(call: Call, world: Supervision, source: tuple[int, int], target: tuple[int, int], flags: int) -> Reply:
-    old, new = read_path(call, source[1]), read_path(call, target[1])
+    old, new = read_paths(call, source[1], target[1])
     check_flags(flags, _AT_SYMLINK_FOLLOW | _AT_EMPTY_PATH)
     with Sight(call, world) as sight:
         if not old and flags & _AT_EMPTY_PATH:

@@ -91,7 +91,7 @@ def _open_or_create(
         if not spot.is_special:
             if spot.slash:
                 raise failure(errno.EISDIR)
-            if wish.flags & os.O_EXCL:
+            if wish.flags & os.O_EXCL or (sight.is_own and not _is_there(spot)):
                 return _create(sight, call, world, spot, wish)
         try:
             fd = step(sight, spot.dir_fd, spot.name, _LINK)
@@ -109,6 +109,11 @@ def _open_or_create(
             return open_found(sight, call, world, following, wish)
         spot = following
     raise failure(errno.ELOOP)
+
+
+def _is_there(spot: Spot) -> bool:
+    # (To be told by an exception takes longer than the system does.)
+    return os.access(spot.name, os.F_OK, dir_fd=spot.dir_fd, follow_symlinks=False)
 
 
 def _create(sight: Sight, call: Call, world: Supervision, spot: Spot, wish: Wish) -> Reply:
