@@ -11,8 +11,10 @@ import pytest
 
 from holdfast.model.clock import SystemClock
 from holdfast.supervisor import recent
+from holdfast.supervisor.ancestor import begin_serving
 from holdfast.supervisor.call import Call
 from holdfast.supervisor.operations import HANDLERS
+from holdfast.supervisor.reach import Permission, Reach
 from holdfast.supervisor.resolve import AT_FDCWD
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recorder import Recorder
@@ -28,6 +30,7 @@ class World:
 
     def __init__(self, log: UndoLog, root_fd: int, forbidden: int) -> None:
         self.interceptor: Recorder = log.recorder
+        self.reach = Reach(begin_serving(), Permission())
         self.root_fd = root_fd
         self.forbidden = (forbidden,)
         self._step = log.new_id()
@@ -44,7 +47,7 @@ class World:
         addresses = iter(map(ctypes.addressof, kept))
         values = [next(addresses) if isinstance(given, bytes) else given & (1 << 64) - 1 for given in arguments]
         args = (*values, *[0] * (6 - len(values)))
-        reply = HANDLERS[name](Call(1, os.getpid(), name, args), self)  # type: ignore[arg-type]
+        reply = HANDLERS[name](Call(1, os.getpid(), name, args, self.reach), self)  # type: ignore[arg-type]
         if reply.fd >= 0:
             os.close(reply.fd)
 
@@ -64,7 +67,9 @@ def _world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[World]:
     log = UndoLog(os.fsencode(tmp_path / "log"), root, SystemClock())
     hidden = os.open(tmp_path / "log", os.O_PATH)
     monkeypatch.chdir(tmp_path / "tree")
-    yield World(log, root, hidden)
+    world = World(log, root, hidden)
+    yield world
+    world.reach.close()
     recent.RECENT.forget()
     for fd in (hidden, root):
         os.close(fd)
