@@ -17,7 +17,7 @@ from holdfast.testing.photograph import differences, photograph
 if TYPE_CHECKING:
     from e2e.conftest import Cli
 
-AGENT = '''
+AGENT = """
 import json, os, re, subprocess, sys
 
 client, here = sys.argv[1], os.getcwd()
@@ -61,7 +61,7 @@ call(2, "cat f; cat g")
 call(3, "echo 3 > f", ends=False)
 fire(stop)
 call(4, "echo 4 > f", ends=False)
-'''
+"""
 
 CLIENTS = ("claude", "codex", "gemini", "cursor")
 
@@ -138,10 +138,9 @@ def test_calls_that_overlap_share_a_step_until_the_first_one_ends(bench: Cli) ->
         given = json.dumps({"session_id": "s", "cwd": str(bench.root), "tool_use_id": call, "tool_name": "Bash"})
         return f"echo '{given}' | {hook} {event}"
 
-    script = "; ".join(
-        [fire("PreToolUse", "a"), fire("PreToolUse", "b"), "echo 1 > f", fire("PostToolUse", "a"), "sh -c 'echo 2 > f'"]
-        + [fire("PostToolUse", "b"), fire("PostToolUse", "b")]
-    )
+    begin = [fire("PreToolUse", "a"), fire("PreToolUse", "b")]
+    end = [fire("PostToolUse", "a"), "sh -c 'echo 2 > f'", fire("PostToolUse", "b"), fire("PostToolUse", "b")]
+    script = "; ".join([*begin, "echo 1 > f", *end])
     done = bench.process("run", "--", "sh", "-c", script, stdin=subprocess.DEVNULL)
     assert b"the call belongs to it" in done.stderr
     steps = bench.json("steps")["steps"]

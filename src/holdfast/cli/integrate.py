@@ -233,6 +233,6 @@ COMMANDS = {
         "The exit code is always 0: what goes wrong is said on standard error, and never stops the client.",
         configure=_configure_hook,
         run=_hook,
-        examples=(("holdfast hook claude UserPromptSubmit < prompt.json", "as Claude Code does it"),),
+        examples=(("holdfast hook claude UserPromptSubmit", "as Claude Code does it"),),
     ),
 }

@@ -29,7 +29,7 @@ def installed(client: str, file: File, text: str | None) -> str:
         return file.content
     if isinstance(file, TomlFile):
         return tomlblock.put(text or "", file.table, file.value)
-    changed = text if text is not None and text.strip() else "{}\n"
+    changed = _with_something(text)
     wanted = {entry.event: entry.command for entry in file.entries if isinstance(entry, Hook)}
     if wanted:
         changed = _only(client, changed, wanted)
@@ -58,6 +58,7 @@ def removed(client: str, file: File, text: str, before: str | None) -> str | Non
         return before
     if isinstance(file, TomlFile):
         return tomlblock.delete(text, file.table)
+    before = None if before is None else _with_something(before)
     changed, emptied = _only(client, text, {}), {(HOOKS,)}
     emptied |= {(HOOKS, at.event) for at in _ours(client, text)}
     for entry in file.entries:
@@ -86,6 +87,7 @@ def is_there(client: str, file: File, text: str) -> bool:
         return text.startswith(file.mark)
     if isinstance(file, TomlFile):
         return tomlblock.holds(text, file.table)
+    text = _with_something(text)
     servers = (_place_of(text, entry) for entry in file.entries if isinstance(entry, Server))
     return any(_ours(client, text)) or any(jsonedit.found(text, path) is not None for path in servers)
 
@@ -165,6 +167,11 @@ def _place_of(text: str, entry: Server) -> Path:
     if nested and not {"type", "command"} & nested.keys():
         return (*entry.nested, entry.path[-1])
     return entry.path
+
+
+def _with_something(text: str | None) -> str:
+    """The text; for a file that is not there, or holds nothing, one without members."""
+    return text if text is not None and text.strip() else "{}\n"
 
 
 def _members(value: object) -> Mapping[str, Any]:
