@@ -7,7 +7,7 @@ import os
 import shutil
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
@@ -18,6 +18,8 @@ from holdfast.engine.integration.planning import CLIENTS, carry_out, plan
 from holdfast.model.errors import NotFoundError, RefusedError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from holdfast.engine.integration.client import Scope
     from holdfast.engine.integration.planning import Plan
 
@@ -32,13 +34,17 @@ class Desk(NamedTuple):
     user: Path
     home: Path
 
-    def plan(self, client: str, *, remove: bool = False, scope: Scope = "project", **environ: Any) -> Plan:
+    def plan(
+        self, client: str, *, remove: bool = False, scope: Scope = "project", environ: Mapping[str, str] | None = None
+    ) -> Plan:
         root = self.project if scope == "project" else self.user
-        place = Place(scope, str(root), environ, (OURS,))
+        place = Place(scope, str(root), environ or {}, (OURS,))
         return plan(client, place, home=bytes(self.home), remove=remove)
 
-    def do(self, client: str, *, remove: bool = False, scope: Scope = "project", **environ: Any) -> Plan:
-        found = self.plan(client, remove=remove, scope=scope, **environ)
+    def do(
+        self, client: str, *, remove: bool = False, scope: Scope = "project", environ: Mapping[str, str] | None = None
+    ) -> Plan:
+        found = self.plan(client, remove=remove, scope=scope, environ=environ)
         carry_out(found)
         return found
 
@@ -220,13 +226,13 @@ def test_a_link_is_followed_and_stays_with_mode_and_owner(desk: Desk) -> None:
     dotfiles.mkdir()
     real = dotfiles / "claude.json"
     real.write_text('{"secret": 1}\n')
-    real.chmod(0o600)
+    real.chmod(0o640)
     if os.geteuid() == 0:
         os.chown(real, 12345, 12346)
     (desk.user / ".claude.json").symlink_to("dotfiles/claude.json")
     desk.do("claude", scope="user")
     assert os.readlink(desk.user / ".claude.json") == "dotfiles/claude.json"
-    assert real.stat().st_mode & 0o7777 == 0o600
+    assert real.stat().st_mode & 0o7777 == 0o640
     if os.geteuid() == 0:
         assert (real.stat().st_uid, real.stat().st_gid) == (12345, 12346)
     assert json.loads(real.read_text())["mcpServers"]["holdfast"]["command"] == OURS
@@ -266,7 +272,7 @@ def test_what_has_several_names_or_is_no_file_is_left_alone(desk: Desk) -> None:
         desk.plan("claude")
 
 
-@pytest.mark.parametrize("how", ["written", "replaced", "appeared", "deleted"])
+@pytest.mark.parametrize("how", ["written", "disguised", "replaced", "appeared", "deleted"])
 def test_an_edit_in_between_is_seen_and_not_overwritten(desk: Desk, how: str) -> None:
     path = desk.project / ".mcp.json"
     if how != "appeared":
@@ -278,7 +284,10 @@ def test_an_edit_in_between_is_seen_and_not_overwritten(desk: Desk, how: str) ->
     elif how == "deleted":
         path.unlink()
     else:
+        times = path.stat() if how == "disguised" else None
         path.write_text('{"a": 2}')
+        if times is not None:
+            os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     before = tree(desk.project)
     with pytest.raises(RefusedError) as raised:
         carry_out(found)
@@ -333,7 +342,7 @@ def test_a_client_s_own_variables_are_obeyed(desk: Desk) -> None:
     other = desk.user / "other"
     own = {"CLAUDE_CONFIG_DIR": str(other), "CODEX_HOME": str(other), "XDG_CONFIG_HOME": str(other)}
     for client in ("claude", "codex", "opencode"):
-        desk.do(client, scope="user", **own)
+        desk.do(client, scope="user", environ=own)
     assert sorted(path.name for path in other.rglob("*") if path.is_file()) == [
         ".claude.json",
         "config.toml",
