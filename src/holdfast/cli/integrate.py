@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +33,7 @@ _WITHOUT_RUN = (
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
-    from holdfast.engine.integration.planning import CLIENTS
+    from holdfast.engine.integration.calling import CLIENTS
 
     parser.add_argument("client", metavar="CLIENT", choices=CLIENTS, help=f"one of {', '.join(CLIENTS)}")
     parser.add_argument("--remove", action="store_true", help="take out again what was written")
@@ -95,6 +94,8 @@ def _project(console: Console) -> str:
 
 def _program() -> Sequence[str]:
     """By which command line this Holdfast can be called from anywhere."""
+    import shutil
+
     called = shutil.which(sys.argv[0]) if os.path.basename(sys.argv[0]) == "holdfast" else None
     return (os.path.abspath(called),) if called else (sys.executable, "-P", "-m", "holdfast")
 
@@ -187,21 +188,22 @@ def _hook(console: Console, arguments: argparse.Namespace) -> int:
 
 
 def _performed(console: Console, name: str, event: str) -> str:
-    from holdfast.engine.integration import hookinput
-    from holdfast.engine.integration.hooking import concerns, perform
-    from holdfast.engine.integration.planning import client
+    from holdfast.engine.integration.calling import client, concerns, read
 
     about = client(name)
     if about.quiet_answer:
         sys.stdout.write(f"{about.quiet_answer}\n")
         sys.stdout.flush()
-    data = hookinput.read(0)
+    data = read(0)
     action = about.events.get(event)
     if action is None:
         raise UsageError(f"{event!r} is no event of {about.title}", hint=f"one of {', '.join(about.events)}")
     if not concerns(action, os.environ):
         return ""
-    found = hookinput.decode(data, os.fsencode(here()))
+    from holdfast.engine.integration.hooking import perform
+    from holdfast.engine.integration.hookinput import decode
+
+    found = decode(data, os.fsencode(here()))
     home = None if console.home is None else os.fsencode(console.home)
     return perform(name, action, found, home=home, environ=os.environ)
 

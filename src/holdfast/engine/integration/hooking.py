@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from holdfast.engine.inside import RUN_VARIABLE, run_around
+from holdfast.engine.inside import run_around
 from holdfast.engine.opening import Opener
 from holdfast.engine.steps import reached
 from holdfast.engine.workspace import Workspace
@@ -31,11 +31,6 @@ _WAIT_SECONDS = 10.0
 """For whoever else has the workspace; a client waits longer for a hook."""
 _MOST_OF_TEXT = 200
 _MOST_OF_NAME = 64
-
-
-def concerns(action: Action, environ: Mapping[str, str]) -> bool:
-    """Whether an event has to be looked at: outside of a run only prompts."""
-    return action == "prompt" or RUN_VARIABLE.decode() in environ
 
 
 def perform(client: str, action: Action, event: Event, *, home: bytes | None, environ: Mapping[str, str]) -> str:

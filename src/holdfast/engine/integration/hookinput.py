@@ -6,24 +6,13 @@ The clients call the same things by different names; what is not one of them is 
 from __future__ import annotations
 
 import os
-import select
-import time
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import msgspec
 
-from holdfast.model.errors import FormatError, UsageError
+from holdfast.model.errors import FormatError
 from holdfast.model.ids import hash_bytes
 from holdfast.model.named import NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
-
-MAX_BYTES = 8 << 20
-"""What a tool has read or written may be part of the input. Of more than this nothing is looked at."""
-MAX_SECONDS = 10.0
-
-_PIECE = 1 << 16
 
 
 class Event(NamedTuple):
@@ -59,26 +48,6 @@ class _About(msgspec.Struct):
     path: Any = None
 
 
-def read(fd: int, *, limit: int = MAX_BYTES, seconds: float = MAX_SECONDS) -> bytes:
-    """All that comes on ``fd``: the client must not find it closed. Of more than ``limit`` bytes nothing is kept.
-
-    Raises `UsageError` on a terminal, `FormatError` for too much, and for an end that does not come in time.
-    """
-    if os.isatty(fd):
-        raise UsageError("a hook is called by a client, which tells it what happened on standard input")
-    pieces: list[bytes] = []
-    size = 0
-    for piece in _pieces(fd, time.monotonic() + seconds):
-        size += len(piece)
-        if size <= limit:
-            pieces.append(piece)
-        else:
-            pieces.clear()
-    if size > limit:
-        raise FormatError(f"the input has {size} bytes: more than {limit} are not looked at")
-    return b"".join(pieces)
-
-
 def decode(data: bytes, here: bytes) -> Event:
     """What the input says; ``here`` is where the client works if it does not say so. Raises `FormatError`."""
     try:
@@ -94,17 +63,6 @@ def decode(data: bytes, here: bytes) -> Event:
         title=_title(_text(given.tool_name), bytes(given.tool_input)),
         prompt=_text(given.prompt),
     )
-
-
-def _pieces(fd: int, deadline: float) -> Generator[bytes]:
-    ready = select.poll()
-    ready.register(fd, select.POLLIN)
-    while ready.poll(max(0.0, deadline - time.monotonic()) * 1000):
-        piece = os.read(fd, _PIECE)
-        if not piece:
-            return
-        yield piece
-    raise FormatError("the input has no end")
 
 
 def _title(tool: str, given: bytes) -> str:

@@ -7,12 +7,12 @@ our first change is kept in the home until our entries are taken out.
 from __future__ import annotations
 
 import os
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from holdfast.engine.home import default_home, make_private
 from holdfast.engine.integration import editing, writing
-from holdfast.model.errors import FormatError, HoldfastError, NotFoundError, RefusedError
+from holdfast.engine.integration.calling import client
+from holdfast.model.errors import FormatError, HoldfastError, RefusedError
 from holdfast.model.ids import hash_bytes
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from holdfast.engine.integration.client import Client, File, Place
     from holdfast.engine.integration.writing import Found
-
-CLIENTS = ("claude", "codex", "gemini", "cursor", "opencode")
 
 KEPT = b"integrations"
 """The directory in the home that holds what files were before us, by a hash of their path."""
@@ -55,13 +53,6 @@ class Plan(NamedTuple):
     root: bytes
     """The real path of the place that it is about."""
     remove: bool
-
-
-def client(name: str) -> Client:
-    """All that is known of a client. Raises `NotFoundError`."""
-    if name not in CLIENTS:
-        raise NotFoundError(f"no client {name!r} is known", hint=f"one of {', '.join(CLIENTS)}")
-    return import_module(f"holdfast.engine.integration.{name}").CLIENT
 
 
 def plan(name: str, place: Place, *, home: bytes | None = None, remove: bool = False) -> Plan:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from holdfast.engine.integration import writing
+from holdfast.engine.integration.calling import CLIENTS
 from holdfast.engine.integration.client import Place, is_ours
 from holdfast.engine.integration.jsontext import parse
-from holdfast.engine.integration.planning import CLIENTS, carry_out, plan
+from holdfast.engine.integration.planning import carry_out, plan
 from holdfast.model.errors import NotFoundError, RefusedError
 
 if TYPE_CHECKING:
