@@ -32,6 +32,10 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "barriers": ("steps", "what others have changed in between"),
         "safeguard": ("steps", "operations that wait for an answer: list, allow, deny"),
     },
+    "agents": {
+        "integrate": ("integrate", "configure a coding agent to use Holdfast, or take that back"),
+        "hook": ("integrate", "what the hooks of such an agent call"),
+    },
     "copy": {
         "fork": ("copies", "write a checkpoint out as a workspace of its own"),
         "export": ("copies", "write checkpoints and their ancestors to a file"),

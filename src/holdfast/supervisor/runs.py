@@ -113,6 +113,10 @@ class Runs:
         """The run of this id, if it has joined and not left."""
         return next((run for run in self._runs.values() if run.id == id_), None)
 
+    def around(self, pid: int) -> str:
+        """The id of the run that a process belongs to; empty for none."""
+        return next((tree.run.id for tree in self.trees.values() if self._is_of(tree.run, pid)), "")
+
     def expect(self, id_: str, command: list[bytes]) -> StepId:
         """See `Remote.expect`."""
         run = self.find(id_)
@@ -154,6 +158,7 @@ class Runs:
             # (What is written through a descriptor after its step was closed would be nobody's.)
             self._kill(tree.run)
             self.gone(tree)
+        self._steps.close_explicit()
         self.retry()
 
     def _kill(self, run: Run) -> None:
@@ -187,9 +192,10 @@ class Runs:
 
     def holds(self, pid: int) -> bool:
         """Whether a process belongs to a tree. One that we cannot see, or that is gone already, might."""
-        return not os.path.exists(f"/proc/{pid}") or any(
-            pid == tree.run.agent or self._processes.is_below(tree.run, pid) for tree in self.trees.values()
-        )
+        return not os.path.exists(f"/proc/{pid}") or any(self._is_of(tree.run, pid) for tree in self.trees.values())
+
+    def _is_of(self, run: Run, pid: int) -> bool:
+        return pid == run.agent or self._processes.is_below(run, pid)
 
     def is_inside(self, pid: int) -> bool:
         """Whether a process that lives is of a tree, or looks after one. From any thread."""

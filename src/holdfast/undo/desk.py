@@ -211,8 +211,8 @@ class Desk:
         with self._recorder.gate:
             note_contents(self._undo_log, step, contents)
 
-    def begin(self, label: str) -> StepId:
-        """See `UndoService.begin`."""
+    def begin(self, label: str, *, run: str = "") -> StepId:
+        """See `UndoService.begin`. ``run``: the one whose own process asks for it."""
         with self._recorder.gate:
             if not self._intercepts:
                 raise RefusedError(
@@ -221,12 +221,16 @@ class Desk:
             if self._explicit is not None:
                 raise RefusedError(f"step {self._explicit} is open", hint="holdfast step commit or rollback closes it")
             command = (label.encode("utf-8", "surrogateescape"),) if label else ()
-            self._explicit = self.open("explicit", command=command)
+            self._explicit = self.open("explicit", run=run, command=command)
             return self._explicit
 
     def commit(self, step: StepId) -> StepInfo:
         """See `UndoService.commit`."""
-        return shown_step(self._close_explicit(step))
+        info = shown_step(self._close_explicit(step))
+        if info.run and not info.paths:
+            with self._recorder.gate:
+                self._undo_log.remove(step)  # as with a command: what changed nothing is no step
+        return info
 
     def rollback(self, step: StepId) -> UndoReport:
         """See `UndoService.rollback`."""

@@ -161,12 +161,13 @@ class UndoService(Protocol):
     def begin(self, label: str) -> StepId:
         """Open an explicit step: what follows, whoever does it, belongs to it until it is closed.
 
-        Raises `RefusedError` if one is open, or there is no keeper that could intercept anything.
+        What a process of a run opens belongs to the run, and ends with it at the latest. Raises `RefusedError` if one
+        is open, or there is no keeper that could intercept anything.
         """
         ...
 
     def commit(self, step: StepId) -> StepInfo:
-        """Close an explicit step."""
+        """Close an explicit step. Of one that a process of a run has opened nothing is left if it changed nothing."""
         ...
 
     def rollback(self, step: StepId) -> UndoReport:
