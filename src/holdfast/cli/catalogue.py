@@ -32,6 +32,9 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "barriers": ("steps", "what others have changed in between"),
         "safeguard": ("steps", "operations that wait for an answer: list, allow, deny"),
     },
+    "serve": {
+        "stdio": ("stdio", "a frontend, by lines of JSON on standard input and output"),
+    },
     "copy": {
         "fork": ("copies", "write a checkpoint out as a workspace of its own"),
         "export": ("copies", "write checkpoints and their ancestors to a file"),
