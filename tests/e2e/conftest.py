@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,8 @@ from holdfast.cli.main import main, take_apart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from .frontend import Start
 
 _COMMAND = Path(sys.executable).with_name("holdfast")
 INSTALLED = [str(_COMMAND)] if _COMMAND.exists() else [sys.executable, "-m", "holdfast"]
@@ -153,3 +156,41 @@ def _wait_until() -> Callable[[Callable[[], bool]], None]:
             assert time.monotonic() < end, "waited too long"
 
     return wait
+
+
+@pytest.fixture(name="tree")
+def _tree(tmp_path: Path) -> Path:
+    """A directory to work in."""
+    path = tmp_path / "tree"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture(name="start")
+def _start(tmp_path: Path, tree: Path) -> Iterator[Start]:
+    """Starts frontends in ``tree``; afterwards each has ended in order, or was killed by the test; nothing runs any
+    more, their logs have no mistakes, and the store is sound.
+    """
+    import holdfast
+    from holdfast.supervisor.descent import descendants
+
+    from .frontend import Frontend
+    from .test_supervisor_runs import wait_until
+
+    frontends: list[Frontend] = []
+    before = set(descendants(os.getpid()))
+
+    def start(*options: str, **variables: str) -> Frontend:
+        frontends.append(Frontend(tree, tmp_path / "home", *options, **variables))
+        return frontends[-1]
+
+    yield start
+    for frontend in frontends:
+        assert frontend.end() in (0, -signal.SIGKILL)
+        for record in frontend.logged:
+            assert list(record)[:4] == ["timestamp", "level", "component", "message"]
+            assert "exception" not in record, record
+    wait_until(lambda: set(descendants(os.getpid())) <= before)
+    if (tmp_path / "home").exists():
+        with holdfast.open_home(tmp_path / "home") as home:
+            assert home.verify().ok

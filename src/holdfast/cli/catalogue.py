@@ -36,6 +36,9 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "integrate": ("integrate", "configure a coding agent to use Holdfast, or take that back"),
         "hook": ("integrate", "what the hooks of such an agent call"),
     },
+    "serve": {
+        "stdio": ("stdio", "a frontend, by lines of JSON on standard input and output"),
+    },
     "copy": {
         "fork": ("copies", "write a checkpoint out as a workspace of its own"),
         "export": ("copies", "write checkpoints and their ancestors to a file"),

@@ -143,14 +143,15 @@ class Console:
             except NotFoundError:
                 raise error from None
 
-    def prepare_log(self, *, news: bool = False) -> None:
+    def prepare_log(self, *, news: bool = False, for_programs: bool = False) -> None:
         """Send the log to standard error, from ``--log-level`` on; without that warnings, and with ``news`` or ``-v``
         what goes on, too.
 
-        It is for people, but with ``--json``, or if it was asked for and no person sits there.
+        It is for people, but with ``--json``, or if no person sits there and it was asked for, or is ``for_programs``.
         """
         level = self.log_level or ("info" if self.verbose else "error" if self.quiet else "info" if news else "warn")
-        as_json = self.json or (self.log_level is not None and not is_terminal(sys.stderr))
+        wanted = for_programs or self.log_level is not None
+        as_json = self.json or (wanted and not is_terminal(sys.stderr))
 
         def begin() -> None:
             from holdfast.model.loglines import Lines, send

@@ -9,7 +9,8 @@ import sys
 from io import TextIOWrapper
 from typing import NoReturn
 
-from holdfast import HoldfastError, StorageError, UsageError
+from holdfast import HoldfastError, UsageError
+from holdfast.model.errors import unexpected
 from holdfast.model.named import NamedTuple
 
 _FLAGS = ("--json", "--quiet", "--verbose")
@@ -19,6 +20,12 @@ _QUIET_OR_VERBOSE = frozenset("-qv")
 
 _OBJECTS_BETWEEN_LOOKS = 20_000
 """For the collector of cycles; Python begins with 700."""
+
+_HINTS = {
+    "storage": "-v shows where this happened",
+    "bug": "please report it, with what the same command prints with -v",
+}
+"""Where the error was none of those that are raised on purpose."""
 
 _ESCAPED = "holdfast.escaped"
 
@@ -175,22 +182,9 @@ def _report_unexpected(error: Exception, as_json: bool, verbose: bool) -> int:
 
         for line in "".join(traceback.format_exception(error)).splitlines():
             _write_error(visible(line))
-    if isinstance(error, OSError):
-        where = f": {os.fsdecode(error.filename)}" if error.filename else ""
-        return _report(StorageError(f"{error.strerror or error}{where}", hint="-v shows where this happened"), as_json)
-    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "start new thread" in str(error)):
-        lack = StorageError(
-            "this process may not have more memory" if isinstance(error, MemoryError) else "no thread can be started",
-            hint="raise its limits (ulimit -v, ulimit -u, those of its container); what was saved is not affected",
-            code="no_resources",
-        )
-        return _report(lack, as_json)
-    bug = HoldfastError(
-        f"this is a bug: {type(error).__name__}: {error}",
-        hint="please report it, with what the same command prints with -v",
-        code="bug",
-    )
-    return _report(bug, as_json)
+    failure = unexpected(error)
+    failure.hint = _HINTS.get(failure.code, failure.hint)
+    return _report(failure, as_json)
 
 
 def _write_error(text: str) -> None:

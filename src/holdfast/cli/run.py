@@ -83,7 +83,7 @@ def _isolation(configured: Isolation, arguments: argparse.Namespace) -> Isolatio
     """What is configured, with what the command line says instead, or besides."""
     said = {
         "level": arguments.isolation,
-        "network": arguments.network or ("allow" if arguments.allow or arguments.dns else None),
+        "network": arguments.network,
         "allow": arguments.allow,
         "dns": arguments.dns,
         "hidden": arguments.hide,
@@ -92,21 +92,12 @@ def _isolation(configured: Isolation, arguments: argparse.Namespace) -> Isolatio
         "environment": arguments.env,
     }
     given = {name: value for name, value in said.items() if value is not None}
-    if given.get("level", configured.level) == "none" and given.keys() - {"level"}:
-        raise UsageError(
-            "what the network, paths and variables of a command are to be needs isolation", hint="--isolation namespace"
-        )
-    if given.get("network", "allow") != "allow":
-        # What is configured for another network is not meant.
-        given = {"allow": (), "dns": ()} | given
     for name in ("hidden", "writable"):
         if name in given:
             given[name] = [os.path.abspath(os.path.expanduser(path)) for path in given[name]]
-    lists = {name: tuple(value) for name, value in given.items() if not isinstance(value, str)}
-    for name in ("hidden", "environment"):
-        if name in lists:
-            lists[name] = (*getattr(configured, name), *lists[name])
-    return configured._replace(**(given | lists))
+    from holdfast.engine.isolation import adjusted
+
+    return adjusted(configured, given)
 
 
 def _summary(result: RunResult) -> Iterator[str]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from holdfast.engine import browsing
 from holdfast.engine.opening import Opener
 from holdfast.engine.run import thresholds as chosen_thresholds
-from holdfast.engine.session import Session
+from holdfast.engine.session import Session, oldest_step
 from holdfast.engine.steps import limits as configured_limits
 from holdfast.engine.steps import make_log, reached, required
 from holdfast.engine.workspace import Workspace
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from holdfast.supervisor.remote import Remote
     from holdfast.undo.log import Limits
     from holdfast.undo.safeguards import Thresholds
-    from holdfast.undo.service import BarrierInfo, StepInfo, TicketInfo, UndoReport
+    from holdfast.undo.service import BarrierInfo, StepInfo, TicketInfo, UndoReport, UndoService
     from holdfast.wire.control import Stream
 
 _log = Log(__name__)
@@ -62,6 +62,8 @@ class Held(NamedTuple):
     step: StepInfo | None
     sample: Sequence[bytes]
     """Some of the paths that the step has changed so far."""
+    deleted: int
+    """How many it has deleted so far."""
 
 
 class Edited(NamedTuple):
@@ -110,12 +112,13 @@ class Host:
         *,
         home: bytes | None = None,
         flags: Mapping[str, object] | None = None,
-        isolation: Isolation | None = None,
+        isolation: Isolation | Callable[[Isolation], Isolation] | None = None,
         guard: bool = False,
         notify: Callable[[Hosted, Event], object] = lambda _hosted, _event: None,
     ) -> None:
         """Begin to remember the directories that may be written to, where they are in no workspace yet. The first one
-        is the primary. ``notify`` is told of events, on threads of its own; ``guard`` turns the safeguards' preset on.
+        is the primary. ``notify`` is told of events, on threads of its own; ``guard`` turns the safeguards' preset on;
+        ``isolation`` is where commands run, or makes that of what is configured.
 
         Raises `UsageError`, `RefusedError` for a directory that nobody means, and what opening a workspace raises.
         """
@@ -165,7 +168,7 @@ class Hosted:
         *,
         home: bytes | None,
         flags: Mapping[str, object] | None,
-        isolation: Isolation | None,
+        isolation: Isolation | Callable[[Isolation], Isolation] | None,
         guard: bool,
         notify: Callable[[Hosted, Event], object],
     ) -> None:
@@ -173,6 +176,10 @@ class Hosted:
         self.access: Access = given.access
         self.path: bytes = os.path.realpath(given.path)
         """The workspace's root, which may be above what was given."""
+        self.isolation: Isolation | None = None
+        """Where its commands run; None where none do."""
+        self.agent_command: Sequence[str] = ()
+        """The coding agent that prompts go to, as the settings have it."""
         self._home = home
         self._flags = flags
         self._notify = notify
@@ -181,6 +188,8 @@ class Hosted:
         self._thresholds: Thresholds | None = None
         self._limits: Limits | None = None
         self._monitor: _Monitor | None = None
+        self._oldest: int | None = None
+        """Of the steps of commands in the undo log, after the last command."""
         self._lock = threading.Lock()
         if given.access == "read_only":
             if not os.path.isdir(self.path):
@@ -189,7 +198,7 @@ class Hosted:
             self._begin(isolation, guard)
         self.label = given.label or os.fsdecode(os.path.basename(self.path)) or "/"
 
-    def _begin(self, isolation: Isolation | None, guard: bool) -> None:
+    def _begin(self, isolation: Isolation | Callable[[Isolation], Isolation] | None, guard: bool) -> None:
         opener = Opener(home=self._home, flags=self._flags)
         try:
             try:
@@ -199,13 +208,16 @@ class Hosted:
             self.path = context.workspace.path
             self._thresholds = chosen_thresholds(context.settings.safeguard, guard=guard)
             self._limits = configured_limits(context)
+            self.agent_command = context.settings.agent.command
+            configured = context.settings.isolation
+            self.isolation = isolation(configured) if callable(isolation) else isolation or configured
             self._undo_log = make_log(context)
             self._session = Session(
                 self.path,
                 self._undo_log,
                 home=opener.home,
                 flags=self._flags,
-                isolation=context.settings.isolation if isolation is None else isolation,
+                isolation=self.isolation,
                 guard=guard,
             )
             self._session.on_join = self._joined
@@ -263,13 +275,19 @@ class Hosted:
         done = self._writable().execute(
             command, directory=directory, environment=environment, on_output=on_output, on_start=on_start
         )
+        if self._oldest is not None and (done.oldest is None or done.oldest > self._oldest):
+            gone = (
+                f"the undo log has forgotten step {self._oldest}, and maybe later ones: they cannot be undone any more"
+            )
+            self._notify(self, Warned("forgotten", gone))
+        self._oldest = done.oldest
         if done.info is not None and done.info.unprotected:
             self._notify(self, Warned("unprotected", done.info.unprotected, done.step))
         return done
 
-    def cancel(self) -> bool:
+    def cancel(self, only: int | None = None) -> bool:
         """See `Session.cancel`."""
-        return self._writable().cancel()
+        return self._writable().cancel(only)
 
     # -- files ---------------------------------------------------------------------------------------------------------
 
@@ -325,18 +343,35 @@ class Hosted:
         with self._opened() as (workspace, _):
             yield workspace
 
+    @contextmanager
+    def undo_log(self) -> Generator[UndoService | None]:
+        """The undo log, or its keeper, for the length of the block; None if nothing was recorded yet."""
+        self._writable()
+        with self._opened() as (_, context), reached(context, told=self._told) as log:
+            yield log
+
     def rolled_back(self, steps: Sequence[int]) -> None:
         """To be called after an undo: what runs is told of the steps that were taken back."""
         session = self._writable()
         for step in steps:
             session.notify_rollback(step)
 
+    def answer(self, ticket: int, *, asked_at: int, allow: bool) -> TicketInfo:
+        """Let the operation that was held at ``asked_at`` happen, or deny it. Raises `NotFoundError` if that does not
+        wait any more: another keeper counts its tickets anew, and a late answer must not meet one of those.
+        """
+        with self.undo_log() as found:
+            log = required(found)
+            if not any(held.id == ticket and held.asked_at == asked_at for held in log.held()):
+                raise NotFoundError("nothing waits for this answer, or not any more")
+            return log.answer(ticket, allow=allow)
+
     def configure(self, *, thresholds: Thresholds | None = None, limits: Limits | None = None) -> None:
         """Change when a person is asked, and how much the undo log holds, for as long as this host lives."""
         self._writable()
         self._thresholds = thresholds or self._thresholds
         self._limits = limits or self._limits
-        with self._opened() as (_, context), reached(context, told=self._told) as log:
+        with self.undo_log() as log:
             if log is not None:
                 log.configure(thresholds, limits)
 
@@ -385,6 +420,7 @@ class Hosted:
 
     def _joined(self, keeper: Remote) -> None:
         keeper.configure(self._thresholds, self._limits)
+        self._oldest = oldest_step(keeper)
         with self._lock:
             if self._monitor is None:
                 self._monitor = _Monitor(self, self._undo_log, self._notify, keeper)
@@ -429,8 +465,9 @@ class _Monitor:
         for number, ticket in held.items():
             if number not in self._held:
                 step = next((step for step in keeper.steps() if step.id == ticket.step), None)
-                changes = () if step is None else keeper.changes(step.id)[:_SAMPLE]
-                self._notify(self._hosted, Held(ticket, step, [change.path for change in changes]))
+                changes = () if step is None else keeper.changes(step.id)
+                deleted = sum(change.change == "deleted" for change in changes)
+                self._notify(self._hosted, Held(ticket, step, [change.path for change in changes[:_SAMPLE]], deleted))
         self._held = set(held)
         for barrier in keeper.barriers():
             if barrier.id > self._noted:

@@ -3,19 +3,41 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holdfast.model.errors import UsageError
 from holdfast.model.paths import display
 from holdfast.store.open_objects import local_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from holdfast.engine.context import Context
     from holdfast.model.config import Isolation
     from holdfast.sandbox.policy import Files
     from holdfast.supervisor.box import Box
+
+
+def adjusted(configured: Isolation, said: Mapping[str, Any]) -> Isolation:
+    """What is configured, with what ``said`` holds instead; what is hidden or let through adds up.
+
+    ``allow`` or ``dns`` mean the network ``allow``. Raises `UsageError` for what needs isolation where there is none.
+    """
+    given = dict(said)
+    if given.keys() & {"allow", "dns"}:
+        given.setdefault("network", "allow")
+    if given.get("level", configured.level) == "none" and given.keys() - {"level"}:
+        raise UsageError(
+            "what the network, paths and variables of a command are to be needs isolation", hint="--isolation namespace"
+        )
+    if given.get("network", "allow") != "allow":
+        # What is configured for another network is not meant.
+        given = {"allow": (), "dns": ()} | given
+    lists = {name: tuple(value) for name, value in given.items() if not isinstance(value, str)}
+    for name in ("hidden", "environment"):
+        if name in lists:
+            lists[name] = (*getattr(configured, name), *lists[name])
+    return configured._replace(**(given | lists))
 
 
 def make_box(context: Context, isolation: Isolation, *, directory: bytes, log: bytes) -> Box | None:

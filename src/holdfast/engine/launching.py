@@ -11,6 +11,7 @@ import os
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -123,7 +124,8 @@ def main(fd: int) -> None:
             outcome = Outcome(exit_code=_run(launch, recovered.append))
         except HoldfastError as error:
             outcome = Outcome(kind=type(error).__name__, code=error.code, message=error.message, hint=error.hint)
-        starter.sendall(msgspec.msgpack.encode(msgspec.structs.replace(outcome, recovered=tuple(recovered))))
+        with suppress(BrokenPipeError):  # whoever started it is gone, and asks no more
+            starter.sendall(msgspec.msgpack.encode(msgspec.structs.replace(outcome, recovered=tuple(recovered))))
 
 
 def _run(launch: Launch, told: Callable[[UndoReport], object]) -> int:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from holdfast.model.config import Isolation
     from holdfast.supervisor.remote import Remote
-    from holdfast.undo.service import PathChange, StepInfo, UndoReport
+    from holdfast.undo.service import PathChange, StepInfo, UndoReport, UndoService
     from holdfast.wire.control import Stream
 
 _log = Log(__name__)
@@ -52,6 +52,8 @@ class Executed(NamedTuple):
     """A person said no to something that it was about to do, or nobody said yes: it was taken back."""
     output_open: bool
     """Something that it left running still holds its output; what that writes goes nowhere."""
+    oldest: int | None
+    """Of the steps of commands that the undo log still holds."""
 
 
 class Session:
@@ -146,13 +148,22 @@ class Session:
                 settled = keeper.settle(step, done.exit_code)
                 changes = keeper.changes(step) if settled.info is not None else ()
                 return Executed(
-                    step, done.exit_code, settled.info, changes, self._cancelled, settled.denied, done.output_open
+                    step,
+                    done.exit_code,
+                    settled.info,
+                    changes,
+                    self._cancelled,
+                    settled.denied,
+                    done.output_open,
+                    oldest_step(keeper),
                 )
 
-    def cancel(self) -> bool:
-        """End the command that runs: SIGTERM to its process group, and then SIGKILL. False if there is none."""
+    def cancel(self, only: int | None = None) -> bool:
+        """End the command that runs (``only``: if that is its step): SIGTERM to its process group, and then SIGKILL.
+        False if there is none, or it has not been sent yet.
+        """
         step, channel = self._step, self._channel
-        if step is None or channel is None:
+        if step is None or channel is None or only not in (None, step):
             return False
         self._cancelled = True
         return channel.cancel(step)
@@ -203,6 +214,7 @@ class Session:
             self._failure = failure or error
             raise self._failure from None
         self._failure = None
+        _log.info("session started", run=self.run)
         return self._channel
 
     def _wait_for_join(self) -> None:
@@ -245,6 +257,12 @@ class Session:
         if launcher is None:
             return None
         outcome = launcher.wait(STOP_SECONDS)
+        _log.info("session ended", run=self.run, exit_code=outcome.exit_code)
         for report in outcome.recovered:
             self.on_recovery(report)
         return outcome.error
+
+
+def oldest_step(log: UndoService) -> int | None:
+    """The oldest step of a command that the undo log still holds."""
+    return min((step.id for step in log.steps() if step.id > 0), default=None)

@@ -113,6 +113,12 @@ class Isolation(NamedTuple):
     environment: tuple[str, ...] = ()
 
 
+class Agent(NamedTuple):
+    """The coding agent behind a frontend."""
+
+    command: tuple[str, ...] = ()
+
+
 class Identity(NamedTuple):
     """Who makes checkpoints."""
 
@@ -132,6 +138,7 @@ class Settings(NamedTuple):
     undo: Undo = Undo()
     safeguard: Safeguard = Safeguard()
     isolation: Isolation = Isolation()
+    agent: Agent = Agent()
     identity: Identity = Identity()
 
 
@@ -258,6 +265,10 @@ KEYS: dict[str, Key] = {
     ),
     "isolation.environment": Key(
         "texts", "with namespaces: variables that are let through besides the usual ones; `LC_*` stands for several"
+    ),
+    "agent.command": Key(
+        "texts",
+        "what `agent.prompt` runs, word by word; `{prompt}` stands for the prompt, which is else on its standard input",
     ),
     "identity.author": Key("text", "who makes checkpoints, if neither a flag nor the caller says it"),
 }

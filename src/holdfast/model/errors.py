@@ -7,6 +7,7 @@ and never changes its meaning; ``exit_code`` is what the command line ends with.
 from __future__ import annotations
 
 import errno
+import os
 
 
 class HoldfastError(Exception):
@@ -124,6 +125,22 @@ class ChannelError(HoldfastError):
     """
 
     code = "channel"
+
+
+def unexpected(error: Exception) -> HoldfastError:
+    """What to say of an error that Holdfast did not raise on purpose: of the system's, of too little memory or too few
+    threads, or of a mistake of its own (code ``bug``).
+    """
+    if isinstance(error, OSError):
+        where = f": {os.fsdecode(error.filename)}" if error.filename else ""
+        return StorageError(f"{error.strerror or error}{where}")
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "start new thread" in str(error)):
+        return StorageError(
+            "this process may not have more memory" if isinstance(error, MemoryError) else "no thread can be started",
+            hint="raise its limits (ulimit -v, ulimit -u, those of its container); what was saved is not affected",
+            code="no_resources",
+        )
+    return HoldfastError(f"this is a bug: {type(error).__name__}: {error}", code="bug")
 
 
 def rebuilt(kind: str, message: str, *, hint: str | None, code: str) -> HoldfastError:

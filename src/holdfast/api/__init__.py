@@ -1,0 +1,1 @@
+"""The faces: the same engine for frontends and agents, each by a protocol of its own."""

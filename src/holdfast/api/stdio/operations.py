@@ -1,0 +1,271 @@
+"""The operations on one working directory: each makes a payload into calls of the host, and what comes of it into the
+documented object.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+from holdfast.api import objects
+from holdfast.api.objects import as_object, cut
+from holdfast.api.stdio import events, messages, results
+from holdfast.engine import encoding, encoding_browsing, encoding_undo
+from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
+from holdfast.model.paths import parse_display
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from holdfast.engine.hosting import Hosted
+    from holdfast.engine.results import Diff
+    from holdfast.undo.log import Limits
+    from holdfast.undo.safeguards import Thresholds
+    from holdfast.undo.service import BarrierInfo
+
+MAX_DIFF_BYTES: Final = 16 << 20
+MAX_DIFF_FILES: Final = 10_000
+_SHOWN_BARRIERS = 20
+VERSION_MISMATCH: Final = "undo_version_mismatch"
+
+
+class Operation(NamedTuple):
+    """One that is done on a working directory, which its payload names."""
+
+    payload: type[messages.Payload]
+    result: type[objects.Object]
+    work: Callable[[Hosted, Any], objects.Object]
+
+
+def undo_rollback(hosted: Hosted, asked: messages.UndoRollback) -> objects.Restored:
+    """Take changes back."""
+    with hosted.workspace() as workspace:
+        done = workspace.undo(asked.steps, step=asked.step_id, run=asked.run, force=asked.force, dry_run=asked.dry_run)
+    if not done.dry_run:
+        hosted.rolled_back(done.steps)
+    return _restored(encoding.restored(done))
+
+
+def redo(hosted: Hosted, asked: messages.Redo) -> objects.Restored:
+    """Bring changes forward again."""
+    with hosted.workspace() as workspace:
+        return _restored(
+            encoding.restored(workspace.redo(asked.steps, step=asked.step_id, force=asked.force, dry_run=asked.dry_run))
+        )
+
+
+def undo_history(hosted: Hosted, asked: messages.UndoHistory) -> results.History:
+    """A page of the steps, with the barriers between them."""
+    with hosted.undo_log() as log:
+        steps = [] if log is None else list(reversed(log.steps()))
+        page, following = _page(steps, lambda step: step.id, asked.before, asked.limit)
+        shown: list[objects.Step] = []
+        barriers: Sequence[BarrierInfo] = ()
+        if log is not None:
+            shown = [
+                events.step(encoding_undo.step_with_changes(step, log.changes(step.id)), asked.changes) for step in page
+            ]
+            barriers = log.barriers()
+    ids, known = {step.id for step in page}, {step.id for step in steps}
+    # (What was edited before the oldest step is on the page that ends the list.)
+    among = [each for each in barriers if each.after in ids or (following is None and each.after not in known)]
+    said = as_object(encoding_undo.barriers(among[-objects.MAX_LISTED :])["barriers"], list[objects.Barrier])
+    return results.History(steps=shown, next=following, barriers=said)
+
+
+def undo_configure(hosted: Hosted, asked: messages.UndoConfigure) -> results.UndoLimits:
+    """Change how much the undo log holds."""
+    changed = {
+        "max_bytes": asked.max_log_size_bytes,
+        "max_steps": asked.max_step_count,
+        "max_step_bytes": asked.max_single_step_size_bytes,
+    }
+    hosted.configure(limits=hosted.limits._replace(**_said(changed)))
+    return undo_limits(hosted.limits)
+
+
+def undo_discard(hosted: Hosted, asked: messages.UndoDiscard) -> results.Discarded:
+    """Begin a new undo log."""
+    with hosted.workspace() as workspace:
+        if not asked.force:
+            try:
+                workspace.steps()
+            except HoldfastError as error:
+                if error.code != VERSION_MISMATCH:
+                    raise
+            else:
+                raise RefusedError(
+                    "the undo log is of this version, and its steps can be undone",
+                    hint="force forgets them all the same",
+                    code="not_mismatched",
+                )
+        return results.Discarded(discarded=workspace.discard_steps())
+
+
+def fs_list(hosted: Hosted, asked: messages.FsList) -> results.Listing:
+    """A page of a directory."""
+    path = parse_display(asked.path)
+    items = hosted.list_directory(path)
+    if asked.after is not None:
+        behind = parse_display(asked.after)
+        items = [item for item in items if item.name > behind]
+    listing = encoding_browsing.listing(path, items[: asked.limit])
+    more = listing["entries"][-1]["name"] if len(items) > asked.limit else None
+    return as_object({**listing, "next": more}, results.Listing)
+
+
+def fs_read(hosted: Hosted, asked: messages.FsRead) -> objects.Part:
+    """A part of a file."""
+    path = parse_display(asked.path)
+    read = hosted.read_file(path, offset=asked.offset, limit=asked.limit)
+    return as_object(encoding_browsing.read(path, read), objects.Part)
+
+
+def fs_status(hosted: Hosted, _asked: messages.FsStatus) -> objects.Status:
+    """How the tree differs from its last checkpoint."""
+    with hosted.workspace() as workspace:
+        status = encoding.status(workspace.status())
+    return as_object(cut(status, "added", "modified", "deleted", "not_captured"), objects.Status)
+
+
+def safeguard_configure(hosted: Hosted, asked: messages.SafeguardConfigure) -> results.Thresholds:
+    """Change when a person is asked."""
+    changed = {
+        "deletes": asked.delete_threshold,
+        "overwrite_bytes": asked.overwrite_threshold_bytes,
+        "rename_over": asked.rename_over,
+        "limit": asked.unprotected,
+        "timeout": asked.timeout_seconds,
+    }
+    hosted.configure(thresholds=hosted.thresholds._replace(**_said(changed)))
+    return thresholds(hosted.thresholds)
+
+
+def checkpoint_create(hosted: Hosted, asked: messages.CheckpointCreate) -> objects.MadeCheckpoint:
+    """Save the present state."""
+    with hosted.workspace() as workspace:
+        made = encoding.checkpoint(workspace.checkpoint(asked.label, message=asked.message, author=asked.author))
+    return as_object(cut(made, "not_captured"), objects.MadeCheckpoint)
+
+
+def checkpoint_list(hosted: Hosted, asked: messages.CheckpointList) -> results.Checkpoints:
+    """A page of the checkpoints."""
+    with hosted.workspace() as workspace:
+        log = workspace.log()
+    page, following = _page(log.checkpoints, lambda each: str(each.id), asked.before, asked.limit)
+    return as_object(
+        {"head": log.head, "checkpoints": [encoding.record(each) for each in page], "next": following},
+        results.Checkpoints,
+    )
+
+
+def checkpoint_diff(hosted: Hosted, asked: messages.CheckpointDiff) -> objects.Diff:
+    """What differs, with its text."""
+    with hosted.workspace() as workspace:
+        diff = workspace.diff(asked.base, asked.target, paths=_paths(asked.paths))
+        _check_size(diff)
+        return as_object(workspace.diff_json(diff), objects.Diff)
+
+
+def checkpoint_restore(hosted: Hosted, asked: messages.CheckpointRestore) -> objects.Restored:
+    """Bring the tree, or some paths, to a checkpoint."""
+    with hosted.workspace() as workspace:
+        done = workspace.restore(asked.checkpoint, _paths(asked.paths), dry_run=asked.dry_run)
+    return _restored(encoding.restored(done))
+
+
+def fork(hosted: Hosted, asked: messages.Fork) -> objects.Forked:
+    """Write a checkpoint out elsewhere."""
+    path = parse_display(asked.path)
+    if not os.path.isabs(path):
+        raise UsageError("path: a fork's path begins with /")
+    with hosted.workspace() as workspace:
+        return as_object(encoding.forked(workspace.fork(asked.checkpoint, path)), objects.Forked)
+
+
+OPERATIONS: dict[str, Operation] = {
+    "undo.rollback": Operation(messages.UndoRollback, objects.Restored, undo_rollback),
+    "redo": Operation(messages.Redo, objects.Restored, redo),
+    "undo.history": Operation(messages.UndoHistory, results.History, undo_history),
+    "undo.configure": Operation(messages.UndoConfigure, results.UndoLimits, undo_configure),
+    "undo.discard": Operation(messages.UndoDiscard, results.Discarded, undo_discard),
+    "fs.list": Operation(messages.FsList, results.Listing, fs_list),
+    "fs.read": Operation(messages.FsRead, objects.Part, fs_read),
+    "fs.status": Operation(messages.FsStatus, objects.Status, fs_status),
+    "safeguard.configure": Operation(messages.SafeguardConfigure, results.Thresholds, safeguard_configure),
+    "checkpoint.create": Operation(messages.CheckpointCreate, objects.MadeCheckpoint, checkpoint_create),
+    "checkpoint.list": Operation(messages.CheckpointList, results.Checkpoints, checkpoint_list),
+    "checkpoint.diff": Operation(messages.CheckpointDiff, objects.Diff, checkpoint_diff),
+    "checkpoint.restore": Operation(messages.CheckpointRestore, objects.Restored, checkpoint_restore),
+    "fork": Operation(messages.Fork, objects.Forked, fork),
+}
+
+
+def details(hosted: Hosted, error: HoldfastError) -> dict[str, Any] | None:
+    """What there is to say of an error besides its words: of one by edits of others, the latest of those."""
+    if error.code != "barrier":
+        return None
+    with hosted.undo_log() as log:
+        latest = () if log is None else log.barriers()[-_SHOWN_BARRIERS:]
+    return encoding_undo.barriers(latest)
+
+
+def undo_limits(limits: Limits) -> results.UndoLimits:
+    """How much an undo log holds, as an object."""
+    return results.UndoLimits(
+        max_log_size_bytes=limits.max_bytes,
+        max_step_count=limits.max_steps,
+        max_single_step_size_bytes=limits.max_step_bytes,
+    )
+
+
+def thresholds(value: Thresholds) -> results.Thresholds:
+    """When a person is asked, as an object."""
+    return results.Thresholds(
+        delete_threshold=value.deletes,
+        overwrite_threshold_bytes=value.overwrite_bytes,
+        rename_over=value.rename_over,
+        unprotected=value.limit,
+        timeout_seconds=value.timeout,
+    )
+
+
+T = TypeVar("T")
+K = TypeVar("K", int, str)
+
+
+def _page(items: Sequence[T], key: Callable[[T], K], before: K | None, limit: int) -> tuple[Sequence[T], K | None]:
+    """At most ``limit`` of ``items`` behind the one whose key is ``before``, and the key to go on with."""
+    begin = 0
+    if before is not None:
+        begin = next((at + 1 for at, item in enumerate(items) if key(item) == before), -1)
+        if begin < 0:
+            raise NotFoundError(f"before: {before} is not in the list (any more)")
+    page = items[begin : begin + limit]
+    return page, key(page[-1]) if begin + limit < len(items) else None
+
+
+def _restored(value: encoding.Json) -> objects.Restored:
+    return as_object(cut(value, "written", "deleted", "skipped"), objects.Restored)
+
+
+def _said(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _paths(texts: Sequence[str]) -> list[bytes]:
+    return [parse_display(text) for text in texts]
+
+
+def _check_size(diff: Diff) -> None:
+    """Raise `RefusedError` if an answer with all of ``diff`` would be too large."""
+    pairs = [(change.before, change.after) for change in diff.changes if change.before and change.after]
+    pairs += [(each.before, each.after) for each in diff.renamed]
+    size = sum(entry.size for pair in pairs for entry in pair)
+    count = len(diff.changes) + len(diff.renamed)
+    if count > MAX_DIFF_FILES or size > MAX_DIFF_BYTES:
+        raise RefusedError(
+            f"{count} files, {size} bytes of which may have changed, are too much for one answer",
+            hint="say which paths",
+            code="too_large",
+        )

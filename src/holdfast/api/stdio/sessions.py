@@ -1,0 +1,214 @@
+"""The one session of a process: its host, and the commands of each working directory."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from holdfast.api.stdio import events, results
+from holdfast.api.stdio.commands import Lane
+from holdfast.api.stdio.operations import VERSION_MISMATCH, thresholds, undo_limits
+from holdfast.engine.hosting import Host, WorkingDirectory
+from holdfast.engine.isolation import adjusted
+from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
+from holdfast.model.log import Log
+from holdfast.model.paths import display, parse_display
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from concurrent.futures import Executor
+
+    from holdfast.api.objects import Object
+    from holdfast.api.stdio.messages import SafeguardConfirm, SessionStart
+    from holdfast.api.stdio.outbox import Outbox
+    from holdfast.engine.hosting import Event, Hosted
+    from holdfast.model.config import Isolation
+    from holdfast.undo.service import TicketInfo
+
+_log = Log(__name__)
+
+_BACKEND = "supervisor"
+
+
+class _Session(NamedTuple):
+    asked: SessionStart
+    host: Host
+    lanes: Sequence[Lane]
+
+
+class Sessions:
+    """See the module. Any thread may call; what begins or ends the session waits for each other."""
+
+    def __init__(
+        self,
+        *,
+        home: bytes | None,
+        directory: bytes,
+        pool: Executor,
+        outbox: Outbox,
+        answer: Callable[[str, Object | HoldfastError], object],
+    ) -> None:
+        """``directory``: where to work if nothing is said of that, and what paths are relative to. For the rest see
+        `Host` and `Lane`.
+        """
+        self._home = home
+        self._directory = directory
+        self._pool = pool
+        self._outbox = outbox
+        self._answer = answer
+        self._turn = threading.Lock()
+        """Held by whoever begins or ends the session."""
+        self._session: _Session | None = None
+        self._is_closed = False
+
+    def start(self, asked: SessionStart) -> results.SessionStatus:
+        """Begin. Raises `RefusedError` (``session_exists``), and what `Host` and a session raise."""
+        with self._turn:
+            if self._session is not None:
+                raise RefusedError("there is a session already", hint="session.stop ends it", code="session_exists")
+            self._start(asked)
+        return self.status()
+
+    def stop(self) -> results.Done:
+        """End it, with what runs; its end is saved. Nothing, if there is none."""
+        with self._turn:
+            self._stop()
+        return results.Done()
+
+    def reset(self) -> results.SessionStatus:
+        """End it, and begin anew in the same directories. Raises `RefusedError` (``no_session``) if there is none."""
+        with self._turn:
+            session = self._current()
+            self._stop()
+            self._start(session.asked)
+        return self.status()
+
+    def status(self) -> results.SessionStatus:
+        """What it does."""
+        session = self._session
+        if session is None:
+            return results.SessionStatus(state="stopped", backend=_BACKEND, directories=[])
+        directories = [_directory_status(*each) for each in zip(session.host.directories, session.lanes, strict=True)]
+        states = {each.state for each in directories}
+        state = "error" if "failed" in states else "running" if "running" in states else "idle"
+        return results.SessionStatus(state=state, backend=_BACKEND, directories=directories)
+
+    def close(self) -> None:
+        """End it, and let none begin any more."""
+        with self._turn:
+            self._is_closed = True
+            self._stop()
+
+    def hosted(self, which: int | str | None) -> Hosted:
+        """A working directory. Raises `RefusedError` (``no_session``) and `NotFoundError` (``no_directory``)."""
+        return self._current().host.directory(which)
+
+    def lane(self, which: int | str | None) -> tuple[Hosted, Lane]:
+        """A working directory, and its commands. Raises as `hosted`."""
+        session = self._current()
+        hosted = session.host.directory(which)
+        return hosted, session.lanes[hosted.index]
+
+    def cancel(self, request_id: str) -> results.Cancelled:
+        """End a command, or take it out of the queue."""
+        return results.Cancelled(cancelled=any(lane.cancel(request_id) for lane in self._current().lanes))
+
+    def confirm(self, asked: SafeguardConfirm) -> results.Answered:
+        """Pass a person's answer on. Raises `NotFoundError` if nothing waits for it (any more)."""
+        try:
+            index, ticket, asked_at = (int(part) for part in asked.safeguard_id[:100].split("-"))
+        except ValueError:
+            raise NotFoundError(f"safeguard_id: there was no {asked.safeguard_id[:100]!r}") from None
+        self.hosted(index).answer(ticket, asked_at=asked_at, allow=asked.action == "allow")
+        return results.Answered(safeguard_id=asked.safeguard_id, action=asked.action)
+
+    # -- under the lock ------------------------------------------------------------------------------------------------
+
+    def _start(self, asked: SessionStart) -> None:
+        if self._is_closed:
+            raise RefusedError("the process is ending", code="session_stopped")
+        said = {
+            name: value for name, value in msgspec.structs.asdict(asked.isolation).items() if value is not msgspec.UNSET
+        }
+
+        def isolation(configured: Isolation) -> Isolation:
+            return adjusted(configured, said)
+
+        given = [
+            WorkingDirectory(os.path.join(self._directory, parse_display(each.path)), each.label, each.access)
+            for each in asked.working_directories or ()
+        ] or [WorkingDirectory(self._directory)]
+        host = Host(given, home=self._home, isolation=isolation, guard=asked.guard, notify=self._told)
+        try:
+            for hosted in host.directories:
+                _begin(hosted)
+        except BaseException:
+            host.close()
+            raise
+        lanes = [Lane(hosted, pool=self._pool, outbox=self._outbox, answer=self._answer) for hosted in host.directories]
+        self._session = _Session(asked, host, lanes)
+
+    def _stop(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            for lane in session.lanes:
+                lane.close()
+            session.host.close()
+
+    # -- the rest ------------------------------------------------------------------------------------------------------
+
+    def _current(self) -> _Session:
+        session = self._session
+        if session is None:
+            raise RefusedError("there is no session", hint="session.start begins one", code="no_session")
+        return session
+
+    def _told(self, hosted: Hosted, event: Event) -> None:
+        try:
+            self._outbox.offer(events.line(events.told(hosted, event)))
+        except Exception:  # noqa: BLE001 - whoever tells goes on
+            _log.exception("an event could not be told", event=type(event).__name__)
+
+
+def _begin(hosted: Hosted) -> None:
+    """Start its session, unless it is only looked at, or has an undo log of another version, which is told: then all
+    can be done that needs no undo log.
+    """
+    if hosted.access == "read_only":
+        return
+    try:
+        hosted.start()
+    except HoldfastError as error:
+        if error.code != VERSION_MISMATCH:
+            raise
+
+
+def _directory_status(hosted: Hosted, lane: Lane) -> results.DirectoryStatus:
+    writable = hosted.access == "read_write"
+    return results.DirectoryStatus(
+        index=hosted.index,
+        label=hosted.label,
+        path=display(hosted.path),
+        access=hosted.access,
+        state=hosted.state,
+        run=hosted.run,
+        step_id=hosted.step,
+        queued=lane.queued,
+        isolation=None if hosted.isolation is None else hosted.isolation.level,
+        undo=undo_limits(hosted.limits) if writable else None,
+        safeguard=thresholds(hosted.thresholds) if writable else None,
+        held=_held(hosted) if writable else [],
+    )
+
+
+def _held(hosted: Hosted) -> list[results.Waiting]:
+    try:
+        with hosted.undo_log() as log:
+            tickets: Sequence[TicketInfo] = () if log is None else log.held()
+    except HoldfastError as error:  # the log is of another version: nothing runs, so nothing waits
+        _log.info("%s", error.message)
+        return []
+    return [results.Waiting(**events.waiting(hosted.index, ticket)) for ticket in tickets]

@@ -1,0 +1,42 @@
+"""``stdio``: serve a frontend on standard input and output."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from holdfast.cli.command import Command
+from holdfast.cli.console import here
+
+if TYPE_CHECKING:
+    import argparse
+
+    from holdfast.cli.console import Console
+
+
+def _configure(_parser: argparse.ArgumentParser) -> None:
+    pass
+
+
+def _stdio(console: Console, _arguments: argparse.Namespace) -> int:
+    from holdfast.api.stdio.server import serve
+
+    console.prepare_log(for_programs=True)
+    directory = os.path.abspath(os.fsencode(console.directory or here()))
+    serve(directory=directory, home=None if console.home is None else os.fsencode(console.home))
+    return 0
+
+
+COMMANDS = {
+    "stdio": Command(
+        description="Serve a frontend, which starts this and writes requests to its standard input, a line of JSON "
+        "each; answers and events come on standard output, and nothing else (docs/stdio.md). Ends when standard input "
+        "does. The log is on standard error, as lines of JSON unless that is a terminal.",
+        configure=_configure,
+        run=_stdio,
+        examples=(
+            ("holdfast stdio", "work in the current directory, unless the frontend says where"),
+            ("holdfast --log-level info stdio", "with a log of what is asked for"),
+        ),
+    ),
+}

@@ -1,0 +1,229 @@
+"""A client of `holdfast stdio` that does not read, or goes; and kills in the middle of a command."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast.supervisor.descent import descendants
+
+from .frontend import ROOT, Frontend, Message, Start
+from .test_supervisor_runs import wait_until
+
+MIB = 1 << 20
+
+
+def most_memory(pid: int) -> int:
+    """The most bytes of memory that a process has had."""
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert found
+    return int(found[1]) << 10
+
+
+def waits_to_be_read(client: Frontend, what: str = "a command waits") -> bool:
+    """Whether something has been held because the client does not read, which is said at debug."""
+    return any(record["message"] == f"{what} for the client to read" for record in client.logged)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_output_that_nobody_reads_holds_its_command_and_nothing_else(start: Start, tree: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    client = start("--log-level", "debug")
+    client.begin(tree, tmp_path / "other")
+    before = most_memory(client.process.pid)
+    size = 0
+
+    def count(message: Message) -> None:
+        nonlocal size
+        if message["type"] == "event.terminal_output" and message["payload"]["request_id"] == flood:
+            size += len(message["payload"]["data"])
+        else:
+            client.messages.append(message)
+
+    client.taken = count
+    client.reading.clear()
+    megabyte = "head -c 1000000 /dev/zero | tr '\\0' a; echo >> written"
+    flood = client.send("agent.execute", command=f"for i in $(seq 30); do {megabyte}; done")
+    other = client.send("agent.execute", command="touch made", directory="other")
+    forked = client.send("fork", path=str(tmp_path / "fork"))
+    wait_until((tmp_path / "other/made").exists)
+    wait_until((tmp_path / "fork").exists)
+    client.write(json.dumps({"type": "session.status", "request_id": "status"}).encode() + b"\n")
+    wait_until(lambda: any(r.get("request_id") == "status" and r["message"] == "response sent" for r in client.logged))
+    wait_until(lambda: waits_to_be_read(client))
+    written = tree / "written"
+    assert not written.exists() or len(written.read_text()) < 6  # (so many megabytes are in all buffers together)
+    client.reading.set()
+    for identity in (flood, other, forked, "status"):
+        assert client.answer(identity)["status"] == "ok"
+    assert size == 30_000_000
+    assert len(written.read_text()) == 30
+    assert most_memory(client.process.pid) < before + 30 * MIB
+
+
+def test_answers_that_nobody_reads_cost_bounded_memory(start: Start, tree: Path) -> None:
+    (tree / "f").write_text("a" * (MIB // 2))
+    client = start("--log-level", "debug")
+    client.begin()
+    before = most_memory(client.process.pid)
+    answered: list[tuple[str, str]] = []
+    client.taken = lambda message: answered.append(
+        (message["request_id"], message.get("error", {}).get("code") or message["status"])
+    )
+    client.reading.clear()
+    count = 400
+    writer = threading.Thread(target=lambda: [client.send("fs.read", path="f") for _ in range(count)])
+    writer.start()
+    wait_until(lambda: waits_to_be_read(client, "requests wait"))
+    client.reading.set()
+    writer.join()
+    wait_until(lambda: len(answered) == count)
+    assert len({identity for identity, _ in answered}) == count
+    assert {result for _, result in answered} <= {"ok", "too_many_requests"}
+    assert most_memory(client.process.pid) < before + 100 * MIB
+
+
+@pytest.mark.parametrize("how", ["end of input", "signal", "hang up"])
+def test_when_the_client_goes_all_ends_in_order(start: Start, tree: Path, how: str) -> None:
+    client = start()
+    client.begin()
+    running = client.send("agent.execute", command="touch half; trap '' TERM; while :; do echo; done")
+    waiting = client.send("agent.execute", command="touch never")
+    wait_until((tree / "half").exists)
+    children = descendants(client.process.pid)
+    if how == "signal":
+        client.process.send_signal(signal.SIGTERM)
+    elif how == "hang up":
+        client.hang_up()
+    assert (client.end() if how == "end of input" else client.ended()) == 0
+    wait_until(lambda: not any(map(alive, children)))
+    if how != "hang up":
+        assert client.answer(running)["error"]["code"] == "session_stopped"
+        assert client.answer(waiting)["error"]["code"] == "session_stopped"
+    assert os.listdir(tree) == ["half"]
+    client = start()
+    client.begin()
+    assert client.events("recovery") == []
+    (step,) = client.ask("undo.history")["steps"]
+    assert step["state"] == "done"
+    client.ask("undo.rollback")
+    assert os.listdir(tree) == []
+
+
+def test_the_end_waits_for_no_client_that_reads_nothing(start: Start, tree: Path) -> None:
+    client = start("--log-level", "debug")
+    client.begin()
+    client.reading.clear()
+    client.send("agent.execute", command="exec yes")
+    wait_until(lambda: waits_to_be_read(client))
+    client.process.send_signal(signal.SIGTERM)
+    assert client.process.wait(60) == 0
+
+
+def killed(client: Frontend, victims: Callable[[int], list[int]]) -> list[int]:
+    """Kill processes of a server in one moment; all that there were."""
+    everything = [client.process.pid, *descendants(client.process.pid)]
+    chosen = victims(client.process.pid)
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in chosen:
+            os.kill(pid, number)
+    client.process.wait(60)
+    return everything
+
+
+def test_killed_in_the_middle_of_a_command_its_keeper_ends_the_step(start: Start, tree: Path) -> None:
+    """I3."""
+    client = start()
+    client.begin()
+    client.send("agent.execute", command="touch half; echo up; sleep 1000")
+    client.event("terminal_output")
+    processes = killed(client, lambda pid: [pid])
+    wait_until(lambda: not any(map(alive, processes)))
+    client = start()
+    client.begin()
+    assert client.events("recovery") == []
+    (step,) = client.ask("undo.history")["steps"]
+    assert (step["state"], os.listdir(tree)) == ("done", ["half"])
+    client.ask("undo.rollback")
+    assert os.listdir(tree) == []
+
+
+def test_killed_with_its_keeper_the_next_start_takes_the_step_back_and_says_so(start: Start, tree: Path) -> None:
+    """I3."""
+    (tree / "f").write_text("before")
+    client = start()
+    client.begin()
+    client.ask("agent.execute", command="touch kept")
+    client.send("agent.execute", command="rm f; mkdir -p d/e; echo up; sleep 1000")
+    client.event("terminal_output")
+    killed(client, lambda pid: [pid, *descendants(pid)])
+    assert sorted(os.listdir(tree)) == ["d", "kept"]
+    client = start()
+    client.begin()
+    told = client.event("recovery")
+    assert (told["steps"], told["directory"], told["conflicts"]) == ([2], 0, [])
+    assert told["paths"] >= 3
+    assert (sorted(os.listdir(tree)), (tree / "f").read_text()) == (["f", "kept"], "before")
+    assert client.ask("agent.execute", command="cat f")["exit_code"] == 0
+    assert len(client.events("recovery")) == 1
+
+
+def test_what_runs_the_commands_is_killed(start: Start, tree: Path) -> None:
+    """I3."""
+    client = start()
+    client.begin()
+    running = client.send("agent.execute", command="touch half; echo up; sleep 1000")
+    client.event("terminal_output")
+    shim = next(
+        pid
+        for pid in descendants(client.process.pid)
+        if b"sandbox/shim.py" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[-2]
+    )
+    os.kill(shim, signal.SIGKILL)
+    failed = client.answer(running)["error"]
+    assert client.event("error")["code"] == failed["code"]
+    assert client.ask("session.status")["state"] == "error"
+    assert client.ask("agent.execute", command="ls")["exit_code"] == 0
+    assert client.ask("session.status")["state"] == "idle"
+
+
+def test_a_file_of_requests_is_answered_into_a_file(tree: Path, tmp_path: Path) -> None:
+    """I13: and a person's own words on standard error are in neither."""
+    requests = [("hello", {"versions": [1]}), ("session.status", {}), ("nonsense", {})]
+    lines = [{"type": kind, "request_id": kind, "payload": payload} for kind, payload in requests]
+    (tmp_path / "in").write_text("".join(json.dumps(line) + "\n" for line in lines) + "the rest of a line")
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "HOLDFAST_HOME": str(tmp_path / "home")}
+    with (tmp_path / "in").open() as source, (tmp_path / "out").open("w") as target:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "holdfast", "stdio"],
+            stdin=source,
+            stdout=target,
+            stderr=subprocess.PIPE,
+            cwd=tree,
+            env=environment,
+            check=True,
+            timeout=60,
+        )
+    answers = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
+    assert {answer["request_id"]: answer["status"] for answer in answers} == {
+        "hello": "ok",
+        "session.status": "ok",
+        "nonsense": "error",
+    }
+    (record,) = [json.loads(line) for line in done.stderr.splitlines()]
+    assert (record["level"], record["component"], record["message"]) == ("warn", "stdio_api", "unknown operation")
