@@ -32,6 +32,9 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "barriers": ("steps", "what others have changed in between"),
         "safeguard": ("steps", "operations that wait for an answer: list, allow, deny"),
     },
+    "serve": {
+        "mcp": ("mcp", "give it to a model as tools (Model Context Protocol)"),
+    },
     "copy": {
         "fork": ("copies", "write a checkpoint out as a workspace of its own"),
         "export": ("copies", "write checkpoints and their ancestors to a file"),
