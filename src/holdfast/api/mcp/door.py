@@ -78,7 +78,7 @@ def opened(path: bytes) -> Generator[Door]:
             with address(folder, name) as where:
                 listener.bind(where)
         except OSError as error:
-            raise StorageError(f"cannot open the socket {display(path)}: {error.strerror}") from error
+            raise StorageError(f"cannot open the socket {display(path)}: {error.strerror or error}") from error
         listener.listen(_BACKLOG)
         try:
             yield Door(path, listener, token)
