@@ -281,7 +281,7 @@ def test_a_person_answers_a_safeguard_and_no_model_can(place: Place, allow: bool
     said: list[str] = []
     answer = ("safeguard", "allow" if allow else "deny")
 
-    async def progress(_progress: float, _total: float | None, message: str | None) -> None:
+    async def note(progress: float, total: float | None, message: str | None) -> None:
         said.append(message or "")
 
     def asked() -> list[str]:
@@ -296,7 +296,7 @@ def test_a_person_answers_a_safeguard_and_no_model_can(place: Place, allow: bool
 
             async def remove() -> None:
                 results.append(
-                    await client.call_tool("execute_command", {"command": "rm -f f*"}, progress_callback=progress)
+                    await client.call_tool("execute_command", {"command": "rm -f f*"}, progress_callback=note)
                 )
 
             async with anyio.create_task_group() as group:
@@ -328,7 +328,7 @@ def test_a_write_can_be_held_too(place: Place) -> None:
     before = photograph(place.tree)
     said: list[str] = []
 
-    async def progress(_progress: float, _total: float | None, message: str | None) -> None:
+    async def note(progress: float, total: float | None, message: str | None) -> None:
         said.append(message or "")
 
     async def work() -> None:
@@ -337,7 +337,7 @@ def test_a_write_can_be_held_too(place: Place) -> None:
 
             async def write() -> None:
                 arguments = {"path": "large", "content": "small"}
-                results.append(await client.call_tool("write_file", arguments, progress_callback=progress))
+                results.append(await client.call_tool("write_file", arguments, progress_callback=note))
 
             async with anyio.create_task_group() as group:
                 group.start_soon(write)

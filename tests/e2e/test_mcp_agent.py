@@ -59,7 +59,7 @@ def test_an_agent_works_breaks_things_and_nothing_is_lost(tmp_path: Path, origin
     before = photograph(place.tree)
     waits: list[str] = []
 
-    async def progress(_progress: float, _total: float | None, message: str | None) -> None:
+    async def note(progress: float, total: float | None, message: str | None) -> None:
         if message and message.startswith("waiting for a person"):
             waits.append(message)
 
@@ -91,7 +91,7 @@ def test_an_agent_works_breaks_things_and_nothing_is_lost(tmp_path: Path, origin
 
                 async def execute() -> None:
                     arguments = {"command": command, "cwd": "work"}
-                    results.append(await client.call_tool("execute_command", arguments, progress_callback=progress))
+                    results.append(await client.call_tool("execute_command", arguments, progress_callback=note))
 
                 async with anyio.create_task_group() as group:
                     group.start_soon(execute)

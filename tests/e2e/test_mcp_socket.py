@@ -153,7 +153,7 @@ def test_who_leaves_in_the_middle_ends_its_command_and_no_other(server: Server) 
                     await until(lambda: sum(line["message"] == "tool called" for line in _logged(server)) == 3)
                     pid = int((tree / "pid").read_text())
                     leaves.close()
-            await until(lambda: not Path(f"/proc/{pid}").exists())
+                    await until(lambda: not Path(f"/proc/{pid}").exists())
             assert sorted(os.listdir(tree)) == ["begun", "other", "pid"]
             assert (await call(stays, "undo", count=2))["steps"]
             assert os.listdir(tree) == []

@@ -1,1 +1,1 @@
-"""The faces: the engine for programs that speak a protocol. Everything asynchronous is in here."""
+"""The faces: the same engine for frontends and agents, each by a protocol of its own."""
