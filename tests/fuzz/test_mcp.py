@@ -148,15 +148,22 @@ def test_lines_become_messages_or_errors(lines: list[bytes], size: int) -> None:
         ours, theirs = socket.socketpair()
         with ours, theirs:
             ours.setblocking(False)
+            theirs.setblocking(False)
             messages = 0
+
+            async def send() -> None:
+                for at in range(0, len(sent), size):
+                    await anyio.wait_writable(theirs)
+                    theirs.send(sent[at : at + size])
+                theirs.shutdown(socket.SHUT_WR)
+
             with anyio.fail_after(60):
                 async with Connection(ours.fileno(), ours.fileno()).streams() as (read, write):
-                    for at in range(0, len(sent), size):
-                        theirs.sendall(sent[at : at + size])
-                    theirs.shutdown(socket.SHUT_WR)
-                    async for message in read:
-                        assert isinstance(message, SessionMessage)
-                        messages += 1
+                    async with anyio.create_task_group() as group:
+                        group.start_soon(send)
+                        async for message in read:
+                            assert isinstance(message, SessionMessage)
+                            messages += 1
                     await write.aclose()
             ours.shutdown(socket.SHUT_WR)
             answers = b""

@@ -108,8 +108,8 @@ class Connection:
         async with anyio.create_task_group() as group:
             group.start_soon(guarded, receive)
             group.start_soon(guarded, send)
-            yield read, write
-            await write.aclose()
+            async with read, write:
+                yield read, write
             with anyio.move_on_after(_FLUSH_SECONDS):
                 await flushed.wait()
             group.cancel_scope.cancel()
