@@ -48,6 +48,8 @@ _PIECE = 1 << 16
 _SMALL_PIECE = 4096
 """A pipe that can be written to takes so many bytes without blocking."""
 _FLUSH_SECONDS = 2.0
+_LAST_SECONDS = 0.5
+_PAUSE_SECONDS = 0.01
 TOKEN_SECONDS: Final = 10.0
 
 
@@ -87,6 +89,10 @@ class Connection:
                 while (line := await self._line()) is not None:
                     if line.strip() and (message := await self._message(line)) is not None:
                         await incoming.send(message)
+                # Who has said all it wanted is answered, if that does not take long.
+                with anyio.move_on_after(_LAST_SECONDS):
+                    while self._pending:
+                        await anyio.sleep(_PAUSE_SECONDS)
 
         async def send() -> None:
             async with outgoing:
