@@ -255,6 +255,13 @@ class Borg(Tool):
         self.run("borg", "create", f"::a{self.count}", ".")
 
 
+def machine() -> str:
+    """What was measured on, in a few words."""
+    return (
+        f"{platform.machine()}, {os.cpu_count()} cores, Linux {platform.release()}, Python {platform.python_version()}"
+    )
+
+
 def timed(action: Callable[[], object]) -> float:
     start = time.perf_counter()
     action()
@@ -405,7 +412,7 @@ def main() -> None:
     parser.add_argument("--dir", type=Path, help="where the trees are made (default: the temporary directory)")
     options = parser.parse_args()
     results: dict[str, object] = {
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Linux {platform.release()}, Python {platform.python_version()}",
+        "machine": machine(),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
     }
     print(results["machine"], results["date"])

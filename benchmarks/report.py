@@ -1,8 +1,10 @@
-"""Turn what ``compare.py --json`` wrote into the tables and the plot of docs/performance.md.
+"""Turn what ``compare.py --json`` or ``run.py --json`` wrote into the tables and the plot of docs/performance.md.
 
-    python benchmarks/report.py RESULTS.json docs/performance.md docs/performance.svg
+    python benchmarks/report.py COMPARED.json docs/performance.md docs/performance.svg
+    python benchmarks/report.py RUN.json [RUN.json...] docs/performance.md
 
-Everything between the two markers in the page is replaced; the rest of it stays.
+Of ``run.py`` there may be results for several file systems. Everything between the two markers of the one or the other in
+the page is replaced; the rest of it stays.
 """
 
 from __future__ import annotations
@@ -13,7 +15,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+import run_report
+
+COMPARED, RUN = "measured", "measured run"
+"""What marks where the tables stand in the page."""
 COLOURS = {"holdfast": "#2563eb", "git": "#9ca3af", "restic": "#d97706", "borg": "#059669"}
 
 
@@ -72,18 +77,38 @@ def plot(results: dict[str, Any], sizes: list[str]) -> str:
     return "\n".join(out) + "\n"
 
 
-def main() -> None:
-    source, page, picture = (Path(name) for name in sys.argv[1:4])
-    results = json.loads(source.read_text())
+def fill(page: Path, marker: str, lines: list[str]) -> None:
+    """Put ``lines`` between the two comments in ``page`` that ``marker`` names."""
+    begin, end = f"<!-- {marker}: begin -->", f"<!-- {marker}: end -->"
+    before, _, rest = page.read_text().partition(begin)
+    _, found, after = rest.partition(end)
+    if not found:
+        raise SystemExit(f"{page} has no {begin} with an {end} after it")
+    page.write_text(before + begin + "\n" + "\n".join(lines) + end + after)
+
+
+def compared(results: dict[str, Any], page: Path, picture: Path) -> None:
     sizes = [key for key in results if key.isdigit()]
     lines = [f"Measured on {results['date']}: {results['machine']}. Medians.", ""]
     for size in sizes:
         lines += table(size, results[size])
     start = {name: statistics.median(values) * 1000 for name, values in results["start"].items()}
     lines += ["### Start-up", "", *(f"- `{name}`: {value:.1f} ms" for name, value in start.items()), ""]
-    before, rest = page.read_text().split(BEGIN)
-    page.write_text(before + BEGIN + "\n" + "\n".join(lines) + END + rest.split(END)[1])
+    fill(page, COMPARED, lines)
     picture.write_text(plot(results, sizes))
+
+
+def main() -> None:
+    names = [Path(name) for name in sys.argv[1:]]
+    found = [json.loads(name.read_text()) for name in names if name.suffix == ".json"]
+    rest = [name for name in names if name.suffix != ".json"]
+    runs = [results for results in found if results.get("benchmark") == "run"]
+    if runs and len(runs) == len(found) and len(rest) == 1:
+        fill(rest[0], RUN, [line for results in runs for line in run_report.tables(results)])
+    elif len(found) == 1 and not runs and len(rest) == 2:
+        compared(found[0], rest[0], rest[1])
+    else:
+        raise SystemExit(__doc__)
 
 
 if __name__ == "__main__":

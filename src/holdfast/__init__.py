@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from holdfast.model.config import Isolation
     from holdfast.model.entries import Change, Counts, Entry, NotCaptured
     from holdfast.model.errors import (
+        ChannelError,
         ConfigError,
         EscapeError,
         FormatError,
@@ -62,6 +63,7 @@ __version__ = "0.1.0"
 __all__ = [
     "BarrierInfo",
     "Change",
+    "ChannelError",
     "Checkpoint",
     "CheckpointResult",
     "Collected",

@@ -116,3 +116,36 @@ def test_a_run_that_somebody_else_names_is_none(bench: Cli, monkeypatch: pytest.
     assert bench.json("checkpoint")["created"]
     bench("undo")
     assert (bench.root / "f").read_text() == "0"
+
+
+def test_what_a_run_groups_by_itself_belongs_to_it_and_ends_with_it(bench: Cli) -> None:
+    before = photograph(bench.root)
+    script = (
+        f"{HOLDFAST} step begin one; echo 1 > f; rm cache/old; {HOLDFAST} step commit; "
+        f"{HOLDFAST} step begin looked; cat f; {HOLDFAST} step commit; {HOLDFAST} step begin open; echo 2 > f"
+    )
+    bench.process("run", "--", "sh", "-c", script, stdin=subprocess.DEVNULL)
+    steps = [step for step in bench.json("steps")["steps"] if step["kind"] == "explicit"]
+    assert [(step["command"], step["state"], step["paths"]) for step in steps] == [
+        (["one"], "done", 2),
+        (["open"], "done", 1),
+    ]
+    assert all(step["run"] for step in steps)
+    assert (bench.root / "f").read_text() == "2\n"
+    bench("undo")
+    assert (bench.root / "f").read_text() == "1\n"
+    bench("redo")
+    bench("undo", "--run")
+    assert differences(before, photograph(bench.root)) == []
+
+
+def test_what_a_person_has_left_open_is_no_killed_step_when_the_run_ends(bench: Cli) -> None:
+    go = bench.root / "go"
+    os.mkfifo(go)
+    with bench.start("run", "--", "sh", "-c", "echo > go; read x < go; echo 1 > f") as process:
+        go.read_text()
+        bench("step", "begin", "forgotten")
+        go.write_text("\n")
+        process.communicate(timeout=60)
+    assert [step["state"] for step in bench.json("steps")["steps"]] == ["done"]
+    assert (bench.root / "f").read_text() == "1\n"

@@ -93,6 +93,64 @@ def test_an_edit_by_hand_in_between_is_not_lost(bench: Cli) -> None:
     assert (bench.root / "f").read_text() == "by hand"
 
 
+@pytest.mark.parametrize("name", ["cache/old", "f"])
+def test_an_edit_that_a_later_run_came_upon_is_not_lost(bench: Cli, name: str) -> None:
+    """I8; ``cache`` is ignored: no checkpoint holds it."""
+    run(bench, "--", "sh", "-c", f"echo A > {name}; exit")
+    first = bench.json("steps")["steps"][-1]["run"]
+    bench.write(name, "by hand")
+    run(bench, "--", "sh", "-c", f"echo B > {name}; exit")
+    second = bench.json("steps")["steps"][-1]["run"]
+    bench("undo", "--run", second)
+    assert (bench.root / name).read_text() == "by hand"
+    refused = bench("undo", "--run", first, "--json", code=4)
+    assert refused.error["code"] == "barrier"
+    assert (bench.root / name).read_text() == "by hand"
+    assert [barrier["paths"] for barrier in bench.json("barriers")["barriers"]] == [[name]]
+    bench("undo", "--run", first, "--force")
+    assert (bench.root / name).read_text() == "0"
+    bench("redo")
+    assert (bench.root / name).read_text() == "by hand"
+    bench("undo", "--run", first, "--json", code=4)
+
+
+def test_a_secret_edit_of_a_file_with_several_names_is_not_lost(bench: Cli) -> None:
+    """I8: the same size, and the time set back."""
+    os.link(bench.root / "cache/old", bench.root / "cache/linked")
+    run(bench, "--", "sh", "-c", "echo A > cache/old; exit")
+    found = (bench.root / "cache/old").stat()
+    bench.write("cache/old", "b\n")
+    os.utime(bench.root / "cache/old", ns=(found.st_atime_ns, found.st_mtime_ns))
+    assert bench("undo", "--run", "--json", code=4).error["code"] == "barrier"
+    assert (bench.root / "cache/linked").read_text() == "b\n"
+
+
+def test_change_by_change_an_edit_in_between_is_taken_back_by_itself(bench: Cli) -> None:
+    run(bench, "--", "sh", "-c", "echo A > f; exit")
+    bench.write("f", "by hand")
+    run(bench, "--", "sh", "-c", "echo B > f; exit")
+    for content in ("by hand", "A\n", "0"):
+        bench("undo")
+        assert (bench.root / "f").read_text() == content
+    for content in ("A\n", "by hand", "B\n"):
+        bench("redo")
+        assert (bench.root / "f").read_text() == content
+    bench("undo", "3")
+    assert (bench.root / "f").read_text() == "0"
+
+
+def test_change_by_change_an_edit_of_what_is_ignored_is_not_lost(bench: Cli) -> None:
+    run(bench, "--", "sh", "-c", "echo A > cache/old; exit")
+    bench.write("cache/old", "by hand")
+    run(bench, "--", "sh", "-c", "echo B > cache/old; exit")
+    bench("undo")
+    refused = bench("undo", "--json", code=4)
+    assert refused.error["code"] == "barrier"
+    assert (bench.root / "cache/old").read_text() == "by hand"
+    bench("undo", "--force")
+    assert (bench.root / "cache/old").read_text() == "0"
+
+
 def test_steps_are_shown_and_forgotten(bench: Cli) -> None:
     run(bench, "--one-step", "--", "sh", "-c", "mv f g; mkdir cache/new; rm cache/old")
     step = bench.json("steps")["steps"][0]
@@ -210,3 +268,79 @@ def test_a_watcher_beside_a_run_keeps_working(bench: Cli) -> None:
         assert (bench.root / "cache" / "old").exists()
     finally:
         bench("watch", "--stop")
+
+
+INTERLEAVED = """
+mkfifo ../one ../two
+(echo a >>f; echo >../one; read _ <../two; echo a >x) &
+(read _ <../one; echo b >>g; echo b >y; echo >../two) &
+wait
+rm ../one ../two
+"""
+"""Two steps, each of which changes an object after the other has begun to and before the other ends."""
+
+
+def test_steps_that_depend_on_each_other_are_undone_together(bench: Cli) -> None:
+    os.link(bench.root / "f", bench.root / "g")
+    bench("checkpoint")
+    before = photograph(bench.root)
+    run(bench, "--", "sh", "-c", INTERLEAVED)
+    after = photograph(bench.root)
+    steps = [step["id"] for step in bench.json("steps")["steps"]]
+    assert len(steps) == 2
+    one, two = steps
+    refused = bench("undo", "--step", str(one), code=4)
+    assert f"step {two} " in refused.err
+    assert f"holdfast undo --step {one} --step {two}" in refused.err
+    dry = bench.json("undo", "--dry-run")
+    assert (sorted(dry["steps"]), [sorted(group) for group in dry["together"]]) == (steps, [steps])
+    said = bench("undo").out
+    assert f"Steps {one} and {two} depend on each other, and were undone together." in said
+    assert differences(before, photograph(bench.root)) == []
+    refused = bench("redo", "--step", str(one), code=4)
+    assert f"holdfast redo --step {one} --step {two}" in refused.err
+    bench("redo")
+    assert differences(after, photograph(bench.root)) == []
+    done = bench.json("undo", "--step", str(two), "--step", str(one))
+    assert (sorted(done["steps"]), done["together"]) == (steps, [])
+    assert differences(before, photograph(bench.root)) == []
+    bench("redo", "--step", str(one), "--step", str(two))
+    assert differences(after, photograph(bench.root)) == []
+
+
+@pytest.mark.parametrize("limit", ["max_log_bytes = '40KiB'", "max_steps = 2"])
+def test_a_run_that_a_full_log_holds_in_part_is_undone_whole(bench: Cli, limit: str) -> None:
+    (bench.home / "config.toml").write_text(f"[undo]\n{limit}\n")
+    for name in "abc":
+        bench.write(name, name * 30_000)
+    before = bench.tree()
+    _, err = run(bench, "--", "sh", "-c", "rm a; rm b; rm c; rm cache/old")
+    assert "at its limit" in err
+    assert len(bench.json("steps")["steps"]) < 4
+    after = bench.tree()
+    done = bench("undo", "--run", "--json")
+    assert "ignored files are not" in done.err
+    assert bench.tree() == before
+    bench("undo", "--run", code=3)
+    assert bench.tree() == before
+    for command in done.json["undo_command"].split(" && "):
+        bench(*command.split()[1:])
+    assert bench.tree() == after
+
+
+def test_a_run_that_goes_on_and_that_a_full_log_holds_in_part_is_undone_whole(bench: Cli, tmp_path: Path) -> None:
+    (bench.home / "config.toml").write_text("[undo]\nmax_log_bytes = '40KiB'\n")
+    for name in "abc":
+        bench.write(name, name * 30_000)
+    before = bench.tree()
+    for name in ("there", "over"):
+        os.mkfifo(tmp_path / name)
+    going = bench.start("run", "--", "sh", "-c", f"rm a; rm b; rm c; : >{tmp_path}/there; read _ <{tmp_path}/over")
+    (tmp_path / "there").read_text()
+    done = bench("undo", "--run")
+    assert "ignored files are not" in done.err
+    assert bench.tree() == before
+    (tmp_path / "over").write_text("\n")
+    _, err = going.communicate(timeout=60)
+    assert going.returncode == 0, err
+    assert bench.tree() == before

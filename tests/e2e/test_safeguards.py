@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ import pytest
 from holdfast.supervisor.descent import descendants
 from holdfast.supervisor.remote import Remote, connect
 from holdfast.testing.photograph import differences, photograph
+from holdfast.testing.yama import keepers_that_see_nothing
 from holdfast.undo.service import TicketInfo
 
 ROOT = Path(__file__).parents[2]
@@ -40,12 +42,12 @@ class Place:
         for number in range(200):
             (self.tree / f"f{number}").write_text(f"content {number}")
         self.timeout = 100.0
+        self.path = [str(ROOT / "src")]
 
     def start(self, *command: str) -> subprocess.Popen[str]:
         words = [sys.executable, "-P", "-c", _LAUNCH, str(self.tree), str(self.log), "2", str(self.timeout), *command]
-        return subprocess.Popen(
-            words, cwd=self.tree, text=True, env=os.environ | {"PYTHONPATH": str(ROOT / "src")}, stdout=subprocess.PIPE
-        )
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(self.path)}
+        return subprocess.Popen(words, cwd=self.tree, text=True, env=environment, stdout=subprocess.PIPE)
 
     def kept(self) -> Remote:
         """The keeper."""
@@ -83,10 +85,13 @@ def finish(run: subprocess.Popen[str], code: int = 0) -> str:
     return out
 
 
-@pytest.fixture(name="place")
-def _place(tmp_path: Path) -> Generator[Place]:
+@pytest.fixture(name="place", params=["by the keeper", "by the parent"])
+def _place(tmp_path: Path, request: pytest.FixtureRequest) -> Generator[Place]:
+    """Where processes are stopped by the keeper, or, as under Yama, by the parent of their tree."""
     before = set(descendants(os.getpid()))
     place = Place(tmp_path)
+    if request.param == "by the parent":
+        place.path.append(keepers_that_see_nothing(tmp_path))
     yield place
     wait_until(lambda: set(descendants(os.getpid())) <= before)
     # (That nobody has answered is the only thing that a keeper has to say here.)
@@ -161,6 +166,25 @@ def test_whom_nobody_answers_is_denied(place: Place) -> None:
     assert finish(run) == "199 failed\nrefused\n"
     assert place.files() == 200
     assert (place.tree / "done").read_text() == "done\n"
+
+
+_REMOVING = """
+import os, threading
+threading.Thread(target=lambda: [os.unlink(name) for name in ("f0", "f1", "f2")]).start()
+while True: pass
+"""
+
+
+def test_a_command_that_is_killed_while_it_waits_has_ended_by_that(place: Place) -> None:
+    """What is stopped here is a child of what may be stopping it."""
+    # (A thread whose call waits has no need to be stopped, and does not show.)
+    run = place.start(sys.executable, "-c", _REMOVING)
+    with place.kept() as remote:
+        place.held(remote)
+        (command,) = [pid for pid in descendants(run.pid) if b"f0" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        wait_until(lambda: Path(f"/proc/{command}/stat").read_bytes().rpartition(b") ")[2][:1] == b"t")
+        os.kill(command, signal.SIGKILL)
+        finish(run, 128 + signal.SIGKILL)
 
 
 def test_a_run_that_is_ended_while_it_waits_leaves_nobody_behind(place: Place) -> None:

@@ -11,6 +11,7 @@ import os
 import re
 import select
 import shutil
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -96,6 +97,12 @@ def forked(work):
             print(*out, sep="\\n", flush=True)
             os._exit(0)
     say("ended", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+def execute(script):
+    # What is known of this process must not outlive it. (A subshell would be another one.)
+    call("mkdirat", CWD, b"known before", 0o700)
+    print(*out, sep="\\n", flush=True)
+    os.execvp("sh", ["sh", "-c", "{ %s; } 2>/dev/null || echo refused" % script])
 
 def how(flags, mode=0, resolve=0):
     return struct.pack("QQQ", flags, mode, resolve)
@@ -385,6 +392,44 @@ def apart():
     call("rmdir", b"a part")
 forked(apart)
 """,
+    "bounded": """
+def bounded():
+    for capability in (1, 2, 3):
+        raw("prctl", 24, capability, 0, 0, 0)
+    execute("echo bounded >> 'of 11/in'")
+forked(bounded)
+""",
+    "rootless": """
+def rootless():
+    raw("prctl", 28, 1, 0, 0, 0)
+    execute("echo rootless >> 'of 11/in'")
+forked(rootless)
+""",
+    "executed by a thread": """
+def first():
+    call("mkdirat", CWD, b"by the first", 0o700)
+    def second():
+        raw("setgroups", 0, 0)
+        raw("setresgid", 11, 11, 11)
+        raw("setresuid", 11, 11, 11)
+        execute("echo thread >> file")
+    threading.Thread(target=second).start()
+    time.sleep(100)
+forked(first)
+""",
+    "another for files": """
+def other():
+    # Whose files it may access is the keeper again, until something is executed.
+    raw("prctl", 8, 1, 0, 0, 0)
+    raw("setresuid", 11, 11, 11)
+    header, data = struct.pack("Ii", 0x20080522, 0), ctypes.create_string_buffer(24)
+    libc.capget(header, data)
+    _, low, _, _, high, _ = struct.unpack("6I", data.raw)
+    call("capset", header, struct.pack("6I", low, low, 0, high, high, 0))
+    raw("setfsuid", 0)
+    forked(lambda: execute("echo returned >> file"))
+forked(other)
+""",
     "threads": """
 def work(n):
     for i in range(40):
@@ -428,6 +473,21 @@ opened("openat", d, b"made by its descriptor", WRONLY | CREAT, 0o600)
 opened("openat", p, b"made by its path", WRONLY | CREAT, 0o600)
 call("fchmod", d, 0o700)
 call("fchmod", p, 0o700)
+""",
+    "pipes": """
+fd = os.open("fifo", RDWR)
+os.write(fd, b"through")
+say(os.read(fd, 100))
+os.close(fd)
+def writer():
+    with open("fifo", "wb") as pipe:
+        pipe.write(b"waited")
+thread = threading.Thread(target=writer)
+thread.start()
+say(open("fifo", "rb").read())
+thread.join()
+null = os.open("null", RDWR)
+os.write(null, b"nothing")
 """,
     "append": """
 a, b = (os.open("log", WRONLY | CREAT | APPEND, 0o600) for _ in range(2))
@@ -581,6 +641,7 @@ def plant(top: Path) -> None:
     }.items():  # fmt: skip
         (top / "ws" / name).symlink_to(target)
     os.mkfifo(top / "ws" / "fifo")
+    os.mknod(top / "ws" / "null", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
     for name, mode in {"free": 0o777, "sticky": 0o1777, "secret": 0o700, "group": 0o660, "open to all": 0o6777}.items():
         os.chmod(top / "ws" / name, mode)
     for name in ("of 11", "of 11/in", "of 11/set-id"):
@@ -642,7 +703,7 @@ def compare(tmp_path: Path, command: list[str]) -> str:
     lines = difflib.unified_diff(
         expected.stdout.splitlines(), got.stdout.splitlines(), "native", "supervised", "", "", 0
     )
-    assert not (found := [line for line in lines if line[0] in "+-"]), "\n".join(found)
+    assert not (found := [line for line in lines if line[0] in "+-"]), "\n".join((*found, got.stderr))
     assert got.stderr == expected.stderr
     assert got.returncode == expected.returncode
     for part in ("ws", "out"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -78,12 +79,26 @@ while time.monotonic() < end:
 """
 
 
-def supervised(base: Path, *command: str) -> None:
-    """Run a command in the tree ``base``/tree as one step."""
+def supervised(base: Path, *command: str) -> str:
+    """Run a command in the tree ``base``/tree as one step; returns what it printed."""
     launch = [sys.executable, "-P", "-m", "holdfast.supervisor.launch"]
     options = ["--log", str(base / "log"), "--root", str(base / "tree")]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2] / "src")}
-    subprocess.run([*launch, *options, "--", *command], cwd=base / "tree", env=environment, timeout=60, check=True)
+    words = [*launch, *options, "--", *command]
+    run = subprocess.run(
+        words, cwd=base / "tree", env=environment, timeout=60, check=True, stdout=subprocess.PIPE, text=True
+    )
+    return run.stdout
+
+
+DOMAIN = """
+import ctypes, errno, os, struct
+libc = ctypes.CDLL(None, use_errno=True)
+WRITE_FILE = struct.pack("Q", 1 << 1)
+for arguments in ((None, ctypes.c_size_t(0), 1), (WRITE_FILE, ctypes.c_size_t(8), 0)):
+    assert libc.syscall(444, *arguments) == -1 and ctypes.get_errno() == errno.EOPNOTSUPP
+assert libc.syscall(446, 0, 0) == -1 and ctypes.get_errno() == errno.EOPNOTSUPP
+"""
 
 
 def undo_all(base: Path) -> None:
@@ -140,3 +155,48 @@ def test_a_directory_that_is_swapped_for_a_link_leads_nothing_astray(base: Path)
     supervised(base, sys.executable, "-c", SWAP)
     undo_all(base)
     assert differences(before, photograph(base / "tree")) == []
+
+
+def test_a_program_is_not_let_believe_that_a_domain_of_its_own_confines_it(base: Path) -> None:
+    """The keeper is not in that domain."""
+    supervised(base, sys.executable, "-c", DOMAIN)
+
+
+PLACES = """
+import os
+def make(path, **at):
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, **at))
+    except OSError as error:
+        print(path, error.strerror)
+top = os.getcwd()
+for name in ("a/d", "b/d", "gone", "swapped"):
+    os.makedirs(name)
+os.chdir("a"); make("d/1"); os.chdir("../b"); make("d/1"); make("d/2")
+os.chdir("d"); make("3"); os.rename("../d", "../e"); make("4"); os.mkdir("../d"); make("../d/5"); os.unlink("3")
+os.chdir(top); make("b/d/6"); os.rename("b/d", "b/f"); os.mkdir("b/d"); make("b/d/6"); os.unlink("b/f/5")
+make("b/e/7"); os.rename("b", "c"); make("c/e/8"); os.chmod("c/e/7", 0o600); make("b/e/9")
+make("swapped/1"); os.rename("swapped", "kept"); os.symlink("a", "swapped"); make("swapped/1"); make("kept/2")
+fd = os.open("a", os.O_RDONLY); make("10", dir_fd=fd)
+other = os.open("c", os.O_RDONLY); os.dup2(other, fd); make("10", dir_fd=fd); make(top + "/a/11"); make(top + "/c/11")
+os.chdir("gone"); make("12"); os.unlink("12"); os.rmdir(top + "/gone"); make("13"); make("14", dir_fd=fd)
+os.mkdir(top + "/gone"); make("15"); make(top + "/gone/16")
+"""
+
+
+def test_the_same_words_lead_to_another_place_as_soon_as_anything_was_moved(base: Path) -> None:
+    """What was found a moment ago is not taken for what is there now, and the undo log names what is there now."""
+    before = photograph(base / "tree")
+    native = base / "native"
+    shutil.copytree(base / "tree", native)
+    command = [sys.executable, "-c", PLACES]
+    expected = subprocess.run(command, cwd=native, check=True, capture_output=True, text=True).stdout
+    assert expected.splitlines() == [f"{path} No such file or directory" for path in ("b/e/9", "13", "15")]
+    assert supervised(base, *command) == expected
+    assert seen(base / "tree") == seen(native)
+    undo_all(base)
+    assert differences(before, photograph(base / "tree")) == []
+
+
+def seen(tree: Path) -> list[str]:
+    return sorted(str(path.relative_to(tree)) for path in tree.rglob("*"))

@@ -32,9 +32,9 @@ NOT_RUN = (
 
 
 def test_every_public_name_and_method_is_documented() -> None:
-    public = [name for name in vars(Workspace) if not name.startswith("_")]
+    public = [name for name in dir(Workspace) if not name.startswith("_")]
     assert sorted({*holdfast.__all__, *public} - {*NAMES} - {"Workspace", "Home"}) == []
-    assert [name for name in vars(Home) if not name.startswith("_") and f"`{name}`" not in DOCUMENT] == []
+    assert [name for name in dir(Home) if not name.startswith("_") and f"`{name}`" not in DOCUMENT] == []
     assert sorted({*NAMES} - {*holdfast.__all__, *public}) == []
     assert "`Workspace`, in the order of use" in DOCUMENT
 

@@ -8,7 +8,7 @@ from holdfast import RefusedError, UsageError
 from holdfast.cli.command import HELD, Command, text, whole_number
 from holdfast.cli.steps import step_number
 from holdfast.cli.terminal import ask, plural, show_path
-from holdfast.cli.wording import files, reasons, short, steps
+from holdfast.cli.wording import files, listed, reasons, short, steps
 
 if TYPE_CHECKING:
     import argparse
@@ -71,13 +71,21 @@ def _configure_undo(parser: argparse.ArgumentParser) -> None:
     chosen.add_argument(
         "--run", metavar="ID", nargs="?", const="", type=text, help="all that a run did (default: the newest)"
     )
-    chosen.add_argument("--step", metavar="ID", type=step_number, help="this step alone")
+    chosen.add_argument(
+        "--step", metavar="ID", type=step_number, action="append", help="this step alone (several: together)"
+    )
     parser.add_argument("--force", action="store_true", help="also over what somebody else has changed since")
 
 
 def _configure_redo(parser: argparse.ArgumentParser) -> None:
     _configure_steps(parser)
-    parser.add_argument("--step", metavar="ID", type=step_number, help="this step, whatever came since")
+    parser.add_argument(
+        "--step",
+        metavar="ID",
+        type=step_number,
+        action="append",
+        help="this step, whatever came since (several: together)",
+    )
     parser.add_argument("--force", action="store_true", help="also over what somebody else has changed since")
 
 
@@ -146,9 +154,11 @@ def _carry_out(console: Console, workspace: Workspace, work: Work, verb: str) ->
 def _lines(result: RestoreResult, verb: str) -> Iterator[str]:
     done = f"{files(len(result.written))} written, {len(result.deleted):,} deleted"
     by = f" by {steps(result.steps)}" if result.steps else ""
+    groups = [f"Steps {listed(group)} depend on each other, and " for group in result.together]
     if result.dry_run:
         where = f"go{by}" if result.steps else f"bring the tree to {short(result.checkpoint)}"
         yield f"Would {where}: {done}."
+        yield from (f"{group}would be undone together." for group in groups)
         yield from (f"  would write   {show_path(path)}" for path in result.written)
         yield from (f"  would delete  {show_path(path)}" for path in result.deleted)
         return
@@ -156,6 +166,7 @@ def _lines(result: RestoreResult, verb: str) -> Iterator[str]:
         yield f"{verb}{by} to {short(result.checkpoint)}: {done}."
     else:
         yield f"{verb} to {short(result.checkpoint)}: nothing differed, nothing was touched."
+    yield from (f"{group}were undone together." for group in groups)
     if result.skipped:
         yield "Left alone:"
         yield from reasons(result.skipped)

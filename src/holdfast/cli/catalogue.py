@@ -35,6 +35,10 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "serve": {
         "mcp": ("mcp", "give it to a model as tools (Model Context Protocol)"),
     },
+    "agents": {
+        "integrate": ("integrate", "configure a coding agent to use Holdfast, or take that back"),
+        "hook": ("integrate", "what the hooks of such an agent call"),
+    },
     "copy": {
         "fork": ("copies", "write a checkpoint out as a workspace of its own"),
         "export": ("copies", "write checkpoints and their ancestors to a file"),

@@ -145,6 +145,7 @@ def restored(result: RestoreResult) -> Json:
         "dry_run": result.dry_run,
         "undo_command": result.undo_command,
         "steps": list(result.steps),
+        "together": [list(group) for group in result.together],
     }
 
 

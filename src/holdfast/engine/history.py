@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from holdfast.engine.journal import Journal
 from holdfast.engine.restore import carry_out, new_nonce, preview, refuse_unfinished, save_first
 from holdfast.engine.reversing import bring_forward_alone, take_back
-from holdfast.engine.states import ahead, came_to_light, check_count, nothing
+from holdfast.engine.states import ahead, came_to_light, check_count, kept, nothing
 from holdfast.engine.status import present
-from holdfast.engine.steps import quiet, reached, required
+from holdfast.engine.steps import infos, quiet, reached, required
 from holdfast.engine.walking import Walk, together
 from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.model.log import Log
@@ -67,12 +67,12 @@ def undo(
 def undo_steps(
     context: Context,
     *,
-    step: int | None = None,
-    run: str | None = None,
+    steps: Sequence[int] = (),
+    run: str = "",
     force: bool = False,
     progress: Progress | None = None,
 ) -> RestoreResult:
-    """Take back one step, or all that a run did (``run`` empty: the newest one).
+    """Take back these steps together, or (without any) all that a run did (``run`` empty: the newest one).
 
     Where the undo log does not hold all of a run any more, what is missing is taken back by the checkpoint that the
     run began with: not what was ignored. Raises as `undo`.
@@ -80,12 +80,8 @@ def undo_steps(
     with context.lock(), reached(context) as service, quiet(service):
         refuse_unfinished(context)
         context.tree.make_root()
-        if step is not None:
-            chosen = [found for found in required(service).steps() if found.id == step]
-            if not chosen:
-                raise NotFoundError(
-                    f"there is no step {step} in the undo log", hint="holdfast steps lists those that are"
-                )
+        if steps:
+            chosen = infos(required(service), steps)
             save_first(context, progress)
             return take_back(context, required(service), chosen, force=force, progress=progress)
         return _undo_run(context, service, run or _newest_run(context, service), force=force, progress=progress)
@@ -125,42 +121,100 @@ def redo(
         return Walk(context, service, force=force, progress=progress).forward(onward[:count])
 
 
-def redo_step(context: Context, step: int, *, force: bool = False, progress: Progress | None = None) -> RestoreResult:
-    """Bring one undone step forward, onto whatever is there now; what was there is saved first."""
+def redo_steps(
+    context: Context, steps: Sequence[int], *, force: bool = False, progress: Progress | None = None
+) -> RestoreResult:
+    """Bring undone steps forward together, onto whatever is there now; what was there is saved first."""
     with context.lock(), reached(context) as service, quiet(service):
         refuse_unfinished(context)
         context.tree.make_root()
         save_first(context, progress)
-        return bring_forward_alone(context, required(service), step, force=force, progress=progress)
+        return bring_forward_alone(context, required(service), steps, force=force, progress=progress)
 
 
 def _undo_run(
     context: Context, service: UndoService | None, run: str, *, force: bool, progress: Progress | None
 ) -> RestoreResult:
-    of_run = [step for step in service.steps() if step.run == run] if service is not None else []
+    steps = service.steps() if service is not None else ()
+    of_run = [step for step in steps if step.run == run]
     if not force and any(step.state == "open" and step.paths for step in of_run):
         raise RefusedError(
             f"the run {run} is still going on", hint="--force takes back what it has finished", code="step_open"
         )
     events = [event for event in context.catalog.events(context.workspace.id) if event.run == run]
-    chosen = [step for step in of_run if step.state == "done" and step.paths]
-    evicted = {step for event in events for step in event.steps}.difference(step.id for step in of_run)
     if not of_run and not events:
         raise NotFoundError(f"there was no run {run}", hint="holdfast log and holdfast steps show the runs")
-    if of_run and not chosen and not evicted:
+    chosen = [step for step in of_run if step.state == "done" and step.paths]
+    start = None
+    if not of_run or _is_forgotten(service, events, of_run):
+        start = _start(context, run, events)
+    if not chosen and (start is None or _is_taken_back(context, start)):
         raise NotFoundError(f"nothing of the run {run} is left to undo", code="nothing_to_undo")
+    if start is not None and not force:
+        _refuse_others(steps, start)
     save_first(context, progress)
     done: list[RestoreResult] = []
     if chosen:
         assert service is not None
         done.append(take_back(context, service, chosen, force=force, progress=progress))
-    if evicted or not of_run:
+    if start is not None:
         _LOG.warning(
             "the undo log does not hold all of the run any more: what is missing is taken back by the checkpoint "
             "that it began with, ignored files are not"
         )
-        done.append(_to_the_start(context, events[-1], progress))
-    return together(done)
+        done.append(_to_the_start(context, start, progress))
+    result = together(done)
+    if start is not None and chosen:
+        again = "".join(f" --step {step}" for step in sorted(result.steps))
+        return result._replace(undo_command=f"{result.undo_command} && holdfast redo{again}")
+    return result
+
+
+def _is_forgotten(service: UndoService | None, events: Sequence[HistoryEvent], of_run: Sequence[StepInfo]) -> bool:
+    """Whether the undo log has given up steps of a run: it says so, or a step that the run ended with is not there."""
+    if service is not None and events and events[-1].run in service.forgotten():
+        return True
+    return not {step for event in events for step in event.steps}.issubset(step.id for step in of_run)
+
+
+def _start(context: Context, run: str, events: Sequence[HistoryEvent]) -> HistoryEvent:
+    """The beginning of a run, of which the checkpoint is still kept."""
+    if events and kept(context, events[-1]) is not None:
+        return events[-1]
+    raise NotFoundError(
+        f"the undo log does not hold all of the run {run} any more, nor is the checkpoint kept that it began with",
+        hint="holdfast steps lists the steps that can still be undone",
+    )
+
+
+def _is_taken_back(context: Context, start: HistoryEvent) -> bool:
+    """Whether the tree is in a state that stands on a return to the checkpoint that the run began with."""
+    at = context.catalog.cursor(context.workspace.id).position
+    while at is not None and at > start.seq:
+        state = context.catalog.event(at)
+        if state.operation == "restore" and state.checkpoint == start.checkpoint:
+            return True
+        at = state.previous
+    return False
+
+
+def _refuse_others(steps: Sequence[StepInfo], start: HistoryEvent) -> None:
+    """Raise `RefusedError` if others than the run that began with ``start`` have changed the tree since: the checkpoint
+    would take that back as well.
+    """
+    since = start.at * 1000
+    others = [
+        str(step.id)
+        for step in steps
+        if step.run != start.run and step.paths and step.state != "undone" and (step.ended_at or since) >= since
+    ]
+    if others:
+        raise RefusedError(
+            f"the undo log does not hold all of the run {start.run} any more, and the checkpoint that it began with "
+            f"would also take back what others have done since: step {', '.join(others)}",
+            hint="undo those first, or --force takes all of it back",
+            code="others_since",
+        )
 
 
 def _to_the_start(context: Context, begin: HistoryEvent, progress: Progress | None) -> RestoreResult:
@@ -187,8 +241,8 @@ def _newest_run(context: Context, service: UndoService | None) -> str:
     done = [step for step in steps if step.run and step.state in ("done", "open") and step.paths]
     if done:
         return max(done, key=lambda step: step.acted).run
-    taken_back = {step.run for step in steps}
+    known, forgotten = {step.run for step in steps}, set(service.forgotten() if service is not None else ())
     for event in context.catalog.events(context.workspace.id):
-        if event.run and event.run not in taken_back and (event.steps or not steps):
+        if event.run and (event.run in forgotten or (event.run not in known and (event.steps or not steps))):
             return event.run
     raise NotFoundError("there is no run to undo", hint="holdfast run -- COMMAND makes one", code="nothing_to_undo")

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from holdfast.engine.inside import refuse_inside
+from holdfast.engine.opened import Opened
 from holdfast.engine.opening import Opener
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from holdfast.engine.context import HomeContext  # noqa: F401 - the base names it
     from holdfast.engine.results import Forgotten, Log
-    from holdfast.model.sinks import Progress
-    from holdfast.store.collect import Collected
     from holdfast.store.usage import Stats
-    from holdfast.store.verify import Verified
 
 
 def open_home(
@@ -37,22 +36,11 @@ def open_home(
         raise
 
 
-class Home:
+class Home(Opened["HomeContext"]):
     """All that is kept. Use it as a context manager, or `close` it. For one thread; see `Workspace` for processes."""
 
     def __init__(self, opener: Opener) -> None:
-        self._opener = opener
-        self._context = opener.open_home()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Let go of the store. Harmless a second time."""
-        self._opener.close()
+        super().__init__(opener, opener.open_home())
 
     @property
     def path(self) -> bytes:
@@ -75,19 +63,6 @@ class Home:
         from holdfast.engine.forget import forget_gone
 
         return forget_gone(self._context, dry_run=dry_run)
-
-    def gc(self, *, grace: float | None = None, dry_run: bool = False, progress: Progress | None = None) -> Collected:
-        """See `Workspace.gc`."""
-        refuse_inside(self._context, "a collection")
-        from holdfast.engine.upkeep import collect
-
-        return collect(self._context, grace=grace, dry_run=dry_run, progress=progress)
-
-    def verify(self, *, read_data: bool = False, progress: Progress | None = None) -> Verified:
-        """See `Workspace.verify`."""
-        from holdfast.engine.upkeep import verify
-
-        return verify(self._context, read_data=read_data, progress=progress)
 
     def stats(self) -> Stats:
         """What takes the space."""

@@ -81,6 +81,8 @@ class RestoreResult(NamedTuple):
     """What takes it back; None if there is nothing to take back: a dry run, or a restore that found nothing to do."""
     steps: Sequence[int] = ()
     """The steps that were taken back, or brought forward, by the undo log: ignored files included."""
+    together: Sequence[Sequence[int]] = ()
+    """Those of them that `undo` took back as one change, as they depend on each other: the groups of several."""
 
 
 class ForkResult(NamedTuple):

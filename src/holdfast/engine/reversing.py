@@ -135,16 +135,16 @@ def bring_forward(context: Context, service: UndoService, target: HistoryEvent, 
 
 
 def bring_forward_alone(
-    context: Context, service: UndoService, step: int, *, force: bool, progress: Progress | None
+    context: Context, service: UndoService, steps: Sequence[int], *, force: bool, progress: Progress | None
 ) -> RestoreResult:
-    """Redo one step onto the state that the tree was just saved in: a new change, which undo takes back. Needs the
-    lock.
+    """Redo steps, together, onto the state that the tree was just saved in: a new change, which undo takes back. Needs
+    the lock.
     """
     cursor = context.catalog.cursor(context.workspace.id)
     assert cursor.head is not None
-    report = service.redo([step], force=force)
-    written, deleted = _effect([service.changes(step)], backward=False)
-    event = HistoryEvent(0, 0, "redo", cursor.head, cursor.position, steps=(step,))
+    report = service.redo(steps, force=force)
+    written, deleted = _effect([service.changes(step) for step in steps], backward=False)
+    event = HistoryEvent(0, 0, "redo", cursor.head, cursor.position, steps=tuple(steps))
     done = take_locked(context, Request(kind="auto"), progress, recorded=Recorded(event, None))
     return RestoreResult(
         checkpoint=done.checkpoint.id,
@@ -154,7 +154,7 @@ def bring_forward_alone(
         skipped=_left(report),
         dry_run=False,
         undo_command="holdfast undo",
-        steps=(step,),
+        steps=tuple(steps),
     )
 
 
@@ -179,9 +179,9 @@ def note_contents(context: Context, service: UndoService, steps: Iterable[StepIn
             service.note_contents(step.id, noted)
 
 
-def foreseen(service: UndoService, steps: Iterable[StepInfo]) -> tuple[list[bytes], list[bytes]]:
+def foreseen(service: UndoService, steps: Iterable[int]) -> tuple[list[bytes], list[bytes]]:
     """What undoing the steps would write and delete."""
-    return _effect([service.changes(step.id) for step in steps], backward=True)
+    return _effect([service.changes(step) for step in steps], backward=True)
 
 
 def _before(context: Context, position: int, began: int) -> int | None:

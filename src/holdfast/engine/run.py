@@ -81,10 +81,8 @@ def run(
     shown = " ".join(os.fsdecode(word) for word in command).encode("utf-8", "replace").decode()
     refuse_inside(context, "another run")
     _refuse_lock(context)
-    with reached(
-        context, told=told
-    ) as service:  # what a killed keeper left is rolled back, and told, before anything is saved
-        newest = max((step.id for step in service.steps()), default=0) if service is not None else 0
+    with reached(context, told=told):
+        pass  # what a killed keeper left is rolled back, and told, before anything is saved
     log = make_log(context)
     isolation = context.settings.isolation if isolation is None else isolation
     directory = os.getcwdb() if directory is None else directory
@@ -114,7 +112,7 @@ def run(
                 box=box,
             )
     finally:
-        steps = end_run(context, identity, shown, newest, told)
+        steps = end_run(context, identity, shown, told)
     return RunResult(identity, code, before, _head(context), steps, isolation)
 
 
@@ -178,25 +176,17 @@ def begin_run(context: Context, command: str, identity: str | None = None) -> st
 
 
 def end_run(
-    context: Context,
-    identity: str,
-    command: str,
-    before: int = 0,
-    told: Callable[[UndoReport], object] | None = None,
+    context: Context, identity: str, command: str, told: Callable[[UndoReport], object] | None = None
 ) -> list[StepInfo]:
-    """Save what the run left, and note that it is over; returns its steps. ``before`` is the newest from before it."""
+    """Save what the run left, and note that it is over; returns its steps."""
     with context.lock(), reached(context, told=told) as service:
-        there: Sequence[StepInfo] = () if service is None else service.steps()
-        steps = [step for step in there if step.run == identity]
+        steps = [] if service is None else [step for step in service.steps() if step.run == identity]
         acted = [step for step in steps if step.paths]
         cursor, ids = context.catalog.cursor(context.workspace.id), tuple(step.id for step in steps)
-        if forgotten := _forgotten(there, identity, before, limits(context).max_steps):
-            ids = (*forgotten, *ids)
+        if service is not None and identity in service.forgotten():
             _LOG.warning(
-                "the undo log holds the newest %d steps: up to %d of this run's first ones are forgotten already; what"
-                " they did, `holdfast undo --run %s` takes back by the checkpoint that the run began with",
-                len(there),
-                len(forgotten),
+                "the undo log is at its limit: this run's first steps are forgotten already; what they did, "
+                "`holdfast undo --run %s` takes back by the checkpoint that the run began with",
                 identity,
             )
         recorded = None
@@ -212,14 +202,6 @@ def end_run(
             finished = [step for step in acted if step.state == "done"]
             note_contents(context, service, finished, done.checkpoint.root)
     return acted
-
-
-def _forgotten(there: Sequence[StepInfo], run: str, before: int, most: int) -> tuple[int, ...]:
-    """The steps since ``before`` that a full log has given up: the oldest ones go first, so that none older is left."""
-    own = sorted(step.id for step in there if step.id > 0)
-    if len(there) < most or not own or next(step.run for step in there if step.id == own[0]) != run:
-        return ()
-    return tuple(range(before + 1, own[0]))
 
 
 def thresholds(settings: Safeguard, *, guard: bool) -> Thresholds:

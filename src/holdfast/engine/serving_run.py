@@ -87,4 +87,5 @@ class _Server:
     def _perform(self, call: messages.Call) -> messages.Json:
         if call.request is None:
             raise RefusedError(f"the launcher of a run takes checkpoints only: {call.operation}", code="inside_run")
-        return messages.pack_result(take(self._context, call.request._replace(kind="manual")))
+        kind = "auto" if call.request.kind == "auto" else "manual"
+        return messages.pack_result(take(self._context, call.request._replace(kind=kind)))

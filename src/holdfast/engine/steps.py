@@ -121,10 +121,19 @@ def changes(context: Context, step: int) -> tuple[StepInfo, Sequence[PathChange]
     """One step, and what it did. Raises `NotFoundError`."""
     with reached(context) as service:
         service = required(service)
-        found = next((each for each in service.steps() if each.id == step), None)
-        if found is None:
-            raise NotFoundError(f"there is no step {step} in the undo log", hint="holdfast steps lists those that are")
+        (found,) = infos(service, [step])
         return found, service.changes(step)
+
+
+def infos(service: UndoService, chosen: Sequence[int]) -> list[StepInfo]:
+    """What is known of steps, in the order of the log. Raises `NotFoundError` if one is not there."""
+    from holdfast.undo.log import no_step
+
+    found = [step for step in service.steps() if step.id in chosen]
+    missing = set(chosen).difference(step.id for step in found)
+    if missing:
+        raise no_step(min(missing))
+    return found
 
 
 def barriers(context: Context) -> Sequence[BarrierInfo]:
@@ -204,7 +213,8 @@ def _open(
     """The log opened by this process; None if another one has it and there is time to ``wait``."""
     from holdfast.undo.log import UndoLog
 
-    root_fd = os.open(context.workspace.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    # (A command may have left it so that its owner may not read it.)
+    root_fd = os.open(context.workspace.path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         log = UndoLog(directory, root_fd, context.clock, limits=limits(context))
     except LockedError:

@@ -10,6 +10,7 @@ from holdfast.engine.results import RestoreResult
 from holdfast.engine.reversing import bring_forward, foreseen, refuse_open, steps_since, take_back
 from holdfast.engine.states import came_to_light, kept, nothing, out_of_sight
 from holdfast.engine.status import present
+from holdfast.engine.steps import infos
 from holdfast.model.errors import NotFoundError
 from holdfast.model.ids import CheckpointId
 from holdfast.model.log import Log
@@ -36,7 +37,7 @@ class _Target(NamedTuple):
     back: int
     """How many changes lie between, which checkpoints take back."""
     steps: Sequence[StepInfo]
-    """With ``back`` 0: the steps, newest first, of which the first is to be taken back."""
+    """With ``back`` 0: the steps, newest first, of which the first is to be taken back, and what is connected to it."""
 
 
 class Walk:
@@ -73,9 +74,7 @@ class Walk:
                 done.append(self._go("undo", now, target.state, checkpoint))
                 count -= target.back
             else:
-                assert self._service is not None
-                newest = target.steps[:1]
-                done.append(take_back(self._context, self._service, newest, force=self._force, progress=self._progress))
+                done.append(self._take_back(target.steps[0]))
                 count -= 1
         return together(done)
 
@@ -106,6 +105,7 @@ class Walk:
         at_present = present(context, gone_is_empty=True)
         root, target = at_present.root, None
         written, deleted, steps = list[bytes](), list[bytes](), list[int]()
+        groups: list[Sequence[int]] = []
         changes = at_present.changes()
         if changes and not came_to_light(context, cursor) and not out_of_sight(context, changes):
             now = HistoryEvent(0, context.clock.now(), "checkpoint", CheckpointId(""), cursor.position)
@@ -119,9 +119,10 @@ class Walk:
                 root = target.root
             else:
                 assert self._service is not None
-                newest = found.steps[:1]
-                lists = foreseen(self._service, newest)
-                written, deleted, steps = [*written, *lists[0]], [*deleted, *lists[1]], [*steps, newest[0].id]
+                ids = [step for step in self._service.connected(found.steps[0].id) if step not in steps]
+                lists = foreseen(self._service, ids)
+                written, deleted, steps = [*written, *lists[0]], [*deleted, *lists[1]], [*steps, *ids]
+                groups += _groups(ids)
                 count -= 1
         shown = None if target is None else preview(context, target)
         return RestoreResult(
@@ -133,7 +134,15 @@ class Walk:
             dry_run=True,
             undo_command=None,
             steps=steps,
+            together=groups,
         )
+
+    def _take_back(self, newest: StepInfo) -> RestoreResult:
+        """Undo a step, and those without which it cannot be."""
+        assert self._service is not None
+        steps = infos(self._service, self._service.connected(newest.id))
+        done = take_back(self._context, self._service, steps, force=self._force, progress=self._progress)
+        return done._replace(together=_groups(done.steps))
 
     def _now(self) -> HistoryEvent:
         cursor = self._context.catalog.cursor(self._context.workspace.id)
@@ -210,7 +219,12 @@ def together(done: Sequence[RestoreResult]) -> RestoreResult:
         deleted=sorted(path for path, is_there in there.items() if not is_there),
         skipped=[item for result in done for item in result.skipped],
         steps=[step for result in done for step in result.steps],
+        together=[group for result in done for group in result.together],
     )
+
+
+def _groups(steps: Sequence[int]) -> list[Sequence[int]]:
+    return [tuple(sorted(steps))] if len(steps) > 1 else []
 
 
 def _short(error: NotFoundError, done: Sequence[RestoreResult]) -> NotFoundError:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.engine.folder import RESTORE_JOURNAL, WATCH_SOCKET
 from holdfast.engine.inside import checkpoint_outside, refuse_inside
 from holdfast.engine.opening import Opener
+from holdfast.engine.recorded_steps import RecordedSteps
 from holdfast.model.checkpoint import Kind, Provenance
-from holdfast.model.errors import HoldfastError, NotFoundError, UsageError
+from holdfast.model.errors import HoldfastError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -39,10 +40,8 @@ if TYPE_CHECKING:
     from holdfast.model.errors import ConfigError
     from holdfast.model.ids import CheckpointId, WorkspaceId
     from holdfast.model.sinks import Progress
-    from holdfast.store.collect import Collected
     from holdfast.store.usage import Stats
-    from holdfast.store.verify import Verified
-    from holdfast.undo.service import BarrierInfo, PathChange, StepInfo, TicketInfo, UndoReport, UndoService
+    from holdfast.undo.service import TicketInfo
 
 _T = TypeVar("_T")
 
@@ -96,7 +95,7 @@ def open(  # noqa: A001 - `holdfast.open` reads as what it does
         raise
 
 
-class Workspace:
+class Workspace(RecordedSteps):
     """A directory with a memory. Use it as a context manager, or `close` it.
 
     Checkpoints are named as on the command line: full ids, unique prefixes, labels, ``@`` (the one that the tree stands
@@ -105,20 +104,9 @@ class Workspace:
     """
 
     def __init__(self, opener: Opener, context: Context, *, new: bool = False) -> None:
-        self._opener = opener
-        self._context = context
+        super().__init__(opener, context)
         self.new = new
         """True if this call of `init` made it a workspace."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Let go of the store. Harmless a second time."""
-        self._opener.close()
 
     @property
     def id(self) -> WorkspaceId:
@@ -337,14 +325,15 @@ class Workspace:
         self,
         count: int = 1,
         *,
-        step: int | None = None,
+        step: int | Sequence[int] | None = None,
         run: str | None = None,
         force: bool = False,
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> RestoreResult:
-        """Take back the newest ``count`` changes to the tree, or one ``step``, or all that a ``run`` did (empty: the
-        newest run). Unsaved changes are saved first, and are the first of the newest.
+        """Take back the newest ``count`` changes to the tree, or a ``step`` (or several), or all that a ``run`` did
+        (empty: the newest run). Unsaved changes are saved first, and are the first of the newest. Steps that depend on
+        each other are one change.
 
         What steps of a `run` did is reversed exactly, ignored files included; the rest goes by checkpoints. Raises
         `RefusedError` if somebody else has changed the same since, unless ``force``.
@@ -352,32 +341,36 @@ class Workspace:
         refuse_inside(self._context, "an undo")
         from holdfast.engine.history import undo, undo_steps
 
+        chosen = _chosen(step)
         with self._paused():
-            if step is None and run is None:
+            if not chosen and run is None:
                 return undo(self._context, count, force=force, dry_run=dry_run, progress=progress)
-            if dry_run or count != 1 or (step is not None and run is not None):
+            if dry_run or count != 1 or (chosen and run is not None):
                 raise UsageError("a step or a run is undone by itself, and for good")
-            return undo_steps(self._context, step=step, run=run, force=force, progress=progress)
+            return undo_steps(self._context, steps=chosen, run=run or "", force=force, progress=progress)
 
     def redo(
         self,
         count: int = 1,
         *,
-        step: int | None = None,
+        step: int | Sequence[int] | None = None,
         force: bool = False,
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> RestoreResult:
-        """Bring back the newest ``count`` changes that `undo` took back, or one undone ``step`` whatever came since."""
+        """Bring back the newest ``count`` changes that `undo` took back, or an undone ``step`` (or several together)
+        whatever came since.
+        """
         refuse_inside(self._context, "a redo")
-        from holdfast.engine.history import redo, redo_step
+        from holdfast.engine.history import redo, redo_steps
 
+        chosen = _chosen(step)
         with self._paused():
-            if step is None:
+            if not chosen:
                 return redo(self._context, count, force=force, dry_run=dry_run, progress=progress)
             if dry_run or count != 1:
                 raise UsageError("a step is brought forward by itself, and for good")
-            return redo_step(self._context, step, force=force, progress=progress)
+            return redo_steps(self._context, chosen, force=force, progress=progress)
 
     # -- running ------------------------------------------------------------------------------------------------
 
@@ -412,65 +405,6 @@ class Workspace:
             isolation=isolation,
             ask=ask,
         )
-
-    def steps(self) -> Sequence[StepInfo]:
-        """The steps in the undo log, oldest first."""
-        from holdfast.engine.steps import steps
-
-        return steps(self._context)
-
-    def step(self, step: int) -> tuple[StepInfo, Sequence[PathChange]]:
-        """One step, and what it did to which path. Raises `NotFoundError`."""
-        from holdfast.engine.steps import changes
-
-        return changes(self._context, step)
-
-    def discard_steps(self) -> int | None:
-        """Forget all finished steps, also in an undo log of another version; how many, if that can be told."""
-        refuse_inside(self._context, "forgetting")
-        from holdfast.engine.steps import discard
-
-        return discard(self._context)
-
-    def begin_step(self, label: str = "") -> int:
-        """Open an explicit step: what supervised processes change from now on belongs to it. Its id."""
-        with self._undo_log() as log:
-            return log.begin(label)
-
-    def commit_step(self, step: int | None = None) -> StepInfo:
-        """Close an explicit step (None: the one that is open)."""
-        with self._undo_log() as log:
-            return log.commit(_explicit(log, step))
-
-    def rollback_step(self, step: int | None = None) -> UndoReport:
-        """Close an explicit step (None: the one that is open), and take back what it did."""
-        with self._undo_log() as log:
-            return log.rollback(_explicit(log, step))
-
-    def barriers(self) -> Sequence[BarrierInfo]:
-        """The edits by others that the undo log knows of, oldest first."""
-        from holdfast.engine.steps import barriers
-
-        return barriers(self._context)
-
-    def held(self) -> Sequence[TicketInfo]:
-        """The operations that safeguards hold until a person has decided."""
-        from holdfast.engine.steps import reached
-
-        with reached(self._context) as log:
-            return [] if log is None else log.held()
-
-    def answer(self, ticket: int, *, allow: bool) -> TicketInfo:
-        """Let a held operation happen, or deny it: its step is then rolled back. Raises `NotFoundError`."""
-        with self._undo_log() as log:
-            return log.answer(ticket, allow=allow)
-
-    @contextmanager
-    def _undo_log(self) -> Generator[UndoService]:
-        from holdfast.engine.steps import reached, required
-
-        with reached(self._context) as log:
-            yield required(log)
 
     def fork(
         self, name: str, directory: str | bytes | os.PathLike[str], *, progress: Progress | None = None
@@ -555,21 +489,6 @@ class Workspace:
 
         return forget_gone(self._context, but=self.id, dry_run=dry_run)
 
-    def gc(self, *, grace: float | None = None, dry_run: bool = False, progress: Progress | None = None) -> Collected:
-        """Delete what nothing has needed for ``grace`` seconds (None: ``gc.grace``). Interruptible at any point
-        (I11). ``dry_run`` says what would go, and deletes nothing.
-        """
-        refuse_inside(self._context, "a collection")
-        from holdfast.engine.upkeep import collect
-
-        return collect(self._context, grace=grace, dry_run=dry_run, progress=progress)
-
-    def verify(self, *, read_data: bool = False, progress: Progress | None = None) -> Verified:
-        """Prove the store sound, or name what is not; ``read_data`` reads and hashes every stored byte."""
-        from holdfast.engine.upkeep import verify
-
-        return verify(self._context, read_data=read_data, progress=progress)
-
     def stats(self) -> Stats:
         """What takes the space."""
         from holdfast.engine.upkeep import stats
@@ -592,14 +511,9 @@ class Workspace:
         return import_bundle(self._context, os.fsencode(file))
 
 
-def _explicit(log: UndoService, step: int | None) -> int:
-    """The number of an explicit step: the given one, or the one that is open."""
-    if step is not None:
-        return step
-    found = [each.id for each in log.steps() if each.kind == "explicit" and each.state == "open"]
-    if not found:
-        raise NotFoundError("no step is open", hint="holdfast step begin opens one", code="no_open_step")
-    return found[-1]
+def _chosen(step: int | Sequence[int] | None) -> Sequence[int]:
+    """The ids of one or more steps, each once."""
+    return () if step is None else tuple(dict.fromkeys([step] if isinstance(step, int) else step))
 
 
 def _encoded(paths: Sequence[str | bytes]) -> list[bytes]:

@@ -23,15 +23,15 @@ _AT_HANDLE_FID = 0x200  # Linux 6.5: a handle to compare, also from file systems
 _HEAD = struct.Struct("=Ii")
 _MAX_HANDLE = 128
 
-_LENGTH_AT = 0 if sys.byteorder == "little" else 3
+_LITTLE = sys.byteorder == "little"
+_LENGTH_AT = 0 if _LITTLE else 3
+_HEAD_BYTES = _HEAD.size
 _EMPTY = _HEAD.pack(_MAX_HANDLE, 0)
 _Buffer = ctypes.c_char * (_HEAD.size + _MAX_HANDLE)
 _mount = ctypes.byref(ctypes.c_int())  # written to by the kernel, and of no interest
 
-_libc = ctypes.CDLL(None, use_errno=True)
-_name_to_handle_at = getattr(_libc, "name_to_handle_at", None)
-if _name_to_handle_at is not None:
-    _name_to_handle_at.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
+_name_to_handle_at = getattr(ctypes.CDLL(None, use_errno=True), "name_to_handle_at", None)
+# (Undeclared: what it is given is an ``int``, bytes, or a pointer as it is.)
 
 
 class _Room(threading.local):
@@ -39,7 +39,7 @@ class _Room(threading.local):
 
     def __init__(self) -> None:
         self.raw = bytearray(_HEAD.size + _MAX_HANDLE)
-        self.buffer = _Buffer.from_buffer(self.raw)
+        self.pointer = ctypes.byref(_Buffer.from_buffer(self.raw))
 
 
 _room = _Room()
@@ -52,14 +52,18 @@ def identity(dir_fd: int, name: bytes) -> Identity:
     Raises `OSError` as `os.stat` does.
     """
     if _name_to_handle_at is not None:
-        raw, buffer = _room.raw, _room.buffer
-        raw[: _HEAD.size] = _EMPTY
-        empty = 0 if name else _AT_EMPTY_PATH
-        for flags in (empty, empty | _AT_HANDLE_FID):
-            if _name_to_handle_at(dir_fd, name, buffer, _mount, flags) == 0:
-                # (The length and the type as the kernel wrote them; both are small.)
-                return Identity(b"h%b%b" % (_kind(raw), raw[_HEAD.size : _HEAD.size + raw[_LENGTH_AT]]))
-            raw[: _HEAD.size] = _EMPTY
+        room = _room
+        raw = room.raw
+        flags = 0 if name else _AT_EMPTY_PATH
+        raw[:_HEAD_BYTES] = _EMPTY
+        result = _name_to_handle_at(dir_fd, name, room.pointer, _mount, flags)
+        if result:
+            raw[:_HEAD_BYTES] = _EMPTY
+            result = _name_to_handle_at(dir_fd, name, room.pointer, _mount, flags | _AT_HANDLE_FID)
+        if not result:
+            # (The length and the type as the kernel wrote them; both are small.)
+            end = _HEAD_BYTES + raw[_LENGTH_AT]
+            return b"h" + (raw[4:end] if _LITTLE else raw[7:3:-1] + raw[_HEAD_BYTES:end])  # type: ignore[return-value]
     return _by_birth(dir_fd, name)
 
 
@@ -67,14 +71,3 @@ def _by_birth(dir_fd: int, name: bytes) -> Identity:
     found = os.stat(name, dir_fd=dir_fd, follow_symlinks=False) if name else os.fstat(dir_fd)
     born = kernel.birth_time_at(dir_fd, name)
     return Identity(b"b" + struct.pack("<QQ", found.st_ino, born or 0))
-
-
-if sys.byteorder == "little":
-
-    def _kind(raw: bytearray) -> bytearray:
-        return raw[4:8]
-
-else:
-
-    def _kind(raw: bytearray) -> bytearray:
-        return raw[7:3:-1]

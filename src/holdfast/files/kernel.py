@@ -44,8 +44,11 @@ _STATX_ATTRIBUTES_AT = 8
 _STATX_ATTR_APPEND = 0x20
 
 _OPEN_HOW = struct.Struct("=QQQ")  # flags, mode, resolve
+_OPEN_HOW_BYTES = _OPEN_HOW.size
 
 _libc = ctypes.CDLL(None, use_errno=True)
+_syscall = _libc.syscall
+_renameat2 = getattr(_libc, "renameat2", None)
 
 
 def _check(result: int) -> int:
@@ -57,14 +60,15 @@ def _check(result: int) -> int:
 
 def openat2(dir_fd: int, path: bytes, flags: int, resolve: int) -> int:
     """Open ``path`` relative to ``dir_fd`` under the given ``RESOLVE_*`` rules; the descriptor is close-on-exec."""
-    how = _OPEN_HOW.pack(flags | os.O_CLOEXEC, 0, resolve)
-    return _check(_libc.syscall(_SYS_OPENAT2, dir_fd, path, how, _OPEN_HOW.size))
+    fd = _syscall(_SYS_OPENAT2, dir_fd, path, _OPEN_HOW.pack(flags | os.O_CLOEXEC, 0, resolve), _OPEN_HOW_BYTES)
+    return fd if fd >= 0 else _check(fd)
 
 
 def renameat2(src_fd: int, src: bytes, dst_fd: int, dst: bytes, flags: int) -> None:
     """Rename with `RENAME_NOREPLACE` or `RENAME_EXCHANGE`; EINVAL where the file system lacks the flag."""
-    if _has_renameat2:
-        _check(_libc.renameat2(src_fd, src, dst_fd, dst, flags))
+    if _renameat2 is not None:
+        if _renameat2(src_fd, src, dst_fd, dst, flags):
+            _check(-1)
     elif number := _SYS_RENAMEAT2.get(os.uname().machine):
         _check(_libc.syscall(number, src_fd, src, dst_fd, dst, flags))
     else:
@@ -131,7 +135,6 @@ def start_writeback(fd: int) -> None:
         _libc.sync_file_range(fd, ctypes.c_int64(0), ctypes.c_int64(0), _SYNC_FILE_RANGE_WRITE)
 
 
-_has_renameat2 = hasattr(_libc, "renameat2")
 _has_statx = hasattr(_libc, "statx")
 _has_syncfs = hasattr(_libc, "syncfs")
 _has_sync_file_range = hasattr(_libc, "sync_file_range")

@@ -7,13 +7,13 @@ import stat
 import time
 from typing import TYPE_CHECKING
 
-from holdfast.files.capture import is_racy
+from holdfast.files.capture import failure, is_racy
 from holdfast.files.ignore import CHECKPOINTIGNORE, GITIGNORE, IgnoreSources
 from holdfast.files.index import StatIndex, load
 from holdfast.files.knowledge import Findings, Trust
 from holdfast.files.reserved import Reserved, find_reserved
 from holdfast.files.rooted import Root, open_root
-from holdfast.files.scan import REPLACED, HashSink, Scanner, open_directory
+from holdfast.files.scan import KEPT, REPLACED, HashSink, Scanner, open_directory
 from holdfast.files.tree import ROOT_GONE, Scan
 from holdfast.model.entries import Entry, NotCaptured
 from holdfast.model.errors import EscapeError, HoldfastError, NotFoundError, StorageError, room_hint
@@ -122,8 +122,15 @@ class LocalTree:
             self._everything |= drained.everything
             self._pending |= drained.paths
         try:
-            fd = open_root(self.root)
+            fd = _open_whole(self.root)
         except OSError as error:
+            if isinstance(error, PermissionError) and base is not None and index.root == base and not index.delta:
+                # As with a directory in it: that it cannot be read does not mean that anything has changed.
+                _log.warning(
+                    "the workspace's directory cannot be read: %s; it is taken to be as it was saved last",
+                    error.strerror,
+                )
+                return Scan(base, {}, [NotCaptured(b"", failure(error) + KEPT)], 0)
             raise _no_root(self.root, error) from error
         try:
             outer = self._sources.outer()
@@ -361,6 +368,17 @@ def _nearest(path: bytes, known: Iterable[bytes]) -> bytes:
     while path and path not in known:
         path = path.rpartition(b"/")[0]
     return path
+
+
+def _open_whole(root: bytes) -> int:
+    """As `open_root`; `PermissionError` also if the names in it can be listed, and nothing can be reached by them."""
+    fd = open_root(root)
+    try:
+        os.stat(b".", dir_fd=fd)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
 
 
 def _no_root(root: bytes, error: OSError) -> Exception:

@@ -18,6 +18,7 @@ from holdfast.supervisor.calls import (
     LAST_KNOWN,
     NOTIFIED,
     NOTIFIED_IOCTLS,
+    NOTIFIED_PRCTLS,
     OPEN_FLAGS,
     REFUSED,
     REFUSED_IOCTLS,
@@ -81,14 +82,20 @@ def _block(name: str) -> _Block:
             (_RETURN, 0, 0, NOTIFY),
         ]
     if name == "ioctl":
-        answers = dict.fromkeys(NOTIFIED_IOCTLS.values(), NOTIFY)
-        answers |= {command: ERRNO | error for command, error in REFUSED_IOCTLS.items()}
-        block: _Block = [(_LOAD, 0, 0, _low_half(1))]
-        for command, answer in answers.items():
-            block += [(_EQUAL, 0, 1, command), (_RETURN, 0, 0, answer)]
-        return [*block, (_RETURN, 0, 0, ALLOW)]
+        refused = {command: ERRNO | error for command, error in REFUSED_IOCTLS.items()}
+        return _choice(1, dict.fromkeys(NOTIFIED_IOCTLS.values(), NOTIFY) | refused)
+    if name == "prctl":
+        return _choice(0, dict.fromkeys(NOTIFIED_PRCTLS.values(), NOTIFY))
     assert name in NOTIFIED
     return [(_RETURN, 0, 0, NOTIFY)]
+
+
+def _choice(argument: int, answers: dict[int, int]) -> _Block:
+    """What is to be done about a call that is many, by the value of an argument; the rest is allowed."""
+    block: _Block = [(_LOAD, 0, 0, _low_half(argument))]
+    for value, answer in answers.items():
+        block += [(_EQUAL, 0, 1, value), (_RETURN, 0, 0, answer)]
+    return [*block, (_RETURN, 0, 0, ALLOW)]
 
 
 def _segments(blocks: dict[int, _Block]) -> list[tuple[int, _Block]]:

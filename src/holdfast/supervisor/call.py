@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:
+    from holdfast.supervisor.reach import Reach
     from holdfast.undo.interceptor import Interceptor
     from holdfast.undo.records import StepId
 
@@ -26,6 +27,8 @@ class Call(NamedTuple):
     """As in ``holdfast.supervisor.calls``; the oldest variants have names of their own (``open``, ``creat``)."""
     args: tuple[int, int, int, int, int, int]
     """The registers, unsigned, 64 bits each. A handler takes the width that the call's own arguments have."""
+    reach: Reach
+    """To what is the caller's own."""
     patient: bool = False
     """It is handled on a thread where nobody else waits for it: it may copy a large file, or block."""
 

@@ -21,7 +21,7 @@ _MOST = 256
 class Caller:
     """A thread. Its descriptor is closed when nobody holds it any more."""
 
-    __slots__ = ("credentials", "fd", "foreign", "tgid", "tid", "umask")
+    __slots__ = ("credentials", "fd", "foreign", "lasting", "tgid", "tid", "umask")
 
     def __init__(self, tid: int) -> None:
         """Raises `OSError` if there is no such thread."""
@@ -43,6 +43,8 @@ class Caller:
             self.credentials = self.credentials._replace(capabilities=0)
         if self.credentials == keeper.credentials:
             self.credentials = None
+        self.lasting = self.credentials is None and (status.uniform or not privileged)
+        """What it executes is not left with less, which nobody is told."""
         self.foreign = os.readlink("ns/mnt", dir_fd=self.fd) != keeper.mount_namespace or not os.path.samestat(
             os.stat("root", dir_fd=self.fd), keeper.root
         )
@@ -67,6 +69,10 @@ class Callers:
 
     def __init__(self) -> None:
         self._known: dict[int, Caller] = {}
+        self._changed: set[int] = set()
+        """Processes of which a thread has changed its credentials: executing something, it takes the number of the
+        first thread, of which nothing must be known then.
+        """
         self._steady = True
 
     def find(self, call: Call, world: Supervision, *, fresh: bool = False) -> Caller:
@@ -76,20 +82,25 @@ class Callers:
         Raises `OSError` with ESRCH if the caller is gone.
         """
         caller = None if fresh or not self._steady else self._known.get(call.tid)
-        if caller is not None and caller.credentials is not None:
-            caller = None  # what it executes may leave it with less, which nobody is told
         if caller is None:
             caller = Caller(call.tid)
             if not world.is_valid(call):
                 raise OSError(errno.ESRCH, os.strerror(errno.ESRCH))
-            self._known[call.tid] = caller
-            if len(self._known) > _MOST:
-                self._known.pop(next(iter(self._known)), None)
+            if caller.lasting:
+                self._known[call.tid] = caller
+                if caller.tgid in self._changed:  # (asked afterwards: `forget` may be called meanwhile)
+                    self._known.pop(call.tid, None)
+                if len(self._known) > _MOST:
+                    self._known.pop(next(iter(self._known)), None)
         return caller
 
     def forget(self, tid: int) -> None:
         """The thread is going to change its credentials."""
-        self._known.pop(tid, None)
+        tgid = (self._known.get(tid) or Caller(tid)).tgid
+        self._changed.add(tgid)
+        for known in list(self._known.values()):
+            if known.tgid == tgid:
+                self._known.pop(known.tid, None)
 
     def mask(self, tid: int, umask: int) -> None:
         """The thread is going to change the umask, which all threads of its process have in common."""

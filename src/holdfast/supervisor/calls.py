@@ -39,6 +39,9 @@ _COMMON: Final = {
     "openat2": 437,
     "mount_setattr": 442,
     "quotactl_fd": 443,
+    "landlock_create_ruleset": 444,
+    "landlock_add_rule": 445,
+    "landlock_restrict_self": 446,
     "fchmodat2": 452,
     "setxattrat": 463,
     "removexattrat": 466,
@@ -86,6 +89,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
             "utime": 132,
             "mknod": 133,
             "pivot_root": 155,
+            "prctl": 157,
             "chroot": 161,
             "acct": 163,
             "mount": 165,
@@ -162,6 +166,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
             "setfsgid": 152,
             "setgroups": 159,
             "umask": 166,
+            "prctl": 167,
             "bind": 200,
             "swapon": 224,
             "open_by_handle_at": 265,
@@ -186,6 +191,8 @@ REFUSED: Final[Mapping[str, int]] = {
         ),
         errno.EPERM,
     ),
+    # A domain of the caller's own would not hold for what is carried out in its name: it must not believe that it does.
+    **dict.fromkeys(("landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self"), errno.EOPNOTSUPP),
 }  # fmt: skip
 """Calls that fail with this error, whatever they ask."""
 
@@ -213,6 +220,9 @@ NOTIFIED_IOCTLS: Final[Mapping[str, int]] = {
 }
 """Of ``ioctl``, these reach the keeper. Those that write content need a descriptor that was opened for writing."""
 
+NOTIFIED_PRCTLS: Final[Mapping[str, int]] = {"PR_CAPBSET_DROP": 24, "PR_SET_SECUREBITS": 28}
+"""Of ``prctl``, these reach the keeper: what the caller, or a child of its, executes next may be left with less."""
+
 OPEN_FLAGS: Final[Mapping[str, int]] = {"open": 1, "openat": 2}
 """Calls of which only those that write or create reach the keeper, by the number of the argument that says so."""
 
@@ -231,7 +241,7 @@ NOTIFIED: Final = frozenset(
         "removexattr", "lremovexattr", "fremovexattr", "removexattrat",
         "file_setattr", "ioctl",
         "umask", "setuid", "setgid", "setreuid", "setregid", "setresuid", "setresgid", "setfsuid", "setfsgid",
-        "setgroups", "capset", "chroot", "unshare", "setns",
+        "setgroups", "capset", "prctl", "chroot", "unshare", "setns",
         "exit_group",
     }
 )  # fmt: skip

@@ -1,8 +1,10 @@
 """In whose name a call is carried out: the caller's ids, groups, capabilities over files, and umask.
 
 They are read from ``/proc`` when a thread is first seen and kept until the thread itself changes them: the calls that
-do (``umask``, ``setuid``, …) reach the keeper, which forgets what it knew. A thread is known by a descriptor of its
-directory in ``/proc``, which no later thread with the same number has.
+do (``umask``, ``setuid``, …) reach the keeper, which forgets what it knew. An ``exec`` is not told of; so what it could
+take away is not kept in the first place (`holdfast.supervisor.caller`). A thread is known by a descriptor of its
+directory in ``/proc``, which no later thread with the same number has, but for one of its process that executes
+something and so takes the first thread's place.
 
 Only a keeper that is root can meet callers with other credentials than its own: nothing below a filter can gain any
 (``no_new_privs``), and whoever makes a user namespace keeps, towards files, the ids that it had.
@@ -52,20 +54,24 @@ class Status(NamedTuple):
     tgid: int
     umask: int
     credentials: Credentials
+    uniform: bool
+    """Its real, effective, saved and file system ids are the same, so that executing something changes none of them."""
 
 
 def read_status(dir_fd: int) -> Status:
     """The status of the thread whose directory in ``/proc`` is ``dir_fd``. Raises `OSError`: ENOENT if it is gone."""
     fields = _status_fields(dir_fd)
+    users, groups = fields[b"Uid"].split(), fields[b"Gid"].split()
     return Status(
         int(fields[b"Tgid"]),
         int(fields[b"Umask"], 8),
         Credentials(
-            int(fields[b"Uid"].split()[3]),
-            int(fields[b"Gid"].split()[3]),
+            int(users[3]),
+            int(groups[3]),
             tuple(map(int, fields[b"Groups"].split())),
             int(fields[b"CapEff"], 16) & _OVER_FILES,
         ),
+        uniform=len(set(users)) == len(set(groups)) == 1,
     )
 
 

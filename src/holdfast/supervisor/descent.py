@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_GET_CHILD_SUBREAPER = 37
+_OF_THIS_THREAD = 0x20000000  # __WNOTHREAD: not what another thread traces
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -70,7 +71,7 @@ def reap_orphans(spare: Collection[int]) -> None:
     """Wait for children that have ended, without waiting, except for those in ``spare``."""
     while True:
         try:
-            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT | _OF_THIS_THREAD)
         except ChildProcessError:
             return
         if found is None:
@@ -79,14 +80,14 @@ def reap_orphans(spare: Collection[int]) -> None:
             # It hides those that come after it; they are looked for one by one.
             _reap_each(spare)
             return
-        os.waitpid(found.si_pid, 0)
+        os.waitpid(found.si_pid, os.WNOHANG)  # (a child that another thread traces need not have ended)
 
 
 def _reap_each(spare: Collection[int]) -> None:
     own = os.getpid()
     for pid, (parent, state) in _processes().items():
         if parent == own and state == b"Z" and pid not in spare:
-            os.waitpid(pid, 0)
+            os.waitpid(pid, os.WNOHANG)
 
 
 def _processes() -> dict[int, tuple[int, bytes]]:

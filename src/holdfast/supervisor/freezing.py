@@ -4,8 +4,8 @@ They are traced and interrupted (ptrace(2)). Unlike after SIGSTOP, their parents
 not take it for Ctrl-Z; and once the thread that traces them has ended, however it ended, the kernel lets all of them go
 on as if nothing had been: no death of ours leaves anything stopped. A signal waits until then, unless it kills.
 
-Whoever may read the arguments of their calls may trace them as well. Only who is traced already, by a debugger, is not
-stopped; of that, the calls wait.
+Whoever may read the arguments of their calls may trace them as well (`holdfast.supervisor.reach`). Only who is traced
+already, by a debugger, is not stopped; of that, the calls wait.
 """
 
 from __future__ import annotations
@@ -16,12 +16,16 @@ import queue
 import threading
 from typing import TYPE_CHECKING
 
+from holdfast.supervisor.descent import children
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _SEIZE, _INTERRUPT = 0x4206, 0x4207
 _FORKED_TOO = 1 << 1 | 1 << 2 | 1 << 3  # PTRACE_O_TRACEFORK, VFORK, CLONE: what they start meanwhile is stopped, too
 _ALL, _OF_THIS_THREAD = 0x40000000, 0x20000000  # __WALL, __WNOTHREAD
+_LOOK = os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT | _ALL | _OF_THIS_THREAD
+_ENDS = frozenset({os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED})
 _REAP_SECONDS = 0.05
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -72,9 +76,13 @@ class Frozen:
     def _reap(self) -> None:
         """Of those that were killed, their parents are told only when their tracer has taken notice."""
         try:
-            while (found := os.waitpid(-1, os.WNOHANG | _ALL | _OF_THIS_THREAD))[0]:
-                if not os.WIFSTOPPED(found[1]):
-                    self._stopped.discard(found[0])
+            while (found := os.waitid(os.P_ALL, 0, _LOOK)) is not None:
+                has_ended = found.si_code in _ENDS
+                if has_ended:
+                    self._stopped.discard(found.si_pid)
+                if has_ended and found.si_pid in children():
+                    return  # it is a child of this process, where somebody waits for it
+                os.waitpid(found.si_pid, os.WNOHANG | _ALL | _OF_THIS_THREAD)
         except ChildProcessError:
             pass
 

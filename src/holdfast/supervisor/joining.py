@@ -24,8 +24,9 @@ _PATIENCE_SECONDS = 10.0
 _RETRY_SECONDS = 0.05
 
 
-def join(order: Order, listener: int, agent: int) -> tuple[Remote, subprocess.Popen[bytes] | None]:
-    """Have the tree of which ``listener`` is the filter's and ``agent`` the first process served.
+def join(order: Order, listener: int, agent: int, parent: int) -> tuple[Remote, subprocess.Popen[bytes] | None]:
+    """Have the tree of which ``listener`` is the filter's and ``agent`` the first process served; its parent answers
+    on the socket ``parent``.
 
     Returns the connection that the run lasts as long as, and the keeper if it was started for it. Raises what the
     keeper answers; `LockedError` if somebody else uses the log for longer than a moment.
@@ -43,6 +44,7 @@ def join(order: Order, listener: int, agent: int) -> tuple[Remote, subprocess.Po
                     order.run,
                     agent,
                     listener,
+                    parent,
                     one_step=order.one_step,
                     command=order.command,
                     directory=order.directory,

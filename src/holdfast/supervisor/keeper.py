@@ -73,6 +73,7 @@ class Keeper:
         recorder = self._undo_log.recorder
         self._steps = Steps(self._desk, recorder, self._worker.do)
         self._runs = Runs(self._desk, self._steps, recorder, root_fd, forbidden, self._epoll, self._worker.wake)
+        self._undo_log.writers = self._runs.held_for_writing
         self._outsiders = Outsiders(
             self._desk,
             Explained(recorder, root_fd, self._lives),
@@ -129,6 +130,7 @@ class Keeper:
         self._runs.end()
         self._worker.end()
         self._outsiders.end()
+        self._settle()
         self._control.close()
         self._undo_log.close()
 
@@ -171,8 +173,16 @@ class Keeper:
         self._runs.tick()
         self._end_if_alone()
 
+    def _settle(self) -> None:
+        try:
+            self._desk.settle()
+        except HoldfastError as error:
+            _log.warning("the undo log: %s", error)
+
     def _do_what_is_due(self) -> None:
         try:
+            if self._desk.is_unsettled:
+                self._outsiders.settle()  # what others wrote is not the steps'
             with self._outsiders.pause() if self._desk.held() else nullcontext():
                 self._desk.tick()
         except HoldfastError as error:
@@ -211,6 +221,9 @@ class Keeper:
             case "answer":
                 ticket, allow = arguments
                 return self._change(client, lambda: self._desk.answer(ticket, allow=allow), self._runs.retry)
+            case "begin":
+                run = self._runs.around(client.peer.pid)
+                return self._ask(client, lambda: self._desk.begin(*arguments, run=run))
             case "rollback":
                 return self._change(client, lambda: self._desk.rollback(*arguments))
             case "write":

@@ -101,14 +101,15 @@ def _boxed(order: Order, box: Box, context: ExitStack) -> Order:
 
 
 def require_tracing(scope: int, capabilities: int) -> None:
-    """Raise `UnsupportedError` if Yama (``Documentation/admin-guide/LSM/Yama.rst``), at this ``ptrace_scope``, keeps a
-    keeper with these effective ``capabilities`` from reading the arguments of calls: it is no ancestor of who makes
-    them.
+    """Raise `UnsupportedError` if Yama (``Documentation/admin-guide/LSM/Yama.rst``), at this ``ptrace_scope``, keeps
+    processes with these effective ``capabilities`` from reading the arguments of calls, be they ancestors of who makes
+    them (`holdfast.supervisor.ancestor`).
     """
-    if scope and (scope > _ADMINS_ONLY or not capabilities >> _CAP_SYS_PTRACE & 1):
+    if scope >= _ADMINS_ONLY and (scope > _ADMINS_ONLY or not capabilities >> _CAP_SYS_PTRACE & 1):
         raise UnsupportedError(
-            f"the kernel lets no process look at others that it has not started (kernel.yama.ptrace_scope is {scope})",
-            hint="`sudo sysctl kernel.yama.ptrace_scope=0` lets processes of one user do so, or run it as root"
+            f"the kernel lets no process look at others, not even its children (kernel.yama.ptrace_scope is {scope})",
+            hint="`sudo sysctl kernel.yama.ptrace_scope=1` lets processes look at what they have started, which is"
+            " enough; or run it as root"
             if scope <= _ADMINS_ONLY
             else "that holds until the next start of the system; `holdfast watch` saves without supervision",
         )

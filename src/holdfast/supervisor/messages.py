@@ -24,6 +24,8 @@ MAX_ANSWER_BYTES: Final = 1 << 28
 SIGNATURES: Final[dict[str, tuple[Any, Any]]] = {
     "steps": (tuple[()], list[StepInfo]),
     "changes": (tuple[int], list[PathChange]),
+    "connected": (tuple[int], list[int]),
+    "forgotten": (tuple[()], list[str]),
     "undo": (tuple[list[int], bool], UndoReport),
     "redo": (tuple[list[int], bool], UndoReport),
     "note_contents": (tuple[int, list[tuple[bytes, bytes]]], None),

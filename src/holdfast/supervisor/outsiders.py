@@ -36,6 +36,12 @@ _KNOWN_SECONDS = 5.0
 """For so long after its last event, a process is who it was: its number is used anew after all others."""
 _MOST_KNOWN = 1 << 14
 _PAUSE_MILLISECONDS = 50
+"""After edits by others, until the next look: they come in numbers, and are noted together."""
+_BREATH_MILLISECONDS = 5
+"""After a look that found nothing but our own. The keeper's every change makes an event: to look at each as it comes
+would take the interpreter from the thread that serves calls, twice for each. Not longer: of who writes and ends
+meanwhile it cannot be told any more who it was.
+"""
 
 
 class Outsiders:
@@ -127,8 +133,7 @@ class Outsiders:
         wakers.register(self._over, select.POLLIN)
         wakers.register(self._watcher.fileno(), select.POLLIN)
         try:
-            # Edits come in numbers, and each entry in the journal names all that follow each other.
-            while not over.poll(_PAUSE_MILLISECONDS if self._made else 0):
+            while not over.poll(_PAUSE_MILLISECONDS if self._made else _BREATH_MILLISECONDS):
                 wakers.poll()
                 self.settle()
                 if self._failed:

@@ -1,10 +1,11 @@
 """The parent of a supervised tree: starts the command under the filter, and sees the tree to its end.
 
 Between the launcher and the tree stands this small process, so that no death leaves a tree behind that nobody looks
-after. Whatever is orphaned in the tree becomes its child (it is a subreaper). It ends the tree if the launcher or the
-keeper dies; if it is killed itself, the launcher does (`holdfast.supervisor.launch`). The command stays in the
-launcher's process group: stopping, continuing, interrupting and hanging up concern all of them together, and the shell
-from which they were started does job control as if there was nothing between it and the command.
+after, and so that somebody may look into every process of it (`holdfast.supervisor.ancestor`). Whatever is orphaned in
+the tree becomes its child (it is a subreaper). It ends the tree if the launcher or the keeper dies; if it is killed
+itself, the launcher does (`holdfast.supervisor.launch`). The command stays in the launcher's process group: stopping,
+continuing, interrupting and hanging up concern all of them together, and the shell from which they were started does
+job control as if there was nothing between it and the command.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import sys
 from typing import TYPE_CHECKING, NoReturn
 
 from holdfast.model.errors import HoldfastError, UnsupportedError
+from holdfast.supervisor.ancestor import begin_serving
 from holdfast.supervisor.descent import descendants, end_descendants, reap_orphans
 from holdfast.supervisor.joining import join
 from holdfast.supervisor.orders import Order, Report, receive, send
@@ -58,7 +60,8 @@ class _Parent:
         signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, _notice)
         listener, agent = self._start()
-        remote, self._keeper = join(self._order, listener, agent)
+        with begin_serving() as asked:  # (not before the command's process is there, which would inherit it)
+            remote, self._keeper = join(self._order, listener, agent, asked.fileno())
         os.close(listener)
         self._tell(Report(kind="started", pid=self._keeper.pid if self._keeper else 0))
         self._channel.send(GO)
@@ -165,9 +168,12 @@ class _Parent:
 
     def _wait(self) -> int | None:
         reap_orphans({self._child, *self._spared})
-        pid, status = os.waitpid(self._child, os.WNOHANG | os.WUNTRACED)
-        if not pid:
+        found = os.waitid(os.P_PID, self._child, os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
+        if found is None:
             return None
+        pid, status = os.waitpid(self._child, os.WNOHANG | os.WUNTRACED)
+        if not pid or (os.WIFSTOPPED(status) and found.si_code == os.CLD_TRAPPED):
+            return None  # (What is traced stands still while a person is asked, which is nobody else's business.)
         if os.WIFSTOPPED(status):
             self._stopped(os.WSTOPSIG(status))
             return None

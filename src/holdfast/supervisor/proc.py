@@ -39,7 +39,7 @@ def is_below(path: bytes, directories: tuple[bytes, ...]) -> bool:
 
 def proc_mounts() -> tuple[bytes, ...]:
     """Where it is mounted now, as the keeper sees it."""
-    if _thread.changes().poll(0):
+    if _thread.table.has_changed():
         _mounts.cache_clear()
         _devices.cache_clear()
     return _mounts()
@@ -51,16 +51,26 @@ def proc_devices() -> frozenset[int]:
     return _devices()
 
 
-class _Thread(threading.local):
-    """What tells each thread that something was mounted or unmounted (proc_pid_mountinfo(5))."""
+class _MountTable:
+    """Tells that something was mounted or unmounted since it was asked last (proc_pid_mountinfo(5))."""
 
     def __init__(self) -> None:
-        self._file = open("/proc/self/mountinfo", "rb", buffering=0)  # noqa: SIM115 - closed with the thread
+        self._fd = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
         self._poll = select.poll()
-        self._poll.register(self._file, select.POLLPRI | select.POLLERR)
+        self._poll.register(self._fd, select.POLLPRI | select.POLLERR)
 
-    def changes(self) -> select.poll:
-        return self._poll
+    def __del__(self) -> None:
+        os.close(self._fd)
+
+    def has_changed(self) -> bool:
+        return bool(self._poll.poll(0))
+
+
+class _Thread(threading.local):
+    """What each thread has of its own; it goes with the thread."""
+
+    def __init__(self) -> None:
+        self.table = _MountTable()
 
 
 _thread = _Thread()

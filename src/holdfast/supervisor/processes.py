@@ -152,6 +152,11 @@ class Processes:
         """Whether the process was seen, and has not ended. From any thread."""
         return tgid in self._processes
 
+    @property
+    def tgids(self) -> list[int]:
+        """All processes that are known and live. From any thread."""
+        return list(self._processes)
+
     def known(self, run: Run) -> list[int]:
         """Descriptors (pidfds) of the run's processes that are known and live."""
         return [process.pidfd for process in self._processes.values() if process.group.run is run]

@@ -84,6 +84,14 @@ class Remote:
         """See `UndoService.changes`."""
         return self._ask("changes", step)
 
+    def connected(self, step: StepId) -> Sequence[StepId]:
+        """See `UndoService.connected`."""
+        return self._ask("connected", step)
+
+    def forgotten(self) -> Sequence[str]:
+        """See `UndoService.forgotten`."""
+        return self._ask("forgotten")
+
     def undo(self, steps: Sequence[StepId], *, force: bool = False) -> UndoReport:
         """See `UndoService.undo`."""
         return self._ask("undo", list(steps), force)
@@ -110,7 +118,7 @@ class Remote:
 
     def write(self, path: bytes, content: int, *, expected: bytes | None = None) -> StepInfo | None:
         """See `UndoService.write`."""
-        return self._ask("write", path, expected, descriptor=content)
+        return self._ask("write", path, expected, descriptors=[content])
 
     def serves(self, run: str) -> bool:
         """Whether a run of this id has joined, and has not left."""
@@ -165,13 +173,22 @@ class Remote:
         return self._ask("discard")
 
     def join(
-        self, run: str, agent: int, listener: int, *, one_step: bool, command: Sequence[bytes], directory: bytes
+        self,
+        run: str,
+        agent: int,
+        listener: int,
+        parent: int,
+        *,
+        one_step: bool,
+        command: Sequence[bytes],
+        directory: bytes,
     ) -> None:
-        """Have the keeper serve a tree whose filter's listener this is (borrowed) and whose first process ``agent`` is.
+        """Have the keeper serve a tree whose filter's listener this is and whose first process ``agent`` is; on the
+        socket ``parent`` its parent answers (`holdfast.supervisor.ancestor`). Both descriptors are borrowed.
 
         The run lasts until the tree is gone or this connection ends without a `leave`, which ends the tree.
         """
-        self._ask("join", run, agent, one_step, list(command), directory, descriptor=listener)
+        self._ask("join", run, agent, one_step, list(command), directory, descriptors=[listener, parent])
 
     def leave(self) -> None:
         """The agent has ended: returns when all steps of the run are finished. What lives on is served until it ends,
@@ -183,11 +200,11 @@ class Remote:
         """The keeper does not end before this connection does, unless it is told to."""
         self._ask("visit")
 
-    def _ask(self, method: str, *arguments: object, descriptor: int | None = None) -> Any:
+    def _ask(self, method: str, *arguments: object, descriptors: Sequence[int] = ()) -> Any:
         try:
             frame = encode_request(method, *arguments)
-            if descriptor is not None:
-                socket.send_fds(self._socket, [frame[:1]], [descriptor])
+            if descriptors:
+                socket.send_fds(self._socket, [frame[:1]], descriptors)
                 frame = frame[1:]
             self._socket.sendall(frame)
             (length,) = LENGTH.unpack(self._read(LENGTH.size))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from contextlib import nullcontext
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -23,6 +24,7 @@ from holdfast.files.kernel import (
 from holdfast.supervisor.caller import CALLERS
 from holdfast.supervisor.credentials import assumed, masked
 from holdfast.supervisor.proc import is_below, proc_mounts
+from holdfast.supervisor.recent import RECENT
 from holdfast.supervisor.territory import Territory, Where, absolute, is_deleted
 from holdfast.supervisor.walk import is_itself, step, target_of, walk
 from holdfast.undo.interceptor import Place
@@ -103,11 +105,13 @@ class Sight:
     """The tree as the caller of one call sees it. Closes at its end what it has opened."""
 
     __slots__ = (
+        "_again",
         "_begun",
         "_call",
         "_fds",
         "_inside",
         "_led",
+        "_recalls",
         "_seen",
         "_sure",
         "_world",
@@ -127,10 +131,12 @@ class Sight:
         self._seen = -1, b""  # the last descriptor that was looked at, and where it is
         self.caller = CALLERS.find(call, world)
         self.territory = _territory(world)
+        self._recalls = self._may_recall()
         # What was found last is not looked for twice: the two names of a rename mostly are in one directory.
         self._begun: tuple[int | None, int] = None, -1  # a descriptor of the caller's, and the one that was got for it
         self._led: tuple[int, bytes, int] = -1, b"", -1  # where a path began, the path, and where it led
         self._inside: tuple[int, Where | None] = -1, None  # a directory, and where it is
+        self._again: tuple[int, bytes, int] = -1, b"", -1  # what was recalled: from where, by which path, and that
 
     def __enter__(self) -> Sight:
         """Return itself."""
@@ -182,7 +188,16 @@ class Sight:
         """The directory that holds what ``path`` names, and the name in it; a link there is not followed."""
         if not path:
             raise _error(errno.ENOENT)
-        return self._parent(self.start(dirfd, path), path)
+        head, name, slash = split(path)
+        if not self._recalls:
+            return self._parent(self.start(dirfd, path), head, name, slash)
+        if (known := self._recalled(dirfd, head)) is not None:
+            return self.spot(known, name, slash, head)
+        start = self.start(dirfd, path)
+        spot = self._parent(start, head, name, slash)
+        if self._recalls and spot.path is not None and (not head or self._led == (start, head, spot.dir_fd)):
+            self._remember(dirfd, head, spot.dir_fd)
+        return spot
 
     def follow(self, spot: Spot, link: int, /) -> Spot | Thing:
         """Where the link leads that is at ``spot`` and open as ``link``: a name, or an object that it stands for."""
@@ -192,7 +207,7 @@ class Sight:
         start = spot.dir_fd
         if target.startswith(b"/"):
             start = self.root() if self.caller.foreign else AT_FDCWD
-        return self._parent(start, target)
+        return self._parent(start, *split(target))
 
     def spot(self, dir_fd: int, name: bytes, slash: bytes, head: bytes) -> Spot:
         """The name in a directory, which ``head`` has led to. Raises `OSError` if it is out of reach."""
@@ -230,6 +245,8 @@ class Sight:
         """What ``path`` leads to."""
         if not path:
             raise _error(errno.ENOENT)
+        if self._recalls and (near := self._near(dirfd, path, follow=follow)) is not None:
+            return near
         fd = self._object(self.start(dirfd, path), path, follow=follow)
         return self.reached(fd, held=fd == self.meant or not path.strip(b"./"))
 
@@ -286,8 +303,47 @@ class Sight:
 
     # The rest ------------------------------------------------------------------------------------------------------
 
-    def _parent(self, start: int, path: bytes) -> Spot:
+    def _may_recall(self) -> bool:
+        caller = self.caller
+        return caller.credentials is None and not (caller.foreign or self._call.patient)
+
+    def _recalled(self, dirfd: int, head: bytes) -> int | None:
+        """The directory that ``head`` leads to, if that was found out just now, inside."""
+        if head.startswith(b"/"):
+            self.start(dirfd, head)
+            if not self._recalls:
+                return None
+        start, led, found = self._again
+        if start == dirfd and led == head and found >= 0:
+            return found
+        known = RECENT.find(self._world, self.caller, dirfd, head)
+        if known is None:
+            return None
+        self._sure = True
+        self._inside = known
+        self._again = dirfd, head, known[0]
+        return known[0]
+
+    def _near(self, dirfd: int, path: bytes, *, follow: bool) -> Thing | None:
+        """`object`, if its directory was found just now and nothing is to be followed."""
         head, name, slash = split(path)
+        if slash or name in _SPECIAL or (known := self._recalled(dirfd, head)) is None:
+            return None
+        fd = self.held(os.open(name, _LINK, dir_fd=known))
+        if follow and stat.S_ISLNK(os.fstat(fd).st_mode):
+            return None
+        where = self.territory.inner(self.directory(known), name)
+        if where.forbidden:
+            raise _error(errno.EACCES)
+        return Thing(fd, where)
+
+    def _remember(self, dirfd: int, head: bytes, dir_fd: int) -> None:
+        if dir_fd in self._fds:
+            self._fds.remove(dir_fd)
+            where = self.directory(dir_fd)
+            self._fds += RECENT.remember(self._world, self.caller, dirfd, head, dir_fd, where)
+
+    def _parent(self, start: int, head: bytes, name: bytes, slash: bytes) -> Spot:
         dir_fd = start
         if head:
             dir_fd = self._directory(start, head)
@@ -358,6 +414,7 @@ class Sight:
 
     def _renew(self) -> None:
         self.caller = CALLERS.find(self._call, self._world, fresh=True)
+        self._recalls = self._may_recall()
 
     def root(self) -> int:
         """The caller's root directory."""

@@ -5,22 +5,26 @@ from __future__ import annotations
 import os
 import select
 import signal
+import socket
 import time
 from typing import TYPE_CHECKING
 
 from holdfast.model.errors import HoldfastError, NotFoundError
 from holdfast.model.log import Log
 from holdfast.supervisor.descent import descendants
-from holdfast.supervisor.freezing import Frozen
+from holdfast.supervisor.held import inodes_held_for_writing
 from holdfast.supervisor.notify import Listener
 from holdfast.supervisor.operations import HANDLERS
 from holdfast.supervisor.processes import Processes, Run, parent_of
+from holdfast.supervisor.reach import Permission, Reach
+from holdfast.supervisor.recent import RECENT
 from holdfast.supervisor.serving import Tree, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.supervisor.control import Client
+    from holdfast.supervisor.reach import Freezer
     from holdfast.supervisor.stepping import Steps
     from holdfast.undo.desk import Desk
     from holdfast.undo.interceptor import Interceptor
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
 
 _log = Log(__name__)
 
+_JOINS_WITH = 2
 _KILLED_SECONDS = 5.0
 _TRIES = 5
 
@@ -52,7 +57,7 @@ class Runs:
         """Every listener is registered here, and ``selector``."""
         self.calls_ready.register(selector.fileno(), select.POLLIN)
         self._runs: dict[Client, Run] = {}
-        self._frozen: dict[StepId, Frozen] = {}
+        self._frozen: dict[StepId, dict[Run, Freezer]] = {}
         self._desk = desk
         self._steps = steps
         self._interceptor = interceptor
@@ -60,6 +65,7 @@ class Runs:
         self._forbidden = forbidden
         self._selector = selector
         self._wake = wake
+        self._permission = Permission()
         self._anchors: set[int] = set()
         """The agents, and what looks after each."""
         self._calls = table(os.uname().machine, HANDLERS)
@@ -73,17 +79,20 @@ class Runs:
         self, client: Client, id_: str, agent: int, one_step: bool, command: list[bytes], directory: bytes
     ) -> None:
         """Serve the tree whose listener came with the request."""
-        if not client.fds or client in self._runs:
-            raise HoldfastError("a run joins with the listener of its filter, and once")
+        if len(client.fds) != _JOINS_WITH or client in self._runs:
+            raise HoldfastError("a run joins with the listener of its filter and a socket of its parent's, and once")
         run = Run(id_, agent, one_step=one_step)
         run.agents.command, run.agents.directory = tuple(command), directory
         # Known from the start: a run that is one step goes on as long as its first process, whatever that does itself.
         self._processes.group(run, agent)
-        listener = Listener(client.fds[0])
-        del client.fds[0]
+        waiting, parent = client.fds
+        listener = Listener(waiting)
+        client.fds.clear()
+        reach = Reach(socket.socket(fileno=parent), self._permission)
         tree = Tree(
             run,
             listener,
+            reach,
             self._calls,
             self._processes,
             self._steps,
@@ -103,6 +112,10 @@ class Runs:
     def find(self, id_: str) -> Run | None:
         """The run of this id, if it has joined and not left."""
         return next((run for run in self._runs.values() if run.id == id_), None)
+
+    def around(self, pid: int) -> str:
+        """The id of the run that a process belongs to; empty for none."""
+        return next((tree.run.id for tree in self.trees.values() if self._is_of(tree.run, pid)), "")
 
     def expect(self, id_: str, command: list[bytes]) -> StepId:
         """See `Remote.expect`."""
@@ -130,9 +143,11 @@ class Runs:
 
     def gone(self, tree: Tree) -> None:
         """Nothing is left of the tree, or nothing is to be."""
+        RECENT.forget()
         self.calls_ready.unregister(tree.listener.fd)
         del self.trees[tree.listener.fd]
         tree.listener.close()
+        tree.reach.close()
         self._see_ends(tree.run)
         self._anchors -= tree.anchors
         self._steps.close_run(tree.run)
@@ -143,6 +158,7 @@ class Runs:
             # (What is written through a descriptor after its step was closed would be nobody's.)
             self._kill(tree.run)
             self.gone(tree)
+        self._steps.close_explicit()
         self.retry()
 
     def _kill(self, run: Run) -> None:
@@ -176,9 +192,10 @@ class Runs:
 
     def holds(self, pid: int) -> bool:
         """Whether a process belongs to a tree. One that we cannot see, or that is gone already, might."""
-        return not os.path.exists(f"/proc/{pid}") or any(
-            pid == tree.run.agent or self._processes.is_below(tree.run, pid) for tree in self.trees.values()
-        )
+        return not os.path.exists(f"/proc/{pid}") or any(self._is_of(tree.run, pid) for tree in self.trees.values())
+
+    def _is_of(self, run: Run, pid: int) -> bool:
+        return pid == run.agent or self._processes.is_below(run, pid)
 
     def is_inside(self, pid: int) -> bool:
         """Whether a process that lives is of a tree, or looks after one. From any thread."""
@@ -192,6 +209,10 @@ class Runs:
                 return False
             # One on the way has ended meanwhile, and what was below it has another parent now.
         return False
+
+    def held_for_writing(self) -> frozenset[int]:
+        """The inode numbers of what processes of the trees may write to without another call. From any thread."""
+        return inodes_held_for_writing(self._processes.tgids)
 
     def settle(self) -> None:
         """Take over what the threads of slow calls have left."""
@@ -207,28 +228,40 @@ class Runs:
         if self._frozen:
             asked = {ticket.step for ticket in self._desk.held()}  # (by what went on just now, too)
             for step in [step for step in self._frozen if step not in asked]:
-                self._frozen.pop(step).release()
+                for freezer in self._frozen.pop(step).values():
+                    freezer.release()
 
     def tick(self) -> None:
         """Do what is due a few times a second."""
         self._processes.forget_threads()
+        RECENT.forget()
         self.retry()
-        for step, frozen in self._frozen.items():
-            frozen.add(self._processes_of(step))
+        for step in self._frozen:
+            self._freeze_all(step)
 
-    def _hold(self, ticket: int, tid: int) -> None:
+    def _hold(self, tree: Tree, ticket: int, tid: int) -> None:
         """A call waits for a person: all that its step consists of is to wait."""
         for info in self._desk.held():
             if info.id == ticket:
                 if info.step not in self._frozen:
-                    self._frozen[info.step] = Frozen()
-                    self._frozen[info.step].add(self._processes_of(info.step))
+                    self._frozen[info.step] = {}
+                    self._freeze_all(info.step)
                 else:
-                    self._frozen[info.step].add([tid])
+                    self._freeze(info.step, tree, [tid])
 
-    def _processes_of(self, step: StepId) -> list[int]:
-        runs = {tree.run for tree in self.trees.values()}
-        return [tgid for run in runs for tgid, group in self._processes.all(run) if self._steps.is_of(group, step)]
+    def _freeze_all(self, step: StepId) -> None:
+        """Stop every process of the step."""
+        for tree in self.trees.values():
+            of_step = [tgid for tgid, group in self._processes.all(tree.run) if self._steps.is_of(group, step)]
+            if of_step:
+                self._freeze(step, tree, of_step)
+
+    def _freeze(self, step: StepId, tree: Tree, processes: list[int]) -> None:
+        freezers = self._frozen[step]
+        freezer = freezers.get(tree.run) or tree.reach.freezer()
+        if freezer is not None:  # (Else it is tried again in a moment.)
+            freezers[tree.run] = freezer
+            freezer.add(processes)
 
     def _see_ends(self, run: Run) -> None:
         """Take notice of every process of the run that has ended by now."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from holdfast.supervisor.call import Handler, Supervision
     from holdfast.supervisor.notify import Listener
     from holdfast.supervisor.processes import Processes, Run
+    from holdfast.supervisor.reach import Reach
     from holdfast.supervisor.stepping import Steps
     from holdfast.undo.interceptor import Interceptor
     from holdfast.undo.records import StepId
@@ -50,6 +51,7 @@ class Tree:
         self,
         run: Run,
         listener: Listener,
+        reach: Reach,
         calls: Mapping[int, tuple[str, Handler]],
         processes: Processes,
         steps: Steps,
@@ -57,13 +59,14 @@ class Tree:
         root_fd: int,
         forbidden: tuple[int, ...],
         wake: Callable[[], None],
-        hold: Callable[[int, int], None],
+        hold: Callable[[Tree, int, int], None],
     ) -> None:
-        """Take the listener over. ``wake()``, called from any thread, is to see to it that `settle` is called;
-        ``hold(ticket, thread)``, by the serving thread, is told whose call waits for a person.
+        """Take the listener and the reach over. ``wake()``, called from any thread, is to see to it that `settle` is
+        called; ``hold(tree, ticket, thread)``, by the serving thread, is told whose call waits for a person.
         """
         self.run = run
         self.listener = listener
+        self.reach = reach
         self.interceptor = interceptor
         self.root_fd = root_fd
         self.forbidden = forbidden
@@ -72,6 +75,7 @@ class Tree:
         self.anchors: frozenset[int] = frozenset()
         """Processes that all of the tree descend from."""
         self._calls = calls
+        self._handlers = dict(calls.values())
         self._processes = processes
         self._steps = steps
         self._wake = wake
@@ -84,8 +88,10 @@ class Tree:
 
     def step(self, tid: int) -> StepId:
         """See `Supervision.step`."""
-        known = self._slow.get(threading.get_ident())
-        return self._steps.of(self._processes.group(self.run, tid)) if known is None else known
+        # (Nearly always, nothing slow is going on.)
+        if self._slow and (known := self._slow.get(threading.get_ident())) is not None:
+            return known
+        return self._steps.of(self._processes.group(self.run, tid))
 
     def is_valid(self, call: Call) -> bool:
         """See `Supervision.is_valid`."""
@@ -102,13 +108,12 @@ class Tree:
         """Carry out one call. There must be one, or the serving thread waits for it."""
         found = self.listener.receive()
         if found is not None:
-            id_, tid, _, number, _, _, *arguments = found
-            name, _ = self._calls[number]
+            name, handler = self._calls[found[3]]
             if name == _END:
-                self._processes.leaving(self.run, tid)
-                self.listener.go_on(id_)
+                self._processes.leaving(self.run, found[1])
+                self.listener.go_on(found[0])
             else:
-                self._handle(Call(id_, tid, name, tuple(arguments)), number)  # type: ignore[arg-type]
+                self._handle(Call(found[0], found[1], name, found[6:], self.reach), handler)  # type: ignore[arg-type]
 
     def retry(self, waiting: set[int]) -> None:
         """Go on with held calls whose ticket is not among those that still wait."""
@@ -116,7 +121,7 @@ class Tree:
         self.held = [(ticket, call) for ticket, call in self.held if ticket in waiting]
         for call in settled:
             if self.is_valid(call):
-                self._handle(call, self._number(call))
+                self._handle(call, self._handlers[call.name])
 
     def settle(self) -> None:
         """Take over what threads have left."""
@@ -125,20 +130,17 @@ class Tree:
 
     def _keep(self, ticket: int, call: Call) -> None:
         self.held.append((ticket, call))
-        self._hold(ticket, call.tid)
+        self._hold(self, ticket, call.tid)
 
-    def _number(self, call: Call) -> int:
-        return next(number for number, (name, _) in self._calls.items() if name == call.name)
-
-    def _handle(self, call: Call, number: int) -> None:
+    def _handle(self, call: Call, handler: Handler) -> None:
         if self._tells:
             _log.debug("call", call=call.name, thread=call.tid)
         try:
-            reply = self._calls[number][1](call, self)
+            reply = handler(call, self)
         except OSError as error:
             self.listener.answer(call.id, 0, error.errno or errno.EIO)
         except SlowError:
-            self._begin_slow(call, number)
+            self._begin_slow(call, handler)
         except HeldError as error:
             self._keep(error.ticket, call)
         except Exception as error:  # noqa: BLE001
@@ -146,20 +148,20 @@ class Tree:
         else:
             self._reply(call, reply)
 
-    def _begin_slow(self, call: Call, number: int) -> None:
+    def _begin_slow(self, call: Call, handler: Handler) -> None:
         patient = call._replace(patient=True)
         try:
             step = self.step(call.tid)
-            thread = threading.Thread(target=self._do_slow, args=(patient, number, step), daemon=True)
+            thread = threading.Thread(target=self._do_slow, args=(patient, handler, step), daemon=True)
             thread.start()
         except Exception as error:  # noqa: BLE001
             self._fail(call, error)
 
-    def _do_slow(self, call: Call, number: int, step: StepId) -> None:
+    def _do_slow(self, call: Call, handler: Handler, step: StepId) -> None:
         me = threading.get_ident()
         self._slow[me] = step
         try:
-            reply = self._calls[number][1](call, self)
+            reply = handler(call, self)
         except OSError as error:
             self.listener.answer(call.id, 0, error.errno or errno.EIO)
         except HeldError as error:

@@ -112,15 +112,27 @@ class Steps:
             self._close(group)
 
     def close_run(self, run: Run) -> None:
-        """Close all steps of a run."""
+        """Close all steps of a run, and the one that it has opened itself."""
         run.awaited = None
         for group in [group for group in self._open.values() if group.run is run]:
             self._close(group)
+        self.close_explicit(run)
+
+    def close_explicit(self, run: Run | None = None) -> None:
+        """Close the explicit step, if there is one and it is that ``run``'s (None: whoever's).
+
+        Left open when the keeper ends, it would be taken for that of a killed one, and rolled back.
+        """
+        step = self._desk.explicit
+        if step is not None and (run is None or self._recorder.step(step).begin.run == run.id):
+            self._finish(step, lambda: self._desk.closing(step))
 
     def _close(self, group: Group) -> None:
-        step = group.step
+        self._finish(group.step, lambda: self._closing(group))
+
+    def _finish(self, step: StepId, closing: Callable[[], Callable[[], StepInfo | None] | None]) -> None:
         try:
-            if (finish := self._closing(group)) is not None:
+            if (finish := closing()) is not None:
                 self._do(finish)
         except HoldfastError as error:
             # It stays in the journal: whoever opens the log next finishes it.

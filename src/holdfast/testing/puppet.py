@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.supervisor.call import Call, Reply
 from holdfast.supervisor.operations import HANDLERS
+from holdfast.supervisor.reach import Permission, Reach
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -77,6 +78,8 @@ class Puppet:
             finally:
                 os._exit(0)
         other.close()
+        self._nobody, parent = socket.socketpair()  # we are the parent, and may do what there is to do
+        self._reach = Reach(parent, Permission())
         self.run("getpid")  # it is where it should be as soon as it answers
 
     def __enter__(self) -> Puppet:
@@ -88,6 +91,8 @@ class Puppet:
     ) -> None:
         """End the process."""
         self._socket.close()
+        self._nobody.close()
+        self._reach.close()
         os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
 
@@ -106,7 +111,8 @@ class Puppet:
     def supervised(self, world: Supervision, name: str, *arguments: int | bytes, patient: bool = False) -> Outcome:
         """Let the call ``name`` be carried out by its handler."""
         placed = [*self._placed(arguments), 0, 0, 0, 0, 0, 0][:6]
-        call = Call(1, self.pid, name, (placed[0], placed[1], placed[2], placed[3], placed[4], placed[5]), patient)
+        registers = placed[0], placed[1], placed[2], placed[3], placed[4], placed[5]
+        call = Call(1, self.pid, name, registers, self._reach, patient)
         try:
             reply: Reply = HANDLERS[name](call, world)
         except OSError as error:

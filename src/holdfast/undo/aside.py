@@ -64,7 +64,7 @@ class Aside:
         name = _name(record)
         if not self.holds(record):
             match keeping.how:
-                case How.NOT:
+                case How.NOT | How.RELATED:
                     return False
                 case How.INLINE if type_ == "l":
                     os.symlink(keeping.content, name, dir_fd=self._fd)

@@ -15,7 +15,7 @@ from holdfast.undo.traces import Reach
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from holdfast.undo.records import Outside
+    from holdfast.undo.records import Outside, StepId
 
 _MOST_PATHS = 1000
 _TOGETHER = 2_000_000_000
@@ -38,13 +38,16 @@ class Barriers:
         """Add a barrier; returns what the journal has to say, None if that says it already.
 
         A record that follows the last one directly, or shortly after, by the same party, takes its place: its number is
-        the later.
+        the later. What a step comes upon is one barrier, however long that takes it; the journal is told of it piece by
+        piece.
         """
         last = self.records[-1] if self.records else None
+        if record.finder is not None:
+            return self._add_found(last, record)
         follows = last is not None and record.seq == last.seq + 1
         if (
             last is None
-            or (last.who, last.blocks) != (record.who, record.blocks)
+            or (last.who, last.blocks, last.finder) != (record.who, record.blocks, None)
             or not (follows or record.at - last.at < _TOGETHER)
         ):
             self.records.append(_bounded(record))
@@ -56,27 +59,53 @@ class Barriers:
         self.records[-1] = merged
         return merged
 
+    def _add_found(self, last: Outside | None, record: Outside) -> Outside | None:
+        if last is None or last.finder != record.finder:
+            self.records.append(_bounded(record))
+            return record
+        paths = set(last.paths)
+        if paths.issuperset(record.paths) or b"" in paths:
+            return None
+        self.records[-1] = _bounded(msgspec.structs.replace(record, paths=tuple(sorted(paths.union(record.paths)))))
+        return record
+
     def prune(self, first: int) -> None:
         """Forget the barriers that are older than the sequence number ``first`` of the oldest step."""
         self.records = [record for record in self.records if first and record.seq > first]
 
+    def found(self, step: StepId, since: int) -> frozenset[bytes]:
+        """What other steps came upon after ``since``; the root's path: anything."""
+        return frozenset(
+            path
+            for record in self.records
+            if record.seq > since and record.finder not in (None, step)
+            for path in record.paths
+        )
+
     def crossed(
-        self, since: int, mine: Reach, is_back: Callable[[bytes], bool] = lambda _path: False
+        self,
+        step: StepId,
+        since: int,
+        mine: Reach,
+        is_back: Callable[[bytes, bool], bool] = lambda _path, _is_found: False,
     ) -> Outside | None:
         """The newest barrier after ``since`` that has to do with what a step depends on; None if there is none.
 
-        Paths that ``is_back`` says of that they are again as the step left them do not count.
+        What the step itself came upon was there before it. Paths that ``is_back`` says of that they are again as the
+        step left them do not count. It is told whether a step came upon the edit: then the step either has left
+        something at that very path, or would take nothing away from there.
         """
         for record in reversed(self.records):
             if record.seq < since:
                 return None
-            if not record.blocks:
+            if not record.blocks or record.finder == step:
                 continue
             if b"" in record.paths:
                 return record
-            lost = tuple(path for path in record.paths if not is_back(path))
-            if mine.meets(_reach(lost)) is not None:
-                if len(lost) <= _FEW_PATHS:
+            is_found = record.finder is not None
+            lost = tuple(path for path in record.paths if not is_back(path, is_found))
+            if lost and (is_found or mine.meets(_reach(lost)) is not None):
+                if len(lost) <= _FEW_PATHS and not is_found:
                     lost = tuple(path for path in lost if mine.meets(_reach((path,))) is not None)
                 return msgspec.structs.replace(record, paths=lost)
         return None

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.model.errors import StorageError, room_hint
 from holdfast.model.log import Log
-from holdfast.undo.records import Put, Reverse, Reversed
-from holdfast.undo.reversal import Conflict, Kit, Reversal
+from holdfast.undo.records import Content, Made, Put, Reverse, Reversed
+from holdfast.undo.reversal import UNPROTECTED, Conflict, Kit, Reversal
 from holdfast.undo.sealed import Trouble
-from holdfast.undo.sealing import numbers, seal
+from holdfast.undo.sealing import look, numbers, seal
+from holdfast.undo.traces import whereabouts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from holdfast.files.handle import Identity
     from holdfast.undo.log import UndoLog
     from holdfast.undo.records import Mutation, StepId
-    from holdfast.undo.sealed import Sealed
+    from holdfast.undo.sealed import Sealed, State
 
 _log = Log(__name__)
 
@@ -117,10 +118,11 @@ def _carry_out(log: UndoLog, sealed: Sequence[Sealed], note: Reverse, unfinished
     reversal = Reversal(kit, unfinished.theirs, unfinished.conflicts)
     reversal.run(records, len(records) - 1 if unfinished.position is None else unfinished.position, before)
     conflicts = reversal.conflicts
+    state = "done" if note.forward else "undone"
+    theirs = _theirs(log, sealed, state, conflicts)
     for one in sealed:
         head = one.head
         opened = log.recorder.end(head.id, head.exit_code)
-        state = "done" if note.forward else "undone"
         troubles = [Trouble(found.path, found.reason, found.aside) for found in conflicts if found.step == head.id]
         seal(
             log,
@@ -130,6 +132,7 @@ def _carry_out(log: UndoLog, sealed: Sequence[Sealed], note: Reverse, unfinished
             exit_code=head.exit_code,
             before=head,
             conflicts=troubles,
+            left=look(log, opened, theirs=theirs),
         )
         # (What could not be put back is not among them any more: it lies aside.)
         given_back = {record.number for record in opened.records if isinstance(record, Put)}
@@ -139,6 +142,21 @@ def _carry_out(log: UndoLog, sealed: Sequence[Sealed], note: Reverse, unfinished
     steps, what = tuple(one.head.id for one in sealed), "redo" if note.forward else "rollback"
     _log.info("%s executed", what, steps=steps, operations=reversal.paths, conflicts=len(conflicts))
     return Undone(steps, reversal.paths, tuple(conflicts))
+
+
+def _theirs(log: UndoLog, sealed: Sequence[Sealed], state: State, conflicts: Iterable[Conflict]) -> frozenset[bytes]:
+    """Where a reversal leaves what somebody else has changed, or brings that back: no step left it."""
+    found = {conflict.path for conflict in conflicts if conflict.reason != UNPROTECTED}
+    for one in sealed:
+        found |= {path for then, path in one.head.crossed if then == state}
+        # What it only moved or described is theirs still.
+        rewritten = {record.identity for record in one.records if isinstance(record, Content | Made)}
+        places = whereabouts(one.records)
+        crossed = {places.get(path) for then, path in one.head.crossed if then != state} - rewritten - {None}
+        stands = log.recorder.aliases.all(object_ for object_ in crossed if object_ is not None)
+        now = whereabouts(log.recorder.step(one.head.id).records) if stands else {}
+        found |= {path for path, object_ in now.items() if object_ in stands}
+    return frozenset(found)
 
 
 def in_order(sealed: Iterable[Sealed]) -> list[Mutation]:

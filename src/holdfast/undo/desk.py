@@ -14,13 +14,15 @@ from holdfast.model.log import Log
 from holdfast.model.paths import display
 from holdfast.undo.carrying import Undone, reverse
 from holdfast.undo.changes import changes
+from holdfast.undo.connections import connected
 from holdfast.undo.dropping import drop_unchanged
 from holdfast.undo.filing import write_file
 from holdfast.undo.pending import go_on
 from holdfast.undo.recognising import note_contents
 from holdfast.undo.records import End
 from holdfast.undo.safeguards import Safeguards
-from holdfast.undo.sealing import look, seal
+from holdfast.undo.sealing import Left, look, seal
+from holdfast.undo.settling import settle
 from holdfast.undo.showing import all_steps, report, shown_barriers, shown_step
 from holdfast.undo.strangers import theirs
 from holdfast.undo.undoing import redo, undo
@@ -152,6 +154,16 @@ class Desk:
             self.close(quiet)
         with suppress(StorageError):
             self._catch_up()
+            settle(self._undo_log, eagerly=False)
+
+    @property
+    def is_unsettled(self) -> bool:
+        """Whether what some finished step left is still written to."""
+        return bool(self._undo_log.unsettled)
+
+    def settle(self) -> None:
+        """Look once more at what steps left and was written to since, as far as that is over. Raises `StorageError`."""
+        settle(self._undo_log)
 
     def outside(self, paths: Iterable[bytes], who: str = "", *, blocks: bool = True) -> None:
         """Somebody else changed ``paths`` (the root's: anything). Nothing while `is_quiet`: that is known.
@@ -176,6 +188,16 @@ class Desk:
             sealed = self._undo_log.read(step)
         return changes(sealed.records, backward=sealed.head.state == "undone")
 
+    def connected(self, step: StepId) -> Sequence[StepId]:
+        """See `UndoService.connected`."""
+        with self._recorder.gate:
+            return connected(self._undo_log, step)
+
+    def forgotten(self) -> Sequence[str]:
+        """See `UndoService.forgotten`."""
+        with self._recorder.gate:
+            return list(self._undo_log.forgotten.runs)
+
     def undo(self, steps: Sequence[StepId], *, force: bool = False) -> UndoReport:
         """See `UndoService.undo`."""
         return self._reverse(undo, steps, force=force)
@@ -189,8 +211,8 @@ class Desk:
         with self._recorder.gate:
             note_contents(self._undo_log, step, contents)
 
-    def begin(self, label: str) -> StepId:
-        """See `UndoService.begin`."""
+    def begin(self, label: str, *, run: str = "") -> StepId:
+        """See `UndoService.begin`. ``run``: the one whose own process asks for it."""
         with self._recorder.gate:
             if not self._intercepts:
                 raise RefusedError(
@@ -199,12 +221,16 @@ class Desk:
             if self._explicit is not None:
                 raise RefusedError(f"step {self._explicit} is open", hint="holdfast step commit or rollback closes it")
             command = (label.encode("utf-8", "surrogateescape"),) if label else ()
-            self._explicit = self.open("explicit", command=command)
+            self._explicit = self.open("explicit", run=run, command=command)
             return self._explicit
 
     def commit(self, step: StepId) -> StepInfo:
         """See `UndoService.commit`."""
-        return shown_step(self._close_explicit(step))
+        info = shown_step(self._close_explicit(step))
+        if info.run and not info.paths:
+            with self._recorder.gate:
+                self._undo_log.remove(step)  # as with a command: what changed nothing is no step
+        return info
 
     def rollback(self, step: StepId) -> UndoReport:
         """See `UndoService.rollback`."""
@@ -298,6 +324,7 @@ class Desk:
         finally:
             with self._recorder.gate:
                 self._quiets -= 1
+                self._recorder.arrangement += 1
 
     def discard(self) -> int:
         """See `UndoService.discard`. A log of another version is discarded by `holdfast.undo.version.discard_log`."""
@@ -334,13 +361,15 @@ class Desk:
         is left to do, without the gate.
         """
         ended_at = self._undo_log.clock.now() * 1000
-        is_step, left = False, None
+        is_step = False
+        left: Left | None = None
 
         def prepare() -> None:
             nonlocal is_step, left
             self._undo_log.beat()
             self._recorder.note(End(self._recorder.next_seq(), opened.id, exit_code, ended_at))
             is_step = drop_unchanged(self._undo_log, opened) or opened.begin.kind == "explicit"
+            opened.looked_at = self._recorder.seq
             left = look(self._undo_log, opened)
 
         def finish() -> Head | None:

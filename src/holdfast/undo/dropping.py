@@ -62,6 +62,8 @@ def _is_as_before(directories: Directories, path: bytes, object_: Identity, befo
         found = os.stat(place.name, dir_fd=place.dir_fd, follow_symlinks=False)
         if (found.st_size, found.st_mtime_ns, found.st_ctime_ns) != before:
             return False
+        if stat.S_ISFIFO(found.st_mode):
+            return False  # somebody may have it open, and nobody can be asked
         if not stat.S_ISREG(found.st_mode):
             return identity(place.dir_fd, place.name) == object_
         fd = os.open(place.name, _READ, dir_fd=place.dir_fd)

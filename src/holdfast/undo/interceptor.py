@@ -43,6 +43,9 @@ class Interceptor(Protocol):
     allowed to whoever asked if the removal is.
     """
 
+    arrangement: int
+    """Another number whenever a directory may lie elsewhere than before."""
+
     def create(self, step: StepId, place: Place, type_: FileType, perform: Callable[[], T]) -> T:
         """Create something that is not there: a file (``perform`` opens it with ``O_EXCL``), a directory, a link."""
         ...

@@ -46,7 +46,20 @@ class Journal:
 
     def append(self, record: AnyRecord) -> None:
         """Write a record, with one call. Raises `StorageError`: nothing that needs it may then happen."""
-        self._write(_frame(record))
+        data = _frame(record)
+        # After a write that was cut short for good, or a sync that failed, nothing behind it could be trusted.
+        if self._broken:
+            raise StorageError(
+                "the undo log could not be written before, and is closed for good",
+                hint="start again once there is room: what was recorded will be recovered",
+            )
+        try:
+            written = os.write(self._fd, data)
+            if written != len(data) or self._sync:
+                self._settle(written, len(data))
+        except OSError as error:
+            raise _failure(self._path(self._number), error) from error
+        self._bytes += written
 
     @property
     def is_long(self) -> bool:
@@ -92,26 +105,16 @@ class Journal:
             raise _failure(path, error) from error
         self._fd, self._number, self._bytes, self._broken = fd, number, len(data), False
 
-    def _write(self, data: bytes) -> None:
-        # After a write that was cut short for good, or a sync that failed, nothing behind it could be trusted.
-        if self._broken:
-            raise StorageError(
-                "the undo log could not be written before, and is closed for good",
-                hint="start again once there is room: what was recorded will be recovered",
-            )
-        try:
-            written = os.write(self._fd, data)
-            self._broken = True
-            if written != len(data):
-                os.ftruncate(self._fd, self._bytes)
-                self._broken = False
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            self._bytes += written
-            if self._sync:
-                os.fdatasync(self._fd)
-            self._broken = False
-        except OSError as error:
-            raise _failure(self._path(self._number), error) from error
+    def _settle(self, written: int, size: int) -> None:
+        """Take back what was written of a record if it was cut short, else make it durable. Raises `OSError`."""
+        self._broken = True
+        if written != size:
+            os.ftruncate(self._fd, self._bytes)
+        else:
+            os.fdatasync(self._fd)
+        self._broken = False
+        if written != size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 class Found(NamedTuple):

@@ -18,6 +18,7 @@ from holdfast.model.paths import display
 from holdfast.undo.aside import Aside
 from holdfast.undo.barriers import Barriers
 from holdfast.undo.directories import Directories
+from holdfast.undo.forgotten import Forgotten
 from holdfast.undo.journal import Journal, read_journal, segments
 from holdfast.undo.preimages import Preimages
 from holdfast.undo.recorder import Recorder
@@ -26,11 +27,11 @@ from holdfast.undo.sealed import Head, Sealed, read_head, read_step, write_step
 from holdfast.undo.version import begin_version, check_version, locked
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator
 
     from holdfast.files.handle import Identity
     from holdfast.model.clock import Clock
-    from holdfast.undo.records import AnyRecord, StepId
+    from holdfast.undo.records import AnyRecord, Signature, StepId
     from holdfast.undo.safeguard import Guard
 
 _log = Log(__name__)
@@ -102,6 +103,7 @@ class UndoLog:
             self.journal = Journal(directory, sync=sync)
             self.preimages = Preimages(os.path.join(directory, b"kept"))
             self.aside = Aside(os.path.join(directory, b"aside"), self.preimages)
+            self.forgotten = Forgotten(os.path.join(directory, b"forgotten"))
             self.directories = Directories(root_fd)
         except OSError as error:
             os.close(self._lock)
@@ -113,6 +115,11 @@ class UndoLog:
         """An undo or a redo stopped in the middle; see `holdfast.undo.pending`."""
         self.unsealed: set[StepId] = set()
         """Steps that have ended and are not finished yet: the journal is needed for them."""
+        self.unsettled: dict[StepId, dict[bytes, Signature]] = {}
+        """What could still be written to when its step ended, as it looked then; see `holdfast.undo.settling`."""
+        self.writers: Callable[[], frozenset[int]] = frozenset
+        """Asks for the inode numbers of the files that those who are served may write to through what they have open or
+        mapped. From any thread."""
         begun = [record.step for record in self.found if isinstance(record, Begin)]
         self._next_step = max([self.last_beat.step, *self.heads, *begun])
         self._next_ambient = min([self.last_beat.ambient, *self.heads, *begun])
@@ -123,6 +130,9 @@ class UndoLog:
 
         for old, new in self._aliases():
             self.recorder.aliases.add(old, new)
+        for head in sorted(self.heads.values(), key=lambda head: head.acted):
+            self.recorder.known.note(head.left, head.others)
+        self.recorder.on_strange = lambda step, paths: self.outside(paths, "", finder=step.id)
 
     def close(self) -> None:
         """Give the log up. Open steps stay in the journal: the next keeper rolls them back."""
@@ -183,10 +193,15 @@ class UndoLog:
             # It only grows: what is finished is finished, whatever the journal still says of it.
             _log.warning("the journal of the undo log cannot be begun anew: %s", error.message)
 
-    def outside(self, paths: Iterable[bytes], who: str, *, blocks: bool = True) -> Outside:
-        """Record that somebody else changed ``paths``: a barrier, unless it does not block. Raises `StorageError`."""
+    def outside(
+        self, paths: Iterable[bytes], who: str, *, blocks: bool = True, finder: StepId | None = None
+    ) -> Outside:
+        """Record that somebody else changed ``paths``: a barrier, unless it does not block. Raises `StorageError`.
+
+        ``finder`` is the step that came upon it.
+        """
         with self.recorder.gate:
-            record = Outside(self.recorder.seq + 1, tuple(paths), self.clock.now() * 1000, who, blocks)
+            record = Outside(self.recorder.seq + 1, tuple(paths), self.clock.now() * 1000, who, blocks, finder)
             if (merged := self.barriers.add(record)) is not None:
                 self.recorder.next_seq()
                 self.recorder.note(merged)
@@ -195,7 +210,7 @@ class UndoLog:
     def read(self, step: StepId) -> Sealed:
         """A finished step, whole. Raises `NotFoundError`, `FormatError`, `IntegrityError`."""
         if step not in self.heads:
-            raise NotFoundError(f"there is no step {step} in the undo log", hint="holdfast steps lists those that are")
+            raise no_step(step)
         return read_step(self._path(step))
 
     def write(self, sealed: Sealed) -> None:
@@ -204,7 +219,8 @@ class UndoLog:
         self.heads[sealed.head.id] = sealed.head
 
     def remove(self, step: StepId) -> None:
-        """Forget a finished step and its preimages."""
+        """Forget a finished step and its preimages. Raises `StorageError`."""
+        self.forgotten.add(self.heads[step].run)
         for preimage in self.heads[step].preimages:
             self.preimages.discard(preimage.number)
         os.unlink(self._path(step))
@@ -218,8 +234,12 @@ class UndoLog:
         for at, head in enumerate(order[:-1]):
             if used <= self.limits.max_bytes and len(order) - at <= self.limits.max_steps:
                 break
+            try:
+                self.remove(head.id)
+            except StorageError as error:
+                _log.warning("the undo log is at its limit, and cannot forget its oldest steps: %s", error.message)
+                break
             used -= _bytes(head)
-            self.remove(head.id)
             evicted.append(head.id)
         if evicted:
             _log.warning(
@@ -265,6 +285,11 @@ class UndoLog:
         ):
             return Beat(*_BEAT.unpack_from(data))
         return Beat(0, 0, 0, 0)
+
+
+def no_step(step: StepId) -> NotFoundError:
+    """The error where a step is asked for that the log does not hold."""
+    return NotFoundError(f"there is no step {step} in the undo log", hint="holdfast steps lists those that are")
 
 
 def _name(step: StepId) -> bytes:

@@ -7,15 +7,13 @@ what is there stands for what the step left, as if nobody had ever changed it.
 
 from __future__ import annotations
 
-import os
 import stat
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from holdfast.files.handle import identity
-from holdfast.model.ids import Hasher, hash_bytes
-from holdfast.undo.sealing import is_same, signature
+from holdfast.undo.signatures import content_at, is_left, signature
 from holdfast.undo.traces import whereabouts
 
 if TYPE_CHECKING:
@@ -27,15 +25,12 @@ if TYPE_CHECKING:
     from holdfast.undo.records import Signature, StepId
     from holdfast.undo.sealed import Sealed
 
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_CHUNK = 1 << 20
-
 
 def note_contents(log: UndoLog, step: StepId, contents: Iterable[tuple[bytes, bytes]]) -> None:
     """Remember the hashes of what a finished step left, as far as it is there untouched.
 
     ``contents`` are paths with hashes that were computed after the step had ended: so they are of what it left, if
-    nobody has changed that by now. (Of a file with several names the ctime tells nothing: it is left out.)
+    nobody has changed that by now.
     Raises `StorageError`, `NotFoundError`.
     """
     sealed = log.read(step)
@@ -44,7 +39,7 @@ def note_contents(log: UndoLog, step: StepId, contents: Iterable[tuple[bytes, by
     with log.looking() as directories:
         for path, hash_ in contents:
             was = left.get(path)
-            if was is not None and was.ctime and is_same(was, signature(directories, path)):
+            if was is not None and is_left(directories, path, was):
                 noted.append((path, hash_))
     log.write(msgspec.structs.replace(sealed, head=msgspec.structs.replace(sealed.head, contents=tuple(noted))))
 
@@ -52,11 +47,15 @@ def note_contents(log: UndoLog, step: StepId, contents: Iterable[tuple[bytes, by
 def recognise(log: UndoLog, steps: Iterable[Sealed]) -> list[Sealed]:
     """Take what is there now for what the steps left, where it is the same; returns them with what they then say.
 
-    Only the step that changed a path last left what is to be found there. Raises `StorageError`.
+    Only the last step that began and changed a path left what is to be found there; one that is undone does not count.
+    Raises `StorageError`.
     """
+    steps = list(steps)
+    chosen = {one.head.id for one in steps}
     last: dict[bytes, StepId] = {}
-    for head in sorted(log.heads.values(), key=lambda head: head.acted):
-        last |= dict.fromkeys((path for path, _ in head.left), head.id)
+    for head in sorted(log.heads.values(), key=lambda head: head.first):
+        if head.id in chosen or head.state != "undone":
+            last |= dict.fromkeys((path for path, _ in head.left), head.id)
     return [_recognise(log, one, last) for one in steps]
 
 
@@ -64,6 +63,7 @@ def _recognise(log: UndoLog, sealed: Sealed, last: Mapping[bytes, StepId]) -> Se
     head = sealed.head
     left, noted = dict(head.left), dict(head.contents)
     aliases: list[tuple[Identity, Identity]] = []
+    again: list[bytes] = []
     with log.looking() as directories:
         for path, object_ in whereabouts(sealed.records).items():
             was = left.get(path)
@@ -71,18 +71,20 @@ def _recognise(log: UndoLog, sealed: Sealed, last: Mapping[bytes, StepId]) -> Se
                 continue
             now = signature(directories, path)
             # (The number of a directory that was removed is given to the next one at once, and its times say nothing.)
-            if now is None or now.mode != was.mode or (is_same(was, now) and not stat.S_ISDIR(now.mode)):
+            if now is None or now.mode != was.mode or (not stat.S_ISDIR(now.mode) and is_left(directories, path, was)):
                 continue
             old = log.recorder.aliases.now(object_)
             new = _known_again(directories, path, now, noted.get(path))
             if new is not None and new != old:
                 left[path] = now
+                again.append(path)
                 aliases.append((old, new))
     if not aliases:
         return sealed
     known = msgspec.structs.replace(head, left=tuple(sorted(left.items())), aliases=(*head.aliases, *aliases))
     result = msgspec.structs.replace(sealed, head=known)
     log.write(result)
+    log.recorder.known.note((path, left[path]) for path in again)
     for old, new in aliases:
         log.recorder.aliases.add(old, new)
     return result
@@ -95,23 +97,9 @@ def _known_again(directories: Directories, path: bytes, now: Signature, noted: b
         if not stat.S_ISDIR(now.mode):
             if noted is None:
                 return None
-            if stat.S_ISLNK(now.mode):
-                found = hash_bytes(os.readlink(place.name, dir_fd=place.dir_fd))
-            else:
-                found = _hash_file(os.open(place.name, _READ, dir_fd=place.dir_fd))
-            if found != noted:
+            if content_at(place) != noted:
                 return None
         object_ = identity(place.dir_fd, place.name)
     except OSError:
         return None
     return object_ if signature(directories, path) == now else None
-
-
-def _hash_file(fd: int) -> bytes:
-    hasher = Hasher()
-    try:
-        while piece := os.read(fd, _CHUNK):
-            hasher.update(piece)
-    finally:
-        os.close(fd)
-    return hasher.hash()

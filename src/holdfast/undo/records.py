@@ -51,6 +51,8 @@ class How(IntEnum):
     """Not at all: the step itself had created it."""
     INLINE = 5
     """Its content is in the record."""
+    RELATED = 6
+    """It has another name in the tree, whose path is in the record: a link is taken back."""
 
 
 class Keeping(msgspec.Struct, array_like=True, frozen=True):
@@ -60,20 +62,26 @@ class Keeping(msgspec.Struct, array_like=True, frozen=True):
     number: Number = 0
     """Of the preimage; 0 if there is none of its own."""
     content: bytes = b""
-    """For `How.INLINE`."""
+    """For `How.INLINE`; for `How.RELATED` the path."""
 
 
 NOT_KEPT = Keeping(How.NOT)
 
 
 class Signature(msgspec.Struct, array_like=True, frozen=True):
-    """What a path looks like: if it is equal, nobody has touched the object since."""
+    """What a path looks like; see `holdfast.undo.signatures`."""
 
     inode: int
     mode: int
     size: int
     mtime: int
     ctime: int
+    names: int = 1
+    """How many the object has."""
+    parent: int = 0
+    """The inode number of the directory."""
+    check: bytes = b""
+    """The hash of the content of a small file with several names; empty if it was not taken."""
 
 
 class Record(msgspec.Struct, array_like=True, frozen=True, tag_field="record", tag=0, gc=False):
@@ -208,6 +216,8 @@ class Outside(Record, tag=12, frozen=True):
     who: str
     blocks: bool = True
     """False if undo may cross it."""
+    finder: StepId | None = None
+    """The step that came upon it; None if it was seen, or told of."""
 
 
 class Reverse(Record, tag=13, frozen=True):
@@ -242,6 +252,8 @@ class Link(Record, tag=16, frozen=True):
     path: bytes
     type: FileType
     identity: Identity
+    source: bytes = b""
+    """One that it has already; empty if that is not in the tree, or not known."""
 
 
 class Conflicted(Record, tag=17, frozen=True):

@@ -66,6 +66,7 @@ def _seal_as_found(log: UndoLog, part: Part) -> None:
     at, code = (part.end.at, part.end.exit_code) if part.end else (log.last_sign, None)
     # (Without a note of its end: that is what tells the next recovery that it has to be rolled back.)
     closed = log.recorder.drop(part.begin.step)
+    closed.looked_at = log.recorder.seq
     seal(log, closed, state="done", ended_at=at, exit_code=code, alive_until=log.last_sign + _SLACK)
 
 

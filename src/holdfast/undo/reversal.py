@@ -18,6 +18,7 @@ from holdfast.files.duplicate import duplicate
 from holdfast.files.handle import Identity, identity
 from holdfast.files.kernel import RENAME_EXCHANGE, RENAME_NOREPLACE, renameat2
 from holdfast.files.metadata import Metadata, apply_metadata, through
+from holdfast.undo.access import granted
 from holdfast.undo.interceptor import Place
 from holdfast.undo.preimages import is_empty, place_of
 from holdfast.undo.records import (
@@ -53,7 +54,8 @@ _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 
 
 _ELSE = "something else is there now"
-_UNPROTECTED = "it was not kept, as the step was not protected any more"
+UNPROTECTED = "it was not kept, as the step was not protected any more"
+"""A conflict with nobody."""
 _THEIRS = "somebody else has changed it since"
 
 
@@ -92,6 +94,7 @@ class Reversal:
         self.conflicts = list(known)
         self._made: dict[int, Identity] = {}
         self._created: frozenset[Identity] = frozenset()
+        """What the steps had made: where it is gone again, nothing of it is missing."""
         self.paths = 0
         """How many records were reversed."""
 
@@ -114,11 +117,24 @@ class Reversal:
                     self._note(record.path, _ELSE, aside=True)  # where it was cut short
                     continue
                 try:
-                    self._reverse(record)
+                    self._reverse_with_access(records, position)
                 except OSError as error:
                     if (reason := _stands_in_the_way(error)) is None:
                         raise
                     self._give_up(record, reason)
+
+    def _reverse_with_access(self, records: Sequence[Mutation], position: int) -> None:
+        record = records[position]
+        try:
+            self._reverse(record)
+        except PermissionError:
+            described = {
+                self._aliases.now(one.identity) for one in records[: position + 1] if isinstance(one, Meta | Content)
+            }
+            with granted(self._recorder, self._directories, record, described) as changed:
+                if not changed:
+                    raise
+                self._reverse(record)
 
     def _give_up(self, record: Mutation, reason: str) -> None:
         """What ``record`` would have brought back is put aside."""
@@ -140,7 +156,7 @@ class Reversal:
             case Make():
                 self._unmake(record.path, record.type, self._made.get(record.seq))
             case Link():
-                self._unmake(record.path, record.type, record.identity)
+                self._unmake(record.path, record.type, record.identity, record.source)
             case Put():
                 self._unmake(record.path, record.type, record.identity)
             case Remove():
@@ -156,7 +172,8 @@ class Reversal:
             case Made():
                 pass
 
-    def _unmake(self, path: bytes, type_: FileType, object_: Identity | None) -> None:
+    def _unmake(self, path: bytes, type_: FileType, object_: Identity | None, other: bytes = b"") -> None:
+        """Remove what was made; ``other`` is where the same object may be found by another name."""
         place = self._directories.place(path)
         found = _lstat(place)
         if found is None:
@@ -176,7 +193,9 @@ class Reversal:
             self._recorder.rmdir(self._step, place, lambda: os.rmdir(place.name, dir_fd=place.dir_fd))
             self._directories.forget(path)
         else:
-            self._recorder.unlink(self._step, place, lambda: os.unlink(place.name, dir_fd=place.dir_fd))
+            stays = other if object_ is not None and other != path and self._is_at(other, object_) else b""
+            place = self._directories.place(path)
+            self._recorder.unlink(self._step, place, lambda: os.unlink(place.name, dir_fd=place.dir_fd), other=stays)
         self.paths += 1
 
     def _bring_back(
@@ -196,7 +215,7 @@ class Reversal:
         match keeping.how:
             case How.NOT:
                 if object_ not in self._created:
-                    self._note(path, _UNPROTECTED)
+                    self._note(path, UNPROTECTED)
                 return False
             case How.MOVED | How.LINKED:
                 try:
@@ -211,6 +230,8 @@ class Reversal:
                 self._recorder.put(self._step, place, type_, actual, keeping.number)
                 if type_ == "d":
                     self._set_mtime(place, metadata)
+            case How.RELATED:
+                return self._is_linked_again(path, object_, keeping.content)
             case How.COPIED | How.INLINE:
                 place = self._directories.place(path)
                 if _lstat(place) is not None and not self._is_half_made(place, type_):
@@ -218,6 +239,26 @@ class Reversal:
                         self._put_aside(path, _ELSE, type_, keeping, metadata)
                     return False
                 self._recreate(place, type_, object_, keeping, metadata)
+        return True
+
+    def _is_linked_again(self, path: bytes, object_: Identity, other: bytes) -> bool:
+        if self._is_at(path, object_):
+            return False  # the name was never removed
+        if not self._is_at(other, object_):
+            self._note(path, "the file that it was another name of is not there any more")
+            return False
+        source = self._directories.place(other)
+        fd = os.open(source.name, _OBJECT, dir_fd=source.dir_fd)
+        try:
+            place = self._directories.place(path)
+            self._recorder.link(
+                self._step,
+                fd,
+                place,
+                lambda: os.link(through(fd), place.name, dst_dir_fd=place.dir_fd, follow_symlinks=True),
+            )
+        finally:
+            os.close(fd)
         return True
 
     def _is_half_made(self, place: Place, type_: FileType) -> bool:
@@ -299,14 +340,15 @@ class Reversal:
 
     def _rewrite(self, record: Content) -> None:
         if record.keeping.how is How.NOT:
-            self._note(record.path, _UNPROTECTED)
+            self._note(record.path, UNPROTECTED)
             return
         if record.keeping.number and self._preimages.look(record.keeping.number) is None:
             return  # cut off before there was a whole copy: nobody was let to write
         place = self._directories.place(record.path)
         fd, reason = _open_object(place, self._aliases.now(record.identity))
         if fd < 0:
-            self._give_up(record, reason)
+            if record.identity not in self._created:
+                self._give_up(record, reason)
             return
         try:
             if self._aliases.now(record.identity) in self._theirs:
@@ -326,7 +368,8 @@ class Reversal:
             place = self._directories.place(path)
         fd, reason = _open_object(place, self._aliases.now(object_))
         if fd < 0:
-            self._note(path, reason)
+            if object_ not in self._created:
+                self._note(path, reason)
             return
         try:
             self._recorder.changing(self._step, place, fd)
@@ -369,6 +412,14 @@ class Reversal:
     def _holds(self, place: Place, object_: Identity) -> bool:
         try:
             return identity(place.dir_fd, place.name) == self._aliases.now(object_)
+        except OSError as error:
+            if error.errno in _GONE:
+                return False
+            raise
+
+    def _is_at(self, path: bytes, object_: Identity) -> bool:
+        try:
+            return bool(path) and self._holds(self._directories.place(path), object_)
         except OSError as error:
             if error.errno in _GONE:
                 return False

@@ -69,7 +69,8 @@ class Safeguards:
 
     def ask(self, step: OpenStep, danger: Danger, path: bytes, size: int) -> None:
         """See `Guard.ask`."""
-        if danger in step.allowed or (message := self._message(step, danger, path, size)) is None:
+        message = self._message(step, danger, path, size)
+        if message is None or danger in step.allowed:
             return
         if len(self._tickets) >= _MOST:
             raise OSError(errno.ENOSPC, "too many operations wait for a person")
@@ -132,17 +133,19 @@ class Safeguards:
     def _message(self, step: OpenStep, danger: Danger, path: bytes, size: int) -> str | None:
         """What is about to happen; None if nobody has to be asked."""
         limits = self.thresholds
-        match danger:
-            case Danger.DELETE if limits.deletes and step.deletes + 1 >= limits.deletes:
+        # (Asked of every removal: most often there is nothing to say.)
+        if danger is Danger.DELETE:
+            if limits.deletes and step.deletes + 1 >= limits.deletes:
                 return f"{_name(step)} is about to delete its file number {step.deletes + 1}: {display(path)}"
-            case Danger.OVERWRITE if limits.overwrite_bytes and size >= limits.overwrite_bytes:
+        elif danger is Danger.OVERWRITE:
+            if limits.overwrite_bytes and size >= limits.overwrite_bytes:
                 return f"{_name(step)} is about to overwrite {display(path)} ({size} bytes)"
-            case Danger.RENAME_OVER if limits.rename_over:
+        elif danger is Danger.RENAME_OVER:
+            if limits.rename_over:
                 return f"{_name(step)} is about to rename something over {display(path)}"
-            case Danger.LIMIT if limits.limit:
-                return f"{_name(step)} is about to change more than can be undone, at {display(path)}"
-            case _:
-                return None
+        elif limits.limit:
+            return f"{_name(step)} is about to change more than can be undone, at {display(path)}"
+        return None
 
 
 _NAMES: dict[Danger, DangerName] = {

@@ -55,6 +55,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     first: int
     last: int
     """The sequence numbers between which it acted, when it was first done."""
+    looked_at: int = 0
+    """The sequence number at which it was looked at what it left; 0 if nobody else acted until then."""
     acted: int
     """The last sequence number of the records that it has now: of what two steps left, the later counts."""
     run: str
@@ -78,6 +80,12 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     """The hashes of files and links that it left, as far as somebody told: see `holdfast.undo.recognising`."""
     parent: StepId | None = None
     """The explicit step that it is a part of."""
+    others: tuple[Signature, ...] = ()
+    """Objects that lost a name and have more, as it left them."""
+    crossed: tuple[tuple[State, bytes], ...] = ()
+    """What others had changed, and was overwritten when the step left a state by force: it is back with that state."""
+    late: tuple[tuple[bytes, int], ...] = ()
+    """What was written to through its descriptors after its end, and the sequence number at which that was over."""
 
 
 class Sealed(msgspec.Struct, frozen=True):

@@ -4,36 +4,83 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import TYPE_CHECKING
-
-import msgspec
+from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.files.lease import Writer, writer_of
-from holdfast.model.ids import Hasher
-from holdfast.undo.records import Content, How, Keeping, Move, Put, Remove, Signature
+from holdfast.undo.records import Content, How, Keeping, Move, Put, Remove
 from holdfast.undo.sealed import Head, Preimage, Sealed, State, Trouble
+from holdfast.undo.settling import still_written
+from holdfast.undo.signatures import NOT_OURS, checked, content_through, signature, signature_of, unknown
 from holdfast.undo.traces import whereabouts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from holdfast.files.handle import Identity
-    from holdfast.undo.directories import Directories
     from holdfast.undo.log import UndoLog
     from holdfast.undo.preimages import Preimages
-    from holdfast.undo.records import Mutation
+    from holdfast.undo.records import Mutation, Signature
     from holdfast.undo.steps import OpenStep
 
-_CHUNK = 1 << 20
-NOT_OURS = Signature(0, 0, 0, 0, 0)
-"""Equal to nothing that is: somebody else had changed it before the step could be finished."""
+_HASHED_BYTES = 32 << 20
+"""Of all the files of one step that have several names."""
 
 
-def look(log: UndoLog, step: OpenStep, alive_until: int | None = None) -> tuple[tuple[bytes, Signature | None], ...]:
-    """What the step left at each path that it touched, before anybody else changes it. See `seal`."""
+class Left(NamedTuple):
+    """What a step left."""
+
+    paths: tuple[tuple[bytes, Signature | None], ...]
+    others: tuple[Signature, ...]
+    """See `Head.others`."""
+
+
+def look(log: UndoLog, step: OpenStep, alive_until: int | None = None, theirs: Collection[bytes] = frozenset()) -> Left:
+    """What the step left at each path that it touched, before anybody else changes it: the gate is held. See `seal`.
+
+    What is still written to through its descriptors, or others', is not known yet (`holdfast.undo.settling`). At
+    ``theirs`` there is what somebody else has changed, if anything.
+    """
     places = whereabouts(step.records)
     with log.looking() as directories:
-        return tuple((path, signature(directories, path, alive_until)) for path in sorted(places))
+        found = {path: signature(directories, path, alive_until) for path in sorted(places)}
+    found |= {path: NOT_OURS for path in theirs if found.get(path) is not None}
+    unsettled = still_written(log, found)
+    if unsettled:
+        log.unsettled[step.id] = unsettled
+        found |= {path: unknown(left) for path, left in unsettled.items()}
+    else:
+        log.unsettled.pop(step.id, None)
+    left = Left(tuple(found.items()), tuple(_others(log, step)))
+    log.recorder.known.note(*left)
+    log.recorder.known.forget(unsettled.items())
+    return left
+
+
+def _others(log: UndoLog, step: OpenStep) -> Iterator[Signature]:
+    for number in step.shared:
+        kept = log.preimages.look(number)
+        if kept is not None and kept.st_nlink > 1:
+            yield signature_of(kept)
+    for keeping, _ in keepings(step.records):
+        if keeping.how is How.RELATED and (found := signature(log.directories, keeping.content)) is not None:
+            yield found
+
+
+def _checked(log: UndoLog, left: Left) -> Left:
+    """With the hashes of files that have several names, as far as they are still as they were left."""
+    room = _HASHED_BYTES
+    paths: list[tuple[bytes, Signature | None]] = []
+    with log.looking() as directories:
+        for path, found in left.paths:
+            if found is not None and found.names > 1 and found.size <= room:
+                found = checked(directories, path, found)
+                room -= found.size if found.check else 0
+            paths.append((path, found))
+    if room == _HASHED_BYTES:
+        return left
+    with log.recorder.gate:
+        log.recorder.known.checked(paths)
+    return left._replace(paths=tuple(paths))
 
 
 def seal(
@@ -46,7 +93,7 @@ def seal(
     before: Head | None = None,
     alive_until: int | None = None,
     conflicts: Iterable[Trouble] = (),
-    left: tuple[tuple[bytes, Signature | None], ...] | None = None,
+    left: Left | None = None,
 ) -> Head:
     """Write the step, which the recorder has closed, as a finished one.
 
@@ -58,15 +105,17 @@ def seal(
     step.copied += _break_off_what_is_written(log.preimages, step.records)
     if left is None:
         left = look(log, step, alive_until)
+    left = _checked(log, left)
     preimages = tuple(_preimages(log.preimages, step.records))
     begin = step.begin
-    last = step.records[-1].seq if step.records else begin.seq
+    first, last = (step.records[0].seq, step.records[-1].seq) if step.records else (begin.seq, begin.seq)
     head = Head(
         id=begin.step,
         kind=begin.kind,
         state=state,
-        first=before.first if before else begin.seq,
+        first=before.first if before else first,
         last=before.last if before else last,
+        looked_at=before.looked_at if before else step.looked_at,
         acted=last,
         run=begin.run,
         command=begin.command,
@@ -76,44 +125,18 @@ def seal(
         exit_code=exit_code,
         protected=step.bare or (before.protected if before else ""),
         copied=step.copied,
-        paths=len(left),
-        left=left,
+        paths=len(left.paths),
+        left=left.paths,
+        others=left.others,
         preimages=preimages,
         conflicts=tuple(conflicts),
         aliases=(*(before.aliases if before else ()), *step.aliases),
         parent=begin.parent,
+        crossed=tuple(one for one in before.crossed if one[0] != state) if before else (),
+        late=before.late if before else (),
     )
     log.write(Sealed(head, tuple(step.records)))
     return head
-
-
-def signature(directories: Directories, path: bytes, alive_until: int | None = None) -> Signature | None:
-    """What the path looks like now; None if nothing is there."""
-    try:
-        if path:
-            place = directories.place(path)
-            found = os.stat(place.name, dir_fd=place.dir_fd, follow_symlinks=False)
-        else:
-            found = os.fstat(directories.directory(path))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError:
-        return NOT_OURS  # a link on the way
-    if alive_until is not None and found.st_ctime_ns > alive_until:
-        return NOT_OURS
-    # The size and the times of a directory are those of its names, which other steps change too.
-    if stat.S_ISDIR(found.st_mode):
-        return Signature(found.st_ino, found.st_mode, 0, 0, 0)
-    # Another name that comes or goes, in the log too, changes the ctime.
-    ctime = found.st_ctime_ns if found.st_nlink == 1 else 0
-    return Signature(found.st_ino, found.st_mode, found.st_size, found.st_mtime_ns, ctime)
-
-
-def is_same(left: Signature | None, now: Signature | None) -> bool:
-    """Whether nobody has changed a path since a step left it. The ctime counts where both have one."""
-    if left is None or now is None or not left.ctime or not now.ctime:
-        return (left and msgspec.structs.replace(left, ctime=0)) == (now and msgspec.structs.replace(now, ctime=0))
-    return left == now
 
 
 def keepings(records: Iterable[Mutation]) -> Iterator[tuple[Keeping, Identity]]:
@@ -163,14 +186,11 @@ def _break_off_what_is_written(preimages: Preimages, records: Iterable[Mutation]
 
 
 def _sum_up(preimages: Preimages, number: int) -> bytes:
-    hasher = Hasher()
     fd = preimages.open(number)
     try:
-        while piece := os.read(fd, _CHUNK):
-            hasher.update(piece)
+        return content_through(fd)
     finally:
         os.close(fd)
-    return hasher.hash()
 
 
 def damaged(preimages: Preimages, head: Head, records: Iterable[Mutation]) -> list[int]:

@@ -134,6 +134,16 @@ class UndoService(Protocol):
         """What a step did, sorted by path. Raises `NotFoundError`."""
         ...
 
+    def connected(self, step: StepId) -> Sequence[StepId]:
+        """A finished step, and those that have to be undone (or redone, if it is undone) together with it, as they
+        have to do with the same; the last that acted first. Raises `NotFoundError`.
+        """
+        ...
+
+    def forgotten(self) -> Sequence[str]:
+        """The runs of which the log holds not all steps any more."""
+        ...
+
     def undo(self, steps: Sequence[StepId], *, force: bool = False) -> UndoReport:
         """Reverse finished steps, all or none."""
         ...
@@ -151,12 +161,13 @@ class UndoService(Protocol):
     def begin(self, label: str) -> StepId:
         """Open an explicit step: what follows, whoever does it, belongs to it until it is closed.
 
-        Raises `RefusedError` if one is open, or there is no keeper that could intercept anything.
+        What a process of a run opens belongs to the run, and ends with it at the latest. Raises `RefusedError` if one
+        is open, or there is no keeper that could intercept anything.
         """
         ...
 
     def commit(self, step: StepId) -> StepInfo:
-        """Close an explicit step."""
+        """Close an explicit step. Of one that a process of a run has opened nothing is left if it changed nothing."""
         ...
 
     def rollback(self, step: StepId) -> UndoReport:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def all_steps(log: UndoLog) -> list[StepInfo]:
     """See `UndoService.steps`."""
     found = [(head.first, head.last, _finished(head)) for head in log.heads.values()]
-    found += [(step.begin.seq, log.recorder.seq, _open(step)) for step in log.recorder.open_steps]
+    found += [(_begun(step), log.recorder.seq, _open(step)) for step in log.recorder.open_steps]
     found.sort(key=lambda each: each[0])
     barriers = [record.seq for record in log.barriers.records]
     shown: list[StepInfo] = []
@@ -54,6 +54,11 @@ def _finished(head: Head) -> Callable[[bool], StepInfo]:
         exit_code=head.exit_code,
         barrier_after=barrier_after,
     )
+
+
+def _begun(step: OpenStep) -> int:
+    """As `Head.first` will be."""
+    return step.records[0].seq if step.records else step.begin.seq
 
 
 def _open(step: OpenStep) -> Callable[[bool], StepInfo]:

@@ -26,6 +26,10 @@ class OpenStep:
     """Files whose content is recorded."""
     described: set[Identity] = field(default_factory=set["Identity"])
     """Objects whose metadata is recorded."""
+    met: set[int] = field(default_factory=set[int])
+    """Inode numbers of what it has come upon."""
+    shared: list[int] = field(default_factory=list[int])
+    """The numbers of preimages that have other names, as far as is known."""
     seen: dict[Identity, tuple[int, int, int]] = field(default_factory=dict["Identity", tuple[int, int, int]])
     """Size, mtime and ctime of what is captured or described, from before."""
     copied: int = 0
@@ -46,6 +50,8 @@ class OpenStep:
     """From when on it is not protected, and why."""
     busy: int = 0
     """Operations in flight outside of the gate."""
+    looked_at: int = 0
+    """The sequence number up to which others had changed the tree when it was looked at what it left; 0 if never."""
     last: float = 0.0
     """When it last did something, on the monotonic clock."""
 

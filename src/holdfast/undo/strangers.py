@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
-from holdfast.undo.sealing import NOT_OURS, is_same, signature
+from holdfast.undo.signatures import NOT_OURS, content_of, is_left, is_same, signature
 from holdfast.undo.traces import reach, whereabouts
 
 if TYPE_CHECKING:
@@ -17,16 +18,24 @@ if TYPE_CHECKING:
 
 
 def changed(log: UndoLog, sealed: Iterable[Sealed]) -> Iterator[tuple[bytes, Identity | None]]:
-    """The paths at which the steps left something that is not as any step left it, and what they left there."""
+    """The paths at which the steps left something that is not as any step left it, and what they left there.
+
+    (What an undone step gave back vouches for it only as far as no barrier lies before that step.)
+    """
+    sealed = sorted(sealed, key=lambda one: one.head.acted)
+    own = {path: left for one in sealed for path, left in one.head.left}
     newest: dict[bytes, Signature | None] = {}
     objects: dict[int, Signature] = {}
     for head in sorted(log.heads.values(), key=lambda head: head.acted):
         newest.update(head.left)
         # A later step may have changed the same object by another of its names.
         objects.update({left.inode: left for _, left in head.left if left is not None})
+        objects.update({left.inode: left for left in head.others})
     # (Together: a later one may have moved what an earlier one left, and all above it.)
     records = sorted((record for one in sealed for record in one.records), key=lambda record: record.seq)
     for path, object_ in whereabouts(records).items():
+        if path in own and is_left(log.directories, path, own[path]):
+            continue
         now = signature(log.directories, path)
         if path in newest:
             left = newest[path]
@@ -35,7 +44,7 @@ def changed(log: UndoLog, sealed: Iterable[Sealed]) -> Iterator[tuple[bytes, Ide
             left = objects[now.inode]  # it came here with a directory above it
         else:
             continue
-        if not is_same(left, now):
+        if not is_same(left, now, partial(content_of, log.directories, path)):
             yield path, object_
 
 

@@ -5,30 +5,33 @@ from __future__ import annotations
 import os
 import stat
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from holdfast.files.lease import Writer, writer_of
 from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError
 from holdfast.model.paths import display
-from holdfast.undo.carrying import Undone, reverse
+from holdfast.undo.carrying import Undone, in_order, reverse
+from holdfast.undo.connections import needs, overlap
 from holdfast.undo.pending import go_on
 from holdfast.undo.recognising import recognise
 from holdfast.undo.records import Content
-from holdfast.undo.sealing import damaged, signature
+from holdfast.undo.sealing import damaged
+from holdfast.undo.settling import settle
+from holdfast.undo.signatures import is_left, is_unknown, signature
 from holdfast.undo.strangers import changed
-from holdfast.undo.traces import reach
+from holdfast.undo.traces import reach, whereabouts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from holdfast.undo.log import UndoLog
-    from holdfast.undo.records import StepId
-    from holdfast.undo.sealed import Head, Sealed
-    from holdfast.undo.traces import Reach
+    from holdfast.undo.records import Signature, StepId
+    from holdfast.undo.sealed import Sealed
 
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 _SHOWN = 5
-_EVER = float("inf")
 _FORCE = "--force undoes it nevertheless; redo gives their version back"
 
 
@@ -52,25 +55,63 @@ def _change(log: UndoLog, steps: Sequence[StepId], state: str, *, force: bool) -
         for finished in go_on(log):
             if set(finished.steps) == set(steps) and all(log.heads[step].state != state for step in steps):
                 return finished  # what was asked for again
+        settle(log)
         sealed = [log.read(step) for step in steps]
         for one in sealed:
             if one.head.state != state:
                 word = "undone already" if state == "done" else "not undone"
                 raise NotFoundError(f"step {one.head.id} is {word}")
-        sealed = recognise(log, sealed)
+        sealed = _recognised(log, sealed)
         if not force:
             _refuse_unprotected(sealed)
             _refuse_overlaps(log, sealed)
+            _refuse_writers(log, sealed)
             _refuse_barriers(log, sealed)
             _refuse_strangers(log, sealed)
-            _refuse_writers(log, sealed)
         for one in sealed:
             if bad := damaged(log.preimages, one.head, one.records):
                 raise IntegrityError(
                     f"step {one.head.id} cannot be reversed: {len(bad)} of its preimages are missing or damaged",
                     hint="the other steps are not affected",
                 )
+        if force:
+            sealed = _note_what_is_crossed(log, sealed)
         return reverse(log, sealed, forward=state == "undone")
+
+
+def _note_what_is_crossed(log: UndoLog, sealed: Sequence[Sealed]) -> list[Sealed]:
+    """What others have changed is overwritten, and is back if the reversal is reversed: then it is theirs again."""
+    lost = {path for path, _ in changed(log, sealed)}
+    noted: list[Sealed] = []
+    for one in sealed:
+        head = one.head
+        found = log.barriers.found(head.id, _since(one))
+        mine = [
+            (head.state, path)
+            for path, left in head.left
+            if path in lost or (not found.isdisjoint((path, b"")) and not is_left(log.directories, path, left))
+        ]
+        if mine:
+            known = msgspec.structs.replace(head, crossed=tuple(sorted({*head.crossed, *mine})))
+            one = msgspec.structs.replace(one, head=known)
+            log.write(one)
+        noted.append(one)
+    return noted
+
+
+def _recognised(log: UndoLog, sealed: Sequence[Sealed]) -> list[Sealed]:
+    """See `recognise`. Of steps that overlap only all of them together say what they left where: what one of them has
+    left elsewhere by its own records alone is not known again.
+    """
+    places = whereabouts(in_order(sealed))
+
+    def is_sure(one: Sealed) -> bool:
+        return not any(overlap(one.head, other.head) for other in sealed if other is not one) or all(
+            places.get(path) == object_ for path, object_ in whereabouts(one.records).items()
+        )
+
+    known = {one.head.id: one for one in recognise(log, filter(is_sure, sealed))}
+    return [known.get(one.head.id, one) for one in sealed]
 
 
 def _refuse_unprotected(sealed: Sequence[Sealed]) -> None:
@@ -83,64 +124,46 @@ def _refuse_unprotected(sealed: Sequence[Sealed]) -> None:
 
 
 def _refuse_overlaps(log: UndoLog, sealed: Sequence[Sealed]) -> None:
-    chosen = {one.head.id for one in sealed}
-    aliases = log.recorder.aliases
-    ours = [(one.head, reach(one.records, aliases)) for one in sealed]
-    for other in _others(log, chosen):
-        mine = [(head, its) for head, its in ours if _is_in_the_way(head, other)]
-        theirs = other.reach() if mine else None
-        for head, its in mine:
-            if theirs is not None and (at := its.meets(theirs)) is not None:
-                order = "redo" if other.state == "undone" else "undo"
-                raise RefusedError(
-                    f"step {head.id} cannot be reversed alone: step {other.id} has to do with {display(at)} too",
-                    hint=f"{order} step {other.id} first, or both together",
-                )
+    ids = [one.head.id for one in sealed]
+    found = needs(log, ids)
+    if not found:
+        return
+    state = sealed[0].head.state
+    first = [need for need in found if need.state != state] or found
+    message = (
+        f"{_named(ids)} cannot be {'undone' if state == 'done' else 'redone'} without more: "
+        f"{_named(need.step for need in first)} {'has' if len(first) == 1 else 'have'} to do with "
+        f"{display(first[0].path)} too"
+    )
+    if first is found:
+        verb = "undo" if state == "done" else "redo"
+        together = "".join(f" --step {step}" for step in sorted({*ids, *(need.step for need in found)}))
+        raise RefusedError(message, hint=f"`holdfast {verb}{together}` takes them together", code="steps_connected")
+    if any(need.state == "open" for need in first):
+        raise RefusedError(f"{message}, and still going on", hint="wait until it ends", code="step_open")
+    raise RefusedError(message, hint=f"undo {_named(need.step for need in first)} first", code="steps_connected")
 
 
-class _Other(NamedTuple):
-    id: StepId
-    state: str
-    first: int
-    last: float
-    acted: float
-    reach: Callable[[], Reach]
-
-
-def _others(log: UndoLog, chosen: set[StepId]) -> Iterator[_Other]:
-    for head in log.heads.values():
-        if head.id not in chosen:
-            yield _Other(head.id, head.state, head.first, head.last, head.acted, partial(_reach_of, log, head.id))
-    for step in log.recorder.open_steps:
-        if step.id not in chosen:
-            yield _Other(
-                step.id, "open", step.begin.seq, _EVER, _EVER, partial(reach, step.records, log.recorder.aliases)
-            )
-
-
-def _reach_of(log: UndoLog, step: StepId) -> Reach:
-    return reach(log.read(step).records, log.recorder.aliases)
-
-
-def _is_in_the_way(head: Head, other: _Other) -> bool:
-    if other.state != "undone":
-        return other.last > head.first
-    # What came before and was undone after has to be there again before this one can follow.
-    return head.state == "undone" and other.first < head.first < other.acted
+def _named(steps: Iterable[StepId]) -> str:
+    *rest, last = map(str, sorted(set(steps)))
+    return f"steps {', '.join(rest)} and {last}" if rest else f"step {last}"
 
 
 def _refuse_barriers(log: UndoLog, sealed: Sequence[Sealed]) -> None:
     lost = {path for path, _ in changed(log, sealed)}
     left = {path for one in sealed for path, _ in one.head.left}
 
-    def is_back(path: bytes) -> bool:
+    def is_back(own: Mapping[bytes, Signature | None], path: bytes, is_found: bool) -> bool:
+        if is_found:
+            # That step may have been undone: what it gave back is the edit.
+            return path not in own or is_left(log.directories, path, own[path])
         if path in left:
             return path not in lost
         return signature(log.directories, path) is None  # it came and went
 
     for one in sealed:
-        since = min((record.seq for record in one.records), default=one.head.first)
-        if (barrier := log.barriers.crossed(since, reach(one.records), is_back)) is not None:
+        back = partial(is_back, dict(one.head.left))
+        if (barrier := log.barriers.crossed(one.head.id, _since(one), reach(one.records), back)) is not None:
             what = _listed(barrier.paths) if b"" not in barrier.paths else "the workspace"
             raise RefusedError(
                 f"{barrier.who or 'somebody else'} has changed {what} since step {one.head.id}",
@@ -149,15 +172,28 @@ def _refuse_barriers(log: UndoLog, sealed: Sequence[Sealed]) -> None:
             )
 
 
+def _since(sealed: Sealed) -> int:
+    """When a step came to where it is now."""
+    return min((record.seq for record in sealed.records), default=sealed.head.first)
+
+
 def _listed(paths: Sequence[bytes]) -> str:
     return ", ".join(display(path) for path in paths[:_SHOWN]) + (", …" if len(paths) > _SHOWN else "")
 
 
 def _refuse_strangers(log: UndoLog, sealed: Sequence[Sealed]) -> None:
     lost = [path for path, _ in changed(log, sealed)]
+    known = {path: left for one in sealed for path, left in one.head.left}
+    if unsaid := [path for path in lost if is_unknown(known.get(path))]:
+        raise RefusedError(
+            f"what step {sealed[-1].head.id} left in {_listed(unsaid)} is not known: it was still written to when the "
+            "keeper was killed, or others wrote to it too",
+            hint=_FORCE,
+            code="barrier",
+        )
     if lost:
         raise RefusedError(
-            f"somebody else has changed what step {sealed[-1].head.id} left: {_listed(lost)}",
+            f"somebody else has changed what {_named(one.head.id for one in sealed)} left: {_listed(lost)}",
             hint=_FORCE,
             code="barrier",
         )
@@ -166,6 +202,7 @@ def _refuse_strangers(log: UndoLog, sealed: Sequence[Sealed]) -> None:
 def _refuse_writers(log: UndoLog, sealed: Sequence[Sealed]) -> None:
     """What is written through a descriptor that a step opened belongs to it, and would go on after its undo."""
     written = {record.path for one in sealed for record in one.records if isinstance(record, Content)}
+    written |= {path for one in sealed for path, left in one.head.left if is_unknown(left)}
     for path in sorted(written):
         try:
             place = log.directories.place(path)

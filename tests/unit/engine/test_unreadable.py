@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shutil
 from pathlib import Path
@@ -14,7 +13,9 @@ import holdfast
 from holdfast.files.dirty import Dirty
 from holdfast.files.local import LocalTree
 from holdfast.files.scan import HashSink
+from holdfast.model.errors import HoldfastError
 from holdfast.model.ids import Hash
+from holdfast.testing.permissions import obey_permissions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,17 +34,6 @@ class Ground(NamedTuple):
 
     def missed(self) -> dict[bytes, str]:
         return dict(self.workspace.status().not_captured)
-
-
-def obey_permissions(yes: bool) -> None:
-    """Let permissions hold for root as for everybody (this thread), or take that back: capset(2)."""
-    header = (ctypes.c_uint32 * 2)(0x20080522, 0)
-    sets = (ctypes.c_uint32 * 6)()
-    libc = ctypes.CDLL(None, use_errno=True)
-    assert not libc.capget(header, sets)
-    overriding = 1 << 1 | 1 << 2  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
-    sets[0] = sets[0] & ~overriding if yes else sets[0] | sets[1] & overriding
-    assert not libc.capset(header, sets)
 
 
 @pytest.fixture
@@ -125,6 +115,38 @@ def test_a_directory_in_place_of_a_file_and_the_other_way_round(ground: Ground) 
     (ground.tree / "locked").touch(0)
     changes = {(change.path, change.after is None) for change in ground.workspace.status().changes}
     assert {(b"secret", True), (b"locked/file", True), (b"locked/deep/inside", True)} <= changes
+
+
+@pytest.mark.parametrize("mode", [0, 0o100, 0o400], ids=["closed", "no-list", "no-search"])
+def test_i5_a_workspace_that_is_closed_itself_is_as_it_was_saved(
+    ground: Ground, mode: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    workspace, tree = ground
+    (tree / "open").write_bytes(b"nobody has seen this")
+    tree.chmod(mode)
+    assert ground.missed() == {b"": KEPT}
+    assert not workspace.status().changes
+    assert not workspace.checkpoint().created
+    assert {record.message for record in caplog.records} >= {
+        "the workspace's directory cannot be read: Permission denied; it is taken to be as it was saved last"
+    }
+    tree.chmod(0o700)
+    assert tuple(workspace.checkpoint().checkpoint.changes) == (0, 1, 0)
+
+
+@pytest.mark.parametrize("mode", [0, 0o100, 0o400], ids=["closed", "no-list", "no-search"])
+def test_i5_a_restore_into_a_workspace_that_is_closed_overwrites_nothing(ground: Ground, mode: int) -> None:
+    workspace, tree = ground
+    (tree / "open").write_bytes(b"second")
+    workspace.checkpoint("second")
+    (tree / "open").write_bytes(b"nobody has seen this")
+    tree.chmod(mode)
+    try:
+        workspace.restore("first")
+    except HoldfastError as error:
+        assert error.code in ("storage", "refused")
+    tree.chmod(0o700)
+    assert (tree / "open").read_bytes() == b"nobody has seen this"
 
 
 @pytest.mark.parametrize("mode", [0, 0o100, 0o400], ids=["closed", "no-list", "no-search"])

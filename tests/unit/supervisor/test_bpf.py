@@ -13,6 +13,7 @@ from holdfast.supervisor.calls import (
     LAST_KNOWN,
     NOTIFIED,
     NOTIFIED_IOCTLS,
+    NOTIFIED_PRCTLS,
     OPEN_FLAGS,
     REFUSED,
     REFUSED_IOCTLS,
@@ -37,7 +38,7 @@ def test_every_number_is_answered_as_its_table_says(machine: str) -> None:
         name = names.get(number)
         if number > LAST_KNOWN:
             expected = ERRNO | errno.ENOSYS
-        elif name is None or name in OPEN_FLAGS or name == "ioctl":
+        elif name is None or name in OPEN_FLAGS or name in ("ioctl", "prctl"):
             expected = ALLOW
         elif name in REFUSED:
             expected = ERRNO | REFUSED[name]
@@ -73,6 +74,15 @@ def test_only_the_ioctls_that_change_files_are_told_of_or_refused(machine: str) 
         assert answer(machine, number, 3, command | HIGH) == ERRNO | error
     for terminal in (0x5401, 0x5413, 0x80086601):
         assert answer(machine, number, 3, terminal) == ALLOW
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_only_what_an_exec_may_take_away_is_told_of_prctl(machine: str) -> None:
+    number = ARCHITECTURES[machine].numbers["prctl"]
+    for option in NOTIFIED_PRCTLS.values():
+        assert answer(machine, number, option | HIGH) == NOTIFY
+    for option in (4, 15, 38):  # dumpable, name, no_new_privs
+        assert answer(machine, number, option) == ALLOW
 
 
 def test_calls_of_another_table_never_pass() -> None:

@@ -143,7 +143,7 @@ def test_whoever_hangs_up_before_the_answer_comes_disturbs_nobody(keeper: Keeper
 def test_a_run_joins_with_a_listener_alone(settings: Settings) -> None:
     null = os.open(os.devnull, os.O_RDONLY)
     with connected(settings) as remote, pytest.raises(HoldfastError):
-        remote.join("r", os.getpid(), null, one_step=False, command=[b"x"], directory=b"/")
+        remote.join("r", os.getpid(), null, null, one_step=False, command=[b"x"], directory=b"/")
     os.close(null)
     with connected(settings) as remote:
         assert remote.steps() == []

@@ -54,7 +54,9 @@ def tree(handler: Handler) -> tuple[Tree, Listening]:
     run = Run("r", 1)
     calls = {263: ("unlinkat", handler)}
     processes = Processes(lambda fd: None)
-    made = Tree(run, listening, calls, processes, steps, nothing, -1, (), lambda: None, lambda ticket, tid: None)
+    made = Tree(
+        run, listening, nothing, calls, processes, steps, nothing, -1, (), lambda: None, lambda tree, ticket, tid: None
+    )
     return made, listening
 
 

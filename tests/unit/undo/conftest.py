@@ -49,9 +49,13 @@ class Bench:
     def step(self, log: UndoLog, work: Callable[[Actor], object]) -> StepId:
         """A finished step that does ``work``."""
         step = self.open_step(log, work)
+        self.finish(log, step)
+        return step
+
+    def finish(self, log: UndoLog, step: StepId) -> None:
+        """End a step that is open."""
         seal(log, log.recorder.end(step, 0), state="done", ended_at=0, exit_code=0)
         log.restart()
-        return step
 
     def abandon(self, work: Callable[[Actor], object]) -> None:
         """A keeper that is gone in the middle of a step."""

@@ -33,10 +33,10 @@ def test_edits_shortly_after_each_other_are_one_and_it_is_the_later() -> None:
 def test_what_is_as_the_step_left_it_is_no_barrier_any_more() -> None:
     mine = reach([Make(3, 1, b"one", "f", 0), Make(4, 1, b"two", "f", 0)])
     barriers = Barriers([edit(5, b"one", b"two")])
-    found = barriers.crossed(3, mine, lambda path: path == b"one")
+    found = barriers.crossed(1, 3, mine, lambda path, _: path == b"one")
     assert found is not None
     assert found.paths == (b"two",)
-    assert barriers.crossed(3, mine, lambda _: True) is None
+    assert barriers.crossed(1, 3, mine, lambda *_: True) is None
 
 
 def test_very_many_paths_are_anything() -> None:
@@ -58,9 +58,9 @@ def test_very_many_paths_are_anything() -> None:
 def test_what_a_step_has_to_do_with(paths: tuple[bytes, ...], is_crossed: bool) -> None:
     mine = reach([Make(3, 1, b"dir/file", "f", 0)])
     barriers = Barriers([edit(5, *paths)])
-    assert (barriers.crossed(3, mine) is not None) == is_crossed
-    assert barriers.crossed(6, mine) is None
-    assert Barriers([edit(5, *paths, blocks=False)]).crossed(3, mine) is None
+    assert (barriers.crossed(1, 3, mine) is not None) == is_crossed
+    assert barriers.crossed(1, 6, mine) is None
+    assert Barriers([edit(5, *paths, blocks=False)]).crossed(1, 3, mine) is None
 
 
 def test_they_go_with_the_steps_before_them() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from holdfast.testing.acting import Actor
 from holdfast.undo.desk import Desk
+from holdfast.undo.interceptor import Place
 from holdfast.undo.undoing import undo
 
 from .conftest import Bench
@@ -75,4 +76,25 @@ def test_a_file_that_is_still_open_for_writing_stays_known(bench: Bench, old: Pa
             os.write(fd, b"later")
             os.close(fd)
         undo(log, [step], force=True)
+        bench.assert_as(before)
+
+
+def test_what_goes_through_a_pipe_after_its_step_counts_as_its_own(bench: Bench) -> None:
+    """I1. Nobody can be asked whether it is still open; and what goes through is nobody's edit."""
+    pipe = bench.tree / "pipe"
+    os.mkfifo(pipe)
+    while time.time_ns() - pipe.stat().st_ctime_ns < 25_000_000:
+        pass
+    before = bench.photograph()
+    with bench.keeper() as log:
+        desk = Desk(log)
+        step = desk.open("command")
+        pipe_fd = os.open(pipe, os.O_RDWR)
+        there = os.open(pipe, os.O_PATH)
+        log.recorder.changing(step, Place(-1, b"", b"pipe"), there)
+        os.close(there)
+        assert desk.close(step, 0) is not None
+        os.write(pipe_fd, b"later")
+        os.close(pipe_fd)
+        undo(log, [step])
         bench.assert_as(before)

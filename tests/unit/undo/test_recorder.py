@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from holdfast.testing.acting import Actor
+from holdfast.undo.desk import Desk
 from holdfast.undo.journal import read_journal
 from holdfast.undo.preimages import Preimages
 from holdfast.undo.recorder import Recorder
@@ -132,7 +133,7 @@ def test_a_keeper_that_is_killed_while_it_copies_has_let_nobody_write(
     before = bench.photograph()
 
     def work(actor: Actor) -> None:
-        monkeypatch.setattr(Recorder, "_did_not_happen", lambda *_: None)
+        monkeypatch.setattr(Recorder, "retract", lambda *_: None)
         monkeypatch.setattr(Preimages, "copy_in", refuse)
         with pytest.raises(PermissionError):
             actor.open(b"file", os.O_WRONLY)
@@ -267,3 +268,31 @@ def test_a_damaged_preimage_spoils_its_step_alone(bench: Bench, monkeypatch: pyt
         path.unlink()
         with pytest.raises(IntegrityError):
             undo(log, [one], force=True)
+
+
+def test_whatever_moves_a_directory_says_so(bench: Bench) -> None:
+    (bench.tree / "dir" / "inner").mkdir(parents=True)
+    (bench.tree / "file").write_bytes(b"content")
+    with bench.keeper() as log:
+        desk = Desk(log)
+        seen = log.recorder.arrangement
+
+        def moved() -> bool:
+            nonlocal seen
+            before, seen = seen, log.recorder.arrangement
+            return seen != before
+
+        assert not moved()
+        bench.step(log, lambda actor: actor.rename(b"file", b"renamed"))
+        assert not moved()
+        renamed = bench.step(log, lambda actor: actor.rename(b"dir/inner", b"outer"))
+        assert moved()
+        undo(log, [renamed])
+        assert moved()
+        removed = bench.step(log, lambda actor: actor.rmdir(b"dir/inner"))
+        assert moved()
+        undo(log, [removed])
+        assert moved()
+        with desk.quiet():
+            moved()
+        assert moved()

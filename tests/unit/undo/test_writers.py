@@ -73,3 +73,34 @@ def test_a_file_that_is_still_open_for_writing_is_not_undone(bench: Bench) -> No
             os.close(fd)
         undo(log, [step])
         assert path.read_bytes() == b"before"
+
+
+def test_what_was_not_known_is_not_known_by_an_undo_of_a_later_step(bench: Bench) -> None:
+    """I8: the keeper was gone before the writer."""
+    path = bench.tree / "file"
+    path.write_bytes(b"before")
+    with bench.keeper() as log:
+        log.writers = lambda: frozenset({path.stat().st_ino})
+        first = bench.step(log, lambda actor: actor.write(b"file", b"the first step's"))
+    with bench.keeper() as log:
+        undo(log, [bench.step(log, lambda actor: actor.write(b"file", b"B"))])
+        with pytest.raises(RefusedError) as refused:
+            undo(log, [first])
+        assert refused.value.code == "barrier"
+        assert path.read_bytes() == b"the first step's"
+
+
+def test_what_others_edited_while_it_was_written_to_is_not_known(bench: Bench) -> None:
+    """I8: somebody has seen the edit."""
+    path = bench.tree / "file"
+    path.write_bytes(b"before")
+    with bench.keeper() as log:
+        log.writers = lambda: frozenset({path.stat().st_ino})
+        step = bench.step(log, lambda actor: actor.write(b"file", b"the first step's"))
+        path.write_bytes(b"edited by hand")
+        log.outside([b"file"], "vim")
+        log.writers = frozenset
+        with pytest.raises(RefusedError) as refused:
+            undo(log, [step])
+        assert refused.value.code == "barrier"
+        assert path.read_bytes() == b"edited by hand"

@@ -56,7 +56,7 @@ class Target(NamedTuple):
 def named(call: Call, dirfd: int, address: int, flags: int = 0) -> Target:
     """What a path names, by the flags of a call of the newer kind."""
     check_flags(flags, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH)
-    path = read_path(call.tid, address)
+    path = read_path(call, address)
     return Target(dirfd, path, follow=not flags & AT_SYMLINK_NOFOLLOW, empty=bool(flags & AT_EMPTY_PATH))
 
 
@@ -155,7 +155,7 @@ def _microseconds(call: Call, address: int) -> bytes | None:
     """Two ``timeval`` as two ``timespec``."""
     if not address:
         return None
-    accessed, a, modified, m = _TIMES.unpack(read(call.tid, address, _TIMES.size))
+    accessed, a, modified, m = _TIMES.unpack(read(call, address, _TIMES.size))
     if not (0 <= a < 1_000_000 and 0 <= m < 1_000_000):
         raise failure(errno.EINVAL)
     return _TIMES.pack(accessed, a * 1000, modified, m * 1000)
@@ -165,7 +165,7 @@ def utime(call: Call, world: Supervision) -> Reply:
     """``utime``."""
     times = None
     if call.args[1]:
-        accessed, modified = _SECONDS.unpack(read(call.tid, call.args[1], _SECONDS.size))
+        accessed, modified = _SECONDS.unpack(read(call, call.args[1], _SECONDS.size))
         times = _TIMES.pack(accessed, 0, modified, 0)
     return _utime(call, world, named(call, AT_FDCWD, call.args[0]), times)
 
@@ -188,7 +188,7 @@ def futimesat(call: Call, world: Supervision) -> Reply:
 def utimensat(call: Call, world: Supervision) -> Reply:
     """``utimensat``, and with it ``futimens``."""
     dirfd, flags = integer(call.args[0]), integer(call.args[3])
-    times = read(call.tid, call.args[2], _TIMES.size) if call.args[2] else None
+    times = read(call, call.args[2], _TIMES.size) if call.args[2] else None
     if times is not None and _TIMES.unpack(times)[1::2] == (_UTIME_OMIT, _UTIME_OMIT):
         return Reply()  # whatever else is asked
     if call.args[1] or dirfd == AT_FDCWD:
@@ -205,7 +205,7 @@ def truncate(call: Call, world: Supervision) -> Reply:
     size = (call.args[1] ^ 1 << 63) - (1 << 63)
     if size < 0:
         raise failure(errno.EINVAL)
-    path = read_path(call.tid, call.args[0])
+    path = read_path(call, call.args[0])
     with Sight(call, world) as sight:
         thing = sight.object(AT_FDCWD, path)
         found = os.fstat(thing.fd)

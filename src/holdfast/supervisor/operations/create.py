@@ -8,7 +8,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from holdfast.supervisor.call import Reply
-from holdfast.supervisor.memory import read_path
+from holdfast.supervisor.memory import read_path, read_paths
 from holdfast.supervisor.operations.arguments import check_flags, failure, integer, unsigned
 from holdfast.supervisor.resolve import AT_FDCWD, Sight, Spot, Thing
 from holdfast.supervisor.territory import SELF_FD
@@ -36,7 +36,7 @@ def make(
 
 
 def _mkdir(call: Call, world: Supervision, dirfd: int, address: int, mode: int) -> Reply:
-    path = read_path(call.tid, address)
+    path = read_path(call, address)
     with Sight(call, world) as sight:
         spot = sight.parent(dirfd, path)
         return make(sight, call, world, spot, "d", lambda: os.mkdir(spot.full, mode, dir_fd=spot.dir_fd))
@@ -53,7 +53,7 @@ def mkdirat(call: Call, world: Supervision) -> Reply:
 
 
 def _mknod(call: Call, world: Supervision, dirfd: int, address: int, mode: int, device: int) -> Reply:
-    path = read_path(call.tid, address)
+    path = read_path(call, address)
     kind = stat.S_IFMT(mode) or stat.S_IFREG
     if kind == stat.S_IFDIR:
         raise failure(errno.EPERM)
@@ -79,7 +79,7 @@ def mknodat(call: Call, world: Supervision) -> Reply:
 
 
 def _symlink(call: Call, world: Supervision, target_address: int, dirfd: int, address: int) -> Reply:
-    target, path = read_path(call.tid, target_address), read_path(call.tid, address)
+    target, path = read_paths(call, target_address, address)
     if not target:
         raise failure(errno.ENOENT)
     with Sight(call, world) as sight:
@@ -98,7 +98,7 @@ def symlinkat(call: Call, world: Supervision) -> Reply:
 
 
 def _link(call: Call, world: Supervision, source: tuple[int, int], target: tuple[int, int], flags: int) -> Reply:
-    old, new = read_path(call.tid, source[1]), read_path(call.tid, target[1])
+    old, new = read_paths(call, source[1], target[1])
     check_flags(flags, _AT_SYMLINK_FOLLOW | _AT_EMPTY_PATH)
     with Sight(call, world) as sight:
         if not old and flags & _AT_EMPTY_PATH:

@@ -24,8 +24,10 @@ def credentials(call: Call, _world: Supervision) -> Reply:
     return Reply(native=True)
 
 
-def view(_call: Call, _world: Supervision) -> Reply:
-    """``chroot``, ``unshare``, ``setns``."""
+def distrust(_call: Call, _world: Supervision) -> Reply:
+    """``chroot``, ``unshare``, ``setns``; and ``prctl``, where it says what an ``exec`` leaves of capabilities, to
+    children too.
+    """
     CALLERS.distrust()
     return Reply(native=True)
 
@@ -39,5 +41,5 @@ HANDLERS: dict[str, Handler] = {
         ),
         credentials,
     ),
-    **dict.fromkeys(("chroot", "unshare", "setns"), view),
+    **dict.fromkeys(("chroot", "unshare", "setns", "prctl"), distrust),
 }  # fmt: skip

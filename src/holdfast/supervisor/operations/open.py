@@ -91,7 +91,7 @@ def _open_or_create(
         if not spot.is_special:
             if spot.slash:
                 raise failure(errno.EISDIR)
-            if wish.flags & os.O_EXCL:
+            if wish.flags & os.O_EXCL or (sight.is_own and not _is_there(spot)):
                 return _create(sight, call, world, spot, wish)
         try:
             fd = step(sight, spot.dir_fd, spot.name, _LINK)
@@ -109,6 +109,11 @@ def _open_or_create(
             return open_found(sight, call, world, following, wish)
         spot = following
     raise failure(errno.ELOOP)
+
+
+def _is_there(spot: Spot) -> bool:
+    # (To be told by an exception takes longer than the system does.)
+    return os.access(spot.name, os.F_OK, dir_fd=spot.dir_fd, follow_symlinks=False)
 
 
 def _create(sight: Sight, call: Call, world: Supervision, spot: Spot, wish: Wish) -> Reply:
@@ -146,9 +151,18 @@ def open_found(sight: Sight, call: Call, world: Supervision, thing: Thing, wish:
         return _open_file(sight, call, world, thing, wish, found)
     flags = wish.flags & ~(_NAMING | os.O_TRUNC) | os.O_NOCTTY
     if kind == stat.S_IFIFO:
-        return _open_pipe(sight, call, world, thing, wish, flags)
-    with sight.acting():
-        return _reply(reopen(thing.fd, flags), wish)
+        fd = _open_pipe(sight, call, world, thing, flags)
+    else:
+        with sight.acting():
+            fd = reopen(thing.fd, flags)
+    if thing.path is not None:
+        try:
+            # What goes through it does not lie in the tree, but the mtime tells of it.
+            world.interceptor.changing(world.step(call.tid), thing.place, thing.fd)
+        except BaseException:
+            os.close(fd)
+            raise
+    return _reply(fd, wish)
 
 
 def _open_file(sight: Sight, call: Call, world: Supervision, thing: Thing, wish: Wish, found: os.stat_result) -> Reply:
@@ -173,11 +187,11 @@ def _open_file(sight: Sight, call: Call, world: Supervision, thing: Thing, wish:
     return _reply(fd, wish)
 
 
-def _open_pipe(sight: Sight, call: Call, world: Supervision, thing: Thing, wish: Wish, flags: int) -> Reply:
+def _open_pipe(sight: Sight, call: Call, world: Supervision, thing: Thing, flags: int) -> int:
     """Open a named pipe; without a reader that waits, for as long as the caller does."""
-    if wish.flags & os.O_NONBLOCK or wish.flags & os.O_ACCMODE == os.O_RDWR:
+    if flags & os.O_NONBLOCK or flags & os.O_ACCMODE == os.O_RDWR:
         with sight.acting():
-            return _reply(reopen(thing.fd, flags), wish)
+            return reopen(thing.fd, flags)
     if not call.patient:
         raise SlowError
     while True:
@@ -189,7 +203,7 @@ def _open_pipe(sight: Sight, call: Call, world: Supervision, thing: Thing, wish:
                 raise
         else:
             os.set_blocking(fd, True)
-            return _reply(fd, wish)
+            return fd
         if not world.is_valid(call):
             raise failure(errno.EINTR)
         time.sleep(_PIPE_POLL)
@@ -210,19 +224,19 @@ def wish_of(flags: int, mode: int) -> Wish:
 def open_(call: Call, world: Supervision) -> Reply:
     """``open``."""
     wish = wish_of(integer(call.args[1]), unsigned(call.args[2]))
-    return open_path(call, world, AT_FDCWD, read_path(call.tid, call.args[0]), wish)
+    return open_path(call, world, AT_FDCWD, read_path(call, call.args[0]), wish)
 
 
 def creat(call: Call, world: Supervision) -> Reply:
     """``creat``."""
     wish = wish_of(os.O_CREAT | os.O_WRONLY | os.O_TRUNC, unsigned(call.args[1]))
-    return open_path(call, world, AT_FDCWD, read_path(call.tid, call.args[0]), wish)
+    return open_path(call, world, AT_FDCWD, read_path(call, call.args[0]), wish)
 
 
 def openat(call: Call, world: Supervision) -> Reply:
     """``openat``."""
     wish = wish_of(integer(call.args[2]), unsigned(call.args[3]))
-    return open_path(call, world, integer(call.args[0]), read_path(call.tid, call.args[1]), wish)
+    return open_path(call, world, integer(call.args[0]), read_path(call, call.args[1]), wish)
 
 
 def openat2(call: Call, world: Supervision) -> Reply:
@@ -232,11 +246,11 @@ def openat2(call: Call, world: Supervision) -> Reply:
         raise failure(errno.EINVAL)
     if size > 4096:
         raise failure(errno.E2BIG)
-    raw = read(call.tid, call.args[2], size)
+    raw = read(call, call.args[2], size)
     if any(raw[_HOW.size :]):
         raise failure(errno.E2BIG)
     flags, mode, resolve = _HOW.unpack_from(raw)
-    path = read_path(call.tid, call.args[1])
+    path = read_path(call, call.args[1])
     if flags & ~_KNOWN or mode & ~0o7777 or (mode and not flags & (os.O_CREAT | O_TMPFILE)):
         raise failure(errno.EINVAL)
     check_resolve(resolve)

@@ -17,7 +17,7 @@ _AT_REMOVEDIR = 0x200
 
 
 def _unlink(call: Call, world: Supervision, dirfd: int, address: int) -> Reply:
-    path = read_path(call.tid, address)
+    path = read_path(call, address)
     with Sight(call, world) as sight:
         spot = sight.parent(dirfd, path)
         perform = sight.by_caller(lambda: os.unlink(spot.full, dir_fd=spot.dir_fd))
@@ -29,7 +29,7 @@ def _unlink(call: Call, world: Supervision, dirfd: int, address: int) -> Reply:
 
 
 def _rmdir(call: Call, world: Supervision, dirfd: int, address: int) -> Reply:
-    path = read_path(call.tid, address)
+    path = read_path(call, address)
     with Sight(call, world) as sight:
         spot = sight.parent(dirfd, path)
         perform = sight.by_caller(lambda: os.rmdir(spot.name, dir_fd=spot.dir_fd))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from holdfast.files.kernel import RENAME_EXCHANGE, RENAME_NOREPLACE
 from holdfast.files.kernel import renameat2 as rename_on_descriptors
 from holdfast.supervisor.call import Reply
-from holdfast.supervisor.memory import read_path
+from holdfast.supervisor.memory import read_paths
 from holdfast.supervisor.operations.arguments import check_flags, failure, integer, unsigned
 from holdfast.supervisor.resolve import AT_FDCWD, Sight, Spot
 
@@ -21,7 +21,7 @@ _WHITEOUT = 4
 
 
 def _rename(call: Call, world: Supervision, source: tuple[int, int], target: tuple[int, int], flags: int) -> Reply:
-    old, new = read_path(call.tid, source[1]), read_path(call.tid, target[1])
+    old, new = read_paths(call, source[1], target[1])
     check_flags(flags, RENAME_EXCHANGE | RENAME_NOREPLACE | _WHITEOUT)
     if (flags & RENAME_EXCHANGE and flags != RENAME_EXCHANGE) or flags & _WHITEOUT:
         # A whiteout is a device: only overlay file systems make them, and nothing here could reverse it.

@@ -25,7 +25,6 @@ from holdfast.supervisor.territory import reopen
 if TYPE_CHECKING:
     from holdfast.supervisor.call import Call, Handler, Supervision
 
-_SYS_PIDFD_GETFD = 438
 _SYS_FILE_SETATTR = 469
 _IMMUTABLE_OR_APPEND = {"FS_IOC_SETFLAGS": 0x30, "FS_IOC32_SETFLAGS": 0x30, "FS_IOC_FSSETXATTR": 0x18}
 _SIZES = {"FS_IOC_FSSETXATTR": 28}
@@ -53,7 +52,7 @@ def ioctl(call: Call, world: Supervision) -> Reply:
     name = _COMMANDS.get(command)
     if name is None:
         return Reply(native=True)
-    content = bytearray(read(call.tid, call.args[2], _SIZES.get(name, 4)))
+    content = bytearray(read(call, call.args[2], _SIZES.get(name, 4)))
     _check_fixed(int.from_bytes(content[:4], "little") & _IMMUTABLE_OR_APPEND.get(name, 0))
     content += bytes(8)
 
@@ -74,7 +73,7 @@ def file_setattr(call: Call, world: Supervision) -> Reply:
         raise failure(errno.EINVAL)
     if size > os.sysconf("SC_PAGE_SIZE"):
         raise failure(errno.E2BIG)
-    raw = read(call.tid, address, size)
+    raw = read(call, address, size)
     _check_fixed(_FILE_ATTR.unpack_from(raw)[0] & _XFLAGS_FIXED)
     target = named(call, integer(dirfd), path, unsigned(flags))
     length = ctypes.c_size_t(size)
@@ -88,13 +87,13 @@ def bind(call: Call, world: Supervision) -> Reply:
     length = unsigned(call.args[2])
     if not _FAMILY.size < length <= _ADDRESS_MAX:
         return Reply(native=True)
-    address = read(call.tid, call.args[1], length)
+    address = read(call, call.args[1], length)
     path = address[_FAMILY.size :].split(b"\0", 1)[0]
     if _FAMILY.unpack_from(address)[0] != socket.AF_UNIX or not path:
         if landlock.version():
             return Reply(native=True)
         with Sight(call, world) as sight:
-            bound = _socket_of(sight, integer(call.args[0]))
+            bound = _socket_of(sight, call)
             with sight.acting():
                 check(_libc.bind(bound, address, length))
             return Reply()
@@ -102,7 +101,7 @@ def bind(call: Call, world: Supervision) -> Reply:
         raise failure(errno.EINVAL)
     with Sight(call, world) as sight:
         spot = sight.parent(AT_FDCWD, path)
-        bound = _socket_of(sight, integer(call.args[0]))
+        bound = _socket_of(sight, call)
 
         def perform() -> None:
             # By its name in the directory that was found: what the caller's path would lead us to may be elsewhere.
@@ -118,12 +117,9 @@ def bind(call: Call, world: Supervision) -> Reply:
         return make(sight, call, world, spot, "s", perform)
 
 
-def _socket_of(sight: Sight, number: int) -> int:
+def _socket_of(sight: Sight, call: Call) -> int:
     """The caller's own socket, in our hands."""
-    owner = sight.held(os.pidfd_open(sight.caller.tgid))
-    found = _libc.syscall(_SYS_PIDFD_GETFD, owner, number, 0)
-    check(found)
-    sight.held(found)
+    found = sight.held(call.reach.descriptor(call, sight.caller.tgid, integer(call.args[0])))
     if not stat.S_ISSOCK(os.fstat(found).st_mode):
         raise failure(errno.ENOTSOCK)
     return found
@@ -134,10 +130,10 @@ def open_by_handle_at(call: Call, world: Supervision) -> Reply:
     wish = wish_of(integer(call.args[2]), 0)
     if not wish.writes:
         return Reply(native=True)
-    size, _ = _HANDLE.unpack(read(call.tid, call.args[1], _HANDLE.size))
+    size, _ = _HANDLE.unpack(read(call, call.args[1], _HANDLE.size))
     if not 0 < size <= _HANDLE_MAX:
         raise failure(errno.EINVAL)
-    handle = read(call.tid, call.args[1], _HANDLE.size + size)
+    handle = read(call, call.args[1], _HANDLE.size + size)
     with Sight(call, world) as sight:
         mount = integer(call.args[0])
         anywhere = sight.start(AT_FDCWD) if mount == AT_FDCWD else sight.descriptor(mount).fd

@@ -22,7 +22,7 @@ _ARGS = struct.Struct("=QII")
 
 
 def _name(call: Call, address: int) -> bytes:
-    name = read_string(call.tid, address, _NAME_MAX, errno.ERANGE)
+    name = read_string(call, address, _NAME_MAX, errno.ERANGE)
     if not name:
         raise failure(errno.ERANGE)
     return name
@@ -34,7 +34,7 @@ def _set(call: Call, world: Supervision, target: Target, name: int, value: tuple
     attribute = _name(call, name)
     if size > _SIZE_MAX:
         raise failure(errno.E2BIG)
-    content = read(call.tid, address, size)
+    content = read(call, address, size)
     return change(call, world, target, lambda fd: os.setxattr(through(fd), attribute, content, flags))
 
 
@@ -69,7 +69,7 @@ def setxattrat(call: Call, world: Supervision) -> Reply:
         raise failure(errno.EINVAL)
     if size > _SIZE_MAX:
         raise failure(errno.E2BIG)
-    raw = read(call.tid, arguments, size)
+    raw = read(call, arguments, size)
     if any(raw[_ARGS.size :]):
         raise failure(errno.E2BIG)
     target = _at(call, dirfd, path, flags)
@@ -102,7 +102,7 @@ def removexattrat(call: Call, world: Supervision) -> Reply:
 def _at(call: Call, dirfd: int, path: int, register: int) -> Target:
     flags = unsigned(register)
     check_flags(flags, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH)
-    if flags & AT_EMPTY_PATH and (not path or not read_path(call.tid, path)):
+    if flags & AT_EMPTY_PATH and (not path or not read_path(call, path)):
         return Target(integer(dirfd), None)
     return named(call, integer(dirfd), path, flags)
 

@@ -1,0 +1,123 @@
+"""The tables that ``run.py --json`` gives, against the budgets, for report.py."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any, NamedTuple
+
+PEERS = ("overlayfs", "bindfs", "fuse-overlayfs")
+
+
+class Budget(NamedTuple):
+    """How many times as long something may take: the limit, and the aim."""
+
+    must: float
+    aim: float
+
+    def __str__(self) -> str:
+        return f"{self.must:g} ×, aim {self.aim:g} ×"
+
+    def verdict(self, ratio: float) -> str:
+        if ratio <= self.aim:
+            return "kept, aim reached"
+        return "kept" if ratio <= self.must else "**missed**"
+
+
+READING, CHANGING = Budget(1.1, 1.02), Budget(3, 2)
+BUDGETS = dict.fromkeys(
+    ("walk", "open, read, close", "git status", "grep", "sequential read", "sequential write"), READING
+) | dict.fromkeys(
+    (
+        *("create", "rename", "untar", "git clone", "npm install"),
+        *("unlink", "rm -rf", "unlink, just written", "rm -rf, just written"),
+    ),
+    CHANGING,
+)
+ROWS = (*BUDGETS, "overwrite")
+UNDO = "undo of rm -rf"
+UNDO_BUDGET = Budget(1, 0.5)
+INTERCEPTION = {"interception, reading": Budget(1.05, 1.01), "interception, writing": Budget(1.15, 1.05)}
+
+Values = dict[str, list[float]]
+
+
+def spread(seconds: list[float]) -> str:
+    """The median, and in brackets the lowest and the highest."""
+    low, middle, high = (f"{value * 1000:,.1f}" for value in (min(seconds), statistics.median(seconds), max(seconds)))
+    return f"{middle} ({low} to {high}) ms"
+
+
+def ratio(above: list[float], below: list[float]) -> float:
+    return statistics.median(above) / statistics.median(below)
+
+
+def judged(budget: Budget | None, value: float) -> str:
+    return f"**{value:.2f}** | {budget} | {budget.verdict(value)}" if budget else f"**{value:.2f}** | | "
+
+
+def _row(name: str, values: Values, failed: dict[str, str], peers: list[str]) -> str:
+    native, own = values["native"], values["holdfast"]
+    others = [f"{ratio(values[peer], native):.2f}" if peer in values else "failed" * (peer in failed) for peer in peers]
+    cells = [name, spread(native), spread(own), judged(BUDGETS.get(name), ratio(own, native)), *others]
+    return "| " + " | ".join(cells) + " |"
+
+
+def _beside(rows: dict[str, Values]) -> list[str]:
+    """Undo, and interception: each measured against something else than native work."""
+    found: list[tuple[str, str, list[float], list[float], Budget]] = []
+    if UNDO in rows:
+        found.append((UNDO, "`rm -rf` under `run`", rows["rm -rf"]["holdfast"], rows[UNDO]["holdfast"], UNDO_BUDGET))
+    for name, budget in INTERCEPTION.items():
+        if name in rows:
+            found.append((name, "supervised, not recorded", rows[name]["passed on"], rows[name]["recorded"], budget))
+    if not found:
+        return []
+    return [
+        "| work | against | which takes | takes | ratio | budget | |",
+        "| --- | --- | ---: | ---: | ---: | --- | --- |",
+        *(
+            f"| {name} | {against} | {spread(base)} | {spread(own)} | {judged(budget, ratio(own, base))} |"
+            for name, against, base, own, budget in found
+        ),
+        "",
+    ]
+
+
+def _notes(results: dict[str, Any]) -> list[str]:
+    starts = [
+        f"- `holdfast run -- true`, {name.partition(', ')[2]}: {spread(values['holdfast'])}; `true`: {spread(values['native'])}"
+        for name, values in results["rows"].items()
+        if name.startswith("start, ")
+    ]
+    absent = [f"- Left out: {name} ({' '.join(reason.split())})." for name, reason in results["absent"].items()]
+    failed = [
+        f"- {name} failed: {row}. `{' '.join(reason.split())}`"
+        for row, found in results["failed"].items()
+        for name, reason in found.items()
+    ]
+    return [*starts, *absent, *failed, ""] if starts or absent or failed else []
+
+
+def tables(results: dict[str, Any]) -> list[str]:
+    """What one run of run.py has measured, as lines of Markdown."""
+    rows: dict[str, Values] = results["rows"]
+    peers = [peer for peer in PEERS if any(peer in values for values in rows.values())]
+    load = " and ".join(f"{value:.1f}" for value in results["load"])
+    measured = (
+        f"Measured on {results['date']}: {results['machine']}, {results['file_system']}; load before and after: {load}. "
+        f"{results['rounds']} rounds; medians, with the lowest and the highest. Create, rename, overwrite and unlink are of "
+        f"{results['part']:,} files; sequential are {results['megabytes']} MiB."
+    )
+    heads = ["work", "native", "`holdfast run`", "ratio to native", "budget", "", *peers]
+    return [
+        f"### {results['file_system']}, {results['files']:,} files",
+        "",
+        measured,
+        "",
+        "| " + " | ".join(heads) + " |",
+        "| --- | ---: | ---: | ---: | --- | --- |" + " ---: |" * len(peers),
+        *(_row(name, values, results["failed"].get(name, {}), peers) for name, values in rows.items() if name in ROWS),
+        "",
+        *_beside(rows),
+        *_notes(results),
+    ]

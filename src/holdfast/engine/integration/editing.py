@@ -1,0 +1,184 @@
+"""What is in a configuration file: putting our entries in, and taking them out again. Texts only, no I/O."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from holdfast.engine.integration import jsonedit, tomlblock
+from holdfast.engine.integration.client import HOOKS, Basis, Hook, OwnFile, Server, TomlFile, is_ours
+from holdfast.engine.integration.jsontext import parse
+from holdfast.model.errors import HoldfastError, RefusedError
+from holdfast.model.named import NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from holdfast.engine.integration.client import File
+    from holdfast.engine.integration.jsonedit import Path
+
+
+def installed(client: str, file: File, text: str | None) -> str:
+    """The text of a file with all that is to be in it; ``text`` is None if there is no file yet.
+
+    Done a second time it changes nothing. Raises `FormatError` for a text that is not what it should be, and
+    `RefusedError` if it cannot be changed without harm.
+    """
+    if isinstance(file, OwnFile):
+        if text is not None and not text.startswith(file.mark):
+            raise RefusedError("it is there already, and was not written by Holdfast", code="in_the_way")
+        return file.content
+    if isinstance(file, TomlFile):
+        return tomlblock.put(text or "", file.table, file.value)
+    changed = _with_something(text)
+    wanted = {entry.event: entry.command for entry in file.entries if isinstance(entry, Hook)}
+    if wanted:
+        changed = _only(client, changed, wanted)
+    for entry in file.entries:
+        if isinstance(entry, Server):
+            changed = _with_server(changed, entry)
+        elif isinstance(entry, Basis):
+            if jsonedit.found(changed, entry.path) is None:
+                changed = jsonedit.put(changed, entry.path, entry.value)
+        elif not any(at.event == entry.event for at in _ours(client, changed)):
+            changed = jsonedit.append(changed, (HOOKS, entry.event), dict(entry.value))
+    return changed
+
+
+def removed(client: str, file: File, text: str, before: str | None) -> str | None:
+    """The text without our entries; None if the file is to go. ``before``: what it was before us, if that is known.
+
+    If it is what we have made of that, it becomes that again, to the byte. Otherwise our entries are taken out, and the
+    objects that held nothing else, unless they were there before.
+    """
+    if isinstance(file, OwnFile):
+        if not text.startswith(file.mark):
+            raise RefusedError("it was not written by Holdfast", code="in_the_way")
+        return None
+    if _installed_from(client, file, before) == text:
+        return before
+    if isinstance(file, TomlFile):
+        return tomlblock.delete(text, file.table)
+    before = None if before is None else _with_something(before)
+    changed, emptied = _only(client, text, {}), {(HOOKS,)}
+    emptied |= {(HOOKS, at.event) for at in _ours(client, text)}
+    for entry in file.entries:
+        if isinstance(entry, Server):
+            path = _place_of(changed, entry)
+            if jsonedit.found(changed, path) is not None:
+                changed = jsonedit.delete(changed, path)
+                emptied |= {path[:depth] for depth in range(1, len(path))}
+    for path in sorted(emptied, key=len, reverse=True):
+        if jsonedit.found(changed, path) in ({}, []) and (before is None or jsonedit.found(before, path) is None):
+            changed = jsonedit.delete(changed, path)
+    return changed
+
+
+def _installed_from(client: str, file: File, text: str | None) -> str | None:
+    """`installed`, or None where that cannot be done."""
+    try:
+        return installed(client, file, text)
+    except HoldfastError:
+        return None
+
+
+def is_there(client: str, file: File, text: str) -> bool:
+    """Whether a text holds anything of ours."""
+    if isinstance(file, OwnFile):
+        return text.startswith(file.mark)
+    if isinstance(file, TomlFile):
+        return tomlblock.holds(text, file.table)
+    text = _with_something(text)
+    servers = (_place_of(text, entry) for entry in file.entries if isinstance(entry, Server))
+    return any(_ours(client, text)) or any(jsonedit.found(text, path) is not None for path in servers)
+
+
+def by_hand(file: File) -> str:
+    """What a person would have to add, on one line."""
+    import json
+
+    if isinstance(file, OwnFile):
+        return "move it out of the way"
+    if isinstance(file, TomlFile):
+        wanted: Any = file.value
+        for name in reversed(file.table):
+            wanted = {name: wanted}
+        return f"what belongs there, written as JSON: {json.dumps(wanted)}"
+    whole = "{}"
+    for entry in file.entries:
+        match entry:
+            case Server(path, value) | Basis(path, value):
+                whole = jsonedit.put(whole, path, value)
+            case Hook(event, _, value):
+                whole = jsonedit.append(whole, (HOOKS, event), dict(value))
+    return f"what belongs there: {json.dumps(parse(whole).value)}"
+
+
+class _At(NamedTuple):
+    """Where a hook of ours stands: in the array of an event, by itself or in a group with others."""
+
+    event: str
+    item: int
+    handler: int | None
+    """Its place in the group, if others are in it as well; else all of the item is ours."""
+    command: str
+
+
+def _ours(client: str, text: str) -> Iterator[_At]:
+    for event, items in _members(jsonedit.found(text, (HOOKS,))).items():
+        for index, item in enumerate(_items(items)):
+            yield from _ours_in(client, event, index, _members(item))
+
+
+def _ours_in(client: str, event: str, index: int, item: Mapping[str, Any]) -> Iterator[_At]:
+    if is_ours(client, item.get("command")):
+        yield _At(event, index, None, item["command"])
+    commands = [_members(handler).get("command") for handler in _items(item.get(HOOKS))]
+    own = [place for place, command in enumerate(commands) if is_ours(client, command)]
+    if own and len(own) == len(commands):
+        yield _At(event, index, None, str(commands[0]) if len(own) == 1 else "")
+    else:
+        yield from (_At(event, index, place, str(commands[place])) for place in own)
+
+
+def _only(client: str, text: str, wanted: dict[str, str]) -> str:
+    """The text without those hooks of ours that are not (by event: the command) wanted, or there twice."""
+    seen: set[str] = set()
+    gone: list[_At] = []
+    for at in _ours(client, text):
+        if wanted.get(at.event) == at.command and at.event not in seen:
+            seen.add(at.event)
+        else:
+            gone.append(at)
+    for at in reversed(gone):
+        inside = () if at.handler is None else (HOOKS, at.handler)
+        text = jsonedit.delete(text, (HOOKS, at.event, at.item, *inside))
+    return text
+
+
+def _with_server(text: str, entry: Server) -> str:
+    path = _place_of(text, entry)
+    there = _members(jsonedit.found(text, path))
+    merged = {**there, **entry.value}
+    return text if merged == there else jsonedit.put(text, path, merged)
+
+
+def _place_of(text: str, entry: Server) -> Path:
+    nested = _members(jsonedit.found(text, entry.nested) if entry.nested else None)
+    if nested and not {"type", "command"} & nested.keys():
+        return (*entry.nested, entry.path[-1])
+    return entry.path
+
+
+def _with_something(text: str | None) -> str:
+    """The text; for a file that is not there, or holds nothing, one without members."""
+    return text if text is not None and text.strip() else "{}\n"
+
+
+def _members(value: object) -> Mapping[str, Any]:
+    """The members of an object; none of anything else."""
+    return cast("Mapping[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _items(value: object) -> Sequence[object]:
+    """The items of an array; none of anything else."""
+    return cast("Sequence[object]", value) if isinstance(value, list) else ()

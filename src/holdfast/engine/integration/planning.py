@@ -1,0 +1,133 @@
+"""What configuring a client, or taking that back, comes to for the files that are there; and doing it.
+
+Everything is worked out before anything is written, so that what cannot be done stops all of it. What a file was before
+our first change is kept in the home until our entries are taken out.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from holdfast.engine.home import default_home, make_private
+from holdfast.engine.integration import editing, writing
+from holdfast.engine.integration.calling import client
+from holdfast.model.errors import FormatError, HoldfastError, RefusedError
+from holdfast.model.ids import hash_bytes
+from holdfast.model.named import NamedTuple
+from holdfast.model.paths import display
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.engine.integration.client import Client, File, Place
+    from holdfast.engine.integration.writing import Found
+
+KEPT = b"integrations"
+"""The directory in the home that holds what files were before us, by a hash of their path."""
+
+
+class Change(NamedTuple):
+    """What is to become of one file."""
+
+    found: Found
+    after: bytes | None
+    """What it is to hold; None if it is to be gone."""
+    kept: bytes
+    """Where that which it was before us is kept, or would be."""
+    keeps: bool
+    """True if what it holds now is to be kept: it holds nothing of ours."""
+
+    @property
+    def is_none(self) -> bool:
+        """True if it is so already."""
+        return self.found.content == self.after
+
+
+class Plan(NamedTuple):
+    """What is to be done, file by file."""
+
+    client: Client
+    changes: Sequence[Change]
+    """Those of files that need one."""
+    root: bytes
+    """The real path of the place that it is about."""
+    remove: bool
+
+
+def plan(name: str, place: Place, *, home: bytes | None = None, remove: bool = False) -> Plan:
+    """Work out what configuring a client means, or (``remove``) taking it back. Changes nothing.
+
+    Raises `RefusedError` if a file is malformed, or cannot be changed without harm; its hint says what belongs there.
+    """
+    about = client(name)
+    folder = os.path.join(os.path.abspath(home) if home is not None else default_home(place.environ), KEPT)
+    root = os.path.realpath(os.fsencode(place.root))
+    changes = [_change(about, file, place, folder, remove=remove) for file in about.files(place)]
+    return Plan(about, [change for change in changes if change is not None and not change.is_none], root, remove)
+
+
+def carry_out(plan: Plan) -> None:
+    """Do it, file by file. Raises `RefusedError` if one has changed since it was looked at; it names those that are
+    done, which the same command, done again, leaves as they are.
+    """
+    done: list[str] = []
+    for change in plan.changes:
+        try:
+            if change.keeps:
+                _keep(change)
+            writing.put(change.found, change.after)
+            if plan.remove:
+                writing.discard(change.kept)
+                _clear(os.path.dirname(change.found.path), plan.root)
+        except HoldfastError as error:
+            error.message += f"; done already: {', '.join(done)}" if done else ""
+            raise
+        done.append(display(change.found.path))
+
+
+def _change(about: Client, file: File, place: Place, folder: bytes, *, remove: bool) -> Change | None:
+    found = writing.look(file.path, beneath=place.root if place.scope == "project" else None)
+    kept = os.path.join(folder, hash_bytes(found.path).hex().encode() + b"-" + os.path.basename(found.path))
+    try:
+        text = None if found.content is None else _decoded(found.content)
+        if not remove:
+            after = editing.installed(about.name, file, text)
+            return Change(found, after.encode(), kept, text is None or not editing.is_there(about.name, file, text))
+        if text is None or not editing.is_there(about.name, file, text):
+            return None
+        before = writing.look(os.fsdecode(kept)).content
+        taken_out = editing.removed(about.name, file, text, None if before is None else _decoded(before))
+        return Change(found, None if taken_out is None else taken_out.encode(), kept, keeps=False)
+    except (FormatError, RefusedError) as error:
+        hint = None if remove else editing.by_hand(file)
+        code = "malformed" if isinstance(error, FormatError) else error.code
+        raise RefusedError(f"{display(found.path)}: {error.message}", hint=hint, code=code) from error
+
+
+def _clear(folder: bytes, root: bytes) -> None:
+    """Remove the directories that are empty without our file, up to the root."""
+    while folder.startswith(root + b"/"):
+        try:
+            os.rmdir(folder)
+        except OSError:
+            return
+        folder = os.path.dirname(folder)
+
+
+def _decoded(content: bytes) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise FormatError(f"byte {error.start} is not UTF-8") from error
+
+
+def _keep(change: Change) -> None:
+    if change.found.content is None:
+        writing.discard(change.kept)
+        return
+    folder = os.path.dirname(change.kept)
+    make_private(os.path.dirname(folder))
+    make_private(folder)
+    writing.put(writing.look(os.fsdecode(change.kept)), change.found.content)
+    os.chmod(change.kept, 0o600)

@@ -1,0 +1,89 @@
+"""The part of a workspace's public face that shows, groups and answers what its undo log holds."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from holdfast.engine.inside import refuse_inside
+from holdfast.engine.opened import Opened
+from holdfast.model.errors import NotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+
+    from holdfast.engine.context import Context  # noqa: F401 - the base names it
+    from holdfast.undo.service import BarrierInfo, PathChange, StepInfo, TicketInfo, UndoReport, UndoService
+
+
+class RecordedSteps(Opened["Context"]):
+    """See the module."""
+
+    def steps(self) -> Sequence[StepInfo]:
+        """The steps in the undo log, oldest first."""
+        from holdfast.engine.steps import steps
+
+        return steps(self._context)
+
+    def step(self, step: int) -> tuple[StepInfo, Sequence[PathChange]]:
+        """One step, and what it did to which path. Raises `NotFoundError`."""
+        from holdfast.engine.steps import changes
+
+        return changes(self._context, step)
+
+    def discard_steps(self) -> int | None:
+        """Forget all finished steps, also in an undo log of another version; how many, if that can be told."""
+        refuse_inside(self._context, "forgetting")
+        from holdfast.engine.steps import discard
+
+        return discard(self._context)
+
+    def begin_step(self, label: str = "") -> int:
+        """Open an explicit step: what supervised processes change from now on belongs to it. Its id."""
+        with self._undo_log() as log:
+            return log.begin(label)
+
+    def commit_step(self, step: int | None = None) -> StepInfo:
+        """Close an explicit step (None: the one that is open)."""
+        with self._undo_log() as log:
+            return log.commit(_explicit(log, step))
+
+    def rollback_step(self, step: int | None = None) -> UndoReport:
+        """Close an explicit step (None: the one that is open), and take back what it did."""
+        with self._undo_log() as log:
+            return log.rollback(_explicit(log, step))
+
+    def barriers(self) -> Sequence[BarrierInfo]:
+        """The edits by others that the undo log knows of, oldest first."""
+        from holdfast.engine.steps import barriers
+
+        return barriers(self._context)
+
+    def held(self) -> Sequence[TicketInfo]:
+        """The operations that safeguards hold until a person has decided."""
+        from holdfast.engine.steps import reached
+
+        with reached(self._context) as log:
+            return [] if log is None else log.held()
+
+    def answer(self, ticket: int, *, allow: bool) -> TicketInfo:
+        """Let a held operation happen, or deny it: its step is then rolled back. Raises `NotFoundError`."""
+        with self._undo_log() as log:
+            return log.answer(ticket, allow=allow)
+
+    @contextmanager
+    def _undo_log(self) -> Generator[UndoService]:
+        from holdfast.engine.steps import reached, required
+
+        with reached(self._context) as log:
+            yield required(log)
+
+
+def _explicit(log: UndoService, step: int | None) -> int:
+    """The number of an explicit step: the given one, or the one that is open."""
+    if step is not None:
+        return step
+    found = [each.id for each in log.steps() if each.kind == "explicit" and each.state == "open"]
+    if not found:
+        raise NotFoundError("no step is open", hint="holdfast step begin opens one", code="no_open_step")
+    return found[-1]

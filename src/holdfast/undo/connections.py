@@ -1,0 +1,109 @@
+"""Which steps have to be reversed together with others, as they have to do with the same.
+
+A step cannot be reversed before what later ones did to the same paths or objects. Where two overlap in time that holds
+both ways: neither goes without the other.
+"""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.undo.log import no_step
+from holdfast.undo.traces import Reach, reach, whereabouts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from holdfast.undo.log import UndoLog
+    from holdfast.undo.records import StepId
+    from holdfast.undo.sealed import Head
+
+_EVER = float("inf")
+
+
+class Need(NamedTuple):
+    """A step that is in the way of another one."""
+
+    step: StepId
+    state: str
+    path: bytes
+    """What both have to do with."""
+
+
+def needs(log: UndoLog, steps: Iterable[StepId]) -> list[Need]:
+    """The steps that are in the way of finished ones, or of those that are in their way in turn.
+
+    The latter only through steps in the same state: one that is open, or done where undone ones are to be redone, has
+    to go by itself first. Raises as `UndoLog.read` does.
+    """
+
+    @cache
+    def reach_of(step: StepId) -> Reach:
+        return reach(log.read(step).records, log.recorder.aliases)
+
+    chosen = list(dict.fromkeys(steps))
+    state = log.heads[chosen[0]].state
+    others: list[_Other] = [other for other in _others(log, reach_of) if other.step not in chosen]
+    found: dict[StepId, Need] = {}
+    while chosen and others:
+        head = log.heads[chosen.pop()]
+        for other in others:
+            if other.step in found or not _is_in_the_way(head, other):
+                continue
+            if (at := reach_of(head.id).meets(other.reach())) is not None:
+                found[other.step] = Need(other.step, other.state, at)
+                if other.state == state:
+                    chosen.append(other.step)
+        others = [other for other in others if other.step not in found]
+    return list(found.values())
+
+
+def overlap(one: Head, other: Head) -> bool:
+    """Whether each of two steps began before the other was over, when they were first done."""
+    return one.first < _end(other) and other.first < _end(one)
+
+
+def connected(log: UndoLog, step: StepId) -> list[StepId]:
+    """See `UndoService.connected`."""
+    if step not in log.heads:
+        raise no_step(step)
+    state = log.heads[step].state
+    together = [step, *(need.step for need in needs(log, [step]) if need.state == state)]
+    return sorted(together, key=lambda each: log.heads[each].acted, reverse=True)
+
+
+class _Other(NamedTuple):
+    step: StepId
+    state: str
+    first: int
+    last: float
+    acted: float
+    reach: Callable[[], Reach]
+
+
+def _others(log: UndoLog, reach_of: Callable[[StepId], Reach]) -> Iterator[_Other]:
+    for head in log.heads.values():
+        yield _Other(head.id, head.state, head.first, _end(head), head.acted, partial(reach_of, head.id))
+        for path, until in head.late if head.state == "done" else ():
+            its = partial(_reach_of_file, log, head.id, path)
+            yield _Other(head.id, head.state, head.first, until, head.acted, its)
+    for step in log.recorder.open_steps:
+        yield _Other(step.id, "open", step.begin.seq, _EVER, _EVER, partial(reach, step.records, log.recorder.aliases))
+
+
+def _reach_of_file(log: UndoLog, step: StepId, path: bytes) -> Reach:
+    object_ = whereabouts(log.read(step).records).get(path)
+    return Reach(frozenset((path,)), frozenset(), log.recorder.aliases.all([object_] if object_ else []))
+
+
+def _is_in_the_way(head: Head, other: _Other) -> bool:
+    if other.state != "undone":
+        return other.last > head.first
+    # What began before this one ended, and was undone after, has to be there again before this one can follow.
+    return head.state == "undone" and other.first < _end(head) and head.first < other.acted
+
+
+def _end(head: Head) -> int:
+    """Until it was looked at what the step left, others can have changed that: not only until it last acted itself."""
+    return max(head.last, head.looked_at)

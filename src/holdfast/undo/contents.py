@@ -1,0 +1,159 @@
+"""What files hold, kept before it is written to: once for each object and step (I2)."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from typing import TYPE_CHECKING
+
+from holdfast.files.handle import identity
+from holdfast.files.metadata import read_metadata
+from holdfast.undo.dropping import remember
+from holdfast.undo.places import is_at
+from holdfast.undo.records import NOT_KEPT, Content, How, Keeping, Meta
+from holdfast.undo.safeguard import Danger
+
+if TYPE_CHECKING:
+    from holdfast.files.handle import Identity
+    from holdfast.model.clock import Clock
+    from holdfast.undo.interceptor import Place
+    from holdfast.undo.preimages import Preimages
+    from holdfast.undo.recorder import Recorder
+    from holdfast.undo.records import StepId
+    from holdfast.undo.steps import OpenStep
+
+_INLINE_BYTES = 16 << 10
+_INLINE_TOTAL = 32 << 20
+
+
+class Contents:
+    """The part of a `Recorder` that has to do with objects, whatever they are called."""
+
+    def __init__(self, recorder: Recorder, preimages: Preimages, clock: Clock) -> None:
+        self._recorder = recorder
+        self._preimages = preimages
+        self._clock = clock
+        self._copying: dict[Identity, threading.Event] = {}
+
+    def opening(self, step: StepId, place: Place, fd: int, *, truncates: bool = False) -> None:
+        """See `Interceptor.opening`."""
+        object_ = identity(fd, b"")
+        while True:
+            with self._recorder.gate:
+                opened = self._recorder.entered(step)
+                if object_ in opened.created or object_ in opened.captured:
+                    return
+                copying = self._copying.get(object_)
+                if copying is None:
+                    found = os.fstat(fd)
+                    if not stat.S_ISREG(found.st_mode) or not found.st_nlink:
+                        return
+                    number = None if is_at(place, found) else self._preimages.number_of(fd)
+                    if number is not None:
+                        # Somebody still knows it by a descriptor. What they write is not in the tree.
+                        opened.copied += self._preimages.break_off(number)
+                        if found.st_nlink == 1:
+                            return
+                    remember(opened, object_, found, self._clock.now() * 1000)
+                    if truncates:
+                        self._recorder.ask(opened, Danger.OVERWRITE, place, found.st_size)
+                    self._recorder.meet(opened, place, found, fd)
+                    source = self._recorder.source(opened, place, fd, found.st_size)
+                    if source < 0:
+                        lost = Content(
+                            self._recorder.number(), step, place.path, object_, NOT_KEPT, read_metadata(fd, found)
+                        )
+                        self._recorder.append(opened, lost)
+                        opened.captured.add(object_)
+                        return
+                    if found.st_size <= _INLINE_BYTES and opened.inline < _INLINE_TOTAL:
+                        self._content_inline(opened, place, source, object_, found)
+                        return
+                    seq = self._recorder.number()
+                    # The record comes before the copy: now it is at this path, and what others do to it meanwhile is
+                    # reversed before.
+                    record = Content(seq, step, place.path, object_, Keeping(How.COPIED, seq), read_metadata(fd, found))
+                    try:
+                        self._recorder.append(opened, record)
+                    except BaseException:
+                        os.close(source)
+                        raise
+                    self._copying[object_] = copying = threading.Event()
+                    opened.busy += 1
+                    break
+            copying.wait()
+        try:
+            # A large copy takes its time; nobody else waits for it but who wants to write to the same file.
+            copied = copy_of(self._preimages, source, seq)
+            with self._recorder.gate:
+                opened.copied += copied
+                opened.captured.add(object_)
+                opened.described.add(object_)
+                if (number := self._preimages.number_of(fd)) is not None:
+                    opened.copied += self._preimages.break_off(number)  # it was removed meanwhile
+        except BaseException:
+            with self._recorder.gate:
+                self._preimages.discard(seq)
+                opened.captured.discard(object_)
+                opened.described.discard(object_)
+                self._recorder.retract(opened, record)
+            raise
+        finally:
+            with self._recorder.gate:
+                opened.busy -= 1
+                del self._copying[object_]
+                copying.set()
+                self._recorder.calm.notify_all()
+
+    def removed(self, step: StepId, fd: int) -> bool:
+        """See `Interceptor.removed`."""
+        with self._recorder.gate:
+            opened = self._recorder.entered(step)
+            found = os.fstat(fd)
+            number = self._preimages.number_of(fd)
+            if number is None:
+                return not found.st_nlink or identity(fd, b"") in opened.created
+            if not stat.S_ISDIR(found.st_mode) and (not stat.S_ISREG(found.st_mode) or found.st_nlink > 1):
+                return False
+            opened.copied += self._preimages.break_off(number)
+            return True
+
+    def changing(self, step: StepId, place: Place, fd: int) -> None:
+        """See `Interceptor.changing`."""
+        with self._recorder.gate:
+            opened = self._recorder.entered(step)
+            object_ = identity(fd, b"")
+            if object_ in opened.created or object_ in opened.described:
+                return
+            found = os.fstat(fd)
+            remember(opened, object_, found, self._clock.now() * 1000)
+            self._recorder.meet(opened, place, found, fd)
+            self._recorder.append(
+                opened, Meta(self._recorder.number(), step, place.path, object_, read_metadata(fd, found))
+            )
+            opened.described.add(object_)
+
+    def _content_inline(
+        self, opened: OpenStep, place: Place, source: int, object_: Identity, found: os.stat_result
+    ) -> None:
+        try:
+            content = os.pread(source, _INLINE_BYTES + 1, 0)
+            metadata = read_metadata(source, found, readable=True)
+        finally:
+            os.close(source)
+        record = Content(
+            self._recorder.number(), opened.id, place.path, object_, Keeping(How.INLINE, 0, content), metadata
+        )
+        self._recorder.append(opened, record)
+        opened.inline += len(content)
+        opened.captured.add(object_)
+        opened.described.add(object_)
+
+
+def copy_of(preimages: Preimages, source: int, number: int) -> int:
+    """Keep a copy of what can be read from ``source``, and close that. Returns the bytes copied."""
+    try:
+        return preimages.copy_in(source, number)
+    finally:
+        os.close(source)

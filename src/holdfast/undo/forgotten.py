@@ -1,0 +1,47 @@
+"""The runs of which the undo log has given up steps: only the checkpoint that they began with takes them back whole."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from holdfast.model.errors import StorageError, room_hint
+from holdfast.model.paths import display
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+
+class Forgotten:
+    """A file that only grows: one line for each such run, once. docs/formats/undo-log.md specifies it."""
+
+    def __init__(self, path: bytes) -> None:
+        """Read it. Raises `OSError`."""
+        self._path = path
+        try:
+            with open(path, "rb") as file:
+                # (Of a line that was cut off nothing is left that is a run's id.)
+                lines = file.read().split()
+        except FileNotFoundError:
+            lines = []
+        self._runs = dict.fromkeys(line.decode("ascii", "replace") for line in lines)
+
+    @property
+    def runs(self) -> Collection[str]:
+        """Their ids, in the order in which they lost their first step."""
+        return self._runs.keys()
+
+    def add(self, run: str) -> None:
+        """Note that a step of ``run`` is about to be given up. Idempotent; raises `StorageError`."""
+        if not run or run in self._runs:
+            return
+        try:
+            fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                # (It begins with a newline too: before it may be one that was cut off.)
+                os.write(fd, b"\n%s\n" % run.encode("ascii", "replace"))
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise StorageError(f"{display(self._path)}: {error.strerror}", hint=room_hint(error)) from error
+        self._runs[run] = None

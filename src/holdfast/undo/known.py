@@ -1,0 +1,87 @@
+"""What the steps left last, so that a step that comes upon something else knows: somebody else has changed it.
+
+An undo of that step gives back what it came upon, and that must not be taken for what an earlier step left. So it is
+told of at the first touch, as a barrier (`holdfast.undo.barriers`).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from holdfast.undo.signatures import content_at, is_same, signature_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from holdfast.undo.interceptor import Place
+    from holdfast.undo.records import Signature
+
+
+class Known:
+    """See the module. For one thread at a time: the recorder's gate is held."""
+
+    def __init__(self) -> None:
+        self._objects: dict[int, tuple[bytes, Signature]] = {}
+        """By inode number, where an object was left, and as what."""
+        self._places: dict[bytes, Signature] = {}
+
+    def note(self, left: Iterable[tuple[bytes, Signature | None]], others: Iterable[Signature] = ()) -> None:
+        """A step left ``left``, and ``others`` (see `Head.others`): each by the order in which they acted."""
+        for path, found in left:
+            if found is None:
+                self._places.pop(path, None)
+                continue
+            self._places[path] = found
+            if found.inode:
+                self._objects[found.inode] = path, found
+        for found in others:
+            if (known := self._objects.get(found.inode)) is not None:
+                self._objects[found.inode] = known[0], found
+
+    def forget(self, left: Iterable[tuple[bytes, Signature]]) -> None:
+        """Those who are served go on writing to these: nobody can say how they are to be found."""
+        for path, found in left:
+            self._places.pop(path, None)
+            self._objects.pop(found.inode, None)
+
+    def checked(self, left: Iterable[tuple[bytes, Signature | None]]) -> None:
+        """The hashes of some of what was noted have become known."""
+        for path, found in left:
+            if found is not None and found.check:
+                known = self._objects.get(found.inode)
+                if known is not None and known[1].ctime == found.ctime:
+                    self._objects[found.inode] = path, found
+
+    def last(self, inode: int) -> Signature | None:
+        """As what the object was left; None if no step has to do with it, or it was forgotten."""
+        known = self._objects.get(inode)
+        return None if known is None else known[1]
+
+    def strange(self, place: Place, found: os.stat_result | None) -> tuple[bytes, ...]:
+        """If what is found at a place, or that nothing is, is not as a step left it: the paths that are concerned.
+
+        The same object is known wherever it is, what took its place only in the same directory.
+        """
+        if found is not None and (known := self._objects.get(found.st_ino)) is not None:
+            path, left = known
+            if left.ctime == found.st_ctime_ns or is_same(left, signature_of(found), lambda: _content(place)):
+                return ()
+            return tuple(sorted({path, place.path}))
+        left = self._places.get(place.path)
+        if left is None:
+            return ()
+        # (What is not known is strange wherever it is. Else, in another directory, a directory has been moved.)
+        is_there = left.mode == 0 or left.parent == os.fstat(place.dir_fd).st_ino
+        return (place.path,) if is_there else ()
+
+    def missing(self, place: Place) -> Signature | None:
+        """What a step left at a place where nothing is now."""
+        return self._places.get(place.path)
+
+
+def _content(place: Place) -> bytes:
+    try:
+        return content_at(place)
+    except OSError:
+        return b""

@@ -1,0 +1,333 @@
+"""The names in the tree: made, removed and moved, with what was there kept, and journalled before it happens."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+from holdfast.files.handle import identity
+from holdfast.files.kernel import RENAME_EXCHANGE, RENAME_NOREPLACE, renameat2
+from holdfast.files.metadata import Metadata, read_metadata, through
+from holdfast.model.errors import StorageError
+from holdfast.model.log import Log
+from holdfast.model.paths import under
+from holdfast.undo.contents import copy_of
+from holdfast.undo.places import exists, is_empty_at, lstat, lstat_or_none, may_replace
+from holdfast.undo.records import (
+    NOT_KEPT,
+    FileType,
+    How,
+    Keeping,
+    Link,
+    Made,
+    Make,
+    Move,
+    Put,
+    Remove,
+    Replaced,
+    StepId,
+    file_type,
+)
+from holdfast.undo.safeguard import Danger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from holdfast.files.handle import Identity
+    from holdfast.model.clock import Clock
+    from holdfast.undo.interceptor import Place
+    from holdfast.undo.preimages import Preimages
+    from holdfast.undo.recorder import Recorder
+    from holdfast.undo.steps import OpenStep
+
+T = TypeVar("T")
+
+_log = Log(__name__)
+
+_OBJECT = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_CANNOT_RENAME = frozenset({errno.EXDEV, errno.EACCES})
+_CANNOT_LINK = frozenset({errno.EPERM, errno.EACCES, errno.EMLINK, errno.EXDEV, errno.EOPNOTSUPP})
+
+
+class Names:
+    """The part of a `Recorder` that has to do with directory entries."""
+
+    def __init__(self, recorder: Recorder, preimages: Preimages, clock: Clock) -> None:
+        self._recorder = recorder
+        self._preimages = preimages
+        self._clock = clock
+
+    def create(self, step: StepId, place: Place, type_: FileType, perform: Callable[[], T]) -> T:
+        """See `Interceptor.create`."""
+        with self._recorder.gate:
+            opened = self._recorder.entered(step)
+            self._recorder.touched(opened, place)
+            make = Make(self._recorder.number(), step, place.path, type_, self._clock.now() * 1000)
+            if exists(place):
+                # No record may say that this is going to be created: killed now, it would be taken for the step's.
+                result = perform()  # which is an error, unless somebody has just removed it
+                self._recorder.append(opened, make)
+            else:
+                self._recorder.meet(opened, place, None)
+                result = self._recorder.perform(opened, make, perform)
+            made = identity(place.dir_fd, place.name)
+            opened.created.add(made)
+            record = Made(self._recorder.number(), step, make.seq, made)
+            opened.records.append(record)
+            try:
+                self._recorder.note(record)
+            except StorageError as error:
+                # It is there by now. Only if this process is killed nobody will know who made it.
+                _log.warning("%s", error.message)
+            return result
+
+    def link(self, step: StepId, source_fd: int, place: Place, perform: Callable[[], T]) -> T:
+        """See `Interceptor.link`."""
+        with self._recorder.gate:
+            opened = self._recorder.entered(step)
+            self._recorder.touched(opened, place)
+            found = os.fstat(source_fd)
+            kind = file_type(found.st_mode)
+            self._recorder.meet(opened, place, found, source_fd)
+            object_, source = identity(source_fd, b""), _path_of(source_fd, place)
+            record = Link(self._recorder.number(), step, place.path, kind, object_, source)
+            if exists(place):
+                result = perform()  # as in `create`
+                self._recorder.append(opened, record)
+                return result
+            return self._recorder.perform(opened, record, perform)
+
+    def unlink(
+        self, step: StepId, place: Place, perform: Callable[[], None], *, own: bool = True, other: bytes = b""
+    ) -> None:
+        """See `Interceptor.unlink`. ``other`` is another name of the same object, by which the name can be made again:
+        for a reversal that takes a link back, and must not leave a name in the log that was not there before.
+        """
+        with self._recorder.gate:
+            opened = self._recorder.entered(step)
+            found = lstat(place)
+            if stat.S_ISDIR(found.st_mode):
+                perform()  # which is an error, and the system knows which
+                return
+            if other:
+                self._recorder.touched(opened, place)
+                keeping = Keeping(How.RELATED, 0, other)
+                object_ = identity(place.dir_fd, place.name)
+                self._recorder.perform(
+                    opened, _removal(self._recorder.number(), step, place, found, object_, keeping), perform
+                )
+                return
+            self._remove(opened, place, found, perform, own=own)
+
+    def rmdir(self, step: StepId, place: Place, perform: Callable[[], None], *, own: bool = True) -> None:
+        """See `Interceptor.rmdir`."""
+        with self._recorder.gate:
+            opened = self._recorder.entered(step)
+            found = lstat(place)
+            # A rename would take away what is not empty as well.
+            empty = stat.S_ISDIR(found.st_mode) and is_empty_at(place)
+            if empty is False:
+                perform()  # which is an error, and the system knows which
+            else:
+                self._remove(opened, place, found, perform, own=own and empty is not None)
+            self._recorder.arrangement += 1
+
+    def rename(
+        self, step: StepId, source: Place, target: Place, flags: int, perform: Callable[[], None], *, own: bool = True
+    ) -> None:
+        """See `Interceptor.rename`."""
+        with self._recorder.gate:
+            opened = self._recorder.entered(step)
+            found = lstat(source)
+            victim = lstat_or_none(target)
+            if flags & ~(RENAME_EXCHANGE | RENAME_NOREPLACE):
+                raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+            if victim is not None and os.path.samestat(found, victim):
+                perform()  # two names of one object: nothing happens
+                return
+            if victim is not None and not flags & RENAME_EXCHANGE:
+                if flags & RENAME_NOREPLACE or not may_replace(found, victim, target):
+                    perform()  # which is an error, and the system knows which
+                    return
+                if identity(target.dir_fd, target.name) not in opened.created:
+                    self._recorder.ask(opened, Danger.RENAME_OVER, target, victim.st_size)
+            self._recorder.meet(opened, source, found)
+            self._recorder.meet(opened, target, victim)
+            self._move(opened, source, target, found, victim, flags, perform, own=own)
+
+    def put(self, step: StepId, place: Place, type_: FileType, object_: Identity, number: int) -> None:
+        """Rename a preimage back to its place in the tree, which must be free (else `FileExistsError`)."""
+        with self._recorder.gate:
+            opened = self._recorder.entered(step)
+            self._recorder.touched(opened, place)
+            put = Put(self._recorder.number(), step, place.path, type_, object_, number)
+            self._recorder.perform(opened, put, lambda: self._preimages.put_back(number, place.dir_fd, place.name))
+            self._recorder.arrangement += 1
+
+    # The rest ---------------------------------------------------------------------------------------------------
+
+    def _remove(
+        self, opened: OpenStep, place: Place, found: os.stat_result, perform: Callable[[], None], *, own: bool
+    ) -> None:
+        object_ = identity(place.dir_fd, place.name)
+        if object_ not in opened.created:
+            self._recorder.ask(opened, Danger.DELETE, place)
+            opened.deletes += 1
+            self._recorder.meet(opened, place, found)
+        self._recorder.touched(opened, place)
+        seq = self._recorder.number()
+        if found.st_nlink > 1 and not stat.S_ISDIR(found.st_mode):
+            opened.shared.append(seq)
+        # (A directory is kept in any case: things may have been moved through it.)
+        if object_ in opened.created and found.st_nlink == 1 and not stat.S_ISDIR(found.st_mode):
+            self._recorder.perform(opened, _removal(seq, opened.id, place, found, object_, NOT_KEPT), perform)
+            return
+        if own:
+            removal = _removal(seq, opened.id, place, found, object_, Keeping(How.MOVED, seq))
+            try:
+                take = self._take_directory if stat.S_ISDIR(found.st_mode) else self._take
+                self._recorder.perform(opened, removal, lambda: take(place, seq))
+                return
+            except OSError as error:
+                if error.errno not in _CANNOT_RENAME:
+                    raise
+            seq = self._recorder.number()
+            if found.st_nlink > 1:
+                opened.shared.append(seq)
+        keeping, metadata = self._keep(opened, place, found, seq)
+        record = Remove(seq, opened.id, place.path, file_type(found.st_mode), object_, keeping, metadata)
+        with self._discarding(keeping):
+            self._recorder.perform(opened, record, perform)
+
+    def _move(
+        self,
+        opened: OpenStep,
+        source: Place,
+        target: Place,
+        found: os.stat_result,
+        victim: os.stat_result | None,
+        flags: int,
+        perform: Callable[[], None],
+        *,
+        own: bool,
+    ) -> None:
+        self._recorder.touched(opened, source)
+        self._recorder.touched(opened, target)
+        kind = file_type(found.st_mode)
+        seq = self._recorder.number()
+        replaced = None if victim is None else self._replaced(opened, target, victim, flags, seq, own=own)
+        exchange = bool(flags & RENAME_EXCHANGE)
+        record = Move(
+            seq, opened.id, source.path, target.path, kind, identity(source.dir_fd, source.name), replaced, exchange
+        )
+        keeping = NOT_KEPT if replaced is None else replaced.keeping
+        if keeping.how is How.MOVED:
+            try:
+                self._recorder.perform(opened, record, lambda: self._swap_and_take(source, target, seq))
+            except OSError as error:
+                if error.errno not in _CANNOT_RENAME:
+                    raise
+                self._move(opened, source, target, found, victim, flags, perform, own=False)
+                return
+        elif keeping.number:
+            with self._discarding(keeping):
+                self._recorder.perform(opened, record, perform)
+        else:
+            self._recorder.perform(opened, record, perform)
+        if kind == "d" or (victim is not None and stat.S_ISDIR(victim.st_mode)):
+            self._recorder.arrangement += 1
+            opened.touched = {
+                path for path in opened.touched if not (under(path, source.path) or under(path, target.path))
+            }
+
+    def _replaced(
+        self, opened: OpenStep, target: Place, victim: os.stat_result, flags: int, seq: int, *, own: bool
+    ) -> Replaced:
+        object_ = identity(target.dir_fd, target.name)
+        kind = file_type(victim.st_mode)
+        keeping, metadata = NOT_KEPT, _metadata(victim)
+        if flags & RENAME_EXCHANGE or (object_ in opened.created and victim.st_nlink == 1 and kind != "d"):
+            pass
+        elif kind == "d" and own:
+            keeping = Keeping(How.MOVED, seq)
+        else:
+            keeping, metadata = self._keep(opened, target, victim, seq)
+            if victim.st_nlink > 1 and kind != "d":
+                opened.shared.append(seq)
+        return Replaced(kind, object_, keeping, metadata)
+
+    def _swap_and_take(self, source: Place, target: Place, seq: int) -> None:
+        """Rename over a directory that goes into the log; the place that the rename leads to is never empty."""
+        renameat2(source.dir_fd, source.name, target.dir_fd, target.name, RENAME_EXCHANGE)
+        try:
+            self._take_directory(source, seq)
+        except OSError:
+            renameat2(source.dir_fd, source.name, target.dir_fd, target.name, RENAME_EXCHANGE)
+            raise
+
+    def _take(self, place: Place, seq: int) -> None:
+        self._preimages.move_in(place.dir_fd, place.name, seq)
+
+    def _take_directory(self, place: Place, seq: int) -> None:
+        self._preimages.move_in(place.dir_fd, place.name, seq)
+        if not self._preimages.is_empty(seq):
+            # Somebody was quicker: what they made must not end in the log.
+            self._preimages.put_back(seq, place.dir_fd, place.name)
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
+
+    @contextmanager
+    def _discarding(self, keeping: Keeping) -> Generator[None]:
+        """If what is done inside fails, what was kept for it is not needed."""
+        try:
+            yield
+        except OSError:
+            if keeping.how in (How.LINKED, How.COPIED):
+                self._preimages.discard(keeping.number)
+            raise
+
+    def _keep(self, opened: OpenStep, place: Place, found: os.stat_result, seq: int) -> tuple[Keeping, Metadata]:
+        """Keep what is going to lose its name without moving it."""
+        fd = os.open(place.name, _OBJECT, dir_fd=place.dir_fd)
+        try:
+            metadata = read_metadata(fd)
+            if stat.S_ISDIR(found.st_mode):
+                return Keeping(How.INLINE), metadata
+            try:
+                self._preimages.link_in(place.dir_fd, place.name, seq)
+                return Keeping(How.LINKED, seq), metadata
+            except OSError as error:
+                if error.errno not in _CANNOT_LINK:
+                    raise
+            if stat.S_ISLNK(found.st_mode):
+                return Keeping(How.INLINE, 0, os.readlink(place.name, dir_fd=place.dir_fd)), metadata
+            if not stat.S_ISREG(found.st_mode):
+                return Keeping(How.INLINE, 0, found.st_rdev.to_bytes(8, "little")), metadata
+            source = self._recorder.source(opened, place, fd, found.st_size)
+            if source < 0:
+                return NOT_KEPT, metadata
+            opened.copied += copy_of(self._preimages, source, seq)
+            return Keeping(How.COPIED, seq), metadata
+        finally:
+            os.close(fd)
+
+
+def _removal(
+    seq: int, step: StepId, place: Place, found: os.stat_result, object_: Identity, keeping: Keeping
+) -> Remove:
+    # The object itself is kept or was never needed, and with it whatever else there is to say of it.
+    return Remove(seq, step, place.path, file_type(found.st_mode), object_, keeping, _metadata(found))
+
+
+def _path_of(fd: int, place: Place) -> bytes:
+    """The path of what ``fd`` was opened as, in the tree that the place is in; empty if it is not there."""
+    above = os.fsencode(os.readlink(through(place.dir_fd)))
+    root = above.removesuffix(b"/" + place.parent) if place.parent else above
+    path = os.fsencode(os.readlink(through(fd)))
+    return path.removeprefix(root + b"/") if path.startswith(root + b"/") else b""
+
+
+def _metadata(found: os.stat_result) -> Metadata:
+    return Metadata(stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid, found.st_mtime_ns, ())

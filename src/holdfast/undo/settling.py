@@ -1,0 +1,110 @@
+"""Files that are still written to, through descriptors from before, when a step ends: they are looked at once more.
+
+A descriptor that was opened for writing belongs, with all its later writes and mappings, to the step that opened it.
+While one of those who are served has it, nobody can say what the step leaves: until it is gone the finished step says
+that this is not known, and if the keeper is killed before, that stays so.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.files.lease import Writer, writer_of
+from holdfast.undo.signatures import checked, is_left, signature, unknown
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.undo.directories import Directories
+    from holdfast.undo.log import UndoLog
+    from holdfast.undo.records import Signature, StepId
+
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def still_written(log: UndoLog, left: Mapping[bytes, Signature | None]) -> dict[bytes, Signature]:
+    """What of that those who are served may still write to."""
+    files = {path: found for path, found in left.items() if found is not None and stat.S_ISREG(found.mode)}
+    if not files:
+        return {}
+    written = log.writers()
+    return {path: found for path, found in files.items() if found.inode in written}
+
+
+def settle(log: UndoLog, *, eagerly: bool = True) -> None:
+    """Look again at what could still be written to when its step ended, as far as it cannot be any more.
+
+    If not ``eagerly``, files that anybody writes to are left for later. The gate is held meanwhile. What somebody else
+    is known to have changed stays unknown. Raises `StorageError`.
+    """
+    if not log.unsettled:
+        return
+    with log.recorder.gate, log.looking() as directories:
+        written: frozenset[int] | None = None
+        settled: dict[bytes, Signature] = {}
+        for step, waiting in list(log.unsettled.items()):
+            if step in log.unsealed or step not in log.heads:
+                continue
+            ready: dict[bytes, Signature] = {}
+            for path, was in waiting.items():
+                writer = _writer(directories, path, was)
+                if writer is not Writer.NONE:
+                    if writer is Writer.SOME and not eagerly:
+                        continue
+                    written = log.writers() if written is None else written
+                    if was.inode in written:
+                        continue
+                ready[path] = was
+            if ready:
+                settled |= _settle(log, directories, step, ready)
+                for path in ready:
+                    del waiting[path]
+            if not waiting:
+                del log.unsettled[step]
+        # (Last: what one of the steps has left is not a later step's for the others.)
+        log.recorder.known.note(settled.items())
+
+
+def _settle(
+    log: UndoLog, directories: Directories, step: StepId, ready: Mapping[bytes, Signature]
+) -> dict[bytes, Signature]:
+    sealed = log.read(step)
+    head = sealed.head
+    edited = {path for record in log.barriers.records if record.seq > head.first for path in record.paths}
+    found: dict[bytes, Signature] = {}
+    late: list[tuple[bytes, int]] = []
+    for path, was in ready.items():
+        now = signature(directories, path)
+        if log.recorder.known.last(was.inode) is not None:
+            continue  # a later step has left it since: that one says what is there
+        if now is None or now.inode != was.inode or not edited.isdisjoint((path, b"")):
+            found[path] = unknown(was)
+            continue
+        if not is_left(directories, path, was):
+            late.append((path, log.recorder.seq))
+        found[path] = checked(directories, path, now)
+    if found:
+        left = tuple((path, found.get(path, one)) for path, one in head.left)
+        log.write(
+            msgspec.structs.replace(sealed, head=msgspec.structs.replace(head, left=left, late=(*head.late, *late)))
+        )
+    return found
+
+
+def _writer(directories: Directories, path: bytes, was: Signature) -> Writer:
+    try:
+        place = directories.place(path)
+        fd = os.open(place.name, _READ, dir_fd=place.dir_fd)
+    except OSError:
+        return Writer.UNSAID
+    try:
+        found = os.fstat(fd)
+        if found.st_ino != was.inode or not stat.S_ISREG(found.st_mode):
+            return Writer.UNSAID
+        return writer_of(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,136 @@
+"""What a path looks like when a step is done with it, and whether it still is so.
+
+Whatever changes content or metadata of an object sets its ctime; but so does a name that comes or goes, in the undo log
+too. So where an object had several names its content decides, if the ctime is another one: by the hash of a small file
+that was taken when the step was finished.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.model.ids import Hasher, hash_bytes
+from holdfast.undo.records import Signature
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.undo.directories import Directories
+    from holdfast.undo.interceptor import Place
+
+NOT_OURS = Signature(0, 0, 0, 0, 0)
+"""Equal to nothing that is: somebody else had changed it before the step could be finished."""
+CHECKED_BYTES = 1 << 20
+"""Larger files are not hashed."""
+
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_CHUNK = 1 << 20
+
+
+def signature(directories: Directories, path: bytes, alive_until: int | None = None) -> Signature | None:
+    """What the path looks like now; None if nothing is there.
+
+    What was changed after ``alive_until`` (ns) is `NOT_OURS`.
+    """
+    parent = 0
+    try:
+        if path:
+            place = directories.place(path)
+            found = os.stat(place.name, dir_fd=place.dir_fd, follow_symlinks=False)
+            parent = os.fstat(place.dir_fd).st_ino
+        else:
+            found = os.fstat(directories.directory(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError:
+        return NOT_OURS  # a link on the way
+    if alive_until is not None and found.st_ctime_ns > alive_until:
+        return NOT_OURS
+    return signature_of(found, parent)
+
+
+def signature_of(found: os.stat_result, parent: int = 0) -> Signature:
+    """The signature of what was looked at, in the directory with the inode number ``parent``."""
+    # The size and the times of a directory are those of its names, which other steps change too; those of a pipe are
+    # those of what goes through it.
+    if stat.S_ISDIR(found.st_mode) or stat.S_ISFIFO(found.st_mode):
+        return Signature(found.st_ino, found.st_mode, 0, 0, 0, 1, parent)
+    return Signature(
+        found.st_ino,
+        found.st_mode,
+        found.st_size,
+        found.st_mtime_ns,
+        found.st_ctime_ns,
+        found.st_nlink,
+        parent,
+    )
+
+
+def unknown(left: Signature) -> Signature:
+    """Stands for what is still written to: nothing that is there equals it."""
+    return Signature(left.inode, 0, 0, 0, 0)
+
+
+def is_unknown(left: Signature | None) -> bool:
+    """Whether it is not known what was left."""
+    return left is not None and left.inode != 0 and left.mode == 0
+
+
+def checked(directories: Directories, path: bytes, left: Signature) -> Signature:
+    """``left`` with the hash of the content, if that may ever decide, the file is small and still as it was left."""
+    if left.names == 1 or not stat.S_ISREG(left.mode) or left.size > CHECKED_BYTES:
+        return left
+    check = content_of(directories, path)
+    return msgspec.structs.replace(left, check=check) if signature(directories, path) == left else left
+
+
+def is_left(directories: Directories, path: bytes, left: Signature | None) -> bool:
+    """Whether the path is as a step left it."""
+    return is_same(left, signature(directories, path), lambda: content_of(directories, path))
+
+
+def is_same(left: Signature | None, now: Signature | None, content: Callable[[], bytes]) -> bool:
+    """Whether nobody has changed an object that a step left, and that looks as ``now``; wherever it is.
+
+    ``content`` tells the hash of what it holds, empty if that cannot be read.
+    """
+    if left is None or now is None:
+        return left is now
+    if (left.inode, left.mode, left.size, left.mtime) != (now.inode, now.mode, now.size, now.mtime):
+        return False
+    if left.ctime == now.ctime:
+        return True
+    if left.names == 1:
+        return False
+    return not stat.S_ISREG(left.mode) or (left.check != b"" and content() == left.check)
+
+
+def content_of(directories: Directories, path: bytes) -> bytes:
+    """The hash of the file at the path, or of the target of the link; empty if it cannot be read."""
+    try:
+        return content_at(directories.place(path))
+    except OSError:
+        return b""
+
+
+def content_at(place: Place) -> bytes:
+    """The same of a place. Raises `OSError`."""
+    if stat.S_ISLNK(os.stat(place.name, dir_fd=place.dir_fd, follow_symlinks=False).st_mode):
+        return hash_bytes(os.readlink(place.name, dir_fd=place.dir_fd))
+    fd = os.open(place.name, _READ, dir_fd=place.dir_fd)
+    try:
+        return content_through(fd) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+    finally:
+        os.close(fd)
+
+
+def content_through(fd: int) -> bytes:
+    """The hash of a file that is open for reading, from where that is to its end. Raises `OSError`."""
+    hasher = Hasher()
+    while piece := os.read(fd, _CHUNK):
+        hasher.update(piece)
+    return hasher.hash()

@@ -1,0 +1,125 @@
+"""`holdfast integrate` as it is called."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.engine.integration.client import is_ours
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from e2e.conftest import Cli
+
+
+HOLDFAST = [sys.executable, "-P", "-m", "holdfast"]
+
+
+def test_what_would_be_written_is_shown_and_nothing_is_written_without_consent(cli: Cli) -> None:
+    shown = cli("integrate", "claude", "--dry-run")
+    assert '+    "holdfast": {' in shown.out
+    assert "Nothing was written." in shown.out
+    refused = cli("integrate", "claude", code=4)
+    assert '+    "holdfast": {' in refused.out
+    assert "--yes" in refused.err
+    assert cli.tree() == {}
+    assert not (cli.home / "integrations").exists()
+
+
+@pytest.mark.parametrize(("reply", "code"), [("y", 0), ("n", 4), ("", 4)])
+def test_a_person_is_asked(cli: Cli, reply: str, code: int) -> None:
+    ours, its = pty.openpty()
+    os.write(ours, f"{reply}\n".encode() if reply else b"\x04")
+    words = [*HOLDFAST, "integrate", "codex"]
+    process = subprocess.run(words, stdin=its, stderr=its, stdout=subprocess.PIPE, check=False, timeout=60)
+    os.close(its)
+    os.close(ours)
+    assert process.returncode == code
+    assert (cli.root / ".codex").exists() is (code == 0)
+
+
+def test_it_is_written_once_and_taken_out_again(cli: Cli) -> None:
+    cli.write(".mcp.json", '{"mcpServers": {}}')
+    before = cli.tree()
+    done = cli("integrate", "claude", "--yes")
+    assert "holdfast run -- claude" in done.out
+    assert "checkpoints only" in done.out
+    assert str(cli.home / "integrations") in done.out
+    written = cli.tree()
+    server = json.loads(written[".mcp.json"])["mcpServers"]["holdfast"]
+    assert os.path.isabs(server["command"])
+    assert os.access(server["command"], os.X_OK)
+    assert "already" in cli("integrate", "claude", "--yes").out
+    assert cli.tree() == written
+    cli("integrate", "claude", "--remove", "--dry-run")
+    assert cli.tree() == written
+    cli("integrate", "claude", "--remove", code=4)
+    assert "Taken out" in cli("integrate", "claude", "--remove", "--yes").out
+    assert cli.tree() == before
+    assert "Nothing of ours" in cli("integrate", "claude", "--remove").out
+
+
+def test_the_workspace_is_the_project_from_wherever_in_it(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    (cli.root / "deep/er").mkdir(parents=True)
+    monkeypatch.chdir(cli.root / "deep/er")
+    cli("integrate", "cursor", "--yes")
+    assert (cli.root / ".cursor/mcp.json").exists()
+
+
+def test_a_directory_that_is_not_remembered_can_be_configured_and_is_told_of(bare: Cli) -> None:
+    done = bare("integrate", "gemini", "--yes")
+    assert "not remembered yet" in done.err
+    assert (bare.root / ".gemini/settings.json").exists()
+    bare("integrate", "gemini", "--remove", "--yes")
+    assert bare.tree() == {}
+    bare("init")
+
+
+def test_a_home_that_is_given_is_given_on(cli: Cli, tmp_path: Path) -> None:
+    cli("--home", str(cli.home), "integrate", "claude", "--yes")
+    server = json.loads((cli.root / ".mcp.json").read_text())["mcpServers"]["holdfast"]
+    assert server["args"][-3:] == ["--home", str(cli.home), "mcp"]
+    hooks = json.loads((cli.root / ".claude/settings.json").read_text())["hooks"]
+    assert all(is_ours("claude", groups[0]["hooks"][0]["command"]) for groups in hooks.values())
+
+
+def test_json_says_which_files(cli: Cli) -> None:
+    cli.write(".codex/config.toml", "a = 1\n")
+    value = cli.json("integrate", "codex", "--yes")
+    assert value["client"] == "codex"
+    assert value["written"]
+    assert [(file["path"].rpartition("/")[2], file["change"]) for file in value["files"]] == [
+        ("config.toml", "changed"),
+        ("hooks.json", "new"),
+    ]
+    assert value["files"][0]["kept"].startswith(str(cli.home))
+    assert cli.json("integrate", "codex")["files"] == []
+    value = cli.json("integrate", "codex", "--remove", "--dry-run")
+    assert (value["removed"], value["written"]) == (True, False)
+    assert [file["change"] for file in value["files"]] == ["changed", "deleted"]
+
+
+def test_several_at_once_leave_one_entry(cli: Cli) -> None:
+    cli.write(".claude/settings.json", '{"hooks": {"Stop": []}}')
+    started = [cli.start("integrate", "claude", "--yes", stdout=subprocess.DEVNULL) for _ in range(4)]
+    for process in started:
+        _, said = process.communicate(timeout=120)
+        assert process.returncode in (0, 4), said
+        assert process.returncode == 0 or b"was not changed" in said
+    cli("integrate", "claude", "--yes")
+    hooks = json.loads((cli.root / ".claude/settings.json").read_text())["hooks"]
+    assert {len(groups) for groups in hooks.values()} == {1}
+    assert not [name for name in cli.tree() if "tmp" in name or "kept" in name]
+
+
+def test_inside_of_a_run_the_home_cannot_keep_anything_and_nothing_is_written(cli: Cli) -> None:
+    cli.write(".mcp.json", "{}")
+    cli.process("run", "--", *HOLDFAST, "integrate", "claude", "--yes", code=1, stdin=subprocess.DEVNULL)
+    assert (cli.root / ".mcp.json").read_text() == "{}"

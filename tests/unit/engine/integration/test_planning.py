@@ -1,0 +1,360 @@
+"""Configuring clients, on files that are there: what is written, what stays, and that it can be taken back."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+from holdfast.engine.integration import writing
+from holdfast.engine.integration.calling import CLIENTS
+from holdfast.engine.integration.client import Place, is_ours
+from holdfast.engine.integration.jsontext import parse
+from holdfast.engine.integration.planning import carry_out, plan
+from holdfast.model.errors import NotFoundError, RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.engine.integration.client import Scope
+    from holdfast.engine.integration.planning import Plan
+
+OURS = "/opt/tool/bin/holdfast"
+GOLDEN = Path(__file__).with_name("golden")
+
+
+class Desk(NamedTuple):
+    """A directory, a user, and what configures clients for them."""
+
+    project: Path
+    user: Path
+    home: Path
+
+    def plan(
+        self, client: str, *, remove: bool = False, scope: Scope = "project", environ: Mapping[str, str] | None = None
+    ) -> Plan:
+        root = self.project if scope == "project" else self.user
+        place = Place(scope, str(root), environ or {}, (OURS,))
+        return plan(client, place, home=bytes(self.home), remove=remove)
+
+    def do(
+        self, client: str, *, remove: bool = False, scope: Scope = "project", environ: Mapping[str, str] | None = None
+    ) -> Plan:
+        found = self.plan(client, remove=remove, scope=scope, environ=environ)
+        carry_out(found)
+        return found
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    made = Desk(tmp_path / "project", tmp_path / "user", tmp_path / "home")
+    made.project.mkdir()
+    made.user.mkdir()
+    return made
+
+
+def tree(root: Path) -> dict[str, bytes]:
+    """Every file below a directory, and what it holds; directories by their name alone."""
+    return {
+        str(path.relative_to(root)) + ("/" if path.is_dir() else ""): b"" if path.is_dir() else path.read_bytes()
+        for path in sorted(root.rglob("*"))
+    }
+
+
+def prepared(desk: Desk, client: str) -> Desk:
+    shutil.copytree(GOLDEN / client / "before", desk.project, dirs_exist_ok=True)
+    return desk
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_new_configuration_is_the_golden_one_and_leaves_nothing_when_it_is_taken_out(desk: Desk, client: str) -> None:
+    desk.do(client)
+    assert tree(desk.project) == tree(GOLDEN / client / "new")
+    assert desk.plan(client).changes == []
+    desk.do(client, remove=True)
+    assert tree(desk.project) == {}
+    assert desk.plan(client, remove=True).changes == []
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_what_is_there_stays_and_is_to_the_byte_what_it_was_afterwards(desk: Desk, client: str) -> None:
+    before = tree(prepared(desk, client).project)
+    desk.do(client)
+    assert tree(desk.project) == tree(GOLDEN / client / "after")
+    assert desk.plan(client).changes == []
+    kept = tree(desk.home / "integrations")
+    assert sorted(kept.values()) == sorted(content for name, content in before.items() if not name.endswith("/"))
+    assert all((desk.home / "integrations" / name).stat().st_mode & 0o777 == 0o600 for name in kept)
+    desk.do(client, remove=True)
+    assert tree(desk.project) == before
+    assert tree(desk.home / "integrations") == {}
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_every_hook_that_is_written_is_one_that_is_understood(desk: Desk, client: str) -> None:
+    events = desk.plan(client).client.events
+    desk.do(client)
+    found = {
+        event
+        for path in desk.project.rglob("*.json")
+        for event, groups in json.loads(path.read_text()).get("hooks", {}).items()
+        for group in groups
+        for handler in group.get("hooks", [group])
+        if is_ours(client, handler["command"]) and handler["command"].endswith(f" {event}")
+    }
+    plugins = "".join(path.read_text() for path in desk.project.rglob("*.js"))
+    assert found | {event for event in events if f'tell("{event}"' in plugins} == set(events)
+
+
+def edited(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert text.count(old) == 1
+    path.write_text(text.replace(old, new))
+
+
+@pytest.mark.parametrize("begin", ["before", "new"])
+def test_what_has_changed_since_stays_when_our_part_is_taken_out(desk: Desk, begin: str) -> None:
+    if begin == "before":
+        prepared(desk, "gemini")
+    desk.do("gemini")
+    path = desk.project / ".gemini/settings.json"
+    edited(path, '"mcpServers": {', '"added": [1], // since\n  "mcpServers": {')
+    desk.do("gemini", remove=True)
+    expected = (GOLDEN / "gemini/before/.gemini/settings.json").read_text() if begin == "before" else "{\n}\n"
+    if begin == "before":
+        assert path.read_text() == expected.replace('"mcpServers": {', '"added": [1], // since\n  "mcpServers": {')
+    else:
+        assert parse(path.read_text()).value == {"added": [1]}
+        assert "// since" in path.read_text()
+
+
+def test_a_hook_of_others_in_our_group_stays(desk: Desk) -> None:
+    desk.do("claude")
+    path = desk.project / ".claude/settings.json"
+    value = json.loads(path.read_text())
+    value["hooks"]["Stop"][0]["hooks"].insert(0, {"type": "command", "command": "say done"})
+    path.write_text(json.dumps(value))
+    assert [change for change in desk.plan("claude").changes if change.found.path.endswith(b"settings.json")] == []
+    desk.do("claude", remove=True)
+    assert json.loads(path.read_text()) == {
+        "hooks": {"Stop": [{"hooks": [{"type": "command", "command": "say done"}]}]}
+    }
+
+
+def test_what_an_older_one_has_written_is_replaced_and_what_the_user_added_is_kept(desk: Desk) -> None:
+    desk.do("claude")
+    for path in (desk.project / ".mcp.json", desk.project / ".claude/settings.json"):
+        path.write_text(path.read_text().replace(OURS, "/old/place/holdfast"))
+    edited(desk.project / ".mcp.json", '"args": [', '"env": {"A": "1"},\n      "args": [')
+    settings = desk.project / ".claude/settings.json"
+    edited(
+        settings,
+        '"UserPromptSubmit": [',
+        '"Gone": [{"hooks": [{"type": "command", "command":'
+        ' "/old/place/holdfast hook claude Gone"}]}],\n    "UserPromptSubmit": [',
+    )
+    desk.do("claude")
+    server = json.loads((desk.project / ".mcp.json").read_text())["mcpServers"]["holdfast"]
+    assert server == {"command": OURS, "args": ["mcp"], "env": {"A": "1"}}
+    hooks = json.loads(settings.read_text())["hooks"]
+    assert "/old/place" not in settings.read_text()
+    assert hooks.pop("Gone") == []
+    assert {len(groups) for groups in hooks.values()} == {1}
+    assert desk.plan("claude").changes == []
+
+
+@pytest.mark.parametrize(
+    ("command", "ours"),
+    [
+        ("/a/holdfast hook claude Stop", True),
+        ("'/with space/holdfast' --home '/x y' hook claude Stop", True),
+        ("/usr/bin/python3 -P -m holdfast hook claude Stop", True),
+        ("/a/holdfast hook codex Stop", False),
+        ("/a/other hook claude Stop", False),
+        ("echo hook claude Stop", False),
+        ("/a/holdfast hook claude Stop; rm -rf x", False),
+        ("unbalanced '", False),
+        (None, False),
+    ],
+)
+def test_only_what_calls_us_is_ours(command: object, ours: bool) -> None:
+    assert is_ours("claude", command) is ours
+
+
+MALFORMED = [
+    ("claude", ".mcp.json", b'{"mcpServers": {', "line 1, column 17"),
+    ("claude", ".claude/settings.json", b"{'a': 1}", "line 1, column 2"),
+    ("claude", ".mcp.json", b"\xff\xfe{\0}\0", "byte 0 is not UTF-8"),
+    ("claude", ".mcp.json", b"[]", "mcpServers.holdfast is not what it has to be"),
+    ("claude", ".mcp.json", b'{"mcpServers": []}', "mcpServers.holdfast is not what it has to be"),
+    ("claude", ".claude/settings.json", b'{"hooks": {"Stop": {}}}', "hooks.Stop is not what it has to be"),
+    ("codex", ".codex/config.toml", b"a = \n", "line 1"),
+    ("codex", ".codex/config.toml", b'[mcp_servers.holdfast]\ncommand = "mine"\n', "was not written by Holdfast"),
+    ("codex", ".codex/hooks.json", b"", ""),
+    ("opencode", ".opencode/plugins/holdfast.js", b"mine\n", "was not written by Holdfast"),
+]
+
+
+@pytest.mark.parametrize(("client", "name", "content", "reason"), MALFORMED, ids=range(len(MALFORMED)))
+def test_what_cannot_be_changed_without_harm_stops_all_of_it(
+    desk: Desk, client: str, name: str, content: bytes, reason: str
+) -> None:
+    path = desk.project / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    before = tree(desk.project)
+    if not reason:  # an empty file is a configuration without anything in it
+        desk.do(client)
+        desk.do(client, remove=True)
+    else:
+        with pytest.raises(RefusedError) as raised:
+            desk.plan(client)
+        assert reason in raised.value.message
+        assert name in raised.value.message
+        assert raised.value.exit_code == 4
+        assert raised.value.hint
+        assert OURS in raised.value.hint or "out of the way" in raised.value.hint
+    assert tree(desk.project) == before
+
+
+def test_a_link_is_followed_and_stays_with_mode_and_owner(desk: Desk) -> None:
+    dotfiles = desk.user / "dotfiles"
+    dotfiles.mkdir()
+    real = dotfiles / "claude.json"
+    real.write_text('{"secret": 1}\n')
+    real.chmod(0o640)
+    if os.geteuid() == 0:
+        os.chown(real, 12345, 12346)
+    (desk.user / ".claude.json").symlink_to("dotfiles/claude.json")
+    desk.do("claude", scope="user")
+    assert os.readlink(desk.user / ".claude.json") == "dotfiles/claude.json"
+    assert real.stat().st_mode & 0o7777 == 0o640
+    if os.geteuid() == 0:
+        assert (real.stat().st_uid, real.stat().st_gid) == (12345, 12346)
+    assert json.loads(real.read_text())["mcpServers"]["holdfast"]["command"] == OURS
+    desk.do("claude", scope="user", remove=True)
+    assert real.read_text() == '{"secret": 1}\n'
+    assert sorted(path.name for path in dotfiles.iterdir()) == ["claude.json"]
+
+
+@pytest.mark.parametrize("link", [".mcp.json", ".claude"])
+def test_a_project_s_link_that_leads_out_of_it_is_not_followed(desk: Desk, link: str) -> None:
+    """I7: whoever made the project must not choose which file of the user's is written to."""
+    target = desk.user / ("settings" if link == ".claude" else "claude.json")
+    if link == ".claude":
+        target.mkdir()
+    else:
+        target.write_text("{}")
+    (desk.project / link).symlink_to(target)
+    with pytest.raises(RefusedError, match="leads out of the project"):
+        desk.plan("claude")
+    assert target.is_dir() or target.read_text() == "{}"
+
+
+def test_what_has_several_names_or_is_no_file_is_left_alone(desk: Desk) -> None:
+    path = desk.project / ".mcp.json"
+    path.write_text("{}")
+    os.link(path, desk.project / "other")
+    with pytest.raises(RefusedError, match="several names"):
+        desk.plan("claude")
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(RefusedError, match="no regular file"):
+        desk.plan("claude")
+    path.unlink()
+    with path.open("wb") as file:
+        file.truncate(writing.MAX_BYTES + 1)
+    with pytest.raises(RefusedError, match="that large"):
+        desk.plan("claude")
+
+
+@pytest.mark.parametrize("how", ["written", "disguised", "replaced", "appeared", "deleted"])
+def test_an_edit_in_between_is_seen_and_not_overwritten(desk: Desk, how: str) -> None:
+    path = desk.project / ".mcp.json"
+    if how != "appeared":
+        path.write_text('{"a": 1}')
+    found = desk.plan("claude")
+    if how == "replaced":
+        path.with_name("new").write_text('{"a": 2}')
+        path.with_name("new").rename(path)
+    elif how == "deleted":
+        path.unlink()
+    else:
+        times = path.stat() if how == "disguised" else None
+        path.write_text('{"a": 2}')
+        if times is not None:
+            os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    before = tree(desk.project)
+    with pytest.raises(RefusedError) as raised:
+        carry_out(found)
+    assert raised.value.code == "changed_meanwhile"
+    assert tree(desk.project) == before
+    desk.do("claude")
+    if how != "deleted":
+        assert json.loads(path.read_text())["a"] == 2
+
+
+def test_an_edit_in_between_is_not_deleted(desk: Desk) -> None:
+    desk.do("opencode")
+    plugin = desk.project / ".opencode/plugins/holdfast.js"
+    found = desk.plan("opencode", remove=True)
+    plugin.write_text(plugin.read_text() + "// mine\n")
+    with pytest.raises(RefusedError, match="was not changed") as raised:
+        carry_out(found)
+    assert "opencode.json" in raised.value.message.partition("done already")[2]
+    assert plugin.read_text().endswith("// mine\n")
+
+
+def test_a_program_that_has_it_open_for_writing_is_not_cheated(desk: Desk) -> None:
+    path = desk.project / ".mcp.json"
+    path.write_text("{}")
+    found = desk.plan("claude")
+    with path.open("a"), pytest.raises(RefusedError, match="open for writing"):
+        carry_out(found)
+    assert path.read_text() == "{}"
+
+
+def test_the_user_s_own_configuration_is_where_the_client_has_it(desk: Desk) -> None:
+    for client in CLIENTS:
+        desk.do(client, scope="user")
+    names = [name for name in tree(desk.user) if not name.endswith("/")]
+    assert sorted(names) == [
+        ".claude.json",
+        ".claude/settings.json",
+        ".codex/config.toml",
+        ".codex/hooks.json",
+        ".config/opencode/opencode.json",
+        ".config/opencode/plugins/holdfast.js",
+        ".cursor/hooks.json",
+        ".cursor/mcp.json",
+        ".gemini/settings.json",
+    ]
+    for client in CLIENTS:
+        desk.do(client, scope="user", remove=True)
+    assert tree(desk.user) == {}
+
+
+def test_a_client_s_own_variables_are_obeyed(desk: Desk) -> None:
+    other = desk.user / "other"
+    own = {"CLAUDE_CONFIG_DIR": str(other), "CODEX_HOME": str(other), "XDG_CONFIG_HOME": str(other)}
+    for client in ("claude", "codex", "opencode"):
+        desk.do(client, scope="user", environ=own)
+    assert sorted(path.name for path in other.rglob("*") if path.is_file()) == [
+        ".claude.json",
+        "config.toml",
+        "holdfast.js",
+        "hooks.json",
+        "opencode.json",
+        "settings.json",
+    ]
+    assert tomllib.loads((other / "config.toml").read_text())["mcp_servers"]["holdfast"]["args"] == ["mcp"]
+
+
+def test_an_unknown_client_is_none(desk: Desk) -> None:
+    with pytest.raises(NotFoundError, match="no client"):
+        desk.plan("emacs")

@@ -1,0 +1,238 @@
+"""An edit by somebody else that a later step came upon is not lost when that step and the earlier one are undone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast.model.errors import RefusedError
+from holdfast.model.ids import hash_bytes
+from holdfast.testing.acting import Actor
+from holdfast.undo.log import UndoLog
+from holdfast.undo.recognising import note_contents
+from holdfast.undo.recovery import recover
+from holdfast.undo.undoing import redo, undo
+
+from .conftest import Bench
+
+
+def in_place(path: Path) -> None:
+    path.write_bytes(b"edited by hand")
+
+
+def by_rename(path: Path) -> None:
+    path.with_name("swap").write_bytes(b"edited by hand")
+    path.with_name("swap").rename(path)
+
+
+def in_secret(path: Path) -> None:
+    """The same size, and the times set back."""
+    found = path.stat()
+    path.write_bytes(b"b" * found.st_size)
+    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+
+
+def replaces(actor: Actor) -> None:
+    actor.write(b"new", b"content")
+    actor.rename(b"new", b"file")
+
+
+def moves_over(actor: Actor) -> None:
+    actor.rename(b"file", b"other")
+    actor.write(b"file", b"content")
+
+
+LATER: dict[str, Callable[[Actor], object]] = {
+    "write": lambda actor: actor.write(b"file", b"B"),
+    "append": lambda actor: actor.write(b"file", b"B", at=100),
+    "chmod": lambda actor: actor.chmod(b"file", 0o600),
+    "unlink": lambda actor: actor.unlink(b"file"),
+    "replace": replaces,
+    "rename": lambda actor: actor.rename(b"file", b"other"),
+    "rename and make anew": moves_over,
+    "link": lambda actor: actor.link(b"file", b"other"),
+}
+
+
+def refused(log: UndoLog, *steps: int) -> None:
+    with pytest.raises(RefusedError, match=r"somebody else has changed .*file") as error:
+        undo(log, steps)
+    assert error.value.code == "barrier"
+
+
+@pytest.mark.parametrize("later", LATER)
+@pytest.mark.parametrize("edit", [in_place, by_rename, in_secret])
+def test_an_edit_between_two_steps(bench: Bench, edit: Callable[[Path], None], later: str) -> None:
+    path = bench.tree / "file"
+    path.write_bytes(b"before")
+    with bench.keeper() as log:
+        first = bench.step(log, lambda actor: actor.write(b"file", b"the first step's"))
+    edit(path)
+    edited = bench.photograph()
+    with bench.keeper() as log:
+        second = bench.step(log, LATER[later])
+        refused(log, first, second)
+        undo(log, [second])
+        bench.assert_as(edited)
+    with bench.keeper() as log:
+        refused(log, first)
+        redo(log, [second])
+        undo(log, [second])
+        refused(log, first)
+        bench.assert_as(edited)
+        undo(log, [first], force=True)
+        redo(log, [first], force=True)
+        if edit is not by_rename:
+            bench.assert_as(edited)
+
+
+@pytest.mark.parametrize("later", ["write", "unlink"])
+def test_an_edit_before_a_step_that_was_cut_off(bench: Bench, later: str) -> None:
+    """I3: what the journal said of it before the step is there after the kill."""
+    path = bench.tree / "file"
+    path.write_bytes(b"before")
+    with bench.keeper() as log:
+        first = bench.step(log, lambda actor: actor.write(b"file", b"the first step's"))
+    in_place(path)
+    bench.abandon(LATER[later])
+    with bench.keeper() as log:
+        recover(log)
+        assert path.read_bytes() == b"edited by hand"
+        refused(log, first)
+
+
+def test_what_a_step_made_and_somebody_removed_and_another_step_made_again(bench: Bench) -> None:
+    path = bench.tree / "file"
+    path.write_bytes(b"before")
+    with bench.keeper() as log:
+        first = bench.step(log, lambda actor: actor.write(b"file", b"the first step's"))
+        path.unlink()
+        undo(log, [bench.step(log, lambda actor: actor.write(b"file", b"B"))])
+        refused(log, first)
+
+
+def test_an_edit_by_another_name(bench: Bench) -> None:
+    path, other = bench.tree / "file", bench.tree / "other"
+    path.write_bytes(b"before")
+    os.link(path, other)
+    with bench.keeper() as log:
+        first = bench.step(log, lambda actor: actor.write(b"file", b"the first step's"))
+        in_place(other)
+        undo(log, [bench.step(log, lambda actor: actor.write(b"other", b"B"))])
+        refused(log, first)
+        assert other.read_bytes() == b"edited by hand"
+
+
+def test_an_edit_below_a_directory_that_is_moved(bench: Bench) -> None:
+    (bench.tree / "file").mkdir()
+    (bench.tree / "file" / "it").write_bytes(b"before")
+    with bench.keeper() as log:
+        first = bench.step(log, lambda actor: actor.write(b"file/it", b"the first step's"))
+        in_place(bench.tree / "file" / "it")
+        moved = bench.step(log, lambda actor: actor.rename(b"file", b"other"))
+        written = bench.step(log, lambda actor: actor.write(b"other/it", b"B"))
+        undo(log, [written])
+        undo(log, [moved])
+        assert (bench.tree / "file" / "it").read_bytes() == b"edited by hand"
+        refused(log, first)
+
+
+def test_what_was_crossed_by_force_and_is_back_is_theirs(bench: Bench) -> None:
+    path = bench.tree / "file"
+    path.write_bytes(b"before")
+    with bench.keeper() as log:
+        step = bench.step(log, lambda actor: actor.write(b"file", b"the first step's"))
+        in_place(path)
+        undo(log, [step], force=True)
+        assert path.read_bytes() == b"before"
+        redo(log, [step])
+        assert path.read_bytes() == b"edited by hand"
+        refused(log, step)
+
+
+def test_what_was_moved_back_by_force_is_theirs(bench: Bench) -> None:
+    path = bench.tree / "file"
+    path.write_bytes(b"before")
+    with bench.keeper() as log:
+        first = bench.step(log, lambda actor: actor.write(b"file", b"the first step's"))
+        second = bench.step(log, lambda actor: actor.rename(b"file", b"other"))
+        in_place(bench.tree / "other")
+        undo(log, [second], force=True)
+        assert path.read_bytes() == b"edited by hand"
+        refused(log, first)
+
+
+def test_what_others_changed_and_an_undo_left_is_theirs(bench: Bench) -> None:
+    path = bench.tree / "file"
+    with bench.keeper() as log:
+        first = bench.step(log, lambda actor: actor.write(b"file", b"the first step's"))
+        second = bench.step(log, replaces)
+        path.unlink()
+        in_place(path)
+        assert undo(log, [second], force=True).conflicts
+        refused(log, first)
+        assert path.read_bytes() == b"edited by hand"
+
+
+def test_an_edit_that_was_taken_back_is_none(bench: Bench) -> None:
+    path = bench.tree / "file"
+    path.write_bytes(b"before")
+    before = path.stat()
+    with bench.keeper() as log:
+        first = bench.step(log, lambda actor: actor.write(b"file", b"the first step's"))
+        note_contents(log, first, [(b"file", hash_bytes(b"the first step's"))])
+        in_place(path)
+        undo(log, [bench.step(log, lambda actor: actor.write(b"file", b"B"))])
+        refused(log, first)
+        path.with_name("swap").write_bytes(b"the first step's")
+        path.with_name("swap").chmod(path.stat().st_mode)
+        path.with_name("swap").rename(path)
+        undo(log, [first])
+    assert path.read_bytes() == b"before"
+    assert path.stat().st_mtime_ns == before.st_mtime_ns
+
+
+def test_steps_alone_make_no_barrier(bench: Bench) -> None:
+    before = bench.photograph()
+
+    def make(actor: Actor) -> None:
+        actor.mkdir(b"a")
+        for name in (b"a/one", b"a/two"):
+            actor.write(name, b"content")
+        actor.link(b"a/one", b"a/linked")
+
+    def work(actor: Actor) -> None:
+        actor.write(b"a/one", b"other content")
+        actor.chmod(b"a/one", 0o600)
+        actor.unlink(b"a/linked")
+        actor.unlink(b"a/two")
+        actor.write(b"a/two", b"again")
+        actor.rename(b"a/one", b"a/three")
+        actor.write(b"a/one", b"again")
+
+    def both(actor: Actor) -> None:
+        # (While the first one is open the second one writes to the same.)
+        with Actor(log.recorder, os.fsencode(bench.tree), other) as second:
+            actor.write(b"b/one", b"1")
+            second.write(b"b/one", b"2", at=100)
+            actor.chmod(b"b/one", 0o640)
+            second.rename(b"b/one", b"b/five")
+            actor.write(b"b/five", b"3", at=200)
+
+    with bench.keeper() as log:
+        steps = [bench.step(log, make), bench.step(log, work)]
+        steps.append(bench.step(log, lambda actor: actor.rename(b"a", b"b")))
+        steps.append(bench.step(log, make))
+        other = log.new_id()
+        log.recorder.begin(other, "api")
+        steps.append(bench.step(log, both))
+        bench.finish(log, other)
+        undo(log, [steps[0], *steps[1:], other])
+        bench.assert_as(before)
+        redo(log, [*steps, other])
+        undo(log, [*steps, other])
+        bench.assert_as(before)
+        assert log.barriers.records == []
