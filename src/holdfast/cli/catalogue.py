@@ -37,6 +37,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "hook": ("integrate", "what the hooks of such an agent call"),
     },
     "serve": {
+        "mcp": ("mcp", "give it to a model as tools (Model Context Protocol)"),
         "stdio": ("stdio", "a frontend, by lines of JSON on standard input and output"),
     },
     "copy": {

@@ -38,6 +38,12 @@ def arrange(level: Level, send: Callable[[], object]) -> None:
         _send()
 
 
+def sent_already() -> None:
+    """Have what was arranged done now: for whoever sends records of its own the same way."""
+    if _steps:
+        _send()
+
+
 def inherited() -> Level:
     """From which level on processes that work for this one are to log: as this one does, but warnings at least."""
     if "logging" not in sys.modules:

@@ -31,6 +31,7 @@ _COMPONENTS = {
     "holdfast.supervisor.outsiders": "file_watcher",
     "holdfast.undo": "undo",
     "holdfast.undo.safeguards": "safeguard",
+    "mcp": "mcp",
 }
 """By the beginning of a module's name, the longest that fits; all else is the engine."""
 
@@ -99,6 +100,17 @@ def send(level: Level, to: Lines) -> None:
     logger.addHandler(to)
     logger.setLevel(LEVELS[level])
     logger.propagate = False
+
+
+def adopt(name: str) -> None:
+    """Send what another library logs where the library's own records go, in the same form.
+
+    Not below ``info``: in its details there may be what others have written.
+    """
+    own, other = logging.getLogger("holdfast"), logging.getLogger(name)
+    other.handlers[:] = own.handlers
+    other.setLevel(max(own.getEffectiveLevel(), logging.INFO))
+    other.propagate = False
 
 
 def component_of(module: str) -> str:

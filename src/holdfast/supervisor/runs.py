@@ -191,14 +191,20 @@ class Runs:
             self._steps.close(group)
 
     def holds(self, pid: int) -> bool:
-        """Whether a process belongs to a tree. One that we cannot see, or that is gone already, might."""
-        return not os.path.exists(f"/proc/{pid}") or any(self._is_of(tree.run, pid) for tree in self.trees.values())
+        """Whether a process belongs to a tree, or looks after one. One that we cannot see, or that is gone already, might;
+        and so might one whose ancestors end faster than they can be looked at.
+        """
+        return not os.path.exists(f"/proc/{pid}") or self._is_inside(pid) is not False
 
     def _is_of(self, run: Run, pid: int) -> bool:
         return pid == run.agent or self._processes.is_below(run, pid)
 
     def is_inside(self, pid: int) -> bool:
         """Whether a process that lives is of a tree, or looks after one. From any thread."""
+        return self._is_inside(pid) is True
+
+    def _is_inside(self, pid: int) -> bool | None:
+        """None if it cannot be told."""
         for _ in range(_TRIES):
             at = pid
             while at > 1:
@@ -208,7 +214,7 @@ class Runs:
             if at == 1 or not os.path.exists(f"/proc/{pid}"):
                 return False
             # One on the way has ended meanwhile, and what was below it has another parent now.
-        return False
+        return None
 
     def held_for_writing(self) -> frozenset[int]:
         """The inode numbers of what processes of the trees may write to without another call. From any thread."""

@@ -1,0 +1,63 @@
+"""What a call is about while it is not answered yet: for its progress, and for what it was held up by."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import anyio
+
+from holdfast.model.paths import display
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.engine.hosting import Held, Hosted
+    from holdfast.undo.service import TicketInfo
+
+
+class Activity:
+    """One call; for the thread of the event loop."""
+
+    def __init__(self, text: str) -> None:
+        self._text: Callable[[], str] = lambda: text
+        self.held: list[TicketInfo] = []
+        """The safeguards that held it, the last one last."""
+        self._waits = ""
+        self._news = anyio.Event()
+        self.concerns: Callable[[Held], bool] = lambda _held: False
+        """Whether an operation that is held is this call's."""
+
+    def tell(self, text: Callable[[], str]) -> None:
+        """Say from now on what ``text`` returns."""
+        self._text = text
+
+    @property
+    def text(self) -> str:
+        """What there is to say now."""
+        return self._waits or self._text()
+
+    def hold(self, hosted: Hosted, held: Held) -> None:
+        """A safeguard holds an operation, which may be this call's."""
+        if self.concerns(held):
+            self.held.append(held.ticket)
+            self._waits = f"waiting for a person: {asked(hosted, held.ticket)}"
+            self._news.set()
+
+    def go_on(self) -> None:
+        """It is held no more."""
+        self._waits = ""
+
+    async def news(self, seconds: float) -> None:
+        """Return after so long, or at once when there is something that cannot wait."""
+        with anyio.move_on_after(seconds):
+            await self._news.wait()
+            self._news = anyio.Event()
+
+
+def asked(hosted: Hosted, ticket: TicketInfo) -> str:
+    """What a safeguard asks, and how a person answers."""
+    where = display(hosted.path)
+    return (
+        f"{ticket.message}. `holdfast -w '{where}' safeguard allow {ticket.id}` lets it happen, `safeguard deny` does "
+        "not; without an answer in time it is denied"
+    )

@@ -1,0 +1,120 @@
+"""The tools that change something, each so that it can be taken back."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from holdfast.api.mcp.looking import Answer
+from holdfast.api.mcp.objects import checkpoint_object, restored_object, step_object
+from holdfast.api.mcp.text import decoded, path_in
+from holdfast.engine import encoding
+from holdfast.model.errors import RefusedError, StorageError, UsageError
+from holdfast.model.ids import HASH_BYTES, format_hash, hash_bytes
+from holdfast.model.paths import display
+from holdfast.undo.safeguards import OFF
+
+if TYPE_CHECKING:
+    from holdfast.api.mcp.requests import EditFile, Fork, Redo, Restore, TakeCheckpoint, Undo, WriteFile
+    from holdfast.api.mcp.workplace import Workplace
+    from holdfast.engine.hosting import Hosted
+    from holdfast.engine.results import RestoreResult
+    from holdfast.undo.service import StepInfo
+
+
+def write_file(_workplace: Workplace, hosted: Hosted, request: WriteFile) -> Answer:
+    """A file with a new content: a step of its own."""
+    path = path_in(hosted.path, request.path)
+    content = decoded(request.content, request.encoding)
+    _be_guarded(hosted)
+    step = hosted.write_file(path, content, expected=_expected(request.expected_hash))
+    value = {
+        "path": display(path),
+        "bytes": len(content),
+        "hash": format_hash(hash_bytes(content)),
+        "step": _step(step),
+    }
+    return Answer(value)
+
+
+def edit_file(_workplace: Workplace, hosted: Hosted, request: EditFile) -> Answer:
+    """A part of a file replaced: a step of its own."""
+    path = path_in(hosted.path, request.path)
+    _be_guarded(hosted)
+    done = hosted.edit_file(path, request.old_text.encode(), request.new_text.encode(), every=request.replace_all)
+    return Answer({"path": display(path), "replaced": done.replaced, "step": _step(done.step)})
+
+
+def undo(_workplace: Workplace, hosted: Hosted, request: Undo) -> Answer:
+    """The newest changes, a step, or a run, taken back."""
+    with hosted.workspace() as workspace:
+        result = workspace.undo(request.count, step=request.step, run=request.run, dry_run=request.dry_run)
+    if not result.dry_run:
+        hosted.rolled_back(result.steps)
+    return _answer(result)
+
+
+def redo(_workplace: Workplace, hosted: Hosted, request: Redo) -> Answer:
+    """What undo took back, brought back."""
+    with hosted.workspace() as workspace:
+        return _answer(workspace.redo(request.count, step=request.step, dry_run=request.dry_run))
+
+
+def restore(_workplace: Workplace, hosted: Hosted, request: Restore) -> Answer:
+    """The tree, or some paths of it, as a checkpoint holds them."""
+    paths = [path_in(hosted.path, path) for path in request.paths]
+    with hosted.workspace() as workspace:
+        return _answer(workspace.restore(request.checkpoint, paths, dry_run=request.dry_run))
+
+
+def take_checkpoint(_workplace: Workplace, hosted: Hosted, request: TakeCheckpoint) -> Answer:
+    """The state as it is now, saved."""
+    with hosted.workspace() as workspace:
+        made = workspace.checkpoint(request.label, message=request.message)
+    return Answer(checkpoint_object(made))
+
+
+def fork(workplace: Workplace, hosted: Hosted, request: Fork) -> Answer:
+    """A checkpoint written out as a workspace of its own, beside this one.
+
+    A client says the name alone, not where: what runs isolated has no other way to write elsewhere, and gets none here.
+    """
+    folder = workplace.forks or hosted.path + b".forks"
+    try:
+        os.mkdir(folder)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise StorageError(f"{display(folder)} cannot be made: {error.strerror}") from error
+    target = os.path.join(folder, request.name.encode())
+    if os.path.lexists(target):
+        raise RefusedError(f"there is a {display(target)} already", hint="choose another name", code="exists")
+    with hosted.workspace() as workspace:
+        return Answer(encoding.forked(workspace.fork(request.checkpoint, target)))
+
+
+def _be_guarded(hosted: Hosted) -> None:
+    """A safeguard can hold an operation only where somebody keeps the undo log until the answer."""
+    if hosted.access == "read_write" and hosted.thresholds != OFF:
+        hosted.start()
+
+
+def _expected(given: str | None) -> bytes | None:
+    if not given:
+        return None if given is None else b""
+    prefix, _, digits = given.partition(":")
+    try:
+        value = bytes.fromhex(digits)
+    except ValueError:
+        value = b""
+    if prefix != "blake3" or len(value) != HASH_BYTES:
+        raise UsageError("expected_hash is no hash", hint="give it as read_file does")
+    return value
+
+
+def _step(step: StepInfo | None) -> dict[str, Any] | None:
+    return None if step is None else step_object(step)
+
+
+def _answer(result: RestoreResult) -> Answer:
+    return Answer(restored_object(result))

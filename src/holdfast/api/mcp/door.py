@@ -1,0 +1,156 @@
+"""The Unix socket: who may come in, and who may not.
+
+The socket has mode 0600, in a directory that nobody else can enter. A client has to be a process of the same user (or
+root's), which the kernel tells, and to begin with the token, which lies beside the socket in a file of mode 0600.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+import socket
+import stat
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Final
+
+from holdfast.files.sockets import address, peer
+from holdfast.model.errors import LockedError, NotFoundError, RefusedError, StorageError
+from holdfast.model.log import Log
+from holdfast.model.paths import display
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+_log = Log(__name__)
+
+MOST_CLIENTS: Final = 16
+_BACKLOG = 16
+_TOKEN_BYTES = 32
+_MOST_TOKEN = 1024
+
+
+class Door:
+    """A socket that listens."""
+
+    def __init__(self, path: bytes, listener: socket.socket, token: bytes) -> None:
+        self.path = path
+        self.listener = listener
+        self._token = token
+
+    def fits(self, line: bytes) -> bool:
+        """Whether a client's first line is the token."""
+        return hmac.compare_digest(line.rstrip(b"\r"), self._token)
+
+    def accept(self) -> socket.socket | None:
+        """The next client that may come in; None if there is none."""
+        try:
+            connection, _ = self.listener.accept()
+        except BlockingIOError:
+            return None
+        connection.setblocking(False)
+        who = peer(connection)
+        if who.may_speak:
+            return connection
+        _log.warning("refused a client of another user", uid=who.uid, pid=who.pid)
+        connection.close()
+        return None
+
+
+@contextmanager
+def opened(path: bytes) -> Generator[Door]:
+    """Listen at ``path`` for the length of the block; then the socket and its token are gone.
+
+    The directory is made if it is missing. Raises `RefusedError` for one that others can enter, `LockedError` if
+    another process listens there, `StorageError`.
+    """
+    path = os.path.abspath(path)
+    folder, name = os.path.split(path)
+    _prepare(folder)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        try:
+            _remove_dead(path)
+            token = secrets.token_hex(_TOKEN_BYTES).encode()
+            _write_token(token_file(path), token)
+            listener.setblocking(False)
+            os.fchmod(listener.fileno(), 0o600)  # before it has a name: it never exists with another mode
+            with address(folder, name) as where:
+                listener.bind(where)
+        except OSError as error:
+            raise StorageError(f"cannot open the socket {display(path)}: {error.strerror or error}") from error
+        listener.listen(_BACKLOG)
+        try:
+            yield Door(path, listener, token)
+        finally:
+            for each in (path, token_file(path)):
+                with suppress(FileNotFoundError):
+                    os.unlink(each)
+    finally:
+        listener.close()
+
+
+def token_file(path: bytes) -> bytes:
+    """Where the token of the socket ``path`` lies."""
+    return path + b".token"
+
+
+def connect(path: bytes) -> socket.socket:
+    """Come in at the socket ``path``. Raises `NotFoundError`, `StorageError`."""
+    path = os.path.abspath(path)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with open(token_file(path), "rb") as file:
+            token = file.read(_MOST_TOKEN)
+        with address(*os.path.split(path)) as where:
+            connection.connect(where)
+        connection.sendall(token.strip() + b"\n")
+    except (FileNotFoundError, ConnectionRefusedError):
+        connection.close()
+        raise NotFoundError(
+            f"nobody listens at {display(path)}", hint="holdfast mcp --socket PATH does", code="no_server"
+        ) from None
+    except OSError as error:
+        connection.close()
+        raise StorageError(f"cannot connect to {display(path)}: {error.strerror}") from error
+    return connection
+
+
+def _prepare(folder: bytes) -> None:
+    try:
+        with suppress(FileExistsError):
+            os.mkdir(folder, 0o700)
+        found = os.stat(folder)
+    except OSError as error:
+        raise StorageError(f"cannot use {display(folder)} for a socket: {error.strerror}") from error
+    if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        raise RefusedError(
+            f"others can enter {display(folder)}: a socket needs a directory of your own, with mode 0700",
+            hint=f"chmod 700 {display(folder)}, or name one that is not there yet",
+            code="open_directory",
+        )
+
+
+def _remove_dead(path: bytes) -> None:
+    """Remove the socket that a dead process has left."""
+    try:
+        if not stat.S_ISSOCK(os.lstat(path).st_mode):
+            raise RefusedError(f"{display(path)} is there already, and no socket", code="exists")
+    except FileNotFoundError:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            with address(*os.path.split(path)) as where:
+                probe.connect(where)
+        except ConnectionRefusedError:
+            os.unlink(path)
+            return
+    raise LockedError(f"another process listens at {display(path)}", hint="name another path")
+
+
+def _write_token(path: bytes, token: bytes) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(path)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with open(fd, "wb") as file:
+        file.write(token + b"\n")

@@ -1,0 +1,67 @@
+"""Long answers in pages: a cursor says after what the next one begins, so that pages hold while things change."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
+
+import msgspec
+
+from holdfast.model.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+T = TypeVar("T")
+Key = TypeVar("Key", int, str)
+
+MAX_CURSOR: Final = 8192
+
+Kind = Literal["entries", "bytes", "steps", "changes", "checkpoints", "files", "resources"]
+
+
+class _Cursor(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    kind: Kind
+    after: int | str
+
+
+_decoder = msgspec.json.Decoder(_Cursor)
+
+
+def cursor(kind: Kind, after: int | str) -> str:
+    """An opaque text that `after` turns back."""
+    return base64.urlsafe_b64encode(msgspec.json.encode(_Cursor(kind, after))).decode()
+
+
+def after(kind: Kind, given: str | None, of: type[Key]) -> Key | None:
+    """What a cursor of that kind says; None without one. Raises `UsageError` for one that was not made here."""
+    if given is None:
+        return None
+    try:
+        if len(given) > MAX_CURSOR:
+            raise ValueError("too long")
+        found = _decoder.decode(base64.b64decode(given.encode("ascii"), b"-_", validate=True))
+    except (ValueError, msgspec.MsgspecError):
+        found = None
+    if found is None or found.kind != kind or not isinstance(found.after, of):
+        raise UsageError("the cursor is none of this list", hint="begin again without one", code="bad_cursor")
+    return found.after
+
+
+def page(
+    items: Sequence[T], key: Callable[[T], Key], kind: Kind, given: str | None, of: type[Key], limit: int
+) -> tuple[Sequence[T], str | None]:
+    """The items behind the one that the cursor ``given`` names, ``limit`` at most, and the cursor of the next page.
+
+    Raises `UsageError` if that one is gone.
+    """
+    start = 0
+    last = after(kind, given, of)
+    if last is not None:
+        found = next((number for number, item in enumerate(items) if key(item) == last), None)
+        if found is None:
+            raise UsageError("what the cursor names is gone", hint="begin again without one", code="bad_cursor")
+        start = found + 1
+    shown = items[start : start + limit]
+    more = start + limit < len(items)
+    return shown, cursor(kind, key(shown[-1])) if more and shown else None

@@ -1,0 +1,127 @@
+"""Serving from beginning to end: one client on standard input and output, or several on a socket."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+from typing import TYPE_CHECKING, NamedTuple
+
+import anyio
+
+from holdfast.api.mcp.door import MOST_CLIENTS, opened
+from holdfast.api.mcp.server import build, client
+from holdfast.api.mcp.streams import Connection, Refused
+from holdfast.api.mcp.workplace import Workplace
+from holdfast.model.log import Log, sent_already
+from holdfast.model.loglines import adopt
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    from mcp.server.lowlevel import Server
+
+    from holdfast.api.mcp.door import Door
+    from holdfast.engine.hosting import Event, Host, Hosted
+
+_log = Log(__name__)
+
+_LIBRARIES = ("mcp", "asyncio")
+
+
+class Serving(NamedTuple):
+    """What to serve, and where."""
+
+    open_host: Callable[[Callable[[Hosted, Event], object]], Host]
+    forks: bytes | None = None
+    socket: bytes | None = None
+    """None: standard input and output."""
+    listening: Callable[[bytes], object] = lambda _path: None
+    """Is told when clients can come."""
+
+
+def serve(serving: Serving) -> None:
+    """Serve until the client is gone (on a socket: until a signal comes); commands that run then are ended."""
+    sent_already()
+    for name in _LIBRARIES:
+        adopt(name)
+    anyio.run(_serve, serving)
+
+
+async def _serve(serving: Serving) -> None:
+    workplace = Workplace(serving.open_host, forks=serving.forks)
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(_stop_on_signals, group.cancel_scope)
+            if serving.socket is None:
+                await _serve_standard(build(workplace))
+            else:
+                with opened(serving.socket) as door:
+                    serving.listening(door.path)
+                    await _serve_door(build(workplace), door)
+            group.cancel_scope.cancel()
+    finally:
+        await workplace.close()
+
+
+async def _stop_on_signals(scope: anyio.CancelScope) -> None:
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+        async for number in signals:
+            _log.info("stopping", signal=signal.Signals(number).name)
+            scope.cancel()
+
+
+async def _serve_standard(server: Server[object]) -> None:
+    """Serve the one client of this process. What the rest of it prints or reads is kept out of the protocol (I13)."""
+    reader, writer = (fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3) for fd in (0, 1))
+    nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    try:
+        await _serve_client(server, Connection(reader, writer))
+    finally:
+        os.dup2(reader, 0)
+        os.dup2(writer, 1)
+        os.close(reader)
+        os.close(writer)
+
+
+async def _serve_door(server: Server[object], door: Door) -> None:
+    clients = anyio.CapacityLimiter(MOST_CLIENTS)
+    number = 0
+    async with anyio.create_task_group() as group:
+        while True:
+            await anyio.wait_readable(door.listener)
+            connection = door.accept()
+            if connection is not None:
+                number += 1
+                group.start_soon(_serve_guest, server, door, connection, clients, f"{number}-")
+
+
+async def _serve_guest(
+    server: Server[object], door: Door, connection: socket.socket, clients: anyio.CapacityLimiter, name: str
+) -> None:
+    client.set(name)
+    with connection:
+        try:
+            clients.acquire_nowait()
+        except anyio.WouldBlock:
+            _log.warning("refused a client: there are %d already", MOST_CLIENTS)
+            return
+        try:
+            guest = Connection(connection.fileno(), connection.fileno())
+            await guest.authorise(door.fits)
+            await _serve_client(server, guest)
+        except Refused:
+            return
+        except OSError as error:
+            _log.info("a client is gone: %s", error.strerror)
+        finally:
+            clients.release()
+
+
+async def _serve_client(server: Server[object], connection: Connection) -> None:
+    async with connection.streams() as (read, write):
+        await server.run(read, write, server.create_initialization_options())

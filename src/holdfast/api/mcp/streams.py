@@ -1,0 +1,193 @@
+"""A connection: lines of bytes on two descriptors on one side, the messages of the SDK on the other.
+
+The SDK's own stdio transport takes lines of any length and drops what it cannot read. Here a line is bounded, what is
+no message is answered with an error, and a client that asks for more than it takes in waits.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final
+
+import anyio
+from anyio.lowlevel import checkpoint
+from mcp.shared.message import ServerMessageMetadata, SessionMessage
+from mcp_types import (
+    INVALID_REQUEST,
+    PARSE_ERROR,
+    ErrorData,
+    JSONRPCError,
+    JSONRPCRequest,
+    JSONRPCResponse,
+    jsonrpc_message_adapter,
+)
+from pydantic import ValidationError
+
+from holdfast.model.errors import FormatError
+from holdfast.model.log import Log
+from holdfast.wire.lines import Lines
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable
+
+    from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+    from mcp_types import JSONRPCMessage, RequestId
+
+    Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
+
+_log = Log(__name__)
+
+MOST_LINE: Final = 32 << 20
+"""Bytes: a file of 16 MiB, as `edit_file` takes it, with its escapes."""
+MOST_PENDING: Final = 64
+"""Requests of one connection that are not answered yet."""
+BUSY: Final = -32000
+UNAUTHORISED: Final = -32001
+_PIECE = 1 << 16
+_SMALL_PIECE = 4096
+"""A pipe that can be written to takes so many bytes without blocking."""
+_FLUSH_SECONDS = 2.0
+_LAST_SECONDS = 0.5
+_PAUSE_SECONDS = 0.01
+TOKEN_SECONDS: Final = 10.0
+
+
+class Refused(Exception):
+    """The client did not begin with the token."""
+
+
+class Connection:
+    """One client, on descriptors that stay the caller's."""
+
+    def __init__(self, reader: int, writer: int) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._lines = Lines(MOST_LINE)
+        self._writing = anyio.Lock()
+        self._pending = 0
+        self._trace = _log.wants("trace")
+
+    async def authorise(self, fits: Callable[[bytes], bool]) -> None:
+        """Take the first line, which has to be the token. Raises `Refused`."""
+        line = b""
+        with anyio.move_on_after(TOKEN_SECONDS):
+            line = await self._line() or b""
+        if not fits(line):
+            await self._refuse(None, UNAUTHORISED, "the first line is not the token")
+            raise Refused
+
+    @asynccontextmanager
+    async def streams(self) -> AsyncGenerator[Streams]:
+        """What `Server.run` takes. Whatever it runs is cancelled when the client is gone."""
+        incoming, read = anyio.create_memory_object_stream[SessionMessage | Exception]()
+        write, outgoing = anyio.create_memory_object_stream[SessionMessage]()
+        flushed = anyio.Event()
+
+        async def receive() -> None:
+            async with incoming:
+                while (line := await self._line()) is not None:
+                    if line.strip() and (message := await self._message(line)) is not None:
+                        await incoming.send(message)
+                # Who has said all it wanted is answered, if that does not take long.
+                with anyio.move_on_after(_LAST_SECONDS):
+                    while self._pending:
+                        await anyio.sleep(_PAUSE_SECONDS)
+
+        async def send() -> None:
+            async with outgoing:
+                async for message in outgoing:
+                    await self._send(message.message)
+                    if isinstance(message.message, JSONRPCResponse | JSONRPCError):
+                        self._pending -= 1
+            flushed.set()
+
+        async def guarded(work: Callable[[], Awaitable[None]]) -> None:
+            try:
+                await work()
+            except OSError as error:
+                _log.debug("the client is gone: %s", error.strerror)
+                group.cancel_scope.cancel()
+            except anyio.BrokenResourceError:
+                return  # the server has ended first
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(guarded, receive)
+            group.start_soon(guarded, send)
+            async with read, write:
+                yield read, write
+            with anyio.move_on_after(_FLUSH_SECONDS):
+                await flushed.wait()
+            group.cancel_scope.cancel()
+
+    async def _line(self) -> bytes | None:
+        """The next line; None at the end. What is too long is answered here."""
+        while True:
+            try:
+                while (line := self._lines.take()) is None:
+                    data = await self._read()
+                    if not data:
+                        return None
+                    self._lines.feed(data)
+                return line
+            except FormatError as error:
+                await self._refuse(None, INVALID_REQUEST, error.message)
+
+    async def _message(self, line: bytes) -> SessionMessage | None:
+        """The message that a line is; None if that was refused."""
+        if self._trace:
+            _log.trace("received", line=line)
+        try:
+            message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+            if first["type"] == "json_invalid":
+                await self._refuse(None, PARSE_ERROR, first["msg"])
+            else:
+                await self._refuse(None, INVALID_REQUEST, "the line is no JSON-RPC message")
+            return None
+        if not isinstance(message, JSONRPCRequest):
+            return SessionMessage(message)
+        if self._pending >= MOST_PENDING:
+            await self._refuse(message.id, BUSY, f"{MOST_PENDING} requests wait for their answers already")
+            return None
+        self._pending += 1
+        return SessionMessage(message, ServerMessageMetadata(on_request_unanswered=self._settled))
+
+    async def _settled(self) -> None:
+        """A request was cancelled, and is not answered."""
+        self._pending -= 1
+
+    async def _refuse(self, request: RequestId | None, code: int, message: str) -> None:
+        _log.warning("protocol error: %s", message, code=code)
+        await self._send(JSONRPCError(jsonrpc="2.0", id=request, error=ErrorData(code=code, message=message)))
+
+    async def _send(self, message: JSONRPCMessage) -> None:
+        line = message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
+        if self._trace:
+            _log.trace("sent", line=line)
+        async with self._writing:
+            rest = memoryview(line)
+            while rest:
+                await _ready(anyio.wait_writable, self._writer)
+                try:
+                    rest = rest[os.write(self._writer, rest[:_SMALL_PIECE]) :]
+                except BlockingIOError:
+                    continue
+
+    async def _read(self) -> bytes:
+        while True:
+            await _ready(anyio.wait_readable, self._reader)
+            try:
+                return os.read(self._reader, _PIECE)
+            except BlockingIOError:
+                continue
+            except ConnectionResetError:
+                return b""
+
+
+async def _ready(wait: Callable[[int], Awaitable[None]], fd: int) -> None:
+    try:
+        await wait(fd)
+    except PermissionError:
+        await checkpoint()  # a regular file never makes anybody wait, and cannot be waited for

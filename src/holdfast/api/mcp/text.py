@@ -1,0 +1,117 @@
+"""Paths and content as a model gives and gets them."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from holdfast.model.errors import EscapeError, UsageError
+from holdfast.model.paths import display, parse_display
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Encoding = Literal["utf-8", "base64"]
+
+SHOWN: Final = 200
+"""Items of a list that grows with the tree and has no pages."""
+
+
+def path_in(root: bytes, given: str) -> bytes:
+    """The path that ``given`` means, relative to ``root``, which is itself the empty one.
+
+    It may be written as results show it, relative, or absolute below the root. Links are for others to follow or to
+    refuse. Raises `EscapeError` if it leads out.
+    """
+    path = parse_display(given)
+    if b"\0" in path:
+        raise EscapeError(f"refused path {display(path)!r}: it holds a NUL")
+    if path.startswith(b"/"):
+        path = os.path.relpath(os.path.normpath(path), root)
+    path = os.path.normpath(path) if path else b"."
+    if path == b".." or path.startswith((b"../", b"/")):
+        raise EscapeError(f"{given} is outside of the working directory", hint="paths are relative to it")
+    return b"" if path == b"." else path
+
+
+def decoded(content: str, encoding: Encoding) -> bytes:
+    """The bytes that a request's text stands for. Raises `UsageError`."""
+    if encoding == "utf-8":
+        return content.encode()
+    try:
+        return base64.b64decode(content.encode("ascii"), validate=True)
+    except (binascii.Error, UnicodeEncodeError) as error:
+        raise UsageError(f"content is not Base64: {error}") from None
+
+
+def encoded(content: bytes) -> tuple[str, Encoding]:
+    """Bytes as text: as they are if they are UTF-8, else in Base64."""
+    try:
+        return content.decode(), "utf-8"
+    except UnicodeDecodeError:
+        return base64.b64encode(content).decode(), "base64"
+
+
+def whole_characters(content: bytes) -> bytes:
+    """``content`` without the beginning of a character at its end; as it is where that would leave nothing."""
+    for back in range(1, min(4, len(content)) + 1):
+        byte = content[-back]
+        if byte & 0xC0 != 0x80:
+            length = (
+                1 if byte < 0x80 else 2 if byte >> 5 == 6 else 3 if byte >> 4 == 14 else 4 if byte >> 3 == 30 else 1
+            )
+            return content[:-back] if length > back and len(content) > back else content
+    return content
+
+
+class Kept:
+    """The beginning and the end of an output, in bounded memory."""
+
+    def __init__(self, most: int) -> None:
+        """``most`` bytes are kept: a quarter from the beginning, the rest from the end."""
+        self._most_head = most // 4
+        self._most_tail = most - most // 4
+        self._head = bytearray()
+        self._tail = bytearray()
+        self.size = 0
+        """Of all that came."""
+
+    def add(self, data: bytes) -> None:
+        """More of the output."""
+        self.size += len(data)
+        room = self._most_head - len(self._head)
+        self._head += data[:room]
+        self._tail += data[room:]
+        if len(self._tail) > 2 * self._most_tail:
+            del self._tail[: -self._most_tail]
+
+    @property
+    def omitted(self) -> int:
+        """How many bytes `text` leaves out."""
+        return max(0, self.size - self._most_head - self._most_tail)
+
+    def text(self) -> str:
+        """What was kept; what is not UTF-8 is replaced, and what was left out is said in its place."""
+        tail = self._tail[-self._most_tail :] if self._most_tail else b""
+        if not self.omitted:
+            return bytes(self._head + tail).decode(errors="replace")
+        return (
+            f"{self._head.decode(errors='replace')}\n… {self.omitted} bytes left out …\n{tail.decode(errors='replace')}"
+        )
+
+    def last_line(self, most: int = 200) -> str:
+        """The newest line that is not empty, cut to ``most`` characters."""
+        lines = (self._head + self._tail)[-4 * most :].decode(errors="replace").split("\n")
+        return next((line.strip()[-most:] for line in reversed(lines) if line.strip()), "")
+
+
+def cut(value: Mapping[str, Any], *names: str, most: int = SHOWN) -> dict[str, Any]:
+    """``value`` with at most so many items in each of the lists ``names``, and ``totals``: how long each really is."""
+    lists = {name: value[name] for name in names}
+    return {
+        **value,
+        **{name: items[:most] for name, items in lists.items()},
+        "totals": {name: len(items) for name, items in lists.items()},
+    }

@@ -1,0 +1,247 @@
+"""The list of tools: what each is called, takes, answers and does, and what clients are told of its effects."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+
+import msgspec
+
+from holdfast.api.mcp import changing, looking, requests, results
+from holdfast.api.mcp.commands import execute
+from holdfast.api.mcp.looking import Answer
+from holdfast.model.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from holdfast.api.mcp.activity import Activity
+    from holdfast.api.mcp.workplace import Workplace
+    from holdfast.engine.encoding import Json
+    from holdfast.engine.hosting import Hosted
+
+    Work = Callable[[Workplace, Hosted, Any], Answer]
+
+How = Literal["look", "change", "write", "execute"]
+"""How it is waited for, see `Workplace`; ``execute``: by `commands`."""
+
+
+class Tool(NamedTuple):
+    """One tool."""
+
+    name: str
+    title: str
+    description: str
+    takes: type[requests.Request]
+    answers: Any
+    how: How
+    work: Work | None = None
+    """None for ``execute``."""
+    destructive: bool = False
+    idempotent: bool = False
+
+
+TOOLS = (
+    Tool(
+        "execute_command",
+        "Run a command",
+        "Run a shell command in the working directory and wait for it to end. All that it changes there is one step, "
+        "which undo takes back exactly, ignored files and .git included. Commands run one after the other. A command "
+        "that a safeguard holds waits for a person; no tool can answer for them.",
+        requests.ExecuteCommand,
+        results.Executed,
+        "execute",
+        destructive=True,
+    ),
+    Tool(
+        "read_file",
+        "Read a file",
+        "Read a file of the working directory, a page at a time. Text comes as it is, what is not UTF-8 in Base64.",
+        requests.ReadFile,
+        results.FileRead,
+        "look",
+        looking.read_file,
+    ),
+    Tool(
+        "write_file",
+        "Write a file",
+        "Write a whole file, with the directories that it needs. It is a step of its own, which undo takes back.",
+        requests.WriteFile,
+        results.FileWritten,
+        "write",
+        changing.write_file,
+        destructive=True,
+        idempotent=True,
+    ),
+    Tool(
+        "edit_file",
+        "Edit a file",
+        "Replace a text in a file by another one. Refused if the text is not there, or more than once without "
+        "replace_all, or if somebody changes the file meanwhile. It is a step of its own, which undo takes back.",
+        requests.EditFile,
+        results.FileEdited,
+        "write",
+        changing.edit_file,
+        destructive=True,
+    ),
+    Tool(
+        "list_directory",
+        "List a directory",
+        "List what a directory holds, sorted by name.",
+        requests.ListDirectory,
+        results.Listing,
+        "look",
+        looking.list_directory,
+    ),
+    Tool(
+        "undo",
+        "Undo",
+        "Take back the newest changes to the tree, or one step, or all that a run did. What there is is saved first, "
+        "and redo brings it back. Refused where somebody else has changed the same since.",
+        requests.Undo,
+        results.Restored,
+        "change",
+        changing.undo,
+        destructive=True,
+    ),
+    Tool(
+        "redo",
+        "Redo",
+        "Bring back what undo took back.",
+        requests.Redo,
+        results.Restored,
+        "change",
+        changing.redo,
+        destructive=True,
+    ),
+    Tool(
+        "get_undo_history",
+        "List the steps",
+        "List the steps that undo can take back, newest first; or one step with the paths that it changed.",
+        requests.GetUndoHistory,
+        results.History,
+        "look",
+        looking.get_undo_history,
+    ),
+    Tool(
+        "get_session_status",
+        "Show the status",
+        "Tell what the working directories are, what runs in them, what a safeguard holds, what others have changed "
+        "(barriers), and what was rolled back after a crash (recovered).",
+        requests.GetSessionStatus,
+        results.SessionStatus,
+        "look",
+        looking.get_session_status,
+    ),
+    Tool(
+        "checkpoint",
+        "Save the state",
+        "Save the state of the tree. Ignored files are not part of it. If nothing has changed, the newest checkpoint "
+        "gets the label.",
+        requests.TakeCheckpoint,
+        results.CheckpointTaken,
+        "change",
+        changing.take_checkpoint,
+        idempotent=True,
+    ),
+    Tool(
+        "list_checkpoints",
+        "List the checkpoints",
+        "List the saved states, newest first.",
+        requests.ListCheckpoints,
+        results.Checkpoints,
+        "look",
+        looking.list_checkpoints,
+    ),
+    Tool(
+        "diff",
+        "Compare two states",
+        "Show what differs between two checkpoints, or between a checkpoint and the tree as it is now.",
+        requests.Compare,
+        results.Difference,
+        "look",
+        looking.compare,
+    ),
+    Tool(
+        "restore",
+        "Restore a checkpoint",
+        "Bring the tree, or some paths of it, to a saved state. What there is is saved first (rescue), and undo goes "
+        "back to it. Ignored files stay.",
+        requests.Restore,
+        results.Restored,
+        "change",
+        changing.restore,
+        destructive=True,
+        idempotent=True,
+    ),
+    Tool(
+        "fork",
+        "Fork a checkpoint",
+        "Write a checkpoint out into a new directory, which is a workspace of its own with its own history.",
+        requests.Fork,
+        results.Forked,
+        "change",
+        changing.fork,
+    ),
+)
+
+BY_NAME = {tool.name: tool for tool in TOOLS}
+
+
+def convert(tool: Tool, arguments: Mapping[str, Any] | None) -> requests.Request:
+    """The arguments of a call as the tool's request. Raises `UsageError`, which names the field."""
+    try:
+        return msgspec.convert(arguments or {}, tool.takes)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{tool.name}: {error}", code="bad_arguments") from None
+
+
+def directory(workplace: Workplace, request: requests.Request) -> Hosted:
+    """The working directory that a request is about."""
+    which = request.directory
+    return workplace.host.directory(int(which) if which is not None and which.isdecimal() else which)
+
+
+async def work(workplace: Workplace, tool: Tool, request: requests.Request, activity: Activity) -> Answer:
+    """Do what the tool does. Raises `HoldfastError`."""
+    hosted = directory(workplace, request)
+    if tool.work is None:
+        value, text = await execute(workplace, hosted, cast("requests.ExecuteCommand", request), activity)
+        return Answer(value, text)
+    do = tool.work
+
+    def doing() -> Answer:
+        return do(workplace, hosted, request)
+
+    match tool.how:
+        case "look":
+            return await workplace.look(doing)
+        case "write":
+            activity.concerns = lambda held: held.step is not None and held.step.kind == "api"
+            with workplace.listening(hosted, activity):
+                return await workplace.write(doing)
+        case _:
+            return await workplace.change(doing)
+
+
+def schema(of: Any, *, optional: bool = False) -> Json:
+    """The JSON Schema of a type, in one piece: not every client follows references.
+
+    ``optional``: what may be null may as well be left out, so that null need not be said (of requests).
+    """
+    (root,), parts = msgspec.json.schema_components((of,), ref_template="{name}")
+    return _inlined(root, parts, optional)
+
+
+def _inlined(value: Any, parts: Mapping[str, Any], optional: bool) -> Any:
+    if isinstance(value, list):
+        return [_inlined(item, parts, optional) for item in cast("list[Any]", value)]
+    if not isinstance(value, dict):
+        return value
+    given = cast("dict[str, Any]", value)
+    if "$ref" in given:
+        return _inlined({name: each for name, each in parts[given["$ref"]].items() if name != "title"}, parts, optional)
+    out = {name: _inlined(each, parts, optional) for name, each in given.items()}
+    if optional and {"type": "null"} in out.get("anyOf", ()):
+        (kept,) = [each for each in out.pop("anyOf") if each != {"type": "null"}]
+        out = kept | {name: each for name, each in out.items() if name != "default"}
+    return out

@@ -1,0 +1,116 @@
+"""A host as the calls of several clients share it: one command at a time in each directory, and who is told of what."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import anyio
+from anyio import to_thread
+
+from holdfast.engine.hosting import Edited, Held, Mismatched, RolledBack
+from holdfast.model.errors import RefusedError
+from holdfast.model.log import Log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Sequence
+
+    from holdfast.api.mcp.activity import Activity
+    from holdfast.engine.hosting import Event, Host, Hosted
+    from holdfast.undo.service import UndoReport
+
+T = TypeVar("T")
+
+MOST_WRITES: Final = 16
+"""That a safeguard may hold at one time: each keeps a thread until a person has answered."""
+
+_log = Log(__name__)
+
+
+class Workplace:
+    """See the module. For the thread of the event loop that it was made on, but for `notify`."""
+
+    def __init__(self, open_host: Callable[[Callable[[Hosted, Event], object]], Host], *, forks: bytes | None) -> None:
+        """``open_host`` makes the host, whose events go to the function that it is given. ``forks``: where forks are
+        written to, if not beside their directory.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._activities: dict[int, set[Activity]] = {}
+        self._turns: dict[int, anyio.Lock] = {}
+        self._writes = threading.BoundedSemaphore(MOST_WRITES)
+        self.recovered: list[UndoReport] = []
+        """What killed keepers had left, and was rolled back."""
+        self.forks = forks
+        self.host = open_host(self._notify)
+
+    def turn(self, hosted: Hosted) -> anyio.Lock:
+        """Held by the call whose command runs there; others wait for it in their order."""
+        return self._turns.setdefault(hosted.index, anyio.Lock())
+
+    @contextmanager
+    def listening(self, hosted: Hosted, activity: Activity) -> Generator[None]:
+        """While it is entered, the activity is told of safeguards that hold something in the directory."""
+        activities = self._activities.setdefault(hosted.index, set())
+        activities.add(activity)
+        try:
+            yield
+        finally:
+            activities.discard(activity)
+
+    async def look(self, work: Callable[[], T]) -> T:
+        """Do what changes nothing, on a thread; left to itself if the call is cancelled."""
+        return await to_thread.run_sync(work, abandon_on_cancel=True)
+
+    async def change(self, work: Callable[[], T]) -> T:
+        """Do what is done whole or not at all: also a cancelled call waits for it."""
+        return await to_thread.run_sync(work)
+
+    async def write(self, work: Callable[[], T]) -> T:
+        """Do what a safeguard may hold for long; a cancelled call does not wait for it. Raises `RefusedError`
+        (``busy``).
+        """
+        if not self._writes.acquire(blocking=False):
+            raise RefusedError(f"{MOST_WRITES} writes wait for a person already", code="busy")
+
+        def working() -> T:
+            try:
+                return work()
+            finally:
+                self._writes.release()
+
+        return await to_thread.run_sync(working, abandon_on_cancel=True)
+
+    async def close(self) -> None:
+        """Stop what runs, whose end is saved."""
+        with anyio.CancelScope(shield=True):
+            await to_thread.run_sync(self.host.close)
+
+    # -- what the host tells, on threads of its own --------------------------------------------------------------------
+
+    def _notify(self, hosted: Hosted, event: Event) -> None:
+        match event:
+            case Held():
+                _log.info("held", ticket=event.ticket.id, danger=event.ticket.danger, step_id=event.ticket.step)
+                try:
+                    self._loop.call_soon_threadsafe(self._hold, hosted, event)
+                except RuntimeError:
+                    return  # the loop has just ended, and with it whoever would have been told
+            case Edited():
+                _log.info("somebody else has changed the tree", paths=event.barrier.paths, who=event.barrier.who)
+            case RolledBack():
+                self.recovered.append(event.report)
+            case Mismatched():
+                _log.warning("%s", event.error.message)
+            case _:
+                _log.warning("%s", event.message, code=event.code)
+
+    def _hold(self, hosted: Hosted, held: Held) -> None:
+        for activity in self._activities.get(hosted.index, ()):
+            activity.hold(hosted, held)
+
+
+def directories(workplace: Workplace) -> Sequence[Hosted]:
+    """Those with checkpoints and an undo log."""
+    return [hosted for hosted in workplace.host.directories if hosted.access == "read_write"]

@@ -1,0 +1,104 @@
+"""``mcp``: the workspace as tools for a model."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from holdfast import UsageError
+from holdfast.cli.command import Command
+from holdfast.cli.console import here
+from holdfast.cli.terminal import is_terminal
+from holdfast.model.config import KEYS
+from holdfast.model.paths import display
+from holdfast.model.visible import visible
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+
+    from holdfast.cli.console import Console
+    from holdfast.engine.hosting import Event, Host, Hosted
+
+
+def _configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--add", metavar="DIR", action="append", default=[], help="a further working directory")
+    parser.add_argument(
+        "--add-read-only", metavar="DIR", action="append", default=[], help="one that is only looked at"
+    )
+    parser.add_argument(
+        "--isolation", metavar="LEVEL", choices=KEYS["isolation.level"].choices, help="as in `holdfast run`"
+    )
+    parser.add_argument("--guard", action="store_true", help="hold what `holdfast run --guard` asks about")
+    parser.add_argument("--forks", metavar="DIR", help="where forks are written (default: beside, in NAME.forks)")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--socket", metavar="PATH", help="listen on a Unix socket, for any number of clients")
+    form.add_argument("--connect", metavar="PATH", help="pass standard input and output on to such a socket")
+
+
+def _run(console: Console, arguments: argparse.Namespace) -> int:
+    if arguments.connect is not None:
+        from holdfast.api.mcp.relay import relay
+
+        relay(os.fsencode(arguments.connect))
+        return 0
+    if arguments.socket is None and is_terminal(sys.stdin):
+        raise UsageError(
+            "this is for programs: a client starts it, and speaks the Model Context Protocol with it",
+            hint="docs/mcp.md tells how clients are set up; --socket PATH listens for them",
+        )
+    from holdfast.api.mcp.serving import Serving, serve
+
+    def listening(path: bytes) -> None:
+        line = f"holdfast: listening at {visible(display(path))}; the token is in {visible(display(path))}.token\n"
+        if console.json:
+            import json
+
+            line = json.dumps({"listening": display(path), "token_file": display(path + b".token")}) + "\n"
+        sys.stderr.write(line)
+        sys.stderr.flush()
+
+    serve(
+        Serving(
+            open_host=_opener(console, arguments),
+            forks=None if arguments.forks is None else os.path.abspath(os.fsencode(arguments.forks)),
+            socket=None if arguments.socket is None else os.fsencode(arguments.socket),
+            listening=listening,
+        )
+    )
+    return 0
+
+
+def _opener(console: Console, arguments: argparse.Namespace) -> Callable[[Callable[[Hosted, Event], object]], Host]:
+    from holdfast.engine.hosting import Host, WorkingDirectory
+
+    first = console.directory or here()
+    given = [WorkingDirectory(os.fsencode(path)) for path in (first, *arguments.add)]
+    given += [WorkingDirectory(os.fsencode(path), access="read_only") for path in arguments.add_read_only]
+    flags = {} if arguments.isolation is None else {"isolation": {"level": arguments.isolation}}
+
+    def open_host(notify: Callable[[Hosted, Event], object]) -> Host:
+        home = None if console.home is None else os.fsencode(console.home)
+        return Host(given, home=home, flags=flags, guard=arguments.guard, notify=notify)
+
+    return open_host
+
+
+COMMANDS = {
+    "mcp": Command(
+        description="Give the workspace to a model as tools: commands, files, undo, checkpoints, by the Model Context "
+        "Protocol. A client starts it and speaks with it on standard input and output; with --socket it listens, and "
+        "ends with a signal. What the tools change are steps, as under `holdfast run`. No tool answers a safeguard, "
+        "forgets anything, or overwrites what others have changed.",
+        configure=_configure,
+        run=_run,
+        examples=(
+            ("holdfast mcp -w ~/shop", "what a client is told to start"),
+            ("holdfast mcp --guard --isolation namespace", "ask before mass deletion; apart from the rest"),
+            ("holdfast mcp --socket ~/.cache/shop/mcp.sock", "for several clients"),
+            ("holdfast mcp --connect ~/.cache/shop/mcp.sock", "what such a client is told to start"),
+        ),
+        exits=((4, "refused: the directory, or that of the socket"),),
+    ),
+}

@@ -1,0 +1,530 @@
+"""The Model Context Protocol on standard input and output, by the official client."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+import holdfast
+from holdfast.supervisor.descent import descendants
+from holdfast.testing.photograph import differences, photograph
+
+from .mcp_client import Place, call, refused, run, text, until
+from .test_supervisor_runs import wait_until
+
+
+@pytest.fixture(name="place")
+def _place(tmp_path: Path) -> Generator[Place]:
+    before = set(descendants(os.getpid()))
+    place = Place(tmp_path)
+    yield place
+    wait_until(lambda: set(descendants(os.getpid())) <= before)
+    if place.home.exists():
+        with holdfast.open_home(place.home) as home:
+            assert home.verify().ok
+    for line in place.logged() if place.log.exists() else ():
+        assert "exception" not in line, line
+        assert {"timestamp", "level", "component", "message"} <= line.keys()
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+def test_what_a_model_does_is_steps_and_can_be_undone(place: Place, mode: str) -> None:
+    """I1: both eras of the protocol."""
+    (place.tree / ".gitignore").write_text("ignored\n")
+    (place.tree / "ignored").write_text("1")
+    before = photograph(place.tree)
+
+    async def work() -> None:
+        async with place.client(mode=mode) as client:
+            written = await call(client, "write_file", path="a/b.txt", content="one\ntwo\n")
+            assert written["step"]["kind"] == "api"
+            read = await call(client, "read_file", path=f"{place.tree}/a/b.txt")
+            assert (read["content"], read["hash"], read["next_cursor"]) == ("one\ntwo\n", written["hash"], None)
+            edited = await call(client, "edit_file", path="a/b.txt", old_text="two", new_text="three")
+            assert edited["replaced"] == 1
+            done = await client.call_tool(
+                "execute_command",
+                {"command": "cat b.txt; echo $X >&2; rm ../ignored; exit 3", "cwd": "a", "environment": {"X": "no"}},
+            )
+            value: Any = done.structured_content
+            assert (value["exit_code"], value["stdout"], value["stderr"]) == (3, "one\nthree\n", "no\n")
+            assert [change["path"] for change in value["step"]["changes"]] == ["ignored"]
+            assert text(done).splitlines()[:3] == ["one", "three", "no"]
+            assert "exit code 3" in text(done)
+            nothing = await call(client, "execute_command", command="true")
+            assert nothing["step"] is None
+            undone = await call(client, "undo", count=3)
+            assert undone["steps"] == [3, 2, 1]
+            assert differences(before, photograph(place.tree)) == []
+            assert (await call(client, "redo", count=3))["steps"] == [1, 2, 3]
+            run_id = value["step"]["run"]
+            assert (await call(client, "undo", run=run_id))["steps"] == [3]
+            assert (place.tree / "ignored").read_text() == "1"
+            assert (await call(client, "redo", step=3))["steps"] == [3]
+            assert (await call(client, "undo", step=3))["steps"] == [3]
+
+    run(work)
+    called = [line for line in place.logged() if line["message"] == "tool called"]
+    assert {line["component"] for line in called} == {"mcp"}
+    assert len({line["request_id"] for line in called}) == len(called) == 10
+
+
+def test_checkpoints_are_compared_restored_and_forked(place: Place) -> None:
+    async def work() -> None:
+        async with place.client() as client:
+            for name in ("one", "two"):
+                await call(client, "write_file", path="f", content=f"{name}\n")
+                made = await call(client, "checkpoint", label=name, message="why")
+                assert (made["created"], made["label"]) == (True, name)
+            assert not (await call(client, "checkpoint"))["created"]
+            listed = await call(client, "list_checkpoints")
+            assert [each["label"] for each in listed["checkpoints"]] == ["two", "one"]
+            assert listed["head"] == listed["checkpoints"][0]["id"]
+            differs = await call(client, "diff", base="one", target="two")
+            assert differs["patch"].endswith("@@ -1 +1 @@\n-one\n+two\n")
+            stat = (await call(client, "diff", base="one", target="two", format="stat"))["files"]
+            assert [(row["path"], row["status"], row["added"], row["removed"]) for row in stat] == [("f", "M", 1, 1)]
+            assert (await call(client, "diff"))["total"] == 0
+            dry = await call(client, "restore", checkpoint="one", dry_run=True)
+            assert (dry["written"], dry["dry_run"]) == (["f"], True)
+            assert (place.tree / "f").read_text() == "two\n"
+            restored = await call(client, "restore", checkpoint="one", paths=["f"])
+            assert restored["rescue"] == listed["head"]
+            assert (place.tree / "f").read_text() == "one\n"
+            assert (await call(client, "undo"))["written"] == ["f"]
+            assert (place.tree / "f").read_text() == "two\n"
+            forked = await call(client, "fork", name="try", checkpoint="one")
+            assert Path(forked["path"]).parent == place.base / "tree.forks"
+            assert (Path(forked["path"]) / "f").read_text() == "one\n"
+            assert await refused(client, "fork", name="try") == "exists"
+            for name in ("../x", "a/b", ".ssh", ""):
+                assert await refused(client, "fork", name=name) == "bad_arguments"
+
+    run(work)
+
+
+def test_long_answers_come_in_pages(place: Place) -> None:
+    for number in range(25):
+        (place.tree / f"f{number:02}").write_text("1")
+    lines = "".join(f"line {number} ä\n" for number in range(1000))
+    (place.tree / "long").write_text(lines)
+    (place.tree / "binary").write_bytes(bytes(range(256)) * 20)
+    (place.tree / "one-line").write_text("ä" * 3000)
+
+    async def everything(client: Any, tool: str, field: str, **arguments: Any) -> list[Any]:
+        out: list[Any] = []
+        cursor, pages = None, 0
+        while pages == 0 or cursor is not None:
+            value = await call(client, tool, **arguments, **({} if cursor is None else {"cursor": cursor}))
+            out += value[field] if isinstance(value[field], list) else [value]
+            cursor, pages = value["next_cursor"], pages + 1
+        assert pages > 1
+        return out
+
+    async def work() -> None:
+        async with place.client() as client:
+            names = [entry["name"] for entry in await everything(client, "list_directory", "entries", limit=10)]
+            assert names == sorted(os.listdir(place.tree))
+            for name in ("long", "one-line"):
+                pages = await everything(client, "read_file", "content", path=name, max_bytes=1024)
+                assert "".join(page["content"] for page in pages) == (place.tree / name).read_text()
+                assert all(page["encoding"] == "utf-8" for page in pages)
+            pages = await everything(client, "read_file", "content", path="binary", max_bytes=2048)
+            content = b"".join(base64.b64decode(page["content"]) for page in pages)
+            assert content == (place.tree / "binary").read_bytes()
+            for number in range(5):
+                await call(client, "write_file", path=f"g{number}", content=str(number))
+                await call(client, "checkpoint", label=str(number))
+            steps = await everything(client, "get_undo_history", "steps", limit=2)
+            assert [step["id"] for step in steps] == [5, 4, 3, 2, 1]
+            found = await everything(client, "list_checkpoints", "checkpoints", limit=2)
+            assert [each["label"] for each in found] == ["4", "3", "2", "1", "0"]
+            files = await everything(client, "diff", "files", base="0", limit=2)
+            assert [row["path"] for row in files] == ["g1", "g2", "g3", "g4"]
+            await call(client, "execute_command", command="mkdir d; cd d; touch $(seq 300)")
+            (step,) = (await call(client, "get_undo_history", limit=1))["steps"]
+            assert step["totals"] == {"changes": 301}
+            detail = await call(client, "get_undo_history", step=step["id"], limit=150)
+            again = await call(client, "get_undo_history", step=step["id"], cursor=detail["next_cursor"], limit=151)
+            paths = [change["path"] for part in (detail, again) for change in part["steps"][0]["changes"]]
+            assert sorted(paths) == sorted(["d", *(f"d/{number}" for number in range(1, 301))])
+            os.unlink(place.tree / "f09")
+            first = await call(client, "list_directory", limit=3)
+            os.unlink(place.tree / first["entries"][-1]["name"])
+            assert await refused(client, "list_directory", cursor=first["next_cursor"]) == "bad_cursor"
+
+    run(work)
+
+
+def test_a_patch_that_is_long_comes_in_pages_too(place: Place) -> None:
+    def write(text: str) -> None:
+        for name in ("a", "b", "c"):
+            (place.tree / name).write_text(f"{text}\n" * 20_000)
+        (place.tree / "huge").write_text(f"{text} and more\n" * 200_000)
+
+    write("before")
+
+    async def work() -> None:
+        async with place.client() as client:
+            await call(client, "checkpoint", label="one")
+            write("after")
+            seen: list[str] = []
+            cursor: dict[str, str] = {}
+            while not seen or cursor:
+                value = await call(client, "diff", base="one", **cursor)
+                seen += [row["path"] for row in value["files"]]
+                assert len(value["patch"]) < 600_000
+                assert (value["patch_omitted"] > 0) == (value["files"][-1]["path"] in ("a", "b", "c", "huge"))
+                cursor = {"cursor": value["next_cursor"]} if value["next_cursor"] else {}
+            assert seen == ["a", "b", "c", "huge"]
+
+    run(work)
+
+
+def test_output_is_bounded_and_says_what_was_left_out(place: Place) -> None:
+    async def work() -> None:
+        async with place.client() as client:
+            value = await call(
+                client,
+                "execute_command",
+                command="echo begin; seq 1000000; echo end; echo e >&2",
+                max_output_bytes=4096,
+            )
+            assert value["stdout"].startswith("begin\n1\n")
+            assert value["stdout"].endswith("1000000\nend\n")
+            assert value["stdout_omitted"] == len("begin\nend\n") + 6_888_896 - 4096
+            assert f"{value['stdout_omitted']} bytes left out" in value["stdout"]
+            assert (value["stderr"], value["stderr_omitted"]) == ("e\n", 0)
+
+    run(work)
+
+
+def test_resources_are_checkpoints_and_the_files_in_them(place: Place) -> None:
+    (place.tree / "d").mkdir()
+    (place.tree / "d" / "ä b").write_text("ä\n")
+    (place.tree / "binary").write_bytes(b"\xff\0")
+    (place.tree / "large").write_bytes(b"1" * (1 << 20) + b"2")
+
+    async def work() -> None:
+        async with place.client() as client:
+            made = await call(client, "checkpoint", label="one")
+            (resource,) = (await client.list_resources()).resources
+            assert resource.uri == f"holdfast://checkpoints/{made['id']}"
+            (content,) = (await client.read_resource(resource.uri)).contents
+            value: Any = content
+            assert json.loads(value.text)["paths"]["added"] == ["binary", "d/ä b", "large"]
+            templates = (await client.list_resource_templates()).resource_templates
+            assert [each.uri_template for each in templates] == [
+                "holdfast://checkpoints/{id}",
+                "holdfast://checkpoints/{id}/{+path}",
+            ]
+            value = (await client.read_resource(f"{resource.uri}/d/%C3%A4%20b")).contents[0]
+            assert (value.text, value.mime_type) == ("ä\n", "text/plain")
+            value = (await client.read_resource("holdfast://checkpoints/one/binary")).contents[0]
+            assert base64.b64decode(value.blob) == b"\xff\0"
+            for uri, message in (
+                (f"{resource.uri}/missing", "missing"),
+                (f"{resource.uri}/../../etc/passwd", "refused|is not"),
+                ("holdfast://checkpoints/none", "none"),
+                ("holdfast://other/x", "no resource"),
+                (f"{resource.uri}/large", "larger"),
+            ):
+                with pytest.raises(Exception, match=message):
+                    await client.read_resource(uri)
+
+    run(work)
+
+
+def test_a_cancelled_call_ends_its_command_and_one_that_waits_never_begins(place: Place) -> None:
+    async def work() -> None:
+        async with place.client() as client:
+            async with anyio.create_task_group() as group:
+                first, second = anyio.CancelScope(), anyio.CancelScope()
+
+                async def execute(scope: anyio.CancelScope, command: str) -> None:
+                    with scope:
+                        await client.call_tool("execute_command", {"command": command})
+
+                group.start_soon(execute, first, "trap '' TERM; touch begun; while :; do sleep 0.05; done")
+                await until((place.tree / "begun").exists)
+                group.start_soon(execute, second, "touch never")
+                await until(lambda: len([1 for line in place.logged() if line["message"] == "tool called"]) == 2)
+                status = await call(client, "get_session_status")
+                assert status["directories"][0]["state"] == "running"
+                second.cancel()
+                first.cancel()
+            assert (await call(client, "execute_command", command="ls"))["stdout"] == "begun\n"
+            assert (await call(client, "get_undo_history"))["steps"][0]["exit_code"] == 137
+            value = await call(client, "execute_command", command="touch late; sleep 100", timeout_seconds=1)
+            assert (value["timed_out"], value["exit_code"]) == (True, 143)
+            await call(client, "undo", count=2)
+            assert os.listdir(place.tree) == []
+
+    run(work)
+
+
+@pytest.mark.parametrize("allow", [False, True])
+def test_a_person_answers_a_safeguard_and_no_model_can(place: Place, allow: bool) -> None:
+    """I9."""
+    for number in range(60):
+        (place.tree / f"f{number}").write_text("1")
+    before = photograph(place.tree)
+    said: list[str] = []
+    answer = ("safeguard", "allow" if allow else "deny")
+
+    async def note(progress: float, total: float | None, message: str | None) -> None:
+        said.append(message or "")
+
+    def asked() -> list[str]:
+        return [message for message in said if message.startswith("waiting for a person: ")]
+
+    async def work() -> None:
+        async with place.client("--guard") as client:
+            words = f"holdfast --home {place.home} -w {place.tree} safeguard allow"
+            sneaky = f"(for n in $(seq 6); do {words} 1; {words} 2; done) >/dev/null 2>&1 &"
+            await call(client, "execute_command", command=sneaky)
+            results: list[Any] = []
+
+            async def remove() -> None:
+                results.append(
+                    await client.call_tool("execute_command", {"command": "rm -f f*"}, progress_callback=note)
+                )
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(remove)
+                await until(lambda: bool(asked()))
+                assert "safeguard allow 1" in asked()[0]
+                assert "delete" in asked()[0]
+                status = await call(client, "get_session_status")
+                assert status["guarded"]
+                assert [ticket["id"] for ticket in status["held"]] == [1]
+                place.holdfast(*answer, "1")
+            (result,) = results
+            value = result.structured_content
+            assert value["denied"] != allow
+            assert [ticket["danger"] for ticket in value["held"]] == ["delete"]
+            if allow:
+                assert os.listdir(place.tree) == []
+                await call(client, "undo")
+            else:
+                assert "denied" in text(result)
+            assert differences(before, photograph(place.tree)) == []
+
+    run(work)
+
+
+def test_a_write_can_be_held_too(place: Place) -> None:
+    """I9: also where no command has begun a session."""
+    (place.tree / "large").write_bytes(b"1" * (2 << 20))
+    before = photograph(place.tree)
+    said: list[str] = []
+
+    async def note(progress: float, total: float | None, message: str | None) -> None:
+        said.append(message or "")
+
+    async def work() -> None:
+        async with place.client("--guard") as client:
+            results: list[Any] = []
+
+            async def write() -> None:
+                arguments = {"path": "large", "content": "small"}
+                results.append(await client.call_tool("write_file", arguments, progress_callback=note))
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(write)
+                await until(lambda: any("large" in message and "waiting" in message for message in said))
+                place.holdfast("safeguard", "deny", "1")
+            assert results[0].is_error
+            assert results[0].meta["holdfast/error"]["code"] == "denied"
+            assert "it was held" in text(results[0])
+            assert differences(before, photograph(place.tree)) == []
+
+    run(work)
+
+
+def test_several_directories_each_with_its_own_history(place: Place) -> None:
+    """I10."""
+    other, third = place.base / "other", place.base / "third"
+    other.mkdir()
+    third.mkdir()
+    (third / "f").write_text("3")
+
+    async def work() -> None:
+        async with place.client("--add", str(other), "--add-read-only", str(third)) as client:
+            for which in (None, "1", str(other)):
+                more = {} if which is None else {"directory": which}
+                await call(client, "execute_command", command="echo 1 >> f", **more)
+            await call(client, "undo", directory="other")
+            assert ((place.tree / "f").read_text(), (other / "f").read_text()) == ("1\n", "1\n")
+            assert (await call(client, "read_file", path="f", directory="2"))["content"] == "3"
+            for tool, arguments in (
+                ("write_file", {"path": "g", "content": ""}),
+                ("execute_command", {"command": "true"}),
+                ("undo", {}),
+                ("checkpoint", {}),
+            ):
+                assert await refused(client, tool, **arguments, directory="2") == "read_only"
+            assert await refused(client, "read_file", path="f", directory="3") == "no_directory"
+            listed = (await call(client, "get_session_status", directory="2"))["directories"]
+            assert [each["access"] for each in listed] == ["read_write", "read_write", "read_only"]
+
+    run(work)
+
+
+def test_mistakes_are_answered_with_what_is_wrong(place: Place) -> None:
+    async def work() -> None:
+        async with place.client() as client:
+            for tool, arguments, code in (
+                ("read_file", {}, "bad_arguments"),
+                ("read_file", {"path": 1}, "bad_arguments"),
+                ("read_file", {"path": "f", "force": True}, "bad_arguments"),
+                ("read_file", {"path": "missing"}, "no_such_path"),
+                ("read_file", {"path": "../home/catalog.db"}, "escape"),
+                ("read_file", {"path": "/etc/passwd"}, "escape"),
+                ("read_file", {"path": "a\0b"}, "escape"),
+                ("read_file", {"path": "f", "cursor": "none"}, "bad_cursor"),
+                ("write_file", {"path": "f", "content": "!", "encoding": "base64"}, "usage"),
+                ("write_file", {"path": "f", "content": "", "expected_hash": "x"}, "usage"),
+                ("write_file", {"path": "..", "content": ""}, "escape"),
+                ("execute_command", {"command": "true", "cwd": "none"}, "no_directory"),
+                ("execute_command", {"command": "true", "cwd": "/"}, "escape"),
+                ("undo", {}, "nothing_to_undo"),
+                ("restore", {"checkpoint": "none"}, "not_found"),
+                ("no_such_tool", {}, "no_tool"),
+            ):
+                assert await refused(client, tool, **arguments) == code, (tool, arguments)
+
+    run(work)
+
+
+def test_a_killed_server_leaves_what_the_next_one_can_undo(place: Place) -> None:
+    """I3."""
+    before = photograph(place.tree)
+    server = subprocess.Popen(place.words(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert server.stdin is not None
+    for message in (
+        {"id": 1, "method": "initialize", "params": HELLO},
+        {"method": "notifications/initialized"},
+        {
+            "id": 2,
+            "method": "tools/call",
+            "params": {
+                "name": "execute_command",
+                "arguments": {"command": "touch a; echo $$ >pid; touch b; sleep 99"},
+            },
+        },
+    ):
+        server.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+    server.stdin.flush()
+    wait_until((place.tree / "b").exists)
+    command = int((place.tree / "pid").read_text())
+    os.kill(server.pid, signal.SIGKILL)
+    server.communicate()
+    wait_until(lambda: not Path(f"/proc/{command}").exists())
+
+    async def work() -> None:
+        async with place.client() as client:
+            assert (await call(client, "execute_command", command="ls"))["stdout"] == "a\nb\npid\n"
+            await call(client, "undo")
+            assert differences(before, photograph(place.tree)) == []
+
+    run(work)
+
+
+HELLO = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+
+
+def converse(place: Place, *lines: bytes, words: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+    """Send lines to a server of its own and return what it answers, each line of it."""
+    done = subprocess.run(
+        place.words(*words),
+        input=b"".join(line + b"\n" for line in lines),
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    place.log.write_bytes(done.stderr)
+    assert done.returncode == 0
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_what_is_no_message_is_answered_and_survived(place: Place) -> None:
+    """I12, I13, case 14."""
+    hello = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO}).encode()
+    ready = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
+    answers = converse(
+        place,
+        b"\xff\xfe",
+        b"{",
+        b"[]",
+        b"7",
+        b"[" * 100_000,
+        b"x" * (33 << 20),
+        b'{"jsonrpc":"2.0","id":9,"method":"tools/list"',
+        b"",
+        hello,
+        ready,
+        b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":"much"}}',
+        b'{"jsonrpc":"2.0","id":2,"method":"no/such"}',
+        b'{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":7}}',
+        b'{"jsonrpc":"2.0","id":4,"method":"ping"}',
+    )
+    found = [(answer.get("id"), answer["error"]["code"] if "error" in answer else "ok") for answer in answers]
+    refusals = [-32700, -32700, -32600, -32600, -32700, -32600, -32700]
+    assert found[:7] == [(None, code) for code in refusals]
+    assert sorted(found[7:], key=str) == [(1, "ok"), (2, -32601), (3, -32602), (4, "ok")]
+    logged = [line for line in place.logged() if line["level"] == "warn"]
+    assert {line["component"] for line in logged} == {"mcp"}
+    assert any("malformed params" in line["message"] for line in logged)  # the SDK's own
+
+
+def test_a_client_that_asks_too_much_at_once_is_told(place: Place) -> None:
+    (place.tree / "f").write_text("1" * (1 << 19))
+    hello = json.dumps({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": HELLO}).encode() + b"\n"
+    server = subprocess.Popen(place.words(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert server.stdin is not None
+    assert server.stdout is not None
+    server.stdin.write(hello)
+    server.stdin.flush()
+    assert "result" in json.loads(server.stdout.readline())
+    arguments = {"path": "f", "max_bytes": 1 << 20}
+    request = {"jsonrpc": "2.0", "method": "tools/call", "params": {"name": "read_file", "arguments": arguments}}
+    os.set_blocking(server.stdin.fileno(), False)
+    sent = 0
+    blocked = 0.0
+    while blocked < 3 and sent < 20_000:  # until it takes in nothing more
+        line = json.dumps({**request, "id": sent + 1}).encode() + b"\n"
+        try:
+            assert os.write(server.stdin.fileno(), line) == len(line)
+            sent += 1
+            blocked = 0
+        except BlockingIOError:
+            select_for(0.1)
+            blocked += 0.1
+    assert sent < 20_000
+    with open(f"/proc/{server.pid}/status") as status:
+        (peak,) = [int(line.split()[1]) for line in status if line.startswith("VmHWM")]
+    assert peak < 600_000
+    answers = [json.loads(server.stdout.readline()) for _ in range(sent)]
+    assert sorted(answer["id"] for answer in answers) == list(range(1, sent + 1))
+    assert all(answer["error"]["code"] == -32000 for answer in answers if "error" in answer)
+    assert sum("result" in answer for answer in answers) >= 64
+    server.stdin.close()
+    assert server.wait(60) == 0
+    server.stdout.close()
+
+
+def select_for(seconds: float) -> None:
+    """Let the others go on."""
+    import select
+
+    select.select([], [], [], seconds)

@@ -1,0 +1,144 @@
+"""An agent that speaks nothing but the Model Context Protocol does real work, and everything is taken back."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from holdfast.testing.photograph import differences, photograph
+
+from .mcp_client import Place, call, run, text, until
+
+PROJECT = Path(__file__).parents[2]
+
+MODULE = """def slug(text):
+    return text.lower().replace(" ", "_")
+"""
+TESTS = """import unittest
+from shop.names import slug
+
+class Names(unittest.TestCase):
+    def test_slug(self):
+        self.assertEqual(slug("Two Words"), "two-words")
+"""
+
+
+def git(directory: Path, *words: str) -> None:
+    settings = ("-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "init.defaultBranch=main")
+    subprocess.run(["git", *settings, *words], cwd=directory, check=True, capture_output=True)
+
+
+@pytest.fixture(name="origin")
+def _origin(tmp_path: Path) -> Path:
+    """A repository with a history, and a test that fails."""
+    origin = tmp_path / "origin"
+    (origin / "shop").mkdir(parents=True)
+    git(origin, "init")
+    (origin / ".gitignore").write_text("__pycache__/\nbuild/\n")
+    for number in range(80):
+        (origin / "shop" / f"part{number}.py").write_text(f"NUMBER = {number}\n")
+    git(origin, "add", "-A")
+    git(origin, "commit", "-m", "parts")
+    (origin / "shop" / "names.py").write_text(MODULE)
+    (origin / "test_names.py").write_text(TESTS)
+    git(origin, "add", "-A")
+    git(origin, "commit", "-m", "names")
+    return origin
+
+
+def test_an_agent_works_breaks_things_and_nothing_is_lost(tmp_path: Path, origin: Path) -> None:
+    """I1, I9, I15: a second process answers its safeguards; the first no, the second yes."""
+    place = Place(tmp_path)
+    (place.tree / "notes.txt").write_text("mine\n")
+    before = photograph(place.tree)
+    waits: list[str] = []
+
+    async def note(progress: float, total: float | None, message: str | None) -> None:
+        if message and message.startswith("waiting for a person"):
+            waits.append(message)
+
+    async def work() -> None:
+        async with place.client("--guard") as client:
+
+            async def shell(command: str, code: int = 0, **more: Any) -> dict[str, Any]:
+                value = await call(client, "execute_command", command=command, **more)
+                assert value["exit_code"] == code, value
+                return value
+
+            await shell(f"git clone -q {origin} work && cd work && git checkout -q -b fix")
+            unit = f"{sys.executable} -m unittest -q test_names"
+            failed = await shell(unit, cwd="work", code=1)
+            assert "two_words" in failed["stderr"]
+            source = await call(client, "read_file", path="work/shop/names.py")
+            edit = {"path": "work/shop/names.py", "old_text": '"_"', "new_text": '"-"'}
+            assert source["content"].count(edit["old_text"]) == 1
+            await call(client, "edit_file", **edit)
+            await shell(unit, cwd="work")
+            await shell("git -c user.name=A -c user.email=a@example.org commit -qam fixed", cwd="work")
+            await call(client, "checkpoint", label="fixed", message="the test passes")
+            fixed = photograph(place.tree)
+
+            async def held(command: str, answer: str) -> Any:
+                """A command that a safeguard holds until another process has answered."""
+                results: list[Any] = []
+                count = len(waits)
+
+                async def execute() -> None:
+                    arguments = {"command": command, "cwd": "work"}
+                    results.append(await client.call_tool("execute_command", arguments, progress_callback=note))
+
+                async with anyio.create_task_group() as group:
+                    group.start_soon(execute)
+                    await until(lambda: len(waits) > count)
+                    ticket = (await call(client, "get_session_status"))["held"][0]["id"]
+                    assert str(ticket) in waits[-1]
+                    await anyio.to_thread.run_sync(lambda: place.holdfast("safeguard", answer, str(ticket)))
+                return results[0]
+
+            denied = await held("rm -rf shop .git && touch gone", "deny")
+            assert denied.structured_content["denied"]
+            assert "denied" in text(denied)
+            assert not (place.tree / "work" / "gone").exists()
+            assert differences(fixed, photograph(place.tree)) == []
+
+            allowed = await held("rm -rf shop .git", "allow")
+            assert not allowed.structured_content["denied"]
+            assert os.listdir(place.tree / "work" / ".git") == [] if (place.tree / "work" / ".git").exists() else True
+            assert (await call(client, "diff", base="fixed", format="names"))["total"] == 81
+            assert (await call(client, "undo"))["steps"] == [allowed.structured_content["step"]["id"]]
+            assert differences(fixed, photograph(place.tree)) == []
+            await shell(unit, cwd="work")
+            forked = await call(client, "fork", name="attempt", checkpoint="fixed")
+            assert (Path(forked["path"]) / "work/shop/names.py").read_text() == MODULE.replace('"_"', '"-"')
+
+            history = await call(client, "get_undo_history", limit=1000)
+            done = [step for step in history["steps"] if step["state"] == "done"]
+            assert len(done) >= 3
+            undone = await call(client, "undo", count=len(done))
+            assert undone["totals"]["steps"] == len(done)
+            assert differences(before, photograph(place.tree)) == []
+
+    run(work)
+
+
+def test_the_example_runs(tmp_path: Path) -> None:
+    (tmp_path / "tree").mkdir()
+    environment = {**os.environ, "HOLDFAST_HOME": str(tmp_path / "home"), "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, str(PROJECT / "examples" / "mcp_client.py"), str(tmp_path / "tree")],
+        capture_output=True,
+        check=False,
+        text=True,
+        env=environment,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "3 notes/plan.txt" in done.stdout
+    assert "measure three times\n" in done.stdout
+    assert os.listdir(tmp_path / "tree") == []

@@ -1,0 +1,221 @@
+"""The Model Context Protocol on a Unix socket: who may come in, several at once, and what becomes of who leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from mcp.client.client import Client
+from mcp.client.stdio import StdioServerParameters
+
+import holdfast
+from holdfast.api.mcp import door
+from holdfast.model.errors import LockedError, RefusedError
+
+from .conftest import INSTALLED
+from .mcp_client import SECONDS, Place, call, run, until
+from .test_mcp import HELLO
+from .test_supervisor_runs import wait_until
+
+
+class Server:
+    """A server on a socket."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.path = place.base / "run" / "mcp.sock"
+        self.token = Path(f"{self.path}.token")
+        with open(place.log, "wb") as log:
+            self.process = subprocess.Popen(
+                place.words("--socket", str(self.path)), stderr=log, stdin=subprocess.DEVNULL
+            )
+
+    def said(self) -> str:
+        """What it says to people."""
+        return next(line for line in self.place.log.read_text().splitlines() if line.startswith("holdfast: "))
+
+    @asynccontextmanager
+    async def client(self) -> AsyncGenerator[Client]:
+        """One that is joined by `holdfast mcp --connect`."""
+        words = [*INSTALLED, "mcp", "--connect", str(self.path)]
+        environment = {**os.environ}
+        started = StdioServerParameters(command=words[0], args=words[1:], env=environment)
+        async with Client(started, read_timeout_seconds=SECONDS) as client:
+            yield client
+
+    @contextmanager
+    def connection(self, first: bytes) -> Generator[socket.socket]:
+        """A connection that begins with a line."""
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(SECONDS)
+            connection.connect(os.fspath(self.path))
+            connection.sendall(first + b"\n")
+            yield connection
+
+
+@pytest.fixture(name="server")
+def _server(tmp_path: Path) -> Generator[Server]:
+    server = Server(Place(tmp_path))
+    wait_until(lambda: server.path.exists() and "listening" in server.place.log.read_text())
+    yield server
+    if server.process.poll() is None:
+        server.process.terminate()
+        assert server.process.wait(60) == 0
+    assert not server.path.exists()
+    assert not server.token.exists()
+    with holdfast.open_home(server.place.home) as home:
+        assert home.verify().ok
+
+
+def test_nobody_else_can_come_in(server: Server) -> None:
+    """Case 14."""
+    assert stat.S_IMODE(server.path.parent.stat().st_mode) == 0o700
+    assert stat.S_IMODE(server.path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(server.token.stat().st_mode) == 0o600
+    assert str(server.path) in server.said()
+    hello = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO}).encode()
+    token = server.token.read_bytes().strip()
+    assert len(token) == 64
+    for first in (b"", b"x", hello, token[:-1], token + b"0"):
+        with server.connection(first) as connection, connection.makefile("rb") as file:
+            try:
+                connection.sendall(hello + b"\n")
+            except OSError:
+                pass  # it has hung up already
+            lines = file.read().splitlines()
+            assert [json.loads(line)["error"]["code"] for line in lines] == [-32001]
+    with server.connection(token) as connection, connection.makefile("rb") as file:
+        connection.sendall(hello + b"\n")
+        assert json.loads(file.readline())["result"]["serverInfo"]["name"] == "holdfast"
+
+
+def test_several_clients_work_at_once(server: Server) -> None:
+    async def work() -> None:
+        async with server.client() as one, server.client() as two:
+            async with anyio.create_task_group() as group:
+
+                async def append(client: Client, name: str) -> None:
+                    for _ in range(5):
+                        await call(client, "execute_command", command=f"echo {name} >> log")
+                        assert (await call(client, "read_file", path="log"))["size"]
+
+                group.start_soon(append, one, "one")
+                group.start_soon(append, two, "two")
+            lines = (server.place.tree / "log").read_text().split()
+            assert sorted(lines) == ["one"] * 5 + ["two"] * 5
+            assert (await call(one, "get_undo_history"))["total"] == 10
+            assert (await call(two, "undo", count=10))["steps"] == list(range(10, 0, -1))
+        async with server.client() as three:
+            assert (await call(three, "list_directory"))["entries"] == []
+
+    run(work)
+    names = {line["request_id"].split("-")[0] for line in _logged(server) if "request_id" in line}
+    assert names == {"1", "2", "3"}
+
+
+def _logged(server: Server) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in server.place.log.read_text().splitlines() if line.startswith("{")]
+
+
+def test_who_leaves_in_the_middle_ends_its_command_and_no_other(server: Server) -> None:
+    tree = server.place.tree
+
+    async def work() -> None:
+        async with server.client() as stays:
+            token = server.token.read_bytes().strip()
+            with server.connection(token) as leaves:
+                for message in (
+                    {"id": 1, "method": "initialize", "params": HELLO},
+                    {"method": "notifications/initialized"},
+                    *(
+                        {
+                            "id": number,
+                            "method": "tools/call",
+                            "params": {"name": "execute_command", "arguments": {"command": command}},
+                        }
+                        for number, command in ((2, "echo $$ > pid; touch begun; sleep 100"), (3, "touch never"))
+                    ),
+                ):
+                    leaves.sendall(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+                await until((tree / "begun").exists)
+                async with anyio.create_task_group() as group:
+                    group.start_soon(lambda: call(stays, "execute_command", command="touch other"))
+                    await until(lambda: sum(line["message"] == "tool called" for line in _logged(server)) == 3)
+                    pid = int((tree / "pid").read_text())
+                    leaves.close()
+                    await until(lambda: not Path(f"/proc/{pid}").exists())
+            assert sorted(os.listdir(tree)) == ["begun", "other", "pid"]
+            assert (await call(stays, "undo", count=2))["steps"]
+            assert os.listdir(tree) == []
+
+    run(work)
+
+
+def test_a_signal_ends_commands_and_says_goodbye(server: Server) -> None:
+    async def work() -> None:
+        async with server.client() as client:
+            async with anyio.create_task_group() as group:
+
+                async def execute() -> None:
+                    with pytest.raises(Exception, match="losed"):
+                        await client.call_tool("execute_command", {"command": "touch begun; sleep 100"})
+
+                group.start_soon(execute)
+                await until((server.place.tree / "begun").exists)
+                server.process.send_signal(signal.SIGTERM)
+            assert await anyio.to_thread.run_sync(lambda: server.process.wait(60)) == 0
+
+    run(work)
+    assert "begun" in server.place.holdfast("steps", "show", "1")
+
+
+def test_a_dead_servers_socket_is_taken_and_a_living_ones_is_not(server: Server) -> None:
+    with pytest.raises(LockedError), door.opened(os.fsencode(server.path)):
+        pass
+    server.process.kill()
+    server.process.wait()
+    assert server.path.exists()
+    before = server.token.read_bytes()
+    with door.opened(os.fsencode(server.path)):
+        assert server.token.read_bytes() != before
+    assert not server.path.exists()
+
+
+def test_the_directory_of_the_socket_has_to_be_ours_alone(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir(mode=0o750)
+    with pytest.raises(RefusedError) as caught, door.opened(os.fsencode(shared / "sock")):
+        pass
+    assert caught.value.code == "open_directory"
+    own = tmp_path / "own"
+    own.mkdir(mode=0o700)
+    (own / "file").write_text("mine")
+    with pytest.raises(RefusedError) as caught, door.opened(os.fsencode(own / "file")):
+        pass
+    assert (own / "file").read_text() == "mine"
+    long = own / ("d" * 100) / "sock"
+    long.parent.mkdir(mode=0o700)
+    with door.opened(os.fsencode(long)) as opened:
+        assert stat.S_ISSOCK(os.lstat(long).st_mode)
+        with door.connect(os.fsencode(long)):
+            guest = opened.accept()
+            assert guest is not None
+            guest.close()
+
+
+def test_where_nobody_listens_is_said(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*INSTALLED, "mcp", "--connect", str(tmp_path / "no")], capture_output=True, check=False, text=True
+    )
+    assert done.returncode == 3
+    assert "nobody listens" in done.stderr

@@ -1,0 +1,100 @@
+"""What the tools are, and what they are not."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from jsonschema import Draft202012Validator
+
+from holdfast.api.mcp import tools
+from holdfast.api.mcp.server import LISTED
+
+PROJECT = Path(__file__).parents[4]
+
+NAMES = [
+    "execute_command",
+    "read_file",
+    "write_file",
+    "edit_file",
+    "list_directory",
+    "undo",
+    "redo",
+    "get_undo_history",
+    "get_session_status",
+    "checkpoint",
+    "list_checkpoints",
+    "diff",
+    "restore",
+    "fork",
+]
+"""What a model can do. Nothing that destroys history, passes a barrier, or answers a safeguard may ever join them."""
+
+
+def test_nothing_destroys_history_or_approves_itself() -> None:
+    """I9."""
+    assert [tool.name for tool in LISTED] == NAMES
+    fields = {name for tool in LISTED for name in tool.input_schema["properties"]}
+    forbidden = {
+        "force",
+        "allow",
+        "deny",
+        "answer",
+        "ticket",
+        "forget",
+        "discard",
+        "gc",
+        "thresholds",
+        "limits",
+        "guard",
+    }
+    assert not fields & forbidden
+    assert all(not tool.input_schema["additionalProperties"] for tool in LISTED)
+
+
+def test_hints_are_true() -> None:
+    hints = {tool.name: tool.annotations for tool in LISTED}
+    reading = {name for name, hint in hints.items() if hint is not None and hint.read_only_hint}
+    assert reading == {
+        "read_file",
+        "list_directory",
+        "get_undo_history",
+        "get_session_status",
+        "list_checkpoints",
+        "diff",
+    }
+    for name, hint in hints.items():
+        assert hint is not None
+        assert hint.destructive_hint is (name not in reading and name not in ("checkpoint", "fork"))
+        assert hint.open_world_hint is (name == "execute_command")
+
+
+@pytest.mark.parametrize("tool", LISTED, ids=lambda tool: tool.name)
+def test_schemas_are_schemas_in_one_piece(tool) -> None:
+    for schema in (tool.input_schema, tool.output_schema):
+        Draft202012Validator.check_schema(schema)
+        assert schema["type"] == "object"
+        assert "$ref" not in json.dumps(schema)
+
+
+@pytest.mark.parametrize("tool", tools.TOOLS, ids=lambda tool: tool.name)
+def test_every_field_is_documented(tool: tools.Tool) -> None:
+    text = (PROJECT / "docs" / "mcp.md").read_text()
+    section = re.split(rf"^### {tool.name}$", text, flags=re.MULTILINE)[1].partition("\n### ")[0].partition("\n## ")[0]
+    taken = {field.name for field in msgspec.structs.fields(tool.takes)} - {"directory"}
+    shown = set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE))
+    assert shown == taken
+    answered = set(re.findall(r"`(\w+)`", section.partition("Answers")[2]))
+    assert set(tool.answers.__annotations__) <= answered
+
+
+def test_nothing_else_loads_the_sdk() -> None:
+    for words in (["--version"], ["status", "--help"], ["mcp", "--help"]):
+        code = f"import sys; from holdfast.cli.main import main; main({words!r}); print(*sys.modules, file=sys.stderr)"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+        assert not {"mcp", "mcp_types", "pydantic", "anyio", "asyncio"} & set(done.stderr.split()), words
