@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Generator
@@ -58,6 +59,7 @@ def hosted(place: Place) -> Generator[Host]:
     with place.start(sys.executable, "-I", "-S", "-c", AGENT, stdin=-1, stdout=-1) as agent:
         wait_until(place.is_kept)
         with place.remote() as remote:
+            wait_until(lambda: remote.serves(""))
             yield Host(place, agent, remote)
         agent.communicate(timeout=60)
         assert agent.returncode == 0
@@ -158,10 +160,13 @@ def test_files_are_written_beside_what_runs(place: Place) -> None:
         assert differences(before, photograph(place.tree)) == []
 
 
-def test_what_runs_may_neither_expect_nor_write(place: Place) -> None:
+@pytest.mark.parametrize("orphaned", [False, True])
+def test_what_runs_may_neither_answer_nor_expect_nor_write(place: Place, orphaned: bool) -> None:
     """I9."""
     script = f"""
-import os, sys
+import os, sys, time
+while {orphaned} and os.path.exists("/proc/" + os.environ["PARENT"]):
+    time.sleep(0.01)
 sys.path[:] = {sys.path!r}
 from holdfast.model.errors import RefusedError
 from holdfast.supervisor.remote import connect
@@ -169,11 +174,14 @@ with connect({os.fsencode(place.log)!r}) as remote:
     content = os.memfd_create("content")
     for ask in (
         lambda: remote.write(b"f", content), lambda: remote.expect("", [b"x"]), lambda: remote.settle(1, 0),
-        lambda: remote.configure(None, None),
+        lambda: remote.configure(None, None), lambda: remote.answer(1, allow=True),
     ):
         try:
             ask()
         except RefusedError:
             print("refused")
 """
-    assert place.run(sys.executable, "-c", script) == "refused\n" * 4
+    words = [sys.executable, "-c", script]
+    if orphaned:
+        words = ["sh", "-c", f"PARENT=$$ {shlex.join(words)} & kill -KILL $$"]  # which sorts nothing that it leaves
+    assert place.run(*words, code=137 if orphaned else 0) == "refused\n" * 5

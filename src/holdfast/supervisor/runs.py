@@ -191,8 +191,8 @@ class Runs:
             self._steps.close(group)
 
     def holds(self, pid: int) -> bool:
-        """Whether a process belongs to a tree, or looks after one. One that we cannot see, or that is gone already, might;
-        and so might one whose ancestors end faster than they can be looked at.
+        """Whether a process belongs to a tree, or looks after one. One that we cannot see, or that is gone already,
+        might; and so might one whose ancestors end faster than they can be looked at.
         """
         return not os.path.exists(f"/proc/{pid}") or self._is_inside(pid) is not False
 
