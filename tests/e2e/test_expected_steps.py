@@ -161,7 +161,7 @@ def test_files_are_written_beside_what_runs(place: Place) -> None:
 
 
 @pytest.mark.parametrize("orphaned", [False, True])
-def test_what_runs_may_neither_answer_nor_expect_nor_write(place: Place, orphaned: bool) -> None:
+def test_what_runs_may_not_ask_for_what_concerns_others(place: Place, orphaned: bool) -> None:
     """I9."""
     script = f"""
 import os, sys, time
@@ -174,7 +174,8 @@ with connect({os.fsencode(place.log)!r}) as remote:
     content = os.memfd_create("content")
     for ask in (
         lambda: remote.write(b"f", content), lambda: remote.expect("", [b"x"]), lambda: remote.settle(1, 0),
-        lambda: remote.configure(None, None), lambda: remote.answer(1, allow=True),
+        lambda: remote.configure(None, None), lambda: remote.answer(1, allow=True), remote.discard,
+        lambda: remote.undo([1], force=True), lambda: remote.redo([1]), lambda: remote.quiet().__enter__(),
     ):
         try:
             ask()
@@ -184,4 +185,4 @@ with connect({os.fsencode(place.log)!r}) as remote:
     words = [sys.executable, "-c", script]
     if orphaned:
         words = ["sh", "-c", f"PARENT=$$ {shlex.join(words)} & kill -KILL $$"]  # which sorts nothing that it leaves
-    assert place.run(*words, code=137 if orphaned else 0) == "refused\n" * 5
+    assert place.run(*words, code=137 if orphaned else 0) == "refused\n" * 9

@@ -402,6 +402,38 @@ def test_what_lives_on_is_supervised_until_it_ends(place: Place) -> None:
         assert [step.paths for step in place.steps()] == [1]
 
 
+MOVES = """
+import ctypes, errno, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+EXCHANGE = 2
+def move(old, new, flags=0):
+    done = libc.renameat2(-100, os.fsencode(old), -100, os.fsencode(new), flags)
+    print(old, new, flags, errno.errorcode[ctypes.get_errno()] if done else "moved")
+log, other = sys.argv[1:]
+above = os.path.dirname(log)
+os.makedirs(other + "/" + os.path.basename(log))
+for old, new in ((above, other), (other, above), (above, above + "2"), (log, other + "/x"), (other + "/x", log)):
+    for flags in (0, EXCHANGE):
+        move(old, new, flags)
+"""
+
+
+@pytest.mark.parametrize("where", ["tree/.holdfast/undo", "beside/log"])
+@pytest.mark.parametrize("other", ["tree/other", "elsewhere"])
+def test_what_is_out_of_reach_cannot_be_moved_from_either_side(tmp_path: Path, where: str, other: str) -> None:
+    """I7, I14."""
+    (tmp_path / "tree").mkdir()
+    place = Place(tmp_path / "tree", tmp_path / where)
+    before = photograph(place.tree)
+    out = place.run(sys.executable, "-c", MOVES, str(place.log), str(tmp_path / other))
+    assert len(out.splitlines()) == 10
+    assert "moved" not in out
+    assert (place.log / "version").exists()
+    place.undo_all()
+    left = differences(before, photograph(place.tree))
+    assert [line for line in left if not line.startswith(("b'': mtime", "b'.holdfast"))] == []
+
+
 def test_two_runs_share_a_keeper_and_are_told_apart(place: Place) -> None:
     with taken_back(place):
         first = place.start("sh", "-c", "touch a; read end; touch c", stdin=-1)

@@ -324,6 +324,8 @@ class Hosted:
         if read.hash is None:
             raise RefusedError(f"{display(path)} is larger than {MAX_EDITED_BYTES} bytes", code="too_large")
         count = read.content.count(old)
+        if len(read.content) + count * (len(new) - len(old)) > MAX_EDITED_BYTES:
+            raise RefusedError(f"{display(path)} would become larger than {MAX_EDITED_BYTES} bytes", code="too_large")
         if not count:
             raise NotFoundError(f"the text to replace is not in {display(path)}", code="no_match")
         if count > 1 and not every:

@@ -331,4 +331,7 @@ def _raise(failure: Failure) -> NoReturn:
     message = f"the shim could not run the command: {failure.message[:_SHOWN]}"
     if failure.code == "no_directory":
         raise NotFoundError(message, code="no_directory")
+    if failure.code == "busy":
+        # Something has said for it that the command before was over.
+        raise ChannelError(message, code="shim_violation")
     raise HoldfastError(message, code="cannot_start")

@@ -50,7 +50,10 @@ SIGNATURES: Final[dict[str, tuple[Any, Any]]] = {
 """Of every method: the types of its arguments, and of its result."""
 
 OUTSIDE_ONLY: Final = frozenset(
-    {"answer", "configure", "discard", "expect", "join", "note_contents", "settle", "write"}
+    {
+        *("answer", "configure", "discard", "expect", "join", "note_contents", "quiet", "redo", "resume", "settle"),
+        *("undo", "write"),
+    }
 )
 """What a process of a supervised tree may not ask: who asks for something never approves it (I9)."""
 

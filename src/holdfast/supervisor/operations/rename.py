@@ -31,12 +31,13 @@ def _rename(call: Call, world: Supervision, source: tuple[int, int], target: tup
         perform = sight.by_caller(
             lambda: rename_on_descriptors(origin.dir_fd, origin.full, place.dir_fd, place.full, flags)
         )
+        # (An exchange moves what is at either name.)
+        if any(sight.territory.holds_forbidden(spot.where.absolute) for spot in (origin, place)):
+            raise failure(errno.EACCES)
         if origin.path is not None and place.path is not None:
             if (origin.slash or place.slash) and not _is_directory(sight, origin):
                 perform()  # which is an error, and the system knows which
             world.interceptor.rename(world.step(call.tid), origin.place, place.place, flags, perform, own=sight.is_own)
-        elif sight.territory.holds_forbidden(origin.where.absolute):
-            raise failure(errno.EACCES)
         elif origin.path is None and place.path is None:
             perform()
             sight.territory.forget()
