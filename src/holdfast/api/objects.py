@@ -121,6 +121,8 @@ class Restored(Object, frozen=True, kw_only=True):
     dry_run: bool
     undo_command: str | None
     steps: list[int]
+    together: list[list[int]]
+    """Groups of those steps that depend on each other."""
     totals: dict[str, int]
 
 

@@ -20,6 +20,8 @@ from holdfast.engine.opening import Opener
 from holdfast.engine.run import run
 from holdfast.model.config import Isolation
 from holdfast.model.errors import HoldfastError, rebuilt
+from holdfast.model.log import Level, arrange
+from holdfast.model.loglines import Lines, send
 from holdfast.sandbox.channel import shim_command
 from holdfast.undo.service import UndoReport
 
@@ -43,6 +45,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """None: as the settings say."""
     environment: dict[bytes, bytes]
     """The shim's, and so its commands'."""
+    log_level: Level = "warn"
+    """From which level on it logs, to standard error: as lines of JSON, unless that is a terminal."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,6 +123,7 @@ def main(fd: int) -> None:
         starter.set_inheritable(False)
         with starter.makefile("rb") as file:
             launch = msgspec.msgpack.decode(file.read(), type=Launch)
+        arrange(launch.log_level, lambda: send(launch.log_level, Lines(as_json=not sys.stderr.isatty())))
         recovered: list[UndoReport] = []
         try:
             outcome = Outcome(exit_code=_run(launch, recovered.append))

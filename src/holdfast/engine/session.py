@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from holdfast.engine.launching import Launch, Launcher
 from holdfast.engine.run import new_run_id
 from holdfast.model.errors import ChannelError, HoldfastError, RefusedError, StorageError
-from holdfast.model.log import Log
+from holdfast.model.log import Log, inherited
 from holdfast.sandbox.channel import Channel
 
 if TYPE_CHECKING:
@@ -201,6 +201,7 @@ class Session:
             guard=self._guard,
             isolation=self._isolation,
             environment=self._environment,
+            log_level=inherited(),
         )
         try:
             self._launcher = Launcher(launch)

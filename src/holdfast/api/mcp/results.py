@@ -146,6 +146,7 @@ class Restored(TypedDict):
     dry_run: bool
     undo_command: str | None
     steps: list[int]
+    together: list[list[int]]
     totals: Totals
 
 
