@@ -144,6 +144,7 @@ def test_restore_undo_redo(cli: Cli) -> None:
         "dry_run": True,
         "undo_command": None,
         "steps": [],
+        "together": [],
     }
     done = cli.json("restore", first)
     assert {**done, "rescue": None, "dry_run": True, "undo_command": None} == dry
