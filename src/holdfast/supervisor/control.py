@@ -1,7 +1,7 @@
 """The keeper's private socket: whoever may speak there asks for what `UndoService` offers, and runs join.
 
 The server never blocks: a peer that sends half a frame or does not take its answer costs a bounded buffer, and nobody
-else any time. What a connection holds (a pause, a run) ends with it.
+else any time. A connection has one request at a time; what it holds (a pause, a run) ends with it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from holdfast.files.sockets import Peer, address, peer
-from holdfast.model.errors import HoldfastError, RefusedError
+from holdfast.model.errors import FormatError, HoldfastError, RefusedError
 from holdfast.model.log import Log
 from holdfast.supervisor.messages import (
     LENGTH,
@@ -32,9 +32,11 @@ SOCKET = b"keeper"
 """The name of the socket in the log's directory."""
 
 _CLIENTS = 64
+"""As many from inside of the trees, and as many others: no tree can keep a person from the keeper."""
+_BACKLOG = 64
 _PIECE = 1 << 16
 _DESCRIPTORS = 4
-_READ, _WRITE = 1, 4  # EPOLLIN, EPOLLOUT
+_END, _READ, _WRITE = 0, 1, 4  # (EPOLLHUP is always told of), EPOLLIN, EPOLLOUT
 
 LATER = object()
 """What a method returns if `Client.send` will be called when the result is there."""
@@ -43,15 +45,19 @@ LATER = object()
 class Client:
     """One connection."""
 
-    __slots__ = ("_selector", "fds", "inbox", "outbox", "peer", "socket")
+    __slots__ = ("_selector", "fds", "inbox", "is_inside", "outbox", "peer", "socket", "waits")
 
-    def __init__(self, connection: socket.socket, selector: select.epoll, who: Peer) -> None:
+    def __init__(self, connection: socket.socket, selector: select.epoll, who: Peer, *, is_inside: bool) -> None:
         self.socket = connection
         self.peer = who
         self.inbox = bytearray()
         self.outbox = b""
         self.fds: list[int] = []
         """Descriptors that came with the request; whoever takes one removes it."""
+        self.waits = False
+        """A request is not answered yet. Until then it is not heard, and nothing but its end is noticed."""
+        self.is_inside = is_inside
+        """It belonged to a supervised tree, or might have, when it connected."""
         self._selector = selector
 
     @property
@@ -59,9 +65,19 @@ class Client:
         """Whether the connection has ended, so that nobody waits for an answer."""
         return self.socket.fileno() < 0
 
+    def wait(self) -> None:
+        """The answer takes its time: `send` will be called with it."""
+        self.waits = True
+        self._selector.modify(self.socket.fileno(), _END)
+
     def send(self, frame: bytes) -> None:
-        """Send a frame, as far as that goes now; the rest when the peer has made room. Until then it is not heard."""
+        """Answer the request."""
+        self.waits = False
         self.outbox += frame
+        self.flush()
+
+    def flush(self) -> None:
+        """Send as much as goes now; the rest when the peer has made room. Until then it is not heard."""
         try:
             sent = self.socket.send(self.outbox, socket.MSG_NOSIGNAL)
         except BlockingIOError:
@@ -97,7 +113,7 @@ class Control:
         """Bind the socket, mode 0600, in place of one that a dead keeper left; the caller holds the log.
 
         ``perform(client, method, arguments)`` does what is asked; ``left(client)`` is told of the end of a connection;
-        ``is_inside(pid)`` says whether a process belongs to a supervised tree.
+        ``is_inside(pid)`` says whether a process belongs to a supervised tree, or might.
         """
         self._path = folder + b"/" + SOCKET
         self._selector = selector
@@ -113,7 +129,7 @@ class Control:
             pass
         with address(folder, SOCKET) as path:
             self._socket.bind(path)
-        self._socket.listen(_CLIENTS)
+        self._socket.listen(_BACKLOG)
         selector.register(self._socket.fileno(), _READ)
 
     def close(self) -> None:
@@ -135,7 +151,9 @@ class Control:
             return
         client = self._clients[fd]
         if client.outbox:
-            client.send(b"")
+            client.flush()
+        elif client.waits:
+            self._end(client)
         else:
             self._receive(client)
 
@@ -145,12 +163,14 @@ class Control:
         except OSError:
             return  # it went away, or there are no descriptors left
         who = peer(connection)
-        if not who.may_speak or len(self._clients) >= _CLIENTS:
+        is_inside = self._is_inside(who.pid)
+        alike = sum(client.is_inside is is_inside for client in self._clients.values())
+        if not who.may_speak or alike >= _CLIENTS:
             _log.warning("refused a connection from process %d of user %d", *who)
             connection.close()
             return
         connection.setblocking(False)
-        self._clients[connection.fileno()] = Client(connection, self._selector, who)
+        self._clients[connection.fileno()] = Client(connection, self._selector, who, is_inside=is_inside)
         self._selector.register(connection.fileno(), _READ)
 
     def _receive(self, client: Client) -> None:
@@ -165,17 +185,24 @@ class Control:
             self._end(client)
             return
         client.inbox += piece
-        while len(client.inbox) >= LENGTH.size and not client.outbox:
-            (length,) = LENGTH.unpack_from(client.inbox)
-            if length > MAX_REQUEST_BYTES:
-                self._end(client)
-                return
-            if len(client.inbox) < LENGTH.size + length:
-                return
-            body = bytes(client.inbox[LENGTH.size : LENGTH.size + length])
-            del client.inbox[: LENGTH.size + length]
-            self._answer(client, body)
-            client.drop_fds()
+        if len(client.inbox) < LENGTH.size:
+            return
+        (length,) = LENGTH.unpack_from(client.inbox)
+        if length > MAX_REQUEST_BYTES:
+            self._end(client)
+            return
+        end = LENGTH.size + length
+        if len(client.inbox) < end:
+            return
+        if len(client.inbox) > end:
+            # Nobody can fill the keeper's time in advance.
+            client.send(encode_error(FormatError("a request came before the last one was answered")))
+            self._end(client)
+            return
+        body = bytes(client.inbox[LENGTH.size :])
+        client.inbox.clear()
+        self._answer(client, body)
+        client.drop_fds()
 
     def _answer(self, client: Client, body: bytes) -> None:
         try:
@@ -194,7 +221,9 @@ class Control:
             _log.warning("a request failed by a mistake of Holdfast's own: %r", error)
             client.send(encode_error(HoldfastError(f"the keeper failed: {error!r}")))
         else:
-            if result is not LATER:
+            if result is LATER:
+                client.wait()
+            else:
                 client.send(encode_result(result))
 
     def _end(self, client: Client) -> None:
