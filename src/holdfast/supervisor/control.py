@@ -7,10 +7,11 @@ else any time. A connection has one request at a time; what it holds (a pause, a
 from __future__ import annotations
 
 import os
+import select
 import socket
 from typing import TYPE_CHECKING, Any
 
-from holdfast.files.sockets import Peer, address, peer
+from holdfast.files.sockets import Peer, address, peer, peer_process
 from holdfast.model.errors import FormatError, HoldfastError, RefusedError
 from holdfast.model.log import Log
 from holdfast.supervisor.messages import (
@@ -23,7 +24,6 @@ from holdfast.supervisor.messages import (
 )
 
 if TYPE_CHECKING:
-    import select
     from collections.abc import Callable
 
 _log = Log(__name__)
@@ -45,9 +45,11 @@ LATER = object()
 class Client:
     """One connection."""
 
-    __slots__ = ("_selector", "fds", "inbox", "is_inside", "outbox", "peer", "socket", "waits")
+    __slots__ = ("_selector", "fds", "inbox", "outbox", "peer", "process", "socket", "waits", "was_inside")
 
-    def __init__(self, connection: socket.socket, selector: select.epoll, who: Peer, *, is_inside: bool) -> None:
+    def __init__(
+        self, connection: socket.socket, selector: select.epoll, who: Peer, process: int | None, *, was_inside: bool
+    ) -> None:
         self.socket = connection
         self.peer = who
         self.inbox = bytearray()
@@ -56,8 +58,10 @@ class Client:
         """Descriptors that came with the request; whoever takes one removes it."""
         self.waits = False
         """A request is not answered yet. Until then it is not heard, and nothing but its end is noticed."""
-        self.is_inside = is_inside
-        """It belonged to a supervised tree, or might have, when it connected."""
+        self.process = process
+        """Of the peer, a pidfd; None if that had ended when it was taken in."""
+        self.was_inside = was_inside
+        """It belonged to a supervised tree, or might have, when it was taken in."""
         self._selector = selector
 
     @property
@@ -91,6 +95,8 @@ class Client:
         """Hang up."""
         self._selector.unregister(self.socket.fileno())
         self.socket.close()
+        if self.process is not None:
+            os.close(self.process)
         self.drop_fds()
 
     def drop_fds(self) -> None:
@@ -163,15 +169,23 @@ class Control:
         except OSError:
             return  # it went away, or there are no descriptors left
         who = peer(connection)
-        is_inside = self._is_inside(who.pid)
-        alike = sum(client.is_inside is is_inside for client in self._clients.values())
+        process = peer_process(connection)
+        was_inside = self._may_be_inside(who, process)
+        alike = sum(client.was_inside is was_inside for client in self._clients.values())
         if not who.may_speak or alike >= _CLIENTS:
             _log.warning("refused a connection from process %d of user %d", *who)
             connection.close()
+            if process is not None:
+                os.close(process)
             return
         connection.setblocking(False)
-        self._clients[connection.fileno()] = Client(connection, self._selector, who, is_inside=is_inside)
+        self._clients[connection.fileno()] = Client(connection, self._selector, who, process, was_inside=was_inside)
         self._selector.register(connection.fileno(), _READ)
+
+    def _may_be_inside(self, who: Peer, process: int | None) -> bool:
+        """A connection outlives its maker in other hands, and the maker's number comes back as another process's."""
+        # (In this order: if it has not ended after the look, what was looked at was that process.)
+        return self._is_inside(who.pid) or process is None or _has_ended(process)
 
     def _receive(self, client: Client) -> None:
         try:
@@ -209,7 +223,7 @@ class Control:
             if _log.wants("trace"):
                 _log.trace("request", process=client.peer.pid, bytes=body.hex(" "))
             method, arguments = decode_request(body)
-            if method in OUTSIDE_ONLY and self._is_inside(client.peer.pid):
+            if method in OUTSIDE_ONLY and (client.was_inside or self._may_be_inside(client.peer, client.process)):
                 raise RefusedError(f"a supervised process may not ask for {method}")
             result = self._perform(client, method, arguments)
         except HoldfastError as error:
@@ -230,3 +244,9 @@ class Control:
         del self._clients[client.socket.fileno()]
         client.close()
         self._left(client)
+
+
+def _has_ended(process: int) -> bool:
+    ends = select.poll()
+    ends.register(process, select.POLLIN)
+    return bool(ends.poll(0))

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from holdfast.files.sockets import address
-from holdfast.model.errors import FormatError
+from holdfast.model.errors import FormatError, RefusedError
 from holdfast.supervisor.control import LATER, SOCKET, Client, Control
 from holdfast.supervisor.messages import LENGTH, decode_answer, encode_request, encode_result
 
@@ -36,7 +36,7 @@ class Served:
     def _perform(self, client: Client, method: str, _: tuple[Any, ...]) -> object:
         self.asked.append(method)
         if method != "steps":
-            return None
+            return 0
         self.waiting.append(client)
         return LATER
 
@@ -67,6 +67,13 @@ def _served(tmp_path: Path) -> Generator[Served]:
 def answer(connection: socket.socket, method: str) -> Any:
     (length,) = LENGTH.unpack(connection.recv(LENGTH.size, socket.MSG_WAITALL))
     return decode_answer(method, connection.recv(length, socket.MSG_WAITALL))
+
+
+def discards(served: Served, peer: socket.socket) -> None:
+    """Ask for what only those outside may."""
+    peer.sendall(encode_request("discard"))
+    served.serve()
+    answer(peer, "discard")
 
 
 def test_who_waits_for_an_answer_is_not_heard(served: Served) -> None:
@@ -126,7 +133,50 @@ def test_a_tree_cannot_keep_those_outside_away(served: Served) -> None:
                 insider.stdout.readline()
                 served.serve()
             with served.connect() as outside:
-                outside.sendall(encode_request("leave"))
-                served.serve()
-                assert answer(outside, "leave") is None
+                discards(served, outside)
             insider.communicate()
+
+
+HANDS_ON = """
+import socket, sys
+socket.socket(fileno=int(sys.argv[1])).connect(sys.argv[2])
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("ends", ["before it is taken in", "later"])
+def test_a_connection_whose_maker_has_ended_approves_nothing(served: Served, ends: str) -> None:
+    """I9: its number may be that of a process outside by now, and the connection is in other hands."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
+        peer.settimeout(20)
+        with address(served.folder, SOCKET) as path:
+            maker = subprocess.Popen(
+                [sys.executable, "-c", HANDS_ON, str(peer.fileno()), path],
+                pass_fds=[peer.fileno()],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
+            assert maker.stdout is not None
+            maker.stdout.readline()
+        if ends == "later":
+            served.serve()
+        maker.communicate()
+        served.serve()
+        with pytest.raises(RefusedError):
+            discards(served, peer)
+        assert served.asked == []
+
+
+def test_who_was_inside_when_it_connected_stays_inside(served: Served) -> None:
+    served.insiders.add(os.getpid())
+    with served.connect() as inside:
+        served.insiders.clear()
+        with pytest.raises(RefusedError):
+            discards(served, inside)
+    with served.connect() as outside:
+        discards(served, outside)
+        served.insiders.add(os.getpid())
+        with pytest.raises(RefusedError):
+            discards(served, outside)
+    assert served.asked == ["discard"]
