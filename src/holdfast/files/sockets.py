@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 _MAX_ADDRESS = 107
 _CREDENTIALS = struct.Struct("3i")
+_SO_PEERPIDFD = 77
 
 
 class Peer(NamedTuple):
@@ -34,6 +36,24 @@ def peer(connection: socket.socket) -> Peer:
 
     pid, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     return Peer(pid, uid)
+
+
+def peer_process(connection: socket.socket) -> int | None:
+    """A pidfd of the process that connected, for the caller to close; None if that has ended.
+
+    Before Linux 6.5 it is that of whoever has its number by now.
+    """
+    import socket
+
+    try:
+        return connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
+    except OSError as error:
+        if error.errno != errno.ENOPROTOOPT:
+            return None
+    try:
+        return os.pidfd_open(peer(connection).pid)
+    except OSError:
+        return None
 
 
 @contextmanager

@@ -1,17 +1,18 @@
 """The keeper's private socket: whoever may speak there asks for what `UndoService` offers, and runs join.
 
 The server never blocks: a peer that sends half a frame or does not take its answer costs a bounded buffer, and nobody
-else any time. What a connection holds (a pause, a run) ends with it.
+else any time. A connection has one request at a time; what it holds (a pause, a run) ends with it.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import socket
 from typing import TYPE_CHECKING, Any
 
-from holdfast.files.sockets import Peer, address, peer
-from holdfast.model.errors import HoldfastError, RefusedError
+from holdfast.files.sockets import Peer, address, peer, peer_process
+from holdfast.model.errors import FormatError, HoldfastError, RefusedError
 from holdfast.model.log import Log
 from holdfast.supervisor.messages import (
     LENGTH,
@@ -23,7 +24,6 @@ from holdfast.supervisor.messages import (
 )
 
 if TYPE_CHECKING:
-    import select
     from collections.abc import Callable
 
 _log = Log(__name__)
@@ -32,9 +32,11 @@ SOCKET = b"keeper"
 """The name of the socket in the log's directory."""
 
 _CLIENTS = 64
+"""As many from inside of the trees, and as many others: no tree can keep a person from the keeper."""
+_BACKLOG = 64
 _PIECE = 1 << 16
 _DESCRIPTORS = 4
-_READ, _WRITE = 1, 4  # EPOLLIN, EPOLLOUT
+_END, _READ, _WRITE = 0, 1, 4  # (EPOLLHUP is always told of), EPOLLIN, EPOLLOUT
 
 LATER = object()
 """What a method returns if `Client.send` will be called when the result is there."""
@@ -43,15 +45,23 @@ LATER = object()
 class Client:
     """One connection."""
 
-    __slots__ = ("_selector", "fds", "inbox", "outbox", "peer", "socket")
+    __slots__ = ("_selector", "fds", "inbox", "outbox", "peer", "process", "socket", "waits", "was_inside")
 
-    def __init__(self, connection: socket.socket, selector: select.epoll, who: Peer) -> None:
+    def __init__(
+        self, connection: socket.socket, selector: select.epoll, who: Peer, process: int | None, *, was_inside: bool
+    ) -> None:
         self.socket = connection
         self.peer = who
         self.inbox = bytearray()
         self.outbox = b""
         self.fds: list[int] = []
         """Descriptors that came with the request; whoever takes one removes it."""
+        self.waits = False
+        """A request is not answered yet. Until then it is not heard, and nothing but its end is noticed."""
+        self.process = process
+        """Of the peer, a pidfd; None if that had ended when it was taken in."""
+        self.was_inside = was_inside
+        """It belonged to a supervised tree, or might have, when it was taken in."""
         self._selector = selector
 
     @property
@@ -59,9 +69,19 @@ class Client:
         """Whether the connection has ended, so that nobody waits for an answer."""
         return self.socket.fileno() < 0
 
+    def wait(self) -> None:
+        """The answer takes its time: `send` will be called with it."""
+        self.waits = True
+        self._selector.modify(self.socket.fileno(), _END)
+
     def send(self, frame: bytes) -> None:
-        """Send a frame, as far as that goes now; the rest when the peer has made room. Until then it is not heard."""
+        """Answer the request."""
+        self.waits = False
         self.outbox += frame
+        self.flush()
+
+    def flush(self) -> None:
+        """Send as much as goes now; the rest when the peer has made room. Until then it is not heard."""
         try:
             sent = self.socket.send(self.outbox, socket.MSG_NOSIGNAL)
         except BlockingIOError:
@@ -75,6 +95,8 @@ class Client:
         """Hang up."""
         self._selector.unregister(self.socket.fileno())
         self.socket.close()
+        if self.process is not None:
+            os.close(self.process)
         self.drop_fds()
 
     def drop_fds(self) -> None:
@@ -97,7 +119,7 @@ class Control:
         """Bind the socket, mode 0600, in place of one that a dead keeper left; the caller holds the log.
 
         ``perform(client, method, arguments)`` does what is asked; ``left(client)`` is told of the end of a connection;
-        ``is_inside(pid)`` says whether a process belongs to a supervised tree.
+        ``is_inside(pid)`` says whether a process belongs to a supervised tree, or might.
         """
         self._path = folder + b"/" + SOCKET
         self._selector = selector
@@ -113,7 +135,7 @@ class Control:
             pass
         with address(folder, SOCKET) as path:
             self._socket.bind(path)
-        self._socket.listen(_CLIENTS)
+        self._socket.listen(_BACKLOG)
         selector.register(self._socket.fileno(), _READ)
 
     def close(self) -> None:
@@ -135,7 +157,9 @@ class Control:
             return
         client = self._clients[fd]
         if client.outbox:
-            client.send(b"")
+            client.flush()
+        elif client.waits:
+            self._end(client)
         else:
             self._receive(client)
 
@@ -145,13 +169,23 @@ class Control:
         except OSError:
             return  # it went away, or there are no descriptors left
         who = peer(connection)
-        if not who.may_speak or len(self._clients) >= _CLIENTS:
+        process = peer_process(connection)
+        was_inside = self._may_be_inside(who, process)
+        alike = sum(client.was_inside is was_inside for client in self._clients.values())
+        if not who.may_speak or alike >= _CLIENTS:
             _log.warning("refused a connection from process %d of user %d", *who)
             connection.close()
+            if process is not None:
+                os.close(process)
             return
         connection.setblocking(False)
-        self._clients[connection.fileno()] = Client(connection, self._selector, who)
+        self._clients[connection.fileno()] = Client(connection, self._selector, who, process, was_inside=was_inside)
         self._selector.register(connection.fileno(), _READ)
+
+    def _may_be_inside(self, who: Peer, process: int | None) -> bool:
+        """A connection outlives its maker in other hands, and the maker's number comes back as another process's."""
+        # (In this order: if it has not ended after the look, what was looked at was that process.)
+        return self._is_inside(who.pid) or process is None or _has_ended(process)
 
     def _receive(self, client: Client) -> None:
         try:
@@ -165,24 +199,31 @@ class Control:
             self._end(client)
             return
         client.inbox += piece
-        while len(client.inbox) >= LENGTH.size and not client.outbox:
-            (length,) = LENGTH.unpack_from(client.inbox)
-            if length > MAX_REQUEST_BYTES:
-                self._end(client)
-                return
-            if len(client.inbox) < LENGTH.size + length:
-                return
-            body = bytes(client.inbox[LENGTH.size : LENGTH.size + length])
-            del client.inbox[: LENGTH.size + length]
-            self._answer(client, body)
-            client.drop_fds()
+        if len(client.inbox) < LENGTH.size:
+            return
+        (length,) = LENGTH.unpack_from(client.inbox)
+        if length > MAX_REQUEST_BYTES:
+            self._end(client)
+            return
+        end = LENGTH.size + length
+        if len(client.inbox) < end:
+            return
+        if len(client.inbox) > end:
+            # Nobody can fill the keeper's time in advance.
+            client.send(encode_error(FormatError("a request came before the last one was answered")))
+            self._end(client)
+            return
+        body = bytes(client.inbox[LENGTH.size :])
+        client.inbox.clear()
+        self._answer(client, body)
+        client.drop_fds()
 
     def _answer(self, client: Client, body: bytes) -> None:
         try:
             if _log.wants("trace"):
                 _log.trace("request", process=client.peer.pid, bytes=body.hex(" "))
             method, arguments = decode_request(body)
-            if method in OUTSIDE_ONLY and self._is_inside(client.peer.pid):
+            if method in OUTSIDE_ONLY and (client.was_inside or self._may_be_inside(client.peer, client.process)):
                 raise RefusedError(f"a supervised process may not ask for {method}")
             result = self._perform(client, method, arguments)
         except HoldfastError as error:
@@ -194,10 +235,18 @@ class Control:
             _log.warning("a request failed by a mistake of Holdfast's own: %r", error)
             client.send(encode_error(HoldfastError(f"the keeper failed: {error!r}")))
         else:
-            if result is not LATER:
+            if result is LATER:
+                client.wait()
+            else:
                 client.send(encode_result(result))
 
     def _end(self, client: Client) -> None:
         del self._clients[client.socket.fileno()]
         client.close()
         self._left(client)
+
+
+def _has_ended(process: int) -> bool:
+    ends = select.poll()
+    ends.register(process, select.POLLIN)
+    return bool(ends.poll(0))

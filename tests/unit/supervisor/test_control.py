@@ -1,0 +1,182 @@
+"""The keeper's socket by itself: no peer takes more of the keeper than its share, and who it is stays who it was."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import subprocess
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.files.sockets import address
+from holdfast.model.errors import FormatError, RefusedError
+from holdfast.supervisor.control import LATER, SOCKET, Client, Control
+from holdfast.supervisor.messages import LENGTH, decode_answer, encode_request, encode_result
+
+STEPS = encode_request("steps")
+
+
+class Served:
+    """A socket whose keeper takes its time with ``steps``, and does all else at once."""
+
+    def __init__(self, folder: bytes) -> None:
+        self.folder = folder
+        self.asked: list[str] = []
+        self.waiting: list[Client] = []
+        self.left: list[Client] = []
+        self.insiders: set[int] = set()
+        self.selector = select.epoll()
+        self.control = Control(folder, self.selector, self._perform, self.left.append, self.insiders.__contains__)
+
+    def _perform(self, client: Client, method: str, _: tuple[Any, ...]) -> object:
+        self.asked.append(method)
+        if method != "steps":
+            return 0
+        self.waiting.append(client)
+        return LATER
+
+    def serve(self) -> None:
+        """Do all that there is to do."""
+        while ready := self.selector.poll(0):
+            for fd, _ in ready:
+                if self.control.owns(fd):
+                    self.control.serve(fd)
+
+    def connect(self) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.settimeout(20)
+        with address(self.folder, SOCKET) as path:
+            connection.connect(path)
+        self.serve()
+        return connection
+
+
+@pytest.fixture(name="served")
+def _served(tmp_path: Path) -> Generator[Served]:
+    served = Served(os.fsencode(tmp_path))
+    yield served
+    served.control.close()
+    served.selector.close()
+
+
+def answer(connection: socket.socket, method: str) -> Any:
+    (length,) = LENGTH.unpack(connection.recv(LENGTH.size, socket.MSG_WAITALL))
+    return decode_answer(method, connection.recv(length, socket.MSG_WAITALL))
+
+
+def discards(served: Served, peer: socket.socket) -> None:
+    """Ask for what only those outside may."""
+    peer.sendall(encode_request("discard"))
+    served.serve()
+    answer(peer, "discard")
+
+
+def test_who_waits_for_an_answer_is_not_heard(served: Served) -> None:
+    with served.connect() as peer:
+        peer.sendall(STEPS)
+        served.serve()
+        peer.sendall(STEPS)
+        served.serve()
+        assert served.asked == ["steps"]
+        served.waiting[0].send(encode_result([]))
+        served.serve()
+        assert answer(peer, "steps") == []
+        assert served.asked == ["steps"] * 2
+
+
+def test_requests_in_advance_are_refused(served: Served) -> None:
+    with served.connect() as peer:
+        peer.sendall(STEPS * 100)
+        served.serve()
+        assert served.asked == []
+        with pytest.raises(FormatError, match="before the last one was answered"):
+            answer(peer, "steps")
+        assert peer.recv(1) == b""
+        assert len(served.left) == 1
+
+
+def test_who_hangs_up_while_it_waits_is_let_go(served: Served) -> None:
+    with served.connect() as peer:
+        peer.sendall(STEPS)
+        served.serve()
+        assert served.left == []
+    served.serve()
+    assert served.left == served.waiting
+    assert served.waiting[0].is_gone
+
+
+CONNECTS = """
+import socket, sys
+taken = []
+for _ in range(int(sys.argv[2])):
+    taken.append(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+    taken[-1].connect(sys.argv[1])
+    print(flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_tree_cannot_keep_those_outside_away(served: Served) -> None:
+    with address(served.folder, SOCKET) as path:
+        insider = subprocess.Popen(
+            [sys.executable, "-c", CONNECTS, path, "70"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        served.insiders.add(insider.pid)
+        with insider:
+            assert insider.stdout is not None
+            for _ in range(70):
+                insider.stdout.readline()
+                served.serve()
+            with served.connect() as outside:
+                discards(served, outside)
+            insider.communicate()
+
+
+HANDS_ON = """
+import socket, sys
+socket.socket(fileno=int(sys.argv[1])).connect(sys.argv[2])
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("ends", ["before it is taken in", "later"])
+def test_a_connection_whose_maker_has_ended_approves_nothing(served: Served, ends: str) -> None:
+    """I9: its number may be that of a process outside by now, and the connection is in other hands."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
+        peer.settimeout(20)
+        with address(served.folder, SOCKET) as path:
+            maker = subprocess.Popen(
+                [sys.executable, "-c", HANDS_ON, str(peer.fileno()), path],
+                pass_fds=[peer.fileno()],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
+            assert maker.stdout is not None
+            maker.stdout.readline()
+        if ends == "later":
+            served.serve()
+        maker.communicate()
+        served.serve()
+        with pytest.raises(RefusedError):
+            discards(served, peer)
+        assert served.asked == []
+
+
+def test_who_was_inside_when_it_connected_stays_inside(served: Served) -> None:
+    served.insiders.add(os.getpid())
+    with served.connect() as inside:
+        served.insiders.clear()
+        with pytest.raises(RefusedError):
+            discards(served, inside)
+    with served.connect() as outside:
+        discards(served, outside)
+        served.insiders.add(os.getpid())
+        with pytest.raises(RefusedError):
+            discards(served, outside)
+    assert served.asked == ["discard"]
