@@ -8,11 +8,12 @@ is ever taken out of the history.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from holdfast.engine.journal import Journal
 from holdfast.engine.restore import carry_out, new_nonce, preview, refuse_unfinished, save_first
-from holdfast.engine.reversing import bring_forward_alone, take_back
+from holdfast.engine.reversing import bring_forward_alone, catch_up, take_back
 from holdfast.engine.states import ahead, came_to_light, check_count, kept, nothing
 from holdfast.engine.status import present
 from holdfast.engine.steps import infos, quiet, reached, required
@@ -21,7 +22,7 @@ from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.model.log import Log
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Generator, Sequence
 
     from holdfast.engine.context import Context
     from holdfast.engine.results import RestoreResult
@@ -45,13 +46,18 @@ def undo(
     What steps did is reversed by the undo log, ignored files included. Raises `NotFoundError` with code
     ``nothing_to_undo`` if there are not that many; if no step was taken back until then, nothing is touched, and the
     hint names the checkpoint that holds what was not saved before.
-    `RefusedError` if somebody else has changed the same since (``force`` goes ahead).
+    `RefusedError` if somebody else has changed the same since (``force`` goes ahead). An undo that was cut short is
+    finished first, and counts.
     """
     check_count(count)
-    with context.lock(), reached(context) as service:
+    with _reached(context, progress) as (service, finished):
         walk = Walk(context, service, force=force, progress=progress)
         if dry_run:
             return walk.foresee(count)
+        done = [finished] if finished is not None else []
+        if len(done) == count:
+            return done[0]
+        count -= len(done)
         with quiet(service):
             cursor = context.catalog.cursor(context.workspace.id)
             refuse_unfinished(context)
@@ -61,7 +67,7 @@ def undo(
                 # What only went out of sight is no change to take back: the state before it is.
                 count += walk.is_out_of_sight(cursor, saved)
                 walk.new = saved if saved.id != cursor.head else None
-            return walk.back(count)
+            return together([*done, walk.back(count)])
 
 
 def undo_steps(
@@ -75,11 +81,19 @@ def undo_steps(
     """Take back these steps together, or (without any) all that a run did (``run`` empty: the newest one).
 
     Where the undo log does not hold all of a run any more, what is missing is taken back by the checkpoint that the
-    run began with: not what was ignored. Raises as `undo`.
+    run began with: not what was ignored. Raises as `undo`. Where the same was asked for before and cut short, that is
+    finished.
     """
-    with context.lock(), reached(context) as service, quiet(service):
+    with _reached(context, progress) as (service, finished), quiet(service):
         refuse_unfinished(context)
         context.tree.make_root()
+        if finished is not None:
+            if set(finished.steps) == set(steps):
+                return finished
+            if not steps and not run:
+                run = infos(required(service), finished.steps)[0].run
+            if not steps and not _is_left(service, run):
+                return finished
         if steps:
             chosen = infos(required(service), steps)
             save_first(context, progress)
@@ -101,7 +115,7 @@ def redo(
     changed since the undo: those changes would be lost from sight.
     """
     check_count(count)
-    with context.lock(), reached(context) as service, quiet(service):
+    with _reached(context, progress) as (service, _), quiet(service):
         if not dry_run:
             refuse_unfinished(context)
         cursor = context.catalog.cursor(context.workspace.id)
@@ -125,11 +139,24 @@ def redo_steps(
     context: Context, steps: Sequence[int], *, force: bool = False, progress: Progress | None = None
 ) -> RestoreResult:
     """Bring undone steps forward together, onto whatever is there now; what was there is saved first."""
-    with context.lock(), reached(context) as service, quiet(service):
+    with _reached(context, progress) as (service, _), quiet(service):
         refuse_unfinished(context)
         context.tree.make_root()
         save_first(context, progress)
         return bring_forward_alone(context, required(service), steps, force=force, progress=progress)
+
+
+@contextmanager
+def _reached(context: Context, progress: Progress | None) -> Generator[tuple[UndoService | None, RestoreResult | None]]:
+    """The undo log, with the workspace's lock; and what an undo that was cut short did, which the history knows now."""
+    with context.lock(), reached(context) as service:
+        yield service, catch_up(context, service, progress)
+
+
+def _is_left(service: UndoService | None, run: str) -> bool:
+    return service is not None and any(
+        step.run == run and step.state == "done" and step.paths for step in service.steps()
+    )
 
 
 def _undo_run(

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast.engine import undo_note
 from holdfast.engine.checkpoint import Recorded, Request, take_locked
+from holdfast.engine.restore import refuse_unfinished
 from holdfast.engine.results import RestoreResult
 from holdfast.engine.status import present
 from holdfast.model.entries import NotCaptured
-from holdfast.model.errors import RefusedError
+from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError
+from holdfast.model.log import Log
 from holdfast.store.records import HistoryEvent
 
 if TYPE_CHECKING:
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
     from holdfast.model.ids import Hash
     from holdfast.model.sinks import Progress
     from holdfast.undo.service import PathChange, StepInfo, UndoReport, UndoService
+
+_LOG = Log(__name__)
 
 _MOST_NOTED_BYTES = 1 << 19
 """What the undo log is told of one step: less than a request to a keeper may have."""
@@ -69,30 +74,74 @@ def take_back(
 ) -> RestoreResult:
     """Undo steps from the state that the tree was just saved in, and save what that leaves. Needs the lock.
 
-    Raises what `UndoService.undo` raises; then nothing is touched. Killed in between, the tree holds what the undo
-    left, as changes that are not saved yet.
+    Raises what `UndoService.undo` raises; then nothing is touched. Killed in between, `catch_up` does the rest.
     """
-    catalog = context.catalog
-    cursor = catalog.cursor(context.workspace.id)
-    assert cursor.position is not None
-    assert cursor.head is not None
+    position = context.catalog.cursor(context.workspace.id).position
+    assert position is not None
     ids = tuple(step.id for step in steps)
     seen = [service.changes(step.id) for step in steps]
+    undo_note.write(context.folder, undo_note.Note(position, ids))
     try:
         report = service.undo(ids, force=force)
     except RefusedError as error:
-        raise _with_a_way_out(context, error, cursor.position) from None
+        undo_note.remove(context.folder)
+        raise _with_a_way_out(context, error, position) from None
+    except (NotFoundError, IntegrityError):
+        undo_note.remove(context.folder)
+        raise
+    return _enter(context, service, steps, _effect(seen, backward=True), _left(report), progress)
+
+
+def catch_up(context: Context, service: UndoService | None, progress: Progress | None) -> RestoreResult | None:
+    """Enter in the history what an undo that was cut short has left, once the undo log has finished it. Needs the lock.
+
+    None if there was none, or it had not begun, or somebody has saved the tree since.
+    """
+    note = undo_note.read(context.folder)
+    if note is None:
+        return None
+    refuse_unfinished(context)
+    known = {step.id: step for step in service.steps() if step.state in ("undone", "partly")} if service else {}
+    is_here = context.catalog.cursor(context.workspace.id).position == note.position
+    if service is None or not is_here or not known.keys() >= set(note.steps):
+        undo_note.remove(context.folder)
+        return None
+    steps = [known[step] for step in note.steps]
+    effect = foreseen(service, note.steps)
+    with service.quiet():
+        done = _enter(context, service, steps, effect, [], progress)
+    _LOG.warning(
+        "an undo that was cut short is finished: step %s was taken back; `holdfast redo` brings it forward again",
+        ", ".join(str(step) for step in sorted(note.steps)),
+    )
+    return done
+
+
+def _enter(
+    context: Context,
+    service: UndoService,
+    steps: Sequence[StepInfo],
+    effect: tuple[list[bytes], list[bytes]],
+    left: list[NotCaptured],
+    progress: Progress | None,
+) -> RestoreResult:
+    """Save what the undo of the steps left, as a state of its own."""
+    cursor = context.catalog.cursor(context.workspace.id)
+    assert cursor.position is not None
+    assert cursor.head is not None
+    ids = tuple(step.id for step in steps)
     began = min(step.started_at for step in steps) // 1000
     event = HistoryEvent(0, 0, "undo", cursor.head, _before(context, cursor.position, began), cursor.position, ids)
     done = take_locked(context, Request(kind="auto"), progress, recorded=Recorded(event, cursor.redo_tip))
+    undo_note.remove(context.folder)
     note_contents(context, service, steps, done.checkpoint.root)
-    written, deleted = _effect(seen, backward=True)
+    written, deleted = effect
     return RestoreResult(
         checkpoint=done.checkpoint.id,
         rescue=cursor.head,
         written=written,
         deleted=deleted,
-        skipped=_left(report),
+        skipped=left,
         dry_run=False,
         undo_command="holdfast redo",
         steps=ids,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from holdfast.engine.checkpoint import Recorded, Request, take_locked
 from holdfast.engine.inside import RUN_VARIABLE, refuse_inside
 from holdfast.engine.isolation import make_box, own_directories
-from holdfast.engine.reversing import note_contents
+from holdfast.engine.reversing import catch_up, note_contents
 from holdfast.engine.steps import limits, make_log, reached
 from holdfast.model.checkpoint import Provenance
 from holdfast.model.errors import HoldfastError, RefusedError
@@ -81,8 +81,8 @@ def run(
     shown = " ".join(os.fsdecode(word) for word in command).encode("utf-8", "replace").decode()
     refuse_inside(context, "another run")
     _refuse_lock(context)
-    with reached(context, told=told):
-        pass  # what a killed keeper left is rolled back, and told, before anything is saved
+    with context.lock(), reached(context, told=told) as service:
+        catch_up(context, service, None)  # what a killed keeper left is brought to its end, and told, before any save
     log = make_log(context)
     isolation = context.settings.isolation if isolation is None else isolation
     directory = os.getcwdb() if directory is None else directory

@@ -76,7 +76,7 @@ class Known:
         return (place.path,) if is_there else ()
 
     def missing(self, place: Place) -> Signature | None:
-        """What a step left at a place where nothing is now."""
+        """What a step left at a place where nothing is now, or is about to be."""
         return self._places.get(place.path)
 
 

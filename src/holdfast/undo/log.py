@@ -225,6 +225,7 @@ class UndoLog:
             self.preimages.discard(preimage.number)
         os.unlink(self._path(step))
         del self.heads[step]
+        self.unsettled.pop(step, None)
 
     def evict(self) -> list[StepId]:
         """Forget the oldest steps until the log is within its limits; returns what was forgotten."""

@@ -177,6 +177,8 @@ class Names:
             self._recorder.ask(opened, Danger.DELETE, place)
             opened.deletes += 1
             self._recorder.meet(opened, place, found)
+        else:
+            self._recorder.lose(opened, place, found)
         self._recorder.touched(opened, place)
         seq = self._recorder.number()
         if found.st_nlink > 1 and not stat.S_ISDIR(found.st_mode):

@@ -244,7 +244,9 @@ class Recorder:
             return
         if found is None:
             left = self.known.missing(place)
-            if left is not None and any(left.inode in step.met for step in self._steps.values()):
+            if left is not None and any(
+                left.inode in step.met or left in step.removed for step in self._steps.values()
+            ):
                 return
         else:
             # (Its inode number may be one that was free again.)
@@ -256,6 +258,13 @@ class Recorder:
             self.on_strange(opened, paths)
         except StorageError as error:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
+
+    def lose(self, opened: OpenStep, place: Place, found: os.stat_result) -> None:
+        """A step is about to remove what it has itself made, and so need not `meet`."""
+        # (Another one may have ended since, and have taken it for what it left there.)
+        left = self.known.missing(place)
+        if left is not None and left.inode == found.st_ino:
+            opened.removed.add(left)
 
     def perform(self, opened: OpenStep, record: Mutation, perform: Callable[[], T]) -> T:
         """Journal ``record`` before ``perform``; if that fails, the record means nothing."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from holdfast.files.handle import Identity
-    from holdfast.undo.records import Bare, Begin, Mutation, StepId
+    from holdfast.undo.records import Bare, Begin, Mutation, Signature, StepId
     from holdfast.undo.safeguard import Danger
 
 
@@ -28,6 +28,8 @@ class OpenStep:
     """Objects whose metadata is recorded."""
     met: set[int] = field(default_factory=set[int])
     """Inode numbers of what it has come upon."""
+    removed: set[Signature] = field(default_factory=set["Signature"])
+    """What it has removed of its own, as another step that ended meanwhile found it."""
     shared: list[int] = field(default_factory=list[int])
     """The numbers of preimages that have other names, as far as is known."""
     seen: dict[Identity, tuple[int, int, int]] = field(default_factory=dict["Identity", tuple[int, int, int]])

@@ -236,3 +236,39 @@ def test_steps_alone_make_no_barrier(bench: Bench) -> None:
         undo(log, [*steps, other])
         bench.assert_as(before)
         assert log.barriers.records == []
+
+
+@pytest.mark.parametrize("made", [lambda actor: actor.write(b"q", b"b"), lambda actor: actor.mkdir(b"q")])
+def test_what_an_open_step_makes_anew_where_another_one_ended_meanwhile(
+    bench: Bench, made: Callable[[Actor], object]
+) -> None:
+    before = bench.photograph()
+    with bench.keeper() as log:
+        first, second = log.new_id(), log.new_id()
+        root = os.fsencode(bench.tree)
+        log.recorder.begin(first, "api")
+        log.recorder.begin(second, "api")
+        with Actor(log.recorder, root, first) as one, Actor(log.recorder, root, second) as other:
+            one.write(b"q", b"a")
+            one.unlink(b"q")
+            made(other)
+            bench.finish(log, first)
+            (other.rmdir if (bench.tree / "q").is_dir() else other.unlink)(b"q")
+            other.write(b"q", b"c")
+        bench.finish(log, second)
+        assert log.barriers.records == []
+        undo(log, [first, second])
+        bench.assert_as(before)
+
+
+def test_what_somebody_else_removes_while_a_step_is_open(bench: Bench) -> None:
+    with bench.keeper() as log:
+        step = log.new_id()
+        log.recorder.begin(step, "api")
+        with Actor(log.recorder, os.fsencode(bench.tree), step) as actor:
+            actor.write(b"q", b"a")
+            actor.unlink(b"q")
+            bench.step(log, lambda other: other.write(b"q", b"b"))
+            (bench.tree / "q").unlink()
+            actor.write(b"q", b"c")
+        assert [record.paths for record in log.barriers.records] == [(b"q",)]

@@ -9,6 +9,7 @@ import pytest
 from holdfast.files.metadata import through
 from holdfast.model.errors import RefusedError
 from holdfast.testing.acting import Actor
+from holdfast.undo.desk import Desk
 from holdfast.undo.interceptor import Place
 from holdfast.undo.sealing import seal
 from holdfast.undo.undoing import redo, undo
@@ -104,3 +105,15 @@ def test_what_others_edited_while_it_was_written_to_is_not_known(bench: Bench) -
             undo(log, [step])
         assert refused.value.code == "barrier"
         assert path.read_bytes() == b"edited by hand"
+
+
+def test_a_step_that_is_forgotten_is_not_waited_for(bench: Bench) -> None:
+    path = bench.tree / "file"
+    path.write_bytes(b"before")
+    with bench.keeper() as log:
+        log.writers = lambda: frozenset({path.stat().st_ino})
+        bench.step(log, lambda actor: actor.write(b"file", b"the step's"))
+        desk = Desk(log)
+        assert desk.is_unsettled
+        desk.discard()
+        assert not desk.is_unsettled
