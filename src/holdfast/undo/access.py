@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import os
 import stat
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from holdfast.files.handle import Identity, identity
 from holdfast.files.metadata import through
 from holdfast.undo.interceptor import Place
-from holdfast.undo.records import Made, Move
+from holdfast.undo.records import Made, Meta, Move
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Generator, Iterator
+    from collections.abc import Container, Generator, Iterator, Sequence
 
     from holdfast.undo.directories import Directories
     from holdfast.undo.recorder import Recorder
@@ -54,13 +54,36 @@ def granted(
             os.close(fd)
 
 
+def close_again(directories: Directories, noted: Sequence[Mutation], described: Container[Identity]) -> None:
+    """Give what a reversal had opened when its keeper was killed the mode back that it had.
+
+    ``noted`` is what the reversal has recorded, ``described`` what the records that it reverses say themselves how it
+    is to be. What somebody has changed since stays.
+    """
+    for record in reversed(noted):  # (what is beneath a directory, before that)
+        if not isinstance(record, Meta) or record.identity in described:
+            continue
+        with suppress(OSError):  # it is not there any more, or not ours to close
+            fd = _open(directories, record.path)
+            try:
+                mode, now = record.metadata.mode, os.fstat(fd).st_mode
+                if identity(fd, b"") == record.identity and stat.S_IMODE(now) == mode | _needed(now):
+                    os.chmod(through(fd), mode)
+            finally:
+                os.close(fd)
+
+
 def _open_up(recorder: Recorder, record: Mutation, path: bytes, fd: int) -> None:
     found = os.fstat(fd)
-    needed = stat.S_IRWXU if stat.S_ISDIR(found.st_mode) else stat.S_IRUSR | stat.S_IWUSR
+    needed = _needed(found.st_mode)
     mode = stat.S_IMODE(found.st_mode)
     if not stat.S_ISLNK(found.st_mode) and found.st_uid == os.geteuid() and mode & needed != needed:
         recorder.changing(record.step, Place(-1, b"", path), fd)
         os.chmod(through(fd), mode | needed)
+
+
+def _needed(mode: int) -> int:
+    return stat.S_IRWXU if stat.S_ISDIR(mode) else stat.S_IRUSR | stat.S_IWUSR
 
 
 def _open(directories: Directories, path: bytes) -> int:

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from holdfast.model.errors import FormatError
+from holdfast.undo.access import close_again
 from holdfast.undo.carrying import Undone, Unfinished, begin_again, carry_out, in_order
 from holdfast.undo.journal import read_journal
-from holdfast.undo.records import Alias, Bare, Begin, Conflicted, End, Failed, Outside, Reverse, Reversed
+from holdfast.undo.records import Alias, Bare, Begin, Conflicted, Content, End, Failed, Meta, Outside, Reverse, Reversed
 from holdfast.undo.reversal import Conflict
 from holdfast.undo.strangers import changed, theirs
 from holdfast.undo.traces import reach
@@ -119,6 +120,11 @@ def _finish(log: UndoLog, note: Reverse, story: Story) -> Undone | None:
             begin_again(log, one)
         else:
             log.recorder.resume(part.begin, part.records, reverses=True).aliases += part.aliases
+    described = log.recorder.aliases.all(
+        record.identity for one in pending for record in one.records if isinstance(record, Meta | Content)
+    )
+    with log.looking() as directories:
+        close_again(directories, [record for part in parts.values() for record in part.records], described)
     conflicts = tuple(dict.fromkeys(story.conflicts.get(note.seq, ())))
     return carry_out(log, pending, note, Unfinished(position, conflicts, strangers))
 
