@@ -162,6 +162,54 @@ def test_a_program_is_not_let_believe_that_a_domain_of_its_own_confines_it(base:
     supervised(base, sys.executable, "-c", DOMAIN)
 
 
+LEASE = """
+import fcntl, os, signal, sys, threading
+act = {
+    "open": lambda: os.open("dir/file", os.O_WRONLY),
+    "cut": lambda: os.open("dir/file", os.O_RDWR | os.O_TRUNC),
+    "outside": lambda: os.open("../outside/file", os.O_WRONLY),
+    "truncate": lambda: os.truncate("dir/file", 1),
+}[sys.argv[1]]
+path = "../outside/file" if sys.argv[1] == "outside" else "dir/file"
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGIO])
+leased = os.open(path, os.O_RDONLY)
+fcntl.fcntl(leased, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+done = []
+other = threading.Thread(target=lambda: done.append(act()))
+other.start()
+signal.sigwait([signal.SIGIO])
+open("unrelated", "w").close()
+assert not done, "nobody else got on before the lease was given back"
+try:
+    os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+except BlockingIOError:
+    print("would block")
+fcntl.fcntl(leased, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+other.join()
+assert done[0] is None or not fcntl.fcntl(done[0], fcntl.F_GETFL) & os.O_NONBLOCK
+if sys.argv[1] != "truncate":
+    os.write(done[0], b"x")
+"""
+
+
+@pytest.mark.parametrize(
+    ("act", "inside", "outside"),
+    [
+        ("open", b"xnside", b"outside"),
+        ("cut", b"x", b"outside"),
+        ("outside", b"inside", b"xutside"),
+        ("truncate", b"i", b"outside"),
+    ],
+)
+def test_who_waits_for_the_end_of_a_lease_waits_alone(base: Path, act: str, inside: bytes, outside: bytes) -> None:
+    before = photograph(base / "tree")
+    assert supervised(base, sys.executable, "-c", LEASE, act) == "would block\n"
+    assert (base / "tree" / "dir" / "file").read_bytes() == inside
+    assert (base / "outside" / "file").read_bytes() == outside
+    undo_all(base)
+    assert differences(before, photograph(base / "tree")) == []
+
+
 PLACES = """
 import os
 def make(path, **at):

@@ -16,6 +16,7 @@ from holdfast.files.metadata import through
 from holdfast.model.errors import EscapeError, HoldfastError, RefusedError, StorageError, room_hint
 from holdfast.model.ids import Hasher
 from holdfast.model.paths import check_path, display
+from holdfast.undo.writing import AT_ONCE, TRY_AGAIN, leased
 
 if TYPE_CHECKING:
     from holdfast.undo.directories import Directories
@@ -100,17 +101,18 @@ def _create(interceptor: Interceptor, step: StepId, place: Place, content: int) 
 def _overwrite(interceptor: Interceptor, step: StepId, place: Place, content: int, expected: bytes | None) -> None:
     held = os.open(place.name, _OBJECT, dir_fd=place.dir_fd)
     try:
-        if expected is not None and _hash(os.open(through(held), os.O_RDONLY | os.O_CLOEXEC)) != expected:
-            raise _changed(place.path, "somebody has changed it")
-        interceptor.opening(step, place, held, truncates=True)
-        fd = os.open(through(held), os.O_WRONLY | os.O_CLOEXEC)
+        # Before anything is recorded; from here on, nobody gets a lease on it.
+        fd = os.open(through(held), os.O_WRONLY | AT_ONCE)
+        try:
+            if expected is not None and _hash(os.open(through(held), os.O_RDONLY | AT_ONCE)) != expected:
+                raise _changed(place.path, "somebody has changed it")
+            interceptor.opening(step, place, held, truncates=True)
+            os.ftruncate(fd, 0)
+            _copy(content, fd)
+        finally:
+            os.close(fd)
     finally:
         os.close(held)
-    try:
-        os.ftruncate(fd, 0)
-        _copy(content, fd)
-    finally:
-        os.close(fd)
 
 
 def _inherit(fd: int, above: os.stat_result, mode: int) -> None:
@@ -162,4 +164,6 @@ def _translated(path: bytes, error: OSError) -> HoldfastError:
         return EscapeError(f"{display(path)} leads through a link", hint="name where it leads")
     if error.errno == errno.ENOTDIR:
         return RefusedError(f"{display(path)} cannot be: a part of it is no directory", code="not_a_file")
+    if error.errno == errno.EAGAIN:
+        return RefusedError(f"{display(path)} was not written: {leased(path)}", hint=TRY_AGAIN, code="leased")
     return StorageError(f"{display(path)} cannot be written: {error.strerror}", hint=room_hint(error))

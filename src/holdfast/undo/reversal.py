@@ -18,6 +18,7 @@ from holdfast.files.duplicate import duplicate
 from holdfast.files.handle import Identity, identity
 from holdfast.files.kernel import RENAME_EXCHANGE, RENAME_NOREPLACE, renameat2
 from holdfast.files.metadata import Metadata, apply_metadata, through
+from holdfast.model.errors import StorageError
 from holdfast.undo.access import granted
 from holdfast.undo.interceptor import Place
 from holdfast.undo.preimages import is_empty, place_of
@@ -39,7 +40,7 @@ from holdfast.undo.records import (
     Touch,
     file_type,
 )
-from holdfast.undo.writing import write_whole
+from holdfast.undo.writing import AT_ONCE, leased, write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -101,8 +102,8 @@ class Reversal:
     def run(self, records: Sequence[Mutation], start: int, before: Callable[[int], None]) -> None:
         """Reverse ``records`` from position ``start`` down to 0; ``before`` is told each position first.
 
-        Holds the gate of the recorder throughout: mutations of others wait. Raises `OSError` where the system fails:
-        call again with the last position.
+        Holds the gate of the recorder throughout: mutations of others wait. Raises `OSError` where the system fails,
+        `StorageError` where somebody has a lease on a file: call again with the last position.
         """
         self._made = {record.make: record.identity for record in records if isinstance(record, Made)}
         self._created = frozenset(self._made.values())
@@ -118,6 +119,8 @@ class Reversal:
                     continue
                 try:
                     self._reverse_with_access(records, position)
+                except BlockingIOError as error:
+                    raise StorageError(leased(record.path)) from error
                 except OSError as error:
                     if (reason := _stands_in_the_way(error)) is None:
                         raise
@@ -394,7 +397,7 @@ class Reversal:
             os.utime(place.name, ns=(found.st_atime_ns, metadata.mtime), dir_fd=place.dir_fd, follow_symlinks=False)
 
     def _fill(self, fd: int, keeping: Keeping) -> None:
-        target = os.open(through(fd), os.O_RDWR | os.O_CLOEXEC)
+        target = os.open(through(fd), os.O_RDWR | AT_ONCE)
         try:
             if keeping.how is How.INLINE:
                 # (Emptied first, ext4 would write it to the disk at once.)

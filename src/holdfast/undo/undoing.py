@@ -22,6 +22,7 @@ from holdfast.undo.settling import settle
 from holdfast.undo.signatures import is_left, is_unknown, signature
 from holdfast.undo.strangers import changed
 from holdfast.undo.traces import reach, whereabouts
+from holdfast.undo.writing import AT_ONCE, TRY_AGAIN, leased
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from holdfast.undo.sealed import Sealed
 
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+_WRITE = os.O_WRONLY | os.O_NOFOLLOW | AT_ONCE
 _SHOWN = 5
 _FORCE = "--force undoes it nevertheless; redo gives their version back"
 
@@ -74,6 +76,7 @@ def _change(log: UndoLog, steps: Sequence[StepId], state: str, *, force: bool) -
                     f"step {one.head.id} cannot be reversed: {len(bad)} of its preimages are missing or damaged",
                     hint="the other steps are not affected",
                 )
+        _refuse_leases(log, sealed)
         if force:
             sealed = _note_what_is_crossed(log, sealed)
         return reverse(log, sealed, forward=state == "undone")
@@ -218,3 +221,18 @@ def _refuse_writers(log: UndoLog, sealed: Sequence[Sealed]) -> None:
                 f"a process still has {display(path)} open for writing",
                 hint="end it first; --force undoes what it has written so far",
             )
+
+
+def _refuse_leases(log: UndoLog, sealed: Sequence[Sealed]) -> None:
+    """What cannot be written to at once would stop the reversal in the middle, and nobody is to wait so long."""
+    records = in_order(sealed)
+    written = {record.identity for record in records if isinstance(record, Content)}
+    for path in sorted(path for path, object_ in whereabouts(records).items() if object_ in written):
+        try:
+            place = log.directories.place(path)
+            if stat.S_ISREG(os.stat(place.name, dir_fd=place.dir_fd, follow_symlinks=False).st_mode):
+                os.close(os.open(place.name, _WRITE, dir_fd=place.dir_fd))
+        except BlockingIOError:
+            raise RefusedError(leased(path), hint=TRY_AGAIN, code="leased") from None
+        except OSError:
+            continue  # as with `_refuse_writers`

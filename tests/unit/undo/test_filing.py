@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import signal
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 from holdfast.model.errors import EscapeError, HeldError, RefusedError, StorageError
 from holdfast.model.ids import hash_bytes
 from holdfast.testing.photograph import differences, photograph
+from holdfast.undo.carrying import reverse
 from holdfast.undo.filing import ABSENT
 from holdfast.undo.safeguards import PRESET
 
@@ -93,6 +96,44 @@ def test_only_what_was_expected_is_overwritten(bench: Bench) -> None:
         write(office, b"f", b"ours", hash_bytes(b"theirs"))
         write(office, b"g", b"ours", ABSENT)
     assert (bench.tree / "f").read_bytes() == (bench.tree / "g").read_bytes() == b"ours"
+
+
+@contextmanager
+def leased(path: Path) -> Generator[int]:
+    """Have a lease on a file, and do not give it up when asked to; yields the descriptor that has it."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)  # which is ignored, unlike SIGIO
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def test_nobody_who_has_a_lease_on_a_file_is_waited_for(bench: Bench) -> None:
+    (bench.tree / "f").write_bytes(b"theirs")
+    with opened(bench) as office:
+        before = photograph(bench.tree)
+        with leased(bench.tree / "f") as lease:
+            with pytest.raises(RefusedError) as caught:
+                write(office, b"f", b"ours")
+            assert caught.value.code == "leased"
+            assert fcntl.fcntl(lease, fcntl.F_GETLEASE) == fcntl.F_UNLCK, "it was not asked for it"
+        assert office.desk.steps() == []
+        assert differences(before, photograph(bench.tree)) == []
+        first, second = write(office, b"new", b"new"), write(office, b"f", b"ours")
+        after = photograph(bench.tree)
+        with leased(bench.tree / "f"):
+            for force in (False, True):
+                with pytest.raises(RefusedError) as caught:
+                    office.desk.undo([second, first], force=force)
+                assert caught.value.code == "leased"
+        assert differences(after, photograph(bench.tree)) == []
+        with leased(bench.tree / "f"), pytest.raises(StorageError, match="lease on f"):
+            # As if it were too late to be seen before.
+            reverse(office.log, [office.log.read(step) for step in (second, first)])
+        office.desk.undo([second, first])
+        assert differences(before, photograph(bench.tree)) == []
 
 
 def test_no_path_leads_out_or_through_a_link(bench: Bench, tmp_path: Path) -> None:

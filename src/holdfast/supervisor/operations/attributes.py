@@ -13,6 +13,7 @@ from holdfast.files.metadata import through
 from holdfast.supervisor.call import Reply, SlowError
 from holdfast.supervisor.memory import read, read_path
 from holdfast.supervisor.operations.arguments import check_flags, failure, integer, unsigned
+from holdfast.supervisor.operations.waiting import LEASED, reopen_in_time
 from holdfast.supervisor.resolve import AT_FDCWD, Sight, Thing
 
 if TYPE_CHECKING:
@@ -211,14 +212,14 @@ def truncate(call: Call, world: Supervision) -> Reply:
         found = os.fstat(thing.fd)
         if not stat.S_ISREG(found.st_mode):
             raise failure(errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.EINVAL)
+        if thing.path is not None and found.st_size > _SLOW_BYTES and not call.patient:
+            raise SlowError
+        # It tells whether it may be done at all; and while it is open nobody gets a lease that it would wait for.
+        fd = sight.held(reopen_in_time(sight, call, world, thing.fd, os.O_WRONLY | os.O_CLOEXEC, LEASED))
         if thing.path is not None:
-            with sight.acting():
-                os.close(os.open(through(thing.fd), os.O_WRONLY | os.O_CLOEXEC))  # whether it may be done at all
-            if found.st_size > _SLOW_BYTES and not call.patient:
-                raise SlowError
             world.interceptor.opening(world.step(call.tid), thing.place, thing.fd, truncates=size < found.st_size)
         with sight.acting():
-            os.truncate(through(thing.fd), size)
+            os.ftruncate(fd, size)
         return Reply()
 
 

@@ -9,7 +9,6 @@ import errno
 import os
 import stat
 import struct
-import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.supervisor import landlock
@@ -17,6 +16,7 @@ from holdfast.supervisor.call import Reply, SlowError
 from holdfast.supervisor.memory import read, read_path
 from holdfast.supervisor.operations.arguments import failure, integer, unsigned
 from holdfast.supervisor.operations.confined import Confined, check_resolve
+from holdfast.supervisor.operations.waiting import LEASED, NOBODY_READS, reopen_in_time
 from holdfast.supervisor.proc import is_native
 from holdfast.supervisor.resolve import AT_FDCWD, Sight, Spot, Thing
 from holdfast.supervisor.territory import reopen
@@ -40,7 +40,6 @@ _SLOW_BYTES = 1 << 20
 """Copying more takes longer than others should have to wait."""
 _OWN_TERMINAL = os.makedev(5, 0)
 """``/dev/tty``, which is another one for everybody."""
-_PIPE_POLL = 0.005
 _HOW = struct.Struct("=QQQ")
 
 
@@ -168,19 +167,21 @@ def open_found(sight: Sight, call: Call, world: Supervision, thing: Thing, wish:
 def _open_file(sight: Sight, call: Call, world: Supervision, thing: Thing, wish: Wish, found: os.stat_result) -> Reply:
     """Open a file that is there. It is cut short only when its content has been captured."""
     if thing.path is None:
-        with sight.acting():
-            return _reply(reopen(thing.fd, wish.flags & ~_NAMING), wish)
+        return _reply(reopen_in_time(sight, call, world, thing.fd, wish.flags & ~_NAMING, LEASED), wish)
     if wish.writes and found.st_size > _SLOW_BYTES and not call.patient:
         raise SlowError
-    with sight.acting():
-        fd = reopen(thing.fd, wish.flags & ~(_NAMING | os.O_TRUNC))
+    fd = reopen_in_time(sight, call, world, thing.fd, wish.flags & ~(_NAMING | os.O_TRUNC), LEASED)
     try:
         if wish.writes:
             truncates = bool(wish.flags & os.O_TRUNC)
             world.interceptor.opening(world.step(call.tid), thing.place, thing.fd, truncates=truncates)
             if truncates:
                 with sight.acting():
-                    os.truncate(fd if wish.flags & _WRITING else f"/proc/self/fd/{thing.fd}", 0)
+                    if wish.flags & _WRITING:
+                        os.truncate(fd, 0)
+                    else:
+                        # (As in the kernel, no lease is in the way of this: truncate would wait for it to end.)
+                        os.close(reopen(thing.fd, os.O_TRUNC | os.O_NONBLOCK | os.O_CLOEXEC))
     except BaseException:
         os.close(fd)
         raise
@@ -189,24 +190,10 @@ def _open_file(sight: Sight, call: Call, world: Supervision, thing: Thing, wish:
 
 def _open_pipe(sight: Sight, call: Call, world: Supervision, thing: Thing, flags: int) -> int:
     """Open a named pipe; without a reader that waits, for as long as the caller does."""
-    if flags & os.O_NONBLOCK or flags & os.O_ACCMODE == os.O_RDWR:
+    if flags & os.O_ACCMODE == os.O_RDWR:
         with sight.acting():
             return reopen(thing.fd, flags)
-    if not call.patient:
-        raise SlowError
-    while True:
-        try:
-            with sight.acting():
-                fd = reopen(thing.fd, flags | os.O_NONBLOCK)
-        except OSError as error:
-            if error.errno != errno.ENXIO:
-                raise
-        else:
-            os.set_blocking(fd, True)
-            return fd
-        if not world.is_valid(call):
-            raise failure(errno.EINTR)
-        time.sleep(_PIPE_POLL)
+    return reopen_in_time(sight, call, world, thing.fd, flags, NOBODY_READS)
 
 
 def _reply(fd: int, wish: Wish) -> Reply:
