@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
+import stat
 import subprocess
 import sys
 
@@ -44,6 +45,13 @@ def open_to_read(fd: int) -> int:
         raise
 
 
+def takes_long(found: os.stat_result) -> bool:
+    """Whether `open_to_read` of the file with this metadata starts a process, unless we may read everything. Somebody
+    may stop that process, which is waited for some seconds: others should not have to wait for it too.
+    """
+    return not found.st_mode & stat.S_IRUSR and found.st_uid == os.geteuid()
+
+
 def _open_in_a_namespace(fd: int) -> int:
     """-1 if that is not possible."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -62,7 +70,8 @@ def _open_in_a_namespace(fd: int) -> int:
                 _, found, _, _ = socket.recv_fds(ours, 1, 1)
             except OSError:
                 found = []
-                helper.kill()
+            finally:
+                helper.kill()  # somebody may have stopped it: it would never end by itself
     if not found:
         return -1
     os.set_inheritable(found[0], False)

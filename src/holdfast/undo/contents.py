@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.files.handle import identity
 from holdfast.files.metadata import read_metadata
+from holdfast.files.unreadable import open_to_read, takes_long
 from holdfast.undo.dropping import remember
 from holdfast.undo.places import is_at
 from holdfast.undo.records import NOT_KEPT, Content, How, Keeping, Meta
@@ -39,6 +40,27 @@ class Contents:
     def opening(self, step: StepId, place: Place, fd: int, *, truncates: bool = False) -> None:
         """See `Interceptor.opening`."""
         object_ = identity(fd, b"")
+        ready = self._opened_to_read(step, fd, object_) if takes_long(os.fstat(fd)) else None
+        try:
+            self._capture(step, place, fd, object_, ready, truncates=truncates)
+        finally:
+            if ready is not None and ready >= 0:
+                os.close(ready)
+
+    def _opened_to_read(self, step: StepId, fd: int, object_: Identity) -> int | None:
+        """A descriptor for `Recorder.source`, made while nobody else waits for it."""
+        with self._recorder.gate:
+            opened = self._recorder.entered(step)
+            if object_ in opened.created or object_ in opened.captured:
+                return None
+        try:
+            return open_to_read(fd)
+        except PermissionError:
+            return -1
+
+    def _capture(
+        self, step: StepId, place: Place, fd: int, object_: Identity, ready: int | None, *, truncates: bool
+    ) -> None:
         while True:
             with self._recorder.gate:
                 opened = self._recorder.entered(step)
@@ -59,7 +81,7 @@ class Contents:
                     if truncates:
                         self._recorder.ask(opened, Danger.OVERWRITE, place, found.st_size)
                     self._recorder.meet(opened, place, found, fd)
-                    source = self._recorder.source(opened, place, fd, found.st_size)
+                    source = self._recorder.source(opened, place, fd, found.st_size, ready)
                     if source < 0:
                         lost = Content(
                             self._recorder.number(), step, place.path, object_, NOT_KEPT, read_metadata(fd, found)

@@ -287,14 +287,18 @@ class Recorder:
         if self._guard is not None and not opened.reverses:
             self._guard.ask(opened, danger, place.path, size)
 
-    def source(self, opened: OpenStep, place: Place, fd: int, size: int) -> int:
+    def source(self, opened: OpenStep, place: Place, fd: int, size: int, ready: int | None = None) -> int:
         """A descriptor for copying the content of the file ``fd``, ``size`` bytes; -1 if the step is to go on without,
-        unprotected.
+        unprotected. ``ready`` is one that stays the caller's own, or -1 if there can be none; None if nobody has tried.
         """
         if not self._has_room(opened, place, size):
             return -1
         try:
-            return open_to_read(fd)
+            if ready is None:
+                return open_to_read(fd)
+            if ready >= 0:
+                return os.dup(ready)
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         except PermissionError:
             if opened.reverses:
                 raise

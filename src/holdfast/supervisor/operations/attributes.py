@@ -10,6 +10,7 @@ import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.files.metadata import through
+from holdfast.files.unreadable import takes_long
 from holdfast.supervisor.call import Reply, SlowError
 from holdfast.supervisor.memory import read, read_path
 from holdfast.supervisor.operations.arguments import check_flags, failure, integer, unsigned
@@ -212,7 +213,7 @@ def truncate(call: Call, world: Supervision) -> Reply:
         found = os.fstat(thing.fd)
         if not stat.S_ISREG(found.st_mode):
             raise failure(errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.EINVAL)
-        if thing.path is not None and found.st_size > _SLOW_BYTES and not call.patient:
+        if thing.path is not None and not call.patient and (found.st_size > _SLOW_BYTES or takes_long(found)):
             raise SlowError
         # It tells whether it may be done at all; and while it is open nobody gets a lease that it would wait for.
         fd = sight.held(reopen_in_time(sight, call, world, thing.fd, os.O_WRONLY | os.O_CLOEXEC, LEASED))

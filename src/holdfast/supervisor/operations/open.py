@@ -11,6 +11,7 @@ import stat
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
+from holdfast.files.unreadable import takes_long
 from holdfast.supervisor import landlock
 from holdfast.supervisor.call import Reply, SlowError
 from holdfast.supervisor.memory import read, read_path
@@ -168,7 +169,7 @@ def _open_file(sight: Sight, call: Call, world: Supervision, thing: Thing, wish:
     """Open a file that is there. It is cut short only when its content has been captured."""
     if thing.path is None:
         return _reply(reopen_in_time(sight, call, world, thing.fd, wish.flags & ~_NAMING, LEASED), wish)
-    if wish.writes and found.st_size > _SLOW_BYTES and not call.patient:
+    if wish.writes and not call.patient and (found.st_size > _SLOW_BYTES or takes_long(found)):
         raise SlowError
     fd = reopen_in_time(sight, call, world, thing.fd, wish.flags & ~(_NAMING | os.O_TRUNC), LEASED)
     try:
