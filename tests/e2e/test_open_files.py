@@ -220,6 +220,29 @@ def test_later_steps_while_it_is_open(site: Site) -> None:
         assert differences(before, photograph(site.tree)) == []
 
 
+@pytest.mark.parametrize(
+    "script",
+    [
+        "exec 3>>log; echo first >&3; (echo between >> log; :); true",
+        "exec 3>>log; echo first >&3; (echo between >> log; :); echo last >&3",
+        "echo first >> log; (echo between >> log; :); echo last >> log",
+    ],
+    ids=["held open", "held open and written to", "opened anew"],
+)
+def test_of_steps_that_overlap_the_one_that_ends_last_says_what_they_left(site: Site, script: str) -> None:
+    before = photograph(site.tree)
+    with site.running(script) as run:
+        run.communicate(timeout=60)
+    after = photograph(site.tree)
+    with site.desk() as desk:
+        steps = [step.id for step in desk.steps()]
+        assert len(steps) == 2
+        assert desk.undo(steps).conflicts == ()
+        assert differences(before, photograph(site.tree)) == []
+        assert desk.redo(steps).conflicts == ()
+        assert differences(after, photograph(site.tree)) == []
+
+
 def test_who_only_reads_is_not_waited_for(site: Site) -> None:
     with site.running("echo ready; read go; echo early > log; exec 3<log; echo opened; read go") as run:
         heard(run, "ready")

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.supervisor.control import Client
+    from holdfast.supervisor.serving import Tree
     from holdfast.undo.service import StepInfo
     from holdfast.undo.steps import OpenStep
 
@@ -165,7 +166,8 @@ class Keeper:
         if not self._due:
             # (A step that is denied is taken back, which may take long.)
             self._due = True
-            self._worker.do(self._do_what_is_due)
+            over = self._runs.over()
+            self._worker.do(lambda: self._do_what_is_due(over))
         waiting, self._waiting = self._waiting, []
         for job in waiting:
             self._worker.do(job)
@@ -179,10 +181,11 @@ class Keeper:
         except HoldfastError as error:
             _log.warning("the undo log: %s", error)
 
-    def _do_what_is_due(self) -> None:
+    def _do_what_is_due(self, over: tuple[Tree, ...]) -> None:
         try:
-            if self._desk.is_unsettled:
-                self._outsiders.settle()  # what others wrote is not the steps'
+            if over or self._desk.is_unsettled:
+                self._outsiders.settle()  # what others wrote is not the steps', nor the other way round
+                self._worker.post(lambda: self._runs.forget(over))
             with self._outsiders.pause() if self._desk.held() else nullcontext():
                 self._desk.tick()
         except HoldfastError as error:

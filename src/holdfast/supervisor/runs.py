@@ -21,7 +21,7 @@ from holdfast.supervisor.recent import RECENT
 from holdfast.supervisor.serving import Tree, table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from holdfast.supervisor.control import Client
     from holdfast.supervisor.reach import Freezer
@@ -66,8 +66,8 @@ class Runs:
         self._selector = selector
         self._wake = wake
         self._permission = Permission()
-        self._anchors: set[int] = set()
-        """The agents, and what looks after each."""
+        self._gone: tuple[Tree, ...] = ()
+        """Trees of which somebody may have to be known still: see `over`. (Replaced, for other threads.)"""
         self._calls = table(os.uname().machine, HANDLERS)
         self._processes = Processes(lambda pidfd: selector.register(pidfd, select.EPOLLIN))
 
@@ -103,7 +103,6 @@ class Runs:
             self._hold,
         )
         tree.anchors = frozenset((agent, client.peer.pid))
-        self._anchors |= tree.anchors
         self.trees[listener.fd] = tree
         self._runs[client] = run
         self.calls_ready.register(listener.fd, select.POLLIN)
@@ -145,12 +144,24 @@ class Runs:
         """Nothing is left of the tree, or nothing is to be."""
         RECENT.forget()
         self.calls_ready.unregister(tree.listener.fd)
+        self._gone += (tree,)  # (first: other threads look)
         del self.trees[tree.listener.fd]
         tree.listener.close()
         tree.reach.close()
         self._see_ends(tree.run)
-        self._anchors -= tree.anchors
         self._steps.close_run(tree.run)
+
+    def over(self) -> tuple[Tree, ...]:
+        """Trees that are gone, with all of their processes that were seen: nothing is changed by these any more.
+
+        A listener ends before the last process has closed its files, and what that wrote is told of later still. So
+        one of a tree is known as such until it is taken notice of all, and then `forget` is called.
+        """
+        return tuple(tree for tree in self._gone if not self._processes.known(tree.run))
+
+    def forget(self, trees: tuple[Tree, ...]) -> None:
+        """All that these have changed has been taken notice of: the numbers of their processes say nothing any more."""
+        self._gone = tuple(tree for tree in self._gone if tree not in trees)
 
     def end(self) -> None:
         """End every tree, and close all steps."""
@@ -194,21 +205,23 @@ class Runs:
         """Whether a process belongs to a tree, or looks after one. One that we cannot see, or that is gone already,
         might; and so might one whose ancestors end faster than they can be looked at.
         """
-        return not os.path.exists(f"/proc/{pid}") or self._is_inside(pid) is not False
+        served = list(self.trees.values())
+        return not os.path.exists(f"/proc/{pid}") or self._is_inside(pid, served) is not False
 
     def _is_of(self, run: Run, pid: int) -> bool:
         return pid == run.agent or self._processes.is_below(run, pid)
 
     def is_inside(self, pid: int) -> bool:
-        """Whether a process that lives is of a tree, or looks after one. From any thread."""
-        return self._is_inside(pid) is True
+        """Whether a process is of a tree, or looks after one; the tree may be gone (see `over`). From any thread."""
+        return self._is_inside(pid, (*self._gone, *list(self.trees.values()))) is True
 
-    def _is_inside(self, pid: int) -> bool | None:
+    def _is_inside(self, pid: int, trees: Iterable[Tree]) -> bool | None:
         """None if it cannot be told."""
+        anchors = frozenset[int]().union(*(tree.anchors for tree in trees))
         for _ in range(_TRIES):
             at = pid
             while at > 1:
-                if at in self._anchors or self._processes.is_known(at):
+                if at in anchors or self._processes.is_known(at):
                     return True
                 at = parent_of(at)
             if at == 1 or not os.path.exists(f"/proc/{pid}"):

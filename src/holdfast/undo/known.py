@@ -27,7 +27,7 @@ class Known:
         self._places: dict[bytes, Signature] = {}
 
     def note(self, left: Iterable[tuple[bytes, Signature | None]], others: Iterable[Signature] = ()) -> None:
-        """A step left ``left``, and ``others`` (see `Head.others`): each by the order in which they acted."""
+        """A step left ``left``, and ``others`` (see `Head.others`): each by the order in which they left it."""
         for path, found in left:
             if found is None:
                 self._places.pop(path, None)

@@ -130,7 +130,7 @@ class UndoLog:
 
         for old, new in self._aliases():
             self.recorder.aliases.add(old, new)
-        for head in sorted(self.heads.values(), key=lambda head: head.acted):
+        for head in sorted(self.heads.values(), key=lambda head: head.left_at):
             self.recorder.known.note(head.left, head.others)
         self.recorder.on_strange = lambda step, paths: self.outside(paths, "", finder=step.id)
 

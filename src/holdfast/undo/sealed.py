@@ -58,7 +58,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     looked_at: int = 0
     """The sequence number at which it was looked at what it left; 0 if nobody else acted until then."""
     acted: int
-    """The last sequence number of the records that it has now: of what two steps left, the later counts."""
+    """The last sequence number of the records that it has now."""
     run: str
     command: tuple[bytes, ...]
     directory: bytes
@@ -86,6 +86,13 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     """What others had changed, and was overwritten when the step left a state by force: it is back with that state."""
     late: tuple[tuple[bytes, int], ...] = ()
     """What was written to through its descriptors after its end, and the sequence number at which that was over."""
+
+    @property
+    def left_at(self) -> int:
+        """When it left what it left: of what two steps left, the later counts. A step that had a file open from before
+        another one acted, and wrote to it after that, has no record of it.
+        """
+        return max(self.acted, self.looked_at)
 
 
 class Sealed(msgspec.Struct, frozen=True):

@@ -22,11 +22,11 @@ def changed(log: UndoLog, sealed: Iterable[Sealed]) -> Iterator[tuple[bytes, Ide
 
     (What an undone step gave back vouches for it only as far as no barrier lies before that step.)
     """
-    sealed = sorted(sealed, key=lambda one: one.head.acted)
+    sealed = sorted(sealed, key=lambda one: one.head.left_at)
     own = {path: left for one in sealed for path, left in one.head.left}
     newest: dict[bytes, Signature | None] = {}
     objects: dict[int, Signature] = {}
-    for head in sorted(log.heads.values(), key=lambda head: head.acted):
+    for head in sorted(log.heads.values(), key=lambda head: head.left_at):
         newest.update(head.left)
         # A later step may have changed the same object by another of its names.
         objects.update({left.inode: left for _, left in head.left if left is not None})
