@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.engine.checkpoint import Recorded, Request, take_locked
+from holdfast.engine.restore import REDO_COMMAND, UNDO_COMMAND
 from holdfast.engine.results import RestoreResult
 from holdfast.engine.status import present
 from holdfast.model.entries import NotCaptured
@@ -94,7 +95,7 @@ def take_back(
         deleted=deleted,
         skipped=_left(report),
         dry_run=False,
-        undo_command="holdfast redo",
+        undo_command=REDO_COMMAND,
         steps=ids,
     )
 
@@ -129,7 +130,7 @@ def bring_forward(context: Context, service: UndoService, target: HistoryEvent, 
         deleted=deleted,
         skipped=_left(report),
         dry_run=False,
-        undo_command="holdfast undo",
+        undo_command=way_back(service, ids),
         steps=ids,
     )
 
@@ -153,9 +154,21 @@ def bring_forward_alone(
         deleted=deleted,
         skipped=_left(report),
         dry_run=False,
-        undo_command="holdfast undo",
+        undo_command=way_back(service, steps),
         steps=tuple(steps),
     )
+
+
+def way_back(service: UndoService, steps: Sequence[int]) -> str:
+    """The command that takes back steps which were just brought forward together: all of them, and nothing else."""
+    infos = sorted((step for step in service.steps() if step.id in steps), key=lambda step: step.acted)
+    if len(infos) == 1 or set(steps) == set(service.connected(infos[-1].id)):
+        return UNDO_COMMAND  # they are the newest change
+    run = infos[0].run
+    of_run = {step.id for step in service.steps() if step.run == run and step.paths}
+    if run and of_run == set(steps) and run not in service.forgotten():
+        return f"{UNDO_COMMAND} --run {run}"
+    return UNDO_COMMAND + "".join(f" --step {step.id}" for step in infos)
 
 
 def note_contents(context: Context, service: UndoService, steps: Iterable[StepInfo], root: Hash) -> None:
