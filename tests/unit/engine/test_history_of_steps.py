@@ -307,6 +307,27 @@ def test_an_edit_that_was_put_back_otherwise_is_an_edit(bench):
         assert (bench.tree / "f").read_text() == content
 
 
+@pytest.mark.parametrize("path", [b"f", b"cache/new"])
+def test_an_undo_during_a_run_can_be_redone_after_it_unless_a_step_has_ended_since(bench, path):
+    run = begin_run(bench.context, "do things")
+    one = bench.step(lambda actor: actor.write(path, b"1"), run=run)
+    two = bench.step(lambda actor: actor.write(path, b"2"), run=run)
+    bench.workspace.undo()
+    end_run(bench.context, run, "do things")
+    assert bench.workspace.redo().steps == (two,)
+    bench.check(2)
+    run = begin_run(bench.context, "do more")
+    bench.workspace.undo(2)
+    bench.check(0)
+    three = bench.step(lambda actor: actor.write(b"cache/more", b"3"), run=run)
+    end_run(bench.context, run, "do more")
+    with pytest.raises(NotFoundError):
+        bench.workspace.redo()
+    assert [step.state for step in bench.workspace.steps() if step.id in (one, two)] == ["undone"] * 2
+    assert bench.workspace.undo().steps == (three,)
+    bench.check_files(0)
+
+
 def test_an_edit_behind_a_run_that_changed_only_ignored_files_is_undone_first(bench):
     run = begin_run(bench.context, "do things")
     step = bench.step(lambda actor: actor.write(b"cache/new", b"1"), run=run)
