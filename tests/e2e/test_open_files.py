@@ -266,3 +266,14 @@ def test_nothing_is_known_if_the_keeper_is_killed_meanwhile(site: Site) -> None:
         assert refused.value.code == "barrier"
         desk.undo([step], force=True)
         assert (site.tree / "log").read_text() == "before"
+
+
+def test_a_file_is_opened_where_somebody_has_put_another_in_its_place(site: Site) -> None:
+    """I8."""
+    with site.running("echo 1 > log; true"):
+        pass
+    (site.tree / "log").unlink()
+    (site.tree / "log").write_text("theirs\n")
+    with site.running("exec 3>>log; sh -c 'echo b >> log; true'") as run:
+        assert run.wait(60) == 0
+    assert (site.tree / "log").read_text() == "theirs\nb\n"

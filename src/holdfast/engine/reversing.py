@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine import undo_note
 from holdfast.engine.checkpoint import Recorded, Request, take_locked
-from holdfast.engine.restore import refuse_unfinished
+from holdfast.engine.restore import REDO_COMMAND, UNDO_COMMAND, refuse_unfinished
 from holdfast.engine.results import RestoreResult
 from holdfast.engine.status import present
 from holdfast.model.entries import NotCaptured
@@ -143,7 +143,7 @@ def _enter(
         deleted=deleted,
         skipped=left,
         dry_run=False,
-        undo_command="holdfast redo",
+        undo_command=REDO_COMMAND,
         steps=ids,
     )
 
@@ -178,7 +178,7 @@ def bring_forward(context: Context, service: UndoService, target: HistoryEvent, 
         deleted=deleted,
         skipped=_left(report),
         dry_run=False,
-        undo_command="holdfast undo",
+        undo_command=way_back(service, ids),
         steps=ids,
     )
 
@@ -202,9 +202,21 @@ def bring_forward_alone(
         deleted=deleted,
         skipped=_left(report),
         dry_run=False,
-        undo_command="holdfast undo",
+        undo_command=way_back(service, steps),
         steps=tuple(steps),
     )
+
+
+def way_back(service: UndoService, steps: Sequence[int]) -> str:
+    """The command that takes back steps which were just brought forward together: all of them, and nothing else."""
+    infos = sorted((step for step in service.steps() if step.id in steps), key=lambda step: step.acted)
+    if len(infos) == 1 or set(steps) == set(service.connected(infos[-1].id)):
+        return UNDO_COMMAND  # they are the newest change
+    run = infos[0].run
+    of_run = {step.id for step in service.steps() if step.run == run and step.paths}
+    if run and of_run == set(steps) and run not in service.forgotten():
+        return f"{UNDO_COMMAND} --run {run}"
+    return UNDO_COMMAND + "".join(f" --step {step.id}" for step in infos)
 
 
 def note_contents(context: Context, service: UndoService, steps: Iterable[StepInfo], root: Hash) -> None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from holdfast.engine.context import Context
     from holdfast.model.config import Isolation, Safeguard
     from holdfast.model.ids import CheckpointId
+    from holdfast.store.records import Cursor
     from holdfast.undo.safeguards import Thresholds
     from holdfast.undo.service import StepInfo, TicketInfo, UndoReport
 
@@ -190,7 +191,7 @@ def end_run(
                 identity,
             )
         recorded = None
-        if acted and cursor.head is not None:
+        if acted and cursor.head is not None and not _is_undone_to(context, cursor, acted):
             # A state of its own, also if all that was changed is ignored: what is changed later is behind its steps.
             event = HistoryEvent(0, 0, "run", cursor.head, cursor.position, steps=ids, run=identity)
             recorded = Recorded(event, None)
@@ -202,6 +203,15 @@ def end_run(
             finished = [step for step in acted if step.state == "done"]
             note_contents(context, service, finished, done.checkpoint.root)
     return acted
+
+
+def _is_undone_to(context: Context, cursor: Cursor, steps: Sequence[StepInfo]) -> bool:
+    """Whether an undo has led to where the history stands, and no step has ended since: the way forward stays open."""
+    if cursor.redo_tip is None or cursor.position == cursor.redo_tip:
+        return False
+    moves = (event for event in context.catalog.events(context.workspace.id) if event.operation in ("undo", "redo"))
+    last = next(moves, None)
+    return last is not None and all(step.ended_at is not None and step.ended_at <= last.at * 1000 for step in steps)
 
 
 def thresholds(settings: Safeguard, *, guard: bool) -> Thresholds:

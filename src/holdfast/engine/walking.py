@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+from operator import ne
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from holdfast.engine.journal import Journal
-from holdfast.engine.restore import carry_out, new_nonce, preview
+from holdfast.engine.restore import REDO_COMMAND, UNDO_COMMAND, carry_out, new_nonce, preview
 from holdfast.engine.results import RestoreResult
 from holdfast.engine.reversing import bring_forward, foreseen, refuse_open, steps_since, take_back
-from holdfast.engine.states import came_to_light, kept, nothing, out_of_sight
+from holdfast.engine.states import ahead, came_to_light, kept, nothing, out_of_sight
 from holdfast.engine.status import present
 from holdfast.engine.steps import infos
 from holdfast.model.errors import NotFoundError
@@ -18,7 +20,7 @@ from holdfast.store import manifest
 from holdfast.store.records import HistoryEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from holdfast.engine.context import Context
     from holdfast.model.checkpoint import Checkpoint
@@ -63,6 +65,7 @@ class Walk:
     def back(self, count: int) -> RestoreResult:
         """Take back ``count`` changes, from the state that was just saved."""
         done: list[RestoreResult] = []
+        start = self._now()
         while count:
             now = self._now()
             try:
@@ -76,11 +79,21 @@ class Walk:
             else:
                 done.append(self._take_back(target.steps[0]))
                 count -= 1
-        return together(done)
+        result = together(done)
+        if result.skipped or not any(one.undo_command for one in done):
+            return result
+        cursor = self._context.catalog.cursor(self._context.workspace.id)
+        assert cursor.position is not None
+        assert cursor.redo_tip is not None
+        onward = [state.seq for state in ahead(self._context, cursor.position, cursor.redo_tip)]
+        if start.seq not in onward:
+            return result  # the checkpoint that it began with was forgotten
+        return result._replace(undo_command=_in_turn([REDO_COMMAND] * (onward.index(start.seq) + 1)))
 
     def forward(self, states: Sequence[HistoryEvent]) -> RestoreResult:
         """Go to the last of ``states``, which lie ahead, one behind the other."""
         done: list[RestoreResult] = []
+        ways_back: list[str] = []
         at = 0
         while at < len(states):
             now = self._now()
@@ -88,14 +101,21 @@ class Walk:
                 result = self._bring_forward(states[at])
                 if result is not None:
                     done.append(result)
+                    ways_back.append(result.undo_command or UNDO_COMMAND)
                     at += 1
                     continue
+            first = at
             at += 1
             while at < len(states) and not (states[at - 1].steps and states[at - 1].ahead == states[at].seq):
                 at += 1
             state = states[at - 1]
             done.append(self._go("redo", now, state, self._context.catalog.checkpoint(state.checkpoint)))
-        return together(done)
+            roots = [self._root(one) for one in (now, *states[first:at])]
+            ways_back += [UNDO_COMMAND] * sum(map(ne, roots, roots[1:]))
+        result = together(done)
+        if result.skipped or not any(one.undo_command for one in done):
+            return result
+        return result._replace(undo_command=_in_turn(reversed(ways_back)))
 
     def foresee(self, count: int) -> RestoreResult:
         """What `back` would do, as far as it can be told without doing it. Changes nothing."""
@@ -221,6 +241,15 @@ def together(done: Sequence[RestoreResult]) -> RestoreResult:
         steps=[step for result in done for step in result.steps],
         together=[group for result in done for group in result.together],
     )
+
+
+def _in_turn(commands: Iterable[str]) -> str:
+    """One command line for several; what undoes one change, several times over, with their number."""
+    said: list[str] = []
+    for command, same in groupby(commands):
+        number = len(list(same))
+        said.append(command if number == 1 else f"{command} {number}")
+    return " && ".join(said)
 
 
 def _groups(steps: Sequence[int]) -> list[Sequence[int]]:

@@ -71,8 +71,9 @@ class Known:
         left = self._places.get(place.path)
         if left is None:
             return ()
-        # (What is not known is strange wherever it is. Else, in another directory, a directory has been moved.)
-        is_there = left.mode == 0 or left.parent == os.fstat(place.dir_fd).st_ino
+        # (What is not known is strange wherever it is. Else, in another directory, a directory has been moved; where
+        # only the object is at hand, nobody can tell.)
+        is_there = left.mode == 0 or place.dir_fd < 0 or left.parent == os.fstat(place.dir_fd).st_ino
         return (place.path,) if is_there else ()
 
     def missing(self, place: Place) -> Signature | None:

@@ -385,6 +385,27 @@ def test_an_edit_that_was_put_back_otherwise_is_an_edit(bench):
         assert (bench.tree / "f").read_text() == content
 
 
+@pytest.mark.parametrize("path", [b"f", b"cache/new"])
+def test_an_undo_during_a_run_can_be_redone_after_it_unless_a_step_has_ended_since(bench, path):
+    run = begin_run(bench.context, "do things")
+    one = bench.step(lambda actor: actor.write(path, b"1"), run=run)
+    two = bench.step(lambda actor: actor.write(path, b"2"), run=run)
+    bench.workspace.undo()
+    end_run(bench.context, run, "do things")
+    assert bench.workspace.redo().steps == (two,)
+    bench.check(2)
+    run = begin_run(bench.context, "do more")
+    bench.workspace.undo(2)
+    bench.check(0)
+    three = bench.step(lambda actor: actor.write(b"cache/more", b"3"), run=run)
+    end_run(bench.context, run, "do more")
+    with pytest.raises(NotFoundError):
+        bench.workspace.redo()
+    assert [step.state for step in bench.workspace.steps() if step.id in (one, two)] == ["undone"] * 2
+    assert bench.workspace.undo().steps == (three,)
+    bench.check_files(0)
+
+
 def test_an_edit_behind_a_run_that_changed_only_ignored_files_is_undone_first(bench):
     run = begin_run(bench.context, "do things")
     step = bench.step(lambda actor: actor.write(b"cache/new", b"1"), run=run)
@@ -394,3 +415,68 @@ def test_an_edit_behind_a_run_that_changed_only_ignored_files_is_undone_first(be
     bench.check_content(1)
     assert bench.workspace.undo().steps == (step,)
     bench.check_content(0)
+
+
+def follow(bench, command):
+    """Do what a command line says that was printed: one `holdfast undo` or `redo`, or several."""
+    for each in command.split(" && "):
+        name, verb, *words = each.split()
+        assert name == "holdfast"
+        if words[:1] == ["--run"]:
+            bench.workspace.undo(run=words[1])
+        elif words[:1] == ["--step"]:
+            bench.workspace.undo(step=[int(word) for word in words[1::2]])
+        else:
+            getattr(bench.workspace, verb)(*map(int, words))
+
+
+@pytest.mark.parametrize("has_run", [True, False])
+def test_the_command_that_redo_names_takes_back_all_that_it_did(bench, has_run):
+    (bench.tree / "g").write_text("before the steps")
+    run = begin_run(bench.context, "do things") if has_run else ""
+    ids = [bench.step(lambda actor, n=n: actor.write(b"f%d" % n, b"1"), run=run) for n in range(3)]
+    if has_run:
+        end_run(bench.context, run, "do things")
+        bench.workspace.undo(run=run)
+    else:
+        bench.workspace.undo(step=ids)
+    before = bench.look()
+    result = bench.workspace.redo()
+    assert result.undo_command == (
+        f"holdfast undo --run {run}" if has_run else "holdfast undo" + "".join(f" --step {step}" for step in ids)
+    )
+    follow(bench, result.undo_command)
+    assert differences(before, bench.look()) == []
+
+
+def test_the_command_that_redo_names_counts_steps_and_states(bench):
+    bench.step(lambda actor: actor.write(b"f", b"1"))
+    bench.step(lambda actor: actor.write(b"cache/new", b"1"))
+    for text in "12":
+        (bench.tree / "g").write_text(text)
+        bench.workspace.checkpoint()
+    result = bench.workspace.undo(4)
+    assert result.undo_command == "holdfast redo 4"
+    follow(bench, result.undo_command)
+    assert (bench.tree / "g").read_text() == "2"
+    bench.workspace.undo(4)
+    bench.check_content(0)
+    result = bench.workspace.redo(2)
+    assert result.undo_command == "holdfast undo 2"
+    follow(bench, result.undo_command)
+    bench.check_content(0)
+    result = bench.workspace.redo(4)
+    assert result.undo_command == "holdfast undo 4"
+    follow(bench, result.undo_command)
+    bench.check_content(0)
+
+
+def test_the_command_that_a_redo_of_chosen_steps_names_takes_them_back_alone(bench):
+    ids = [bench.step(lambda actor, n=n: actor.write(b"f%d" % n, b"1")) for n in range(3)]
+    bench.workspace.undo(step=ids[:2])
+    before = bench.look()
+    result = bench.workspace.redo(step=ids[:2])
+    assert result.undo_command == f"holdfast undo --step {ids[0]} --step {ids[1]}"
+    follow(bench, result.undo_command)
+    assert differences(before, bench.look()) == []
+    assert bench.workspace.redo(step=ids[0]).undo_command == "holdfast undo"

@@ -40,7 +40,7 @@ def test_who_was_of_a_tree_is_until_all_that_it_did_has_been_noticed(tmp_path: P
     _, fds, _, _ = socket.recv_fds(ours, 1, 1)
     parent, others = socket.socketpair()
     selector = select.epoll()
-    client = Client(ours, selector, peer(ours))
+    client = Client(ours, selector, peer(ours), None, was_inside=False)
     client.fds = [*fds, parent.detach()]
     runs.join(client, "r", pid, False, [b"agent"], b"/")
     (tree,) = runs.trees.values()
