@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 
@@ -327,10 +326,9 @@ def test_a_slow_reader_makes_the_command_wait(stage: Stage) -> None:
 
     thread = threading.Thread(target=lambda: hosted.execute("head -c 5000000 /dev/zero; touch end", on_output=take))
     thread.start()
-    blocked.wait(60)
-    time.sleep(0.3)
+    assert blocked.wait(60)
+    hosted.write_file(b"meanwhile", b"1")  # nothing else waits
     assert not (stage.tree() / "end").exists()
-    hosted.write_file(b"meanwhile", b"1")
     go_on.set()
     thread.join(60)
     assert size == 5_000_000

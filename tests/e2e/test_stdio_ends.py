@@ -187,7 +187,9 @@ def test_what_runs_the_commands_is_killed(start: Start, tree: Path) -> None:
     """I3."""
     client = start()
     client.begin()
-    running = client.send("agent.execute", command="touch half; echo up; sleep 1000")
+    go_on = tree / "go on"
+    os.mkfifo(go_on)
+    running = client.send("agent.execute", command="touch half; echo up; read line < 'go on'")
     client.event("terminal_output")
     shim = next(
         pid
@@ -200,6 +202,7 @@ def test_what_runs_the_commands_is_killed(start: Start, tree: Path) -> None:
     assert client.ask("session.status")["state"] == "error"
     assert client.ask("agent.execute", command="ls")["exit_code"] == 0
     assert client.ask("session.status")["state"] == "idle"
+    go_on.write_text("\n")  # what had been started goes on, supervised, until it ends
 
 
 def test_a_file_of_requests_is_answered_into_a_file(tree: Path, tmp_path: Path) -> None:
