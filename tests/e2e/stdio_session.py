@@ -8,23 +8,24 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 SHOWN = "/home/you/shop"
-SESSION: list[tuple[str, dict[str, object], int]] = [
-    ("hello", {"versions": [1]}, 1),
-    ("session.start", {"working_directories": [{"path": SHOWN, "label": "shop"}]}, 1),
-    ("safeguard.configure", {"delete_threshold": 2, "timeout_seconds": 60}, 1),
-    ("agent.execute", {"command": "mkdir src; echo one | tee src/a src/b; echo two >&2"}, 5),
-    ("agent.execute", {"command": "rm src/a src/b"}, 2),
-    ("safeguard.confirm", {"safeguard_id": "", "action": "deny"}, 4),
-    ("undo.history", {}, 1),
-    ("undo.rollback", {"step_id": 1}, 1),
-    ("undo.rollback", {"step_id": "one"}, 1),
-    ("session.stop", {}, 1),
+SESSION: list[tuple[str, dict[str, object], tuple[str, ...]]] = [
+    ("hello", {"versions": [1]}, ("1",)),
+    ("session.start", {"working_directories": [{"path": SHOWN, "label": "shop"}]}, ("2",)),
+    ("safeguard.configure", {"delete_threshold": 2, "timeout_seconds": 60}, ("3",)),
+    ("agent.execute", {"command": "mkdir src; echo one | tee src/a src/b; echo two >&2"}, ("4",)),
+    ("agent.execute", {"command": "rm src/a src/b"}, ("event.safeguard_triggered",)),
+    ("safeguard.confirm", {"safeguard_id": "", "action": "deny"}, ("5", "6")),
+    ("undo.history", {}, ("7",)),
+    ("undo.rollback", {"step_id": 1}, ("8",)),
+    ("undo.rollback", {"step_id": "one"}, ("9",)),
+    ("session.stop", {}, ("10",)),
 ]
-"""What is asked, and how many lines come before the next is asked."""
+"""What is asked, and what must have come before the next is asked: requests' answers, and events."""
 
 
 def record(base: Path) -> Iterator[str]:
@@ -41,20 +42,44 @@ def record(base: Path) -> Iterator[str]:
         assert process.stdin is not None
         assert process.stdout is not None
         held = ""
-        for number, (kind, payload, lines) in enumerate(SESSION, 1):
+        for number, (kind, payload, awaited) in enumerate(SESSION, 1):
             if "safeguard_id" in payload:
                 payload = payload | {"safeguard_id": held}
-            asked = json.dumps({"type": kind, "request_id": str(number), "payload": payload}, separators=(",", ":"))
+            asked = _line({"type": kind, "request_id": str(number), "payload": payload})
             yield f"→ {asked}"
             process.stdin.write(asked.replace(SHOWN, str(tree)).encode() + b"\n")
             process.stdin.flush()
-            for _ in range(lines):
-                answer = process.stdout.readline().decode().rstrip("\n")
-                held = (json.loads(answer).get("payload") or {}).get("safeguard_id", held)
-                yield f"← {answer.replace(str(tree), SHOWN)}"
+            answers = []
+            missing = set(awaited)
+            while missing:
+                answer = json.loads(process.stdout.readline())
+                held = (answer.get("payload") or {}).get("safeguard_id", held)
+                missing -= {answer["type"], answer.get("request_id")}
+                answers.append(answer)
+            yield from (f"← {_line(answer).replace(str(tree), SHOWN)}" for answer in _joined(answers))
         process.stdin.close()
-        assert process.stdout.read() == b""
+        rest = process.stdout.read().decode()
+        assert rest == "", rest
     assert process.returncode == 0
+
+
+def _line(message: Mapping[str, Any]) -> str:
+    return json.dumps(message, separators=(",", ":"), ensure_ascii=False)
+
+
+def _joined(answers: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Output as it would have come in one piece: how a program writes it is its own affair."""
+    joined: list[dict[str, Any]] = []
+    pieces: dict[str, dict[str, Any]] = {}
+    for answer in answers:
+        if answer["type"] == "event.terminal_output":
+            payload = answer["payload"]
+            first = pieces.setdefault(payload["stream"], payload)
+            if first is not payload:
+                first["data"] += payload["data"]
+                continue
+        joined.append(answer)
+    return joined
 
 
 def settled(text: str) -> str:

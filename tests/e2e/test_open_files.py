@@ -8,20 +8,19 @@ import signal
 import subprocess
 import sys
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from holdfast.files.sockets import peer
-from holdfast.model.clock import SystemClock
 from holdfast.model.errors import RefusedError
 from holdfast.supervisor.remote import Remote, connect
 from holdfast.testing.photograph import differences, photograph
 from holdfast.undo.desk import Desk
-from holdfast.undo.log import UndoLog
-from holdfast.undo.recovery import recover
+
+from . import afterwards
 
 ROOT = Path(__file__).parents[2]
 
@@ -110,17 +109,8 @@ class Site(NamedTuple):
         ) as run:
             yield run
 
-    @contextmanager
-    def desk(self) -> Generator[Desk]:
-        """The undo log, when no keeper has it any more."""
-        root = os.open(self.tree, os.O_RDONLY | os.O_DIRECTORY)
-        log = UndoLog(os.fsencode(self.log), root, SystemClock())
-        try:
-            recover(log)
-            yield Desk(log)
-        finally:
-            log.close()
-            os.close(root)
+    def desk(self) -> AbstractContextManager[Desk]:
+        return afterwards.desk(self.log, self.tree)
 
     def remote(self) -> Remote:
         remote = connect(os.fsencode(self.log))

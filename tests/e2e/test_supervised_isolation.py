@@ -14,15 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.model.clock import SystemClock
 from holdfast.model.errors import HoldfastError
 from holdfast.sandbox.policy import Files, Policy
 from holdfast.sandbox.possible import require
-from holdfast.supervisor.remote import connect
 from holdfast.testing.photograph import differences, photograph
-from holdfast.undo.desk import Desk
-from holdfast.undo.log import UndoLog
-from holdfast.undo.recovery import recover
+
+from . import afterwards
 
 ROOT = Path(__file__).parents[2]
 
@@ -86,18 +83,10 @@ class Place:
         return done.stdout
 
     def undo_all(self) -> int:
-        wait_until(lambda: connect(os.fsencode(self.log)) is None)
-        root = os.open(self.tree, os.O_RDONLY | os.O_DIRECTORY)
-        log = UndoLog(os.fsencode(self.log), root, SystemClock())
-        try:
-            recover(log)
-            desk = Desk(log)
+        with afterwards.desk(self.log, self.tree) as desk:
             steps = [step.id for step in desk.steps() if step.state == "done"]
             assert desk.undo(steps).conflicts == ()
             return len(steps)
-        finally:
-            log.close()
-            os.close(root)
 
 
 def environment() -> dict[str, str]:

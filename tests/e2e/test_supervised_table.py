@@ -9,7 +9,6 @@ import difflib
 import json
 import os
 import re
-import select
 import shutil
 import stat
 import subprocess
@@ -20,13 +19,10 @@ from typing import Final
 
 import pytest
 
-from holdfast.model.clock import SystemClock
 from holdfast.supervisor.calls import ARCHITECTURES, NOTIFIED, numbers
-from holdfast.supervisor.remote import connect
 from holdfast.testing.photograph import Seen, differences, photograph
-from holdfast.undo.desk import Desk
-from holdfast.undo.log import UndoLog
-from holdfast.undo.recovery import recover
+
+from .afterwards import undo_each
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or machine() not in ARCHITECTURES, reason="the supervisor does not support this machine"
@@ -672,26 +668,6 @@ def supervise(base: Path, tree: Path, *command: str) -> subprocess.CompletedProc
     )
 
 
-def undo_all(base: Path, tree: Path) -> None:
-    """Undo every step when the keeper is gone."""
-    remote = connect(os.fsencode(base / "log"))
-    if remote is not None:
-        with remote:
-            assert select.select([remote], [], [], 60)[0], "the keeper goes on"
-    notes = base / "log" / "keeper.log"
-    assert not notes.exists() or notes.read_text() == ""
-    root = os.open(tree, os.O_RDONLY | os.O_DIRECTORY)
-    log = UndoLog(os.fsencode(base / "log"), root, SystemClock())
-    try:
-        recover(log)
-        desk = Desk(log)
-        for step in sorted(desk.steps(), key=lambda step: -step.acted):
-            assert desk.undo([step.id]).conflicts == ()
-    finally:
-        log.close()
-        os.close(root)
-
-
 def compare(tmp_path: Path, command: list[str]) -> str:
     """Run the command in both trees, compare, undo; what it printed."""
     native, twin = tmp_path / "native", tmp_path / "supervised"
@@ -709,7 +685,9 @@ def compare(tmp_path: Path, command: list[str]) -> str:
     for part in ("ws", "out"):
         here, there = (without_times(photograph(top / part)) for top in (twin, native))
         assert differences(there, here) == []
-    undo_all(tmp_path, twin / "ws")
+    undo_each(tmp_path / "log", twin / "ws")
+    notes = tmp_path / "log" / "keeper.log"
+    assert not notes.exists() or notes.read_text() == ""
     assert differences(before, photograph(twin / "ws")) == []
     return got.stdout
 

@@ -6,18 +6,13 @@ import os
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from holdfast.model.clock import SystemClock
-from holdfast.model.errors import LockedError
 from holdfast.testing.photograph import differences, photograph
-from holdfast.undo.desk import Desk
-from holdfast.undo.log import UndoLog
-from holdfast.undo.recovery import recover
+
+from .afterwards import undo_each
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the supervisor is for Linux")
 
@@ -101,32 +96,6 @@ assert libc.syscall(446, 0, 0) == -1 and ctypes.get_errno() == errno.EOPNOTSUPP
 """
 
 
-def undo_all(base: Path) -> None:
-    """Undo every step as soon as the keeper is gone."""
-    root = os.open(base / "tree", os.O_RDONLY | os.O_DIRECTORY)
-    log = patiently(lambda: UndoLog(os.fsencode(base / "log"), root, SystemClock()))
-    try:
-        recover(log)
-        desk = Desk(log)
-        for step in sorted(desk.steps(), key=lambda step: -step.acted):
-            assert desk.undo([step.id]).conflicts == ()
-    finally:
-        log.close()
-        os.close(root)
-
-
-def patiently(open_log: Callable[[], UndoLog], limit: float = 20) -> UndoLog:
-    """The keeper seals its steps after the command has ended."""
-    end = time.monotonic() + limit
-    while True:
-        try:
-            return open_log()
-        except LockedError:
-            if time.monotonic() > end:
-                raise
-            time.sleep(0.01)
-
-
 @pytest.fixture(name="base")
 def _base(tmp_path: Path) -> Path:
     for name in ("tree/dir", "outside"):
@@ -145,7 +114,7 @@ def test_a_thread_that_flips_the_path_changes_nothing_unrecorded(base: Path, kin
     if kind == "open":
         assert b"x" in (base / "tree" / "dir" / "file").read_bytes(), "the attack did not take place"
         assert b"x" in (base / "outside" / "file").read_bytes(), "the attack did not take place"
-    undo_all(base)
+    undo_each(base / "log", base / "tree")
     assert differences(before, photograph(base / "tree")) == []
 
 
@@ -153,7 +122,7 @@ def test_a_directory_that_is_swapped_for_a_link_leads_nothing_astray(base: Path)
     """I7."""
     before = photograph(base / "tree")
     supervised(base, sys.executable, "-c", SWAP)
-    undo_all(base)
+    undo_each(base / "log", base / "tree")
     assert differences(before, photograph(base / "tree")) == []
 
 
@@ -206,7 +175,7 @@ def test_who_waits_for_the_end_of_a_lease_waits_alone(base: Path, act: str, insi
     assert supervised(base, sys.executable, "-c", LEASE, act) == "would block\n"
     assert (base / "tree" / "dir" / "file").read_bytes() == inside
     assert (base / "outside" / "file").read_bytes() == outside
-    undo_all(base)
+    undo_each(base / "log", base / "tree")
     assert differences(before, photograph(base / "tree")) == []
 
 
@@ -242,7 +211,7 @@ def test_the_same_words_lead_to_another_place_as_soon_as_anything_was_moved(base
     assert expected.splitlines() == [f"{path} No such file or directory" for path in ("b/e/9", "13", "15")]
     assert supervised(base, *command) == expected
     assert seen(base / "tree") == seen(native)
-    undo_all(base)
+    undo_each(base / "log", base / "tree")
     assert differences(before, photograph(base / "tree")) == []
 
 

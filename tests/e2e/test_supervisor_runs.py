@@ -16,22 +16,21 @@ import sys
 import termios
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from holdfast.files.sockets import address, peer
-from holdfast.model.clock import SystemClock
 from holdfast.supervisor.control import SOCKET
 from holdfast.supervisor.descent import descendants, end_descendants
 from holdfast.supervisor.remote import Remote, connect
 from holdfast.testing.photograph import Seen, differences, photograph
 from holdfast.undo.desk import Desk
-from holdfast.undo.log import UndoLog
-from holdfast.undo.recovery import recover
 from holdfast.undo.service import StepInfo
+
+from . import afterwards
 
 ROOT = Path(__file__).parents[2]
 
@@ -80,18 +79,8 @@ class Place(NamedTuple):
         assert remote is not None
         return remote
 
-    @contextmanager
-    def desk(self) -> Generator[Desk]:
-        """The undo log, when no keeper has it any more."""
-        root = os.open(self.tree, os.O_RDONLY | os.O_DIRECTORY)
-        wait_until(lambda: not self.is_kept())
-        log = UndoLog(os.fsencode(self.log), root, SystemClock())
-        try:
-            recover(log)
-            yield Desk(log)
-        finally:
-            log.close()
-            os.close(root)
+    def desk(self) -> AbstractContextManager[Desk]:
+        return afterwards.desk(self.log, self.tree)
 
     def steps(self) -> list[StepInfo]:
         with self.desk() as desk:
@@ -104,10 +93,7 @@ class Place(NamedTuple):
                 assert desk.undo(steps).conflicts == ()
 
     def undo_each(self) -> None:
-        """Undo every step, the newest first."""
-        with self.desk() as desk:
-            for step in sorted((step for step in desk.steps() if step.state == "done"), key=lambda step: -step.acted):
-                assert desk.undo([step.id]).conflicts == (), step
+        afterwards.undo_each(self.log, self.tree)
 
 
 def environment() -> dict[str, str]:
