@@ -9,13 +9,14 @@ import msgspec
 from holdfast.api.objects import Step, cut
 from holdfast.api.stdio import messages
 from holdfast.api.stdio.results import MAX_LISTED, Object, Waiting
-from holdfast.engine import encoding_undo, hosting, objects
+from holdfast.engine import encoding_undo, monitor, objects
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.engine.hosting import Event, Hosted
+    from holdfast.engine.hosting import Hosted
+    from holdfast.engine.monitor import Event
     from holdfast.undo.service import PathChange, StepInfo, TicketInfo
 
 T = TypeVar("T")
@@ -140,7 +141,7 @@ def told(hosted: Hosted, value: Event) -> bytes:
     """What the host tells of a working directory, as the line of an event."""
     directory = hosted.index
     match value:
-        case hosting.Held():
+        case monitor.Held():
             event = SafeguardTriggered(
                 **msgspec.structs.asdict(waiting(directory, value.ticket)),
                 directory=directory,
@@ -149,17 +150,17 @@ def told(hosted: Hosted, value: Event) -> bytes:
                 command=[] if value.step is None else [display(word) for word in value.step.command],
             )
             return line(event)
-        case hosting.Edited():
+        case monitor.Edited():
             barrier = encoding_undo.barrier(value.barrier)
             paths = barrier["paths"][:MAX_LISTED]
             return _line(ExternalModification, {**barrier, "paths": paths, "directory": directory})
-        case hosting.RolledBack():
+        case monitor.RolledBack():
             done = encoding_undo.rolled_back(value.report)
             conflicts = done["conflicts"][:MAX_LISTED]
             return _line(Recovery, {**done, "conflicts": conflicts, "directory": directory})
-        case hosting.Mismatched():
+        case monitor.Mismatched():
             return line(UndoVersionMismatch(directory=directory, message=value.error.message, hint=value.error.hint))
-        case hosting.Warned():
+        case monitor.Warned():
             return line(Warned(directory=directory, step_id=value.step, code=value.code, message=value.message))
 
 

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from holdfast.api.stdio.messages import SafeguardConfirm, SessionStart
     from holdfast.api.stdio.outbox import Outbox
     from holdfast.api.stdio.results import Result
-    from holdfast.engine.hosting import Event, Hosted
+    from holdfast.engine.hosting import Hosted
+    from holdfast.engine.monitor import Event
     from holdfast.model.config import Isolation
     from holdfast.undo.service import TicketInfo
 
