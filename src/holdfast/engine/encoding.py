@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.engine.checkpoint import CheckpointResult
+    from holdfast.engine.doctor import Finding
     from holdfast.engine.results import (
         Details,
         Forgotten,
@@ -191,6 +192,14 @@ def verified(result: Verified) -> Json:
         "problems": [
             {"kind": problem.kind, "object": problem.object, "message": problem.message} for problem in result.problems
         ],
+    }
+
+
+def doctor(found: Sequence[Finding]) -> Json:
+    """``ok``, and what was found, each with ``area``, ``verdict``, ``message`` and ``help``."""
+    return {
+        "ok": all(finding.verdict != "wrong" for finding in found),
+        "findings": [finding._asdict() | {"help": finding.help or None} for finding in found],
     }
 
 
