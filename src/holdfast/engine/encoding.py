@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from holdfast.engine import objects
     from holdfast.engine.checkpoint import CheckpointResult
+    from holdfast.engine.doctor import Finding
     from holdfast.engine.results import (
         Details,
         Forgotten,
@@ -195,6 +196,14 @@ def verified(result: Verified) -> Json:
         "problems": [
             {"kind": problem.kind, "object": problem.object, "message": problem.message} for problem in result.problems
         ],
+    }
+
+
+def doctor(found: Sequence[Finding]) -> Json:
+    """``ok``, and what was found, each with ``area``, ``verdict``, ``message`` and ``help``."""
+    return {
+        "ok": all(finding.verdict != "wrong" for finding in found),
+        "findings": [finding._asdict() | {"help": finding.help or None} for finding in found],
     }
 
 
