@@ -22,6 +22,7 @@ from .engine_house import Crash, House, Space, State, filled
 
 
 def test_undo_walks_back_and_redo_forward(space: Space) -> None:
+    """I6."""
     states: list[State] = []
     for number in range(4):
         space.edit.write(b"f", b"%d" % number)

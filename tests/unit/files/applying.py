@@ -14,26 +14,12 @@ from holdfast.model.entries import Change, Entry, file_entry, symlink_entry
 from holdfast.model.ids import hash_bytes
 from holdfast.model.paths import TEMPORARY_PREFIX
 
+from ...seen import Seen
+
 if TYPE_CHECKING:
     from holdfast.model.sinks import Content
 
 NONCE = "n0"
-
-
-class Seen:
-    """What is known of a tree, kept in a dictionary."""
-
-    def __init__(self) -> None:
-        self.known: dict[bytes, Known] = {}
-
-    def get(self, path: bytes) -> Known | None:
-        return self.known.get(path)
-
-    def put(self, path: bytes, entry: Entry, signature: Signature) -> None:
-        self.known[path] = Known(entry, signature)
-
-    def drop(self, path: bytes) -> None:
-        self.known.pop(path, None)
 
 
 def file(content: bytes, permissions: int = 0o644) -> Entry:
