@@ -42,7 +42,7 @@ def test_who_was_of_a_tree_is_until_all_that_it_did_has_been_noticed(tmp_path: P
     selector = select.epoll()
     client = Client(ours, selector, peer(ours), None, was_inside=False)
     client.fds = [*fds, parent.detach()]
-    runs.join(client, "r", pid, False, [b"agent"], b"/")
+    runs.join(client, "r", pid, False, [b"agent"], b"/", 0)
     (tree,) = runs.trees.values()
 
     runs.gone(tree)
