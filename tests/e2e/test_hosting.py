@@ -258,13 +258,12 @@ def test_a_command_changes_no_other_directory_of_the_session(stage: Stage, level
     """I10: neither what is read-only nor what another keeper records, be it made writable in the settings."""
     tree, other = stage.tree(), hostile.furnish(stage.tree("beside") / "other")
     kept = hostile.furnish(stage.tree("above") / "kept")
+    boxed = Isolation(level="namespace", tmp="shared", writable=(str(kept.parent), str(other.parent)))
     host = stage.host(
         WorkingDirectory(os.fsencode(tree)),
         WorkingDirectory(os.fsencode(other)),
         WorkingDirectory(os.fsencode(kept), access="read_only"),
-        isolation=Isolation(level=level, tmp="shared", writable=(str(kept.parent), str(other.parent)))  # type: ignore[arg-type]
-        if level == "namespace"
-        else None,
+        isolation=boxed if level == "namespace" else None,
     )
     before = {path: photograph(path.parent) for path in (other, kept)}
     for path in (other, kept):
