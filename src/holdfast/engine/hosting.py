@@ -1,7 +1,8 @@
 """What every face is made of: working directories, the commands and the files in them, and what is worth an event.
 
 A `Host` has one or several working directories. One that may be written to is a workspace with a keeper, an undo log
-and a session of its own; one that is read-only is looked at, and nothing else. Nothing here approves of anything by
+and a session of its own; one that is read-only is looked at, and nothing else. A command changes nothing in any of them
+but its own: what no keeper would record there does not happen. Nothing here approves of anything by
 itself: who asked for a command must not have its safeguards answered by the same voice (I9), which is for the faces to
 see to.
 """
@@ -95,6 +96,8 @@ class Host:
                         f"{display(one.path)} and {display(other.path)} lie in each other, or in one workspace",
                         hint="name directories that are apart",
                     )
+        for one in self.directories:
+            one.keep_off([other.path for other in self.directories if other is not one])
 
     def directory(self, which: int | str | None = None) -> Hosted:
         """One by its number, label or path; None: the primary. Raises `NotFoundError`."""
@@ -147,6 +150,8 @@ class Hosted:
         self._undo_log = b""
         self._thresholds: Thresholds | None = None
         self._limits: Limits | None = None
+        self._others: Sequence[bytes] = ()
+        """The other working directories."""
         self._monitor: Monitor | None = None
         self._oldest: int | None = None
         """Of the steps of commands in the undo log, after the last command."""
@@ -184,6 +189,22 @@ class Hosted:
             self._session.on_recovery = self._told
         finally:
             opener.close()
+
+    def keep_off(self, others: Sequence[bytes]) -> None:
+        """No command here may change anything beneath these directories."""
+        self._others = others
+        if self._session is not None:
+            self._session.read_only = others
+
+    def refuse_others(self, path: bytes) -> None:
+        """Raise `RefusedError` if the path lies in another working directory, where nothing is written from here."""
+        real = os.path.realpath(path)
+        for other in self._others:
+            if under(real, other.rstrip(b"/")):
+                raise RefusedError(
+                    f"{display(path)} lies in {display(other)}, another working directory of this session",
+                    hint="choose a path outside of them",
+                )
 
     # -- commands ------------------------------------------------------------------------------------------------------
 
@@ -389,4 +410,4 @@ class Hosted:
 
 
 def _overlap(one: bytes, other: bytes) -> bool:
-    return one == other or under(one, other) or under(other, one)
+    return under(one, other.rstrip(b"/")) or under(other, one.rstrip(b"/"))

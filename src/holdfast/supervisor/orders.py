@@ -23,6 +23,10 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     run: str
     one_step: bool
     settings: Settings
+    read_only: tuple[int, ...] = ()
+    """Directories that the command may not change anything beneath, open; inherited."""
+    closed: tuple[bytes, ...] = ()
+    """What `landlock.confine` is told of: the paths of the workspace and of those directories."""
     box: tuple[bytes, ...] = ()
     """If the command runs in a box: what to execute for that. It starts the shim inside, with the environment above."""
     descriptors: tuple[int, ...] = ()

@@ -77,6 +77,7 @@ def fork(workplace: Workplace, hosted: Hosted, request: Fork) -> Answer:
     A client says the name alone, not where: what runs isolated has no other way to write elsewhere, and gets none here.
     """
     folder = workplace.forks or hosted.path + b".forks"
+    hosted.refuse_others(folder)
     try:
         os.mkdir(folder)
     except FileExistsError:

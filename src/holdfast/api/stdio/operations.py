@@ -173,6 +173,7 @@ def fork(hosted: Hosted, asked: messages.Fork) -> objects.Forked:
     path = parse_display(asked.path)
     if not os.path.isabs(path):
         raise UsageError("path: a fork's path begins with /")
+    hosted.refuse_others(path)
     with hosted.workspace() as workspace:
         return encoding.forked(workspace.fork(asked.checkpoint, path))
 

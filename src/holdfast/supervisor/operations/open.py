@@ -73,7 +73,7 @@ def open_path(call: Call, world: Supervision, dirfd: int, path: bytes, wish: Wis
         if flags & O_TMPFILE or not flags & os.O_CREAT:
             follow = not flags & os.O_NOFOLLOW
             return open_found(sight, call, world, look.object(dirfd, path, follow=follow), wish)
-        spot = look.parent(dirfd, path)
+        spot = look.locate(dirfd, path)
         for _ in range(_TRIES):
             try:
                 return _open_or_create(sight, call, world, look, spot, wish)
@@ -117,8 +117,8 @@ def _is_there(spot: Spot) -> bool:
 
 
 def _create(sight: Sight, call: Call, world: Supervision, spot: Spot, wish: Wish) -> Reply:
+    sight.check_writable(spot, makes=True)
     flags, mode = wish.flags | os.O_EXCL, wish.mode & 0o7777  # which follows no link
-
     performed = sight.creating(lambda: os.open(spot.name, flags, mode, dir_fd=spot.dir_fd))
     if spot.path is None:
         fd = performed()
@@ -133,6 +133,7 @@ def open_found(sight: Sight, call: Call, world: Supervision, thing: Thing, wish:
     kind = stat.S_IFMT(found.st_mode)
     if kind == stat.S_IFDIR:
         if wish.flags & O_TMPFILE:
+            sight.check_writable(thing)
             # It has no name, so nothing changes: the call that gives it one is recorded.
             create = sight.creating(lambda: os.open(b".", wish.flags & ~os.O_NOFOLLOW, wish.mode, dir_fd=thing.fd))
             return _reply(create(), wish)
@@ -141,6 +142,8 @@ def open_found(sight: Sight, call: Call, world: Supervision, thing: Thing, wish:
         raise failure(errno.ENOTDIR)
     if kind == stat.S_IFLNK:
         raise failure(errno.ELOOP)
+    if wish.writes:
+        sight.check_writable(thing)  # (pipes and devices too: it must not be left to the kernel, nor a time change)
     if thing.path is None and is_native(thing.where, found.st_mode):
         if landlock.version():
             return Reply(native=True)

@@ -100,7 +100,7 @@ def bind(call: Call, world: Supervision) -> Reply:
     if length > _UNIX_MAX:
         raise failure(errno.EINVAL)
     with Sight(call, world) as sight:
-        spot = sight.parent(AT_FDCWD, path)
+        spot = sight.parent(AT_FDCWD, path, makes=True)
         bound = _socket_of(sight, call)
 
         def perform() -> None:
