@@ -9,11 +9,11 @@ is ever taken out of the history.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.engine.journal import Journal
 from holdfast.engine.restore import carry_out, new_nonce, preview, refuse_unfinished, save_first
-from holdfast.engine.reversing import bring_forward_alone, catch_up, take_back
+from holdfast.engine.reversing import bring_forward_alone, catch_up, foresee_steps, take_back
 from holdfast.engine.states import ahead, came_to_light, check_count, kept, nothing
 from holdfast.engine.status import present
 from holdfast.engine.steps import infos, quiet, reached, required
@@ -76,6 +76,7 @@ def undo_steps(
     steps: Sequence[int] = (),
     run: str = "",
     force: bool = False,
+    dry_run: bool = False,
     progress: Progress | None = None,
 ) -> RestoreResult:
     """Take back these steps together, or (without any) all that a run did (``run`` empty: the newest one).
@@ -84,21 +85,26 @@ def undo_steps(
     run began with: not what was ignored. Raises as `undo`. Where the same was asked for before and cut short, that is
     finished.
     """
-    with _reached(context, progress) as (service, finished), quiet(service):
-        refuse_unfinished(context)
-        context.tree.make_root()
-        if finished is not None:
-            if set(finished.steps) == set(steps):
-                return finished
-            if not steps and not run:
-                run = infos(required(service), finished.steps)[0].run
-            if not steps and not _is_left(service, run):
-                return finished
-        if steps:
-            chosen = infos(required(service), steps)
-            save_first(context, progress)
-            return take_back(context, required(service), chosen, force=force, progress=progress)
-        return _undo_run(context, service, run or _newest_run(context, service), force=force, progress=progress)
+    with _reached(context, progress) as (service, finished):
+        if dry_run:
+            if steps:
+                return foresee_steps(context, required(service), steps, backward=True)
+            return _foresee_run(context, service, run or _newest_run(context, service), force=force)
+        with quiet(service):
+            refuse_unfinished(context)
+            context.tree.make_root()
+            if finished is not None:
+                if set(finished.steps) == set(steps):
+                    return finished
+                if not steps and not run:
+                    run = infos(required(service), finished.steps)[0].run
+                if not steps and not _is_left(service, run):
+                    return finished
+            if steps:
+                chosen = infos(required(service), steps)
+                save_first(context, progress)
+                return take_back(context, required(service), chosen, force=force, progress=progress)
+            return _undo_run(context, service, run or _newest_run(context, service), force=force, progress=progress)
 
 
 def redo(
@@ -136,10 +142,17 @@ def redo(
 
 
 def redo_steps(
-    context: Context, steps: Sequence[int], *, force: bool = False, progress: Progress | None = None
+    context: Context,
+    steps: Sequence[int],
+    *,
+    force: bool = False,
+    dry_run: bool = False,
+    progress: Progress | None = None,
 ) -> RestoreResult:
     """Bring undone steps forward together, onto whatever is there now; what was there is saved first."""
     with _reached(context, progress) as (service, _), quiet(service):
+        if dry_run:
+            return foresee_steps(context, required(service), steps, backward=False)
         refuse_unfinished(context)
         context.tree.make_root()
         save_first(context, progress)
@@ -159,9 +172,16 @@ def _is_left(service: UndoService | None, run: str) -> bool:
     )
 
 
-def _undo_run(
-    context: Context, service: UndoService | None, run: str, *, force: bool, progress: Progress | None
-) -> RestoreResult:
+class _OfRun(NamedTuple):
+    """What is left to take back of a run."""
+
+    steps: Sequence[StepInfo]
+    start: HistoryEvent | None
+    """Its beginning, where the undo log does not hold all of it: what is missing is taken back by that checkpoint."""
+
+
+def _left_of(context: Context, service: UndoService | None, run: str, *, force: bool) -> _OfRun:
+    """Raises as `undo_steps`."""
     steps = service.steps() if service is not None else ()
     of_run = [step for step in steps if step.run == run]
     if not force and any(step.state == "open" and step.paths for step in of_run):
@@ -179,6 +199,24 @@ def _undo_run(
         raise NotFoundError(f"nothing of the run {run} is left to undo", code="nothing_to_undo")
     if start is not None and not force:
         _refuse_others(steps, start)
+    return _OfRun(chosen, start)
+
+
+def _foresee_run(context: Context, service: UndoService | None, run: str, *, force: bool) -> RestoreResult:
+    chosen, start = _left_of(context, service, run, force=force)
+    done: list[RestoreResult] = []
+    if chosen:
+        assert service is not None
+        done.append(foresee_steps(context, service, [step.id for step in chosen], backward=True))
+    if start is not None:
+        done.append(preview(context, context.catalog.checkpoint(start.checkpoint)))
+    return together(done)
+
+
+def _undo_run(
+    context: Context, service: UndoService | None, run: str, *, force: bool, progress: Progress | None
+) -> RestoreResult:
+    chosen, start = _left_of(context, service, run, force=force)
     save_first(context, progress)
     done: list[RestoreResult] = []
     if chosen:

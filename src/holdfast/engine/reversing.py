@@ -14,8 +14,10 @@ from holdfast.engine.checkpoint import Recorded, Request, take_locked
 from holdfast.engine.restore import REDO_COMMAND, UNDO_COMMAND, refuse_unfinished
 from holdfast.engine.results import RestoreResult
 from holdfast.engine.status import present
+from holdfast.engine.steps import infos
 from holdfast.model.entries import NotCaptured
 from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError
+from holdfast.model.ids import CheckpointId
 from holdfast.model.log import Log
 from holdfast.store.records import HistoryEvent
 
@@ -79,7 +81,8 @@ def take_back(
     position = context.catalog.cursor(context.workspace.id).position
     assert position is not None
     ids = tuple(step.id for step in steps)
-    seen = [service.changes(step.id) for step in steps]
+    newest_first = sorted(steps, key=lambda step: step.acted, reverse=True)
+    seen = [service.changes(step.id) for step in newest_first]
     undo_note.write(context.folder, undo_note.Note(position, ids))
     try:
         report = service.undo(ids, force=force)
@@ -209,14 +212,14 @@ def bring_forward_alone(
 
 def way_back(service: UndoService, steps: Sequence[int]) -> str:
     """The command that takes back steps which were just brought forward together: all of them, and nothing else."""
-    infos = sorted((step for step in service.steps() if step.id in steps), key=lambda step: step.acted)
-    if len(infos) == 1 or set(steps) == set(service.connected(infos[-1].id)):
+    chosen = sorted(infos(service, steps), key=lambda step: step.acted)
+    if len(chosen) == 1 or set(steps) == set(service.connected(chosen[-1].id)):
         return UNDO_COMMAND  # they are the newest change
-    run = infos[0].run
+    run = chosen[0].run
     of_run = {step.id for step in service.steps() if step.run == run and step.paths}
     if run and of_run == set(steps) and run not in service.forgotten():
         return f"{UNDO_COMMAND} --run {run}"
-    return UNDO_COMMAND + "".join(f" --step {step.id}" for step in infos)
+    return UNDO_COMMAND + "".join(f" --step {step.id}" for step in chosen)
 
 
 def note_contents(context: Context, service: UndoService, steps: Iterable[StepInfo], root: Hash) -> None:
@@ -243,6 +246,32 @@ def note_contents(context: Context, service: UndoService, steps: Iterable[StepIn
 def foreseen(service: UndoService, steps: Iterable[int]) -> tuple[list[bytes], list[bytes]]:
     """What undoing the steps would write and delete."""
     return _effect([service.changes(step) for step in steps], backward=True)
+
+
+def foresee_steps(context: Context, service: UndoService, steps: Sequence[int], *, backward: bool) -> RestoreResult:
+    """What undoing the steps together (or redoing them: not ``backward``) would do. Changes nothing.
+
+    Raises `NotFoundError` if one is not there, or is not to be undone (redone). What else it may be refused for shows
+    when it is done.
+    """
+    chosen = sorted(infos(service, steps), key=lambda step: step.acted, reverse=True)
+    for step in chosen:
+        if step.state == "open":
+            raise NotFoundError(f"step {step.id} is still going on", hint="wait until it ends")
+        if step.state == ("undone" if backward else "done"):
+            raise NotFoundError(f"step {step.id} is {'undone already' if backward else 'not undone'}")
+    written, deleted = _effect([service.changes(step.id) for step in chosen], backward=backward)
+    head = context.catalog.cursor(context.workspace.id).head
+    return RestoreResult(
+        checkpoint=head or CheckpointId(""),
+        rescue=None,
+        written=written,
+        deleted=deleted,
+        skipped=[],
+        dry_run=True,
+        undo_command=None,
+        steps=[step.id for step in chosen],
+    )
 
 
 def _before(context: Context, position: int, began: int) -> int | None:

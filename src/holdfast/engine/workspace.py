@@ -345,9 +345,11 @@ class Workspace(RecordedSteps):
         with self._paused():
             if not chosen and run is None:
                 return undo(self._context, count, force=force, dry_run=dry_run, progress=progress)
-            if dry_run or count != 1 or (chosen and run is not None):
-                raise UsageError("a step or a run is undone by itself, and for good")
-            return undo_steps(self._context, steps=chosen, run=run or "", force=force, progress=progress)
+            if count != 1 or (chosen and run is not None):
+                raise UsageError("a step or a run is undone by itself")
+            return undo_steps(
+                self._context, steps=chosen, run=run or "", force=force, dry_run=dry_run, progress=progress
+            )
 
     def redo(
         self,
@@ -368,9 +370,9 @@ class Workspace(RecordedSteps):
         with self._paused():
             if not chosen:
                 return redo(self._context, count, force=force, dry_run=dry_run, progress=progress)
-            if dry_run or count != 1:
-                raise UsageError("a step is brought forward by itself, and for good")
-            return redo_steps(self._context, chosen, force=force, progress=progress)
+            if count != 1:
+                raise UsageError("a step is brought forward by itself")
+            return redo_steps(self._context, chosen, force=force, dry_run=dry_run, progress=progress)
 
     # -- running ------------------------------------------------------------------------------------------------
 

@@ -245,6 +245,35 @@ def test_dry_run_tells_and_touches_nothing(bench):
     assert bench.workspace.log().events == log
 
 
+def test_dry_run_tells_of_chosen_steps_and_of_a_run_what_then_happens(bench):
+    run = begin_run(bench.context, "do things")
+    one = bench.step(lambda actor: (actor.write(b"f", b"1"), actor.write(b"cache/new", b"1")), run=run)
+    two = bench.step(lambda actor: (actor.unlink(b"cache/old"), actor.write(b"cache/new", b"2")), run=run)
+    end_run(bench.context, run, "do things")
+
+    def foretold(verb, **chosen):
+        before, log = bench.look(), bench.workspace.log().events
+        told = verb(dry_run=True, **chosen)
+        assert (bench.look(), bench.workspace.log().events) == (before, log)
+        assert told.dry_run
+        done = verb(**chosen)
+        assert (told.written, told.deleted) == (done.written, done.deleted)
+        assert sorted(told.steps) == sorted(done.steps)
+        return sorted(told.steps)
+
+    assert foretold(bench.workspace.undo, step=two) == [two]
+    assert foretold(bench.workspace.redo, step=two) == [two]
+    assert foretold(bench.workspace.undo, run="") == [one, two]
+    assert bench.workspace.redo(step=[one, two], dry_run=True).written == [b"cache/new", b"f"]
+    with pytest.raises(NotFoundError):
+        bench.workspace.undo(step=one, dry_run=True)
+    assert foretold(bench.workspace.redo, step=[one, two]) == [one, two]
+    with pytest.raises(NotFoundError):
+        bench.workspace.redo(step=one, dry_run=True)
+    assert bench.workspace.discard_steps() == 2
+    assert foretold(bench.workspace.undo, run=run) == []
+
+
 def test_killed_between_the_undo_and_its_record_nothing_is_undone_twice(bench, monkeypatch):
     step = bench.step(lambda actor: (actor.write(b"f", b"1"), actor.write(b"cache/new", b"1")))
 
