@@ -26,10 +26,6 @@ class NoteFile(NamedTuple):
     advice: str
     """What to do about a damaged one, before it is removed."""
 
-    def is_there(self, folder: bytes) -> bool:
-        """Whether anything has the note's name."""
-        return os.path.lexists(self._path(folder))
-
     def write(self, folder: bytes, body: bytes) -> None:
         """Put the note in place: atomic and durable when it returns. Replaces an earlier one. Raises `StorageError`."""
         path = self._path(folder)
@@ -56,7 +52,7 @@ class NoteFile(NamedTuple):
         except OSError as error:
             raise StorageError(f"cannot read {display(path)}: {error.strerror}") from error
         if data is None:
-            if self.is_there(folder):
+            if os.path.lexists(path):
                 raise self.bad(folder, f"is not {self.what}, but no file at all")
             return None
         head, _, body = data.partition(b"\n")
