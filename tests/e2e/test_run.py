@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -69,6 +70,14 @@ def test_the_exit_code_is_the_commands_and_its_environment_names_the_run(bench: 
     bench("undo", "--run", result["run"])
     assert (bench.root / "f").read_text() == "0"
     assert not (bench.root / "x").exists()
+
+
+def test_a_step_of_the_command_itself_has_its_exit_code(bench: Cli) -> None:
+    # (A process with much memory takes its time between letting go of its filter and its end.)
+    script = "import sys; memory = bytearray(300 << 20); open('x', 'w').write(sys.argv[1]); sys.exit(5)"
+    for number, options in enumerate([(), ("--one-step",), ("--one-step",), ("--one-step",)]):
+        run(bench, *options, "--", sys.executable, "-c", script, "x" * number, code=5)
+    assert [step["exit_code"] for step in bench.json("steps")["steps"]] == [5] * 4
 
 
 def test_nothing_runs_if_the_state_cannot_be_saved(bench: Cli) -> None:

@@ -11,26 +11,26 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from holdfast.engine.journal import Journal
-from holdfast.engine.restore import carry_out, new_nonce, preview, refuse_unfinished, save_first
-from holdfast.engine.reversing import bring_forward_alone, catch_up, take_back
-from holdfast.engine.states import ahead, came_to_light, check_count, kept, nothing
+from holdfast.engine.catching_up import catch_up
+from holdfast.engine.foreseeing import foresee_steps, reversible
+from holdfast.engine.restore import preview, refuse_unfinished, save_first
+from holdfast.engine.reversing import bring_forward_alone, take_back
+from holdfast.engine.states import ahead, came_to_light, check_count, nothing
 from holdfast.engine.status import present
 from holdfast.engine.steps import infos, quiet, reached, required
 from holdfast.engine.walking import Walk, together
-from holdfast.model.errors import NotFoundError, RefusedError
-from holdfast.model.log import Log
+from holdfast.engine.whole_runs import foresee_run, newest_run, undo_run
+from holdfast.model.errors import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
+    from typing import Literal
 
+    from holdfast.engine.catching_up import CaughtUp
     from holdfast.engine.context import Context
     from holdfast.engine.results import RestoreResult
     from holdfast.model.sinks import Progress
-    from holdfast.store.records import HistoryEvent
-    from holdfast.undo.service import StepInfo, UndoService
-
-_LOG = Log(__name__)
+    from holdfast.undo.service import UndoService
 
 
 def undo(
@@ -50,11 +50,11 @@ def undo(
     finished first, and counts.
     """
     check_count(count)
-    with _reached(context, progress) as (service, finished):
+    with _reached(context, progress) as (service, caught_up):
         walk = Walk(context, service, force=force, progress=progress)
         if dry_run:
             return walk.foresee(count)
-        done = [finished] if finished is not None else []
+        done = _of("undo", caught_up)
         if len(done) == count:
             return done[0]
         count -= len(done)
@@ -76,6 +76,7 @@ def undo_steps(
     steps: Sequence[int] = (),
     run: str = "",
     force: bool = False,
+    dry_run: bool = False,
     progress: Progress | None = None,
 ) -> RestoreResult:
     """Take back these steps together, or (without any) all that a run did (``run`` empty: the newest one).
@@ -84,21 +85,24 @@ def undo_steps(
     run began with: not what was ignored. Raises as `undo`. Where the same was asked for before and cut short, that is
     finished.
     """
-    with _reached(context, progress) as (service, finished), quiet(service):
-        refuse_unfinished(context)
-        context.tree.make_root()
-        if finished is not None:
-            if set(finished.steps) == set(steps):
-                return finished
-            if not steps and not run:
-                run = infos(required(service), finished.steps)[0].run
-            if not steps and not _is_left(service, run):
-                return finished
-        if steps:
-            chosen = infos(required(service), steps)
-            save_first(context, progress)
-            return take_back(context, required(service), chosen, force=force, progress=progress)
-        return _undo_run(context, service, run or _newest_run(context, service), force=force, progress=progress)
+    with _reached(context, progress) as (service, caught_up):
+        if dry_run:
+            if steps:
+                return foresee_steps(context, required(service), steps, backward=True)
+            return foresee_run(context, service, run or newest_run(context, service), force=force)
+        with quiet(service):
+            refuse_unfinished(context)
+            context.tree.make_root()
+            for finished in _of("undo", caught_up):
+                its_run = infos(required(service), finished.steps)[0].run
+                run = run or ("" if steps else its_run)
+                if set(finished.steps) == set(steps) or (not steps and run == its_run and not _is_left(service, run)):
+                    return finished
+            if steps:
+                chosen = reversible(required(service), steps, backward=True)
+                save_first(context, progress)
+                return take_back(context, required(service), chosen, force=force, progress=progress)
+            return undo_run(context, service, run or newest_run(context, service), force=force, progress=progress)
 
 
 def redo(
@@ -112,12 +116,18 @@ def redo(
     """Bring back the newest ``count`` changes that `undo` took back.
 
     Raises `NotFoundError` with code ``nothing_to_redo`` if there are not that many, and `RefusedError` if the tree has
-    changed since the undo: those changes would be lost from sight.
+    changed since the undo: those changes would be lost from sight. A redo that was cut short is finished first, and
+    counts.
     """
     check_count(count)
-    with _reached(context, progress) as (service, _), quiet(service):
+    with _reached(context, progress) as (service, caught_up), quiet(service):
+        done: list[RestoreResult] = []
         if not dry_run:
             refuse_unfinished(context)
+            done = _of("redo", caught_up)
+            if len(done) == count:
+                return done[0]
+            count -= len(done)
         cursor = context.catalog.cursor(context.workspace.id)
         if cursor.position is None or cursor.redo_tip is None:
             raise nothing("redo")
@@ -132,144 +142,46 @@ def redo(
             )
         if dry_run:
             return preview(context, context.catalog.checkpoint(onward[count - 1].checkpoint))
-        return Walk(context, service, force=force, progress=progress).forward(onward[:count])
+        walk = Walk(context, service, force=force, progress=progress)
+        return together([*done, walk.forward(onward[:count])])
 
 
 def redo_steps(
-    context: Context, steps: Sequence[int], *, force: bool = False, progress: Progress | None = None
+    context: Context,
+    steps: Sequence[int],
+    *,
+    force: bool = False,
+    dry_run: bool = False,
+    progress: Progress | None = None,
 ) -> RestoreResult:
-    """Bring undone steps forward together, onto whatever is there now; what was there is saved first."""
-    with _reached(context, progress) as (service, _), quiet(service):
+    """Bring undone steps forward together, onto whatever is there now; what was there is saved first.
+
+    Where the same was asked for before and cut short, that is finished.
+    """
+    with _reached(context, progress) as (service, caught_up), quiet(service):
+        if dry_run:
+            return foresee_steps(context, required(service), steps, backward=False)
         refuse_unfinished(context)
+        for finished in _of("redo", caught_up):
+            if set(finished.steps) == set(steps):
+                return finished
         context.tree.make_root()
         save_first(context, progress)
         return bring_forward_alone(context, required(service), steps, force=force, progress=progress)
 
 
 @contextmanager
-def _reached(context: Context, progress: Progress | None) -> Generator[tuple[UndoService | None, RestoreResult | None]]:
-    """The undo log, with the workspace's lock; and what an undo that was cut short did, which the history knows now."""
+def _reached(context: Context, progress: Progress | None) -> Generator[tuple[UndoService | None, CaughtUp | None]]:
+    """The undo log, with the workspace's lock; and what had been cut short, which the history knows now."""
     with context.lock(), reached(context) as service:
         yield service, catch_up(context, service, progress)
+
+
+def _of(operation: Literal["undo", "redo"], caught_up: CaughtUp | None) -> list[RestoreResult]:
+    return [caught_up.result] if caught_up is not None and caught_up.operation == operation else []
 
 
 def _is_left(service: UndoService | None, run: str) -> bool:
     return service is not None and any(
         step.run == run and step.state == "done" and step.paths for step in service.steps()
     )
-
-
-def _undo_run(
-    context: Context, service: UndoService | None, run: str, *, force: bool, progress: Progress | None
-) -> RestoreResult:
-    steps = service.steps() if service is not None else ()
-    of_run = [step for step in steps if step.run == run]
-    if not force and any(step.state == "open" and step.paths for step in of_run):
-        raise RefusedError(
-            f"the run {run} is still going on", hint="--force takes back what it has finished", code="step_open"
-        )
-    events = [event for event in context.catalog.events(context.workspace.id) if event.run == run]
-    if not of_run and not events:
-        raise NotFoundError(f"there was no run {run}", hint="holdfast log and holdfast steps show the runs")
-    chosen = [step for step in of_run if step.state == "done" and step.paths]
-    start = None
-    if not of_run or _is_forgotten(service, events, of_run):
-        start = _start(context, run, events)
-    if not chosen and (start is None or _is_taken_back(context, start)):
-        raise NotFoundError(f"nothing of the run {run} is left to undo", code="nothing_to_undo")
-    if start is not None and not force:
-        _refuse_others(steps, start)
-    save_first(context, progress)
-    done: list[RestoreResult] = []
-    if chosen:
-        assert service is not None
-        done.append(take_back(context, service, chosen, force=force, progress=progress))
-    if start is not None:
-        _LOG.warning(
-            "the undo log does not hold all of the run any more: what is missing is taken back by the checkpoint "
-            "that it began with, ignored files are not"
-        )
-        done.append(_to_the_start(context, start, progress))
-    result = together(done)
-    if start is not None and chosen:
-        again = "".join(f" --step {step}" for step in sorted(result.steps))
-        return result._replace(undo_command=f"{result.undo_command} && holdfast redo{again}")
-    return result
-
-
-def _is_forgotten(service: UndoService | None, events: Sequence[HistoryEvent], of_run: Sequence[StepInfo]) -> bool:
-    """Whether the undo log has given up steps of a run: it says so, or a step that the run ended with is not there."""
-    if service is not None and events and events[-1].run in service.forgotten():
-        return True
-    return not {step for event in events for step in event.steps}.issubset(step.id for step in of_run)
-
-
-def _start(context: Context, run: str, events: Sequence[HistoryEvent]) -> HistoryEvent:
-    """The beginning of a run, of which the checkpoint is still kept."""
-    if events and kept(context, events[-1]) is not None:
-        return events[-1]
-    raise NotFoundError(
-        f"the undo log does not hold all of the run {run} any more, nor is the checkpoint kept that it began with",
-        hint="holdfast steps lists the steps that can still be undone",
-    )
-
-
-def _is_taken_back(context: Context, start: HistoryEvent) -> bool:
-    """Whether the tree is in a state that stands on a return to the checkpoint that the run began with."""
-    at = context.catalog.cursor(context.workspace.id).position
-    while at is not None and at > start.seq:
-        state = context.catalog.event(at)
-        if state.operation == "restore" and state.checkpoint == start.checkpoint:
-            return True
-        at = state.previous
-    return False
-
-
-def _refuse_others(steps: Sequence[StepInfo], start: HistoryEvent) -> None:
-    """Raise `RefusedError` if others than the run that began with ``start`` have changed the tree since: the checkpoint
-    would take that back as well.
-    """
-    since = start.at * 1000
-    others = [
-        str(step.id)
-        for step in steps
-        if step.run != start.run and step.paths and step.state != "undone" and (step.ended_at or since) >= since
-    ]
-    if others:
-        raise RefusedError(
-            f"the undo log does not hold all of the run {start.run} any more, and the checkpoint that it began with "
-            f"would also take back what others have done since: step {', '.join(others)}",
-            hint="undo those first, or --force takes all of it back",
-            code="others_since",
-        )
-
-
-def _to_the_start(context: Context, begin: HistoryEvent, progress: Progress | None) -> RestoreResult:
-    cursor = context.catalog.cursor(context.workspace.id)
-    assert cursor.head is not None
-    now, target = context.catalog.checkpoint(cursor.head), context.catalog.checkpoint(begin.checkpoint)
-    journal = Journal(
-        operation="restore",
-        target=target.id,
-        rescue=now.id,
-        position=cursor.position,
-        state=None,
-        paths=(),
-        nonce=new_nonce(context),
-        at=context.clock.now(),
-        redo_tip=cursor.redo_tip,
-    )
-    return carry_out(context, journal, now, target, progress)
-
-
-def _newest_run(context: Context, service: UndoService | None) -> str:
-    """The newest run of which anything is left to take back."""
-    steps: Sequence[StepInfo] = service.steps() if service is not None else ()
-    done = [step for step in steps if step.run and step.state in ("done", "open") and step.paths]
-    if done:
-        return max(done, key=lambda step: step.acted).run
-    known, forgotten = {step.run for step in steps}, set(service.forgotten() if service is not None else ())
-    for event in context.catalog.events(context.workspace.id):
-        if event.run and (event.run in forgotten or (event.run not in known and (event.steps or not steps))):
-            return event.run
-    raise NotFoundError("there is no run to undo", hint="holdfast run -- COMMAND makes one", code="nothing_to_undo")

@@ -7,27 +7,31 @@ the state that they were undone from, which redo brings forward by the same step
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from holdfast.engine import undo_note
 from holdfast.engine.checkpoint import Recorded, Request, take_locked
-from holdfast.engine.restore import REDO_COMMAND, UNDO_COMMAND, refuse_unfinished
+from holdfast.engine.foreseeing import brought, effect, reversible
+from holdfast.engine.restore import REDO_COMMAND, UNDO_COMMAND
 from holdfast.engine.results import RestoreResult
+from holdfast.engine.states import kept
 from holdfast.engine.status import present
+from holdfast.engine.steps import infos
+from holdfast.engine.undo_note import Note
 from holdfast.model.entries import NotCaptured
 from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError
-from holdfast.model.log import Log
 from holdfast.store.records import HistoryEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Generator, Iterable, Sequence
+    from typing import Literal
 
     from holdfast.engine.context import Context
-    from holdfast.model.ids import Hash
+    from holdfast.engine.foreseeing import Effect
+    from holdfast.model.ids import CheckpointId, Hash
     from holdfast.model.sinks import Progress
-    from holdfast.undo.service import PathChange, StepInfo, UndoReport, UndoService
-
-_LOG = Log(__name__)
+    from holdfast.undo.service import StepInfo, UndoReport, UndoService
 
 _MOST_NOTED_BYTES = 1 << 19
 """What the undo log is told of one step: less than a request to a keeper may have."""
@@ -76,147 +80,174 @@ def take_back(
 
     Raises what `UndoService.undo` raises; then nothing is touched. Killed in between, `catch_up` does the rest.
     """
-    position = context.catalog.cursor(context.workspace.id).position
-    assert position is not None
-    ids = tuple(step.id for step in steps)
-    seen = [service.changes(step.id) for step in steps]
-    undo_note.write(context.folder, undo_note.Note(position, ids))
+    steps = sorted(steps, key=lambda step: step.acted, reverse=True)
+    note = _note(context, "undo", steps)
+    seen = [service.changes(step) for step in note.steps]
     try:
-        report = service.undo(ids, force=force)
+        with _noted(context, note):
+            report = service.undo(note.steps, force=force)
     except RefusedError as error:
-        undo_note.remove(context.folder)
-        raise _with_a_way_out(context, error, position) from None
-    except (NotFoundError, IntegrityError):
-        undo_note.remove(context.folder)
-        raise
-    return _enter(context, service, steps, _effect(seen, backward=True), _left(report), progress)
+        raise _with_a_way_out(context, error, note.position) from None
+    return enter_undone(context, service, note, effect(seen, backward=True), _left(report), progress)
 
 
-def catch_up(context: Context, service: UndoService | None, progress: Progress | None) -> RestoreResult | None:
-    """Enter in the history what an undo that was cut short has left, once the undo log has finished it. Needs the lock.
-
-    None if there was none, or it had not begun, or somebody has saved the tree since.
-    """
-    note = undo_note.read(context.folder)
-    if note is None:
-        return None
-    refuse_unfinished(context)
-    known = {step.id: step for step in service.steps() if step.state in ("undone", "partly")} if service else {}
-    is_here = context.catalog.cursor(context.workspace.id).position == note.position
-    if service is None or not is_here or not known.keys() >= set(note.steps):
-        undo_note.remove(context.folder)
-        return None
-    steps = [known[step] for step in note.steps]
-    effect = foreseen(service, note.steps)
-    with service.quiet():
-        done = _enter(context, service, steps, effect, [], progress)
-    _LOG.warning(
-        "an undo that was cut short is finished: step %s was taken back; `holdfast redo` brings it forward again",
-        ", ".join(str(step) for step in sorted(note.steps)),
-    )
-    return done
-
-
-def _enter(
+def enter_undone(
     context: Context,
     service: UndoService,
-    steps: Sequence[StepInfo],
-    effect: tuple[list[bytes], list[bytes]],
-    left: list[NotCaptured],
+    note: Note,
+    what: Effect,
+    left: Sequence[NotCaptured],
     progress: Progress | None,
 ) -> RestoreResult:
-    """Save what the undo of the steps left, as a state of its own."""
-    cursor = context.catalog.cursor(context.workspace.id)
-    assert cursor.position is not None
-    assert cursor.head is not None
-    ids = tuple(step.id for step in steps)
+    """Save what the undo of the steps left, as a state of its own; then nothing is unfinished any more."""
+    head = _head(context)
+    steps = infos(service, note.steps)
     began = min(step.started_at for step in steps) // 1000
-    event = HistoryEvent(0, 0, "undo", cursor.head, _before(context, cursor.position, began), cursor.position, ids)
-    done = take_locked(context, Request(kind="auto"), progress, recorded=Recorded(event, cursor.redo_tip))
+    event = HistoryEvent(0, 0, "undo", head, _before(context, note.position, began), note.position, note.steps)
+    done = take_locked(context, Request(kind="auto"), progress, recorded=Recorded(event, note.redo_tip))
     undo_note.remove(context.folder)
     note_contents(context, service, steps, done.checkpoint.root)
-    written, deleted = effect
-    return RestoreResult(
-        checkpoint=done.checkpoint.id,
-        rescue=cursor.head,
-        written=written,
-        deleted=deleted,
-        skipped=left,
-        dry_run=False,
-        undo_command=REDO_COMMAND,
-        steps=ids,
-    )
+    return _result(done.checkpoint.id, head, note.steps, what, left, REDO_COMMAND)
 
 
-def bring_forward(context: Context, service: UndoService, target: HistoryEvent, *, force: bool) -> RestoreResult:
+def bring_forward(
+    context: Context, service: UndoService, target: HistoryEvent, *, force: bool, progress: Progress | None
+) -> RestoreResult:
     """Redo the steps of the state that the tree is in, which leads to ``target``. Needs the lock.
 
-    Raises what `UndoService.redo` raises; then nothing is touched.
+    Raises what `UndoService.redo` raises; then nothing is touched. Killed in between, `catch_up` does the rest.
     """
-    catalog = context.catalog
-    cursor = catalog.cursor(context.workspace.id)
-    assert cursor.position is not None
-    ids = catalog.event(cursor.position).steps
-    report = service.redo(ids, force=force)
-    written, deleted = _effect([service.changes(step) for step in ids], backward=False)
-    event = HistoryEvent(0, context.clock.now(), "redo", target.checkpoint, None, steps=ids)
-    catalog.record_event(
-        context.workspace.id,
-        event,
-        expected=cursor,
-        head=target.checkpoint,
-        position=target.seq,
-        redo_tip=cursor.redo_tip,
-    )
-    root = catalog.checkpoint(target.checkpoint).root
-    if present(context).root == root:
-        note_contents(context, service, [step for step in service.steps() if step.id in ids], root)
-    return RestoreResult(
-        checkpoint=target.checkpoint,
-        rescue=cursor.head,
-        written=written,
-        deleted=deleted,
-        skipped=_left(report),
-        dry_run=False,
-        undo_command=way_back(service, ids),
-        steps=ids,
-    )
+    position = context.catalog.cursor(context.workspace.id).position
+    assert position is not None
+    return _bring_forward(context, service, context.catalog.event(position).steps, target.seq, force, progress)
 
 
 def bring_forward_alone(
     context: Context, service: UndoService, steps: Sequence[int], *, force: bool, progress: Progress | None
 ) -> RestoreResult:
     """Redo steps, together, onto the state that the tree was just saved in: a new change, which undo takes back. Needs
-    the lock.
+    the lock. Raises, and is cut short, as `bring_forward`.
     """
+    return _bring_forward(context, service, steps, None, force, progress)
+
+
+def _bring_forward(
+    context: Context,
+    service: UndoService,
+    steps: Sequence[int],
+    target: int | None,
+    force: bool,
+    progress: Progress | None,
+) -> RestoreResult:
+    note = _note(context, "redo", reversible(service, steps, backward=False), target)
+    with _noted(context, note):
+        report = service.redo(note.steps, force=force)
+    return enter_redone(context, service, note, _left(report), progress)
+
+
+def enter_redone(
+    context: Context,
+    service: UndoService,
+    note: Note,
+    left: Sequence[NotCaptured],
+    progress: Progress | None,
+) -> RestoreResult:
+    """Enter in the history that the steps were brought forward; then nothing is unfinished any more."""
+    head = _head(context)
+    target = None if note.target is None else context.catalog.event(note.target)
+    if target is not None and kept(context, target) is not None:
+        _go_on_to(context, service, target, note)
+        reached = target.checkpoint
+    else:
+        event = HistoryEvent(
+            0, 0, "redo", head, context.catalog.cursor(context.workspace.id).position, None, note.steps
+        )
+        reached = take_locked(context, Request(kind="auto"), progress, recorded=Recorded(event, None)).checkpoint.id
+    undo_note.remove(context.folder)
+    what = brought(service, note.steps)
+    return _result(reached, head, note.steps, what, left, way_back(service, note.steps))
+
+
+def _go_on_to(context: Context, service: UndoService, target: HistoryEvent, note: Note) -> None:
+    """Let the history stand at the state that the steps were undone from."""
+    catalog, workspace = context.catalog, context.workspace.id
+    catalog.record_event(
+        workspace,
+        HistoryEvent(0, context.clock.now(), "redo", target.checkpoint, None, steps=note.steps),
+        expected=catalog.cursor(workspace),
+        head=target.checkpoint,
+        position=target.seq,
+        redo_tip=note.redo_tip,
+    )
+    root = catalog.checkpoint(target.checkpoint).root
+    if present(context).root == root:
+        note_contents(context, service, infos(service, note.steps), root)
+
+
+def _note(
+    context: Context, operation: Literal["undo", "redo"], steps: Sequence[StepInfo], target: int | None = None
+) -> Note:
     cursor = context.catalog.cursor(context.workspace.id)
-    assert cursor.head is not None
-    report = service.redo(steps, force=force)
-    written, deleted = _effect([service.changes(step) for step in steps], backward=False)
-    event = HistoryEvent(0, 0, "redo", cursor.head, cursor.position, steps=tuple(steps))
-    done = take_locked(context, Request(kind="auto"), progress, recorded=Recorded(event, None))
+    assert cursor.position is not None
+    assert cursor.redo_tip is not None
+    return Note(
+        operation,
+        cursor.position,
+        cursor.redo_tip,
+        target,
+        max(step.acted for step in steps),
+        tuple(step.id for step in steps),
+    )
+
+
+@contextmanager
+def _noted(context: Context, note: Note) -> Generator[None]:
+    """Leave the note while the steps are being reversed, and until the history knows; not if that is refused."""
+    undo_note.write(context.folder, note)
+    try:
+        yield
+    except (RefusedError, NotFoundError, IntegrityError):
+        undo_note.remove(context.folder)
+        raise
+
+
+def _head(context: Context) -> CheckpointId:
+    head = context.catalog.cursor(context.workspace.id).head
+    assert head is not None
+    return head
+
+
+def _result(
+    checkpoint: CheckpointId,
+    rescue: CheckpointId,
+    steps: Sequence[int],
+    what: Effect,
+    left: Sequence[NotCaptured],
+    undo_command: str,
+) -> RestoreResult:
+    written, deleted = what
     return RestoreResult(
-        checkpoint=done.checkpoint.id,
-        rescue=cursor.head,
+        checkpoint=checkpoint,
+        rescue=rescue,
         written=written,
         deleted=deleted,
-        skipped=_left(report),
+        skipped=left,
         dry_run=False,
-        undo_command=way_back(service, steps),
-        steps=tuple(steps),
+        undo_command=undo_command,
+        steps=steps,
     )
 
 
 def way_back(service: UndoService, steps: Sequence[int]) -> str:
     """The command that takes back steps which were just brought forward together: all of them, and nothing else."""
-    infos = sorted((step for step in service.steps() if step.id in steps), key=lambda step: step.acted)
-    if len(infos) == 1 or set(steps) == set(service.connected(infos[-1].id)):
+    chosen = sorted(infos(service, steps), key=lambda step: step.acted)
+    if len(chosen) == 1 or set(steps) == set(service.connected(chosen[-1].id)):
         return UNDO_COMMAND  # they are the newest change
-    run = infos[0].run
+    run = chosen[0].run
     of_run = {step.id for step in service.steps() if step.run == run and step.paths}
     if run and of_run == set(steps) and run not in service.forgotten():
         return f"{UNDO_COMMAND} --run {run}"
-    return UNDO_COMMAND + "".join(f" --step {step.id}" for step in infos)
+    return UNDO_COMMAND + "".join(f" --step {step.id}" for step in chosen)
 
 
 def note_contents(context: Context, service: UndoService, steps: Iterable[StepInfo], root: Hash) -> None:
@@ -240,11 +271,6 @@ def note_contents(context: Context, service: UndoService, steps: Iterable[StepIn
             service.note_contents(step.id, noted)
 
 
-def foreseen(service: UndoService, steps: Iterable[int]) -> tuple[list[bytes], list[bytes]]:
-    """What undoing the steps would write and delete."""
-    return _effect([service.changes(step) for step in steps], backward=True)
-
-
 def _before(context: Context, position: int, began: int) -> int | None:
     """The newest state before ``position`` that is from before a time."""
     at = context.catalog.event(position).previous
@@ -254,19 +280,6 @@ def _before(context: Context, position: int, began: int) -> int | None:
             break
         at = state.previous
     return at
-
-
-def _effect(changes: Iterable[Sequence[PathChange]], *, backward: bool) -> tuple[list[bytes], list[bytes]]:
-    """What is written and what is deleted where the changes, step by step, are made or taken back."""
-    there: dict[bytes, bool] = {}
-    for change in (change for step in changes for change in step):
-        gone = change.change == ("added" if backward else "deleted")
-        there[change.path] = not gone
-        if change.change == "renamed" and change.source is not None:
-            there[change.path] = not backward
-            there[change.source] = backward
-    written = sorted(path for path, is_there in there.items() if is_there)
-    return written, sorted(path for path, is_there in there.items() if not is_there)
 
 
 def _left(report: UndoReport) -> list[NotCaptured]:

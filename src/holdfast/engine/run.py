@@ -11,10 +11,11 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
+from holdfast.engine.catching_up import catch_up, nevertheless
 from holdfast.engine.checkpoint import Recorded, Request, take_locked
 from holdfast.engine.inside import RUN_VARIABLE, refuse_inside
 from holdfast.engine.isolation import make_box, own_directories
-from holdfast.engine.reversing import catch_up, note_contents
+from holdfast.engine.reversing import note_contents
 from holdfast.engine.steps import limits, make_log, reached
 from holdfast.model.checkpoint import Provenance
 from holdfast.model.errors import HoldfastError, RefusedError
@@ -85,7 +86,7 @@ def run(
     refuse_inside(context, "another run")
     _refuse_lock(context)
     with context.lock(), reached(context, told=told) as service:
-        catch_up(context, service, None)  # what a killed keeper left is brought to its end, and told, before any save
+        catch_up(context, service)  # what a killed keeper left is brought to its end, and told, before any save
     log = make_log(context)
     isolation = context.settings.isolation if isolation is None else isolation
     directory = os.getcwdb() if directory is None else directory
@@ -184,6 +185,8 @@ def end_run(
 ) -> list[StepInfo]:
     """Save what the run left, and note that it is over; returns its steps."""
     with context.lock(), reached(context, told=told) as service:
+        with nevertheless():
+            catch_up(context, service)
         steps = [] if service is None else [step for step in service.steps() if step.run == identity]
         acted = [step for step in steps if step.paths]
         cursor, ids = context.catalog.cursor(context.workspace.id), tuple(step.id for step in steps)

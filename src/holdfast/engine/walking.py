@@ -6,10 +6,11 @@ from itertools import groupby
 from operator import ne
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from holdfast.engine.foreseeing import foreseen
 from holdfast.engine.journal import Journal
 from holdfast.engine.restore import REDO_COMMAND, UNDO_COMMAND, carry_out, new_nonce, preview
 from holdfast.engine.results import RestoreResult
-from holdfast.engine.reversing import bring_forward, foreseen, refuse_open, steps_since, take_back
+from holdfast.engine.reversing import bring_forward, refuse_open, steps_since, take_back
 from holdfast.engine.states import ahead, came_to_light, kept, nothing, out_of_sight
 from holdfast.engine.status import present
 from holdfast.engine.steps import infos
@@ -198,7 +199,7 @@ class Walk:
         """Redo by the undo log; None if it does not hold the steps any more."""
         try:
             if self._service is not None:
-                return bring_forward(self._context, self._service, target, force=self._force)
+                return bring_forward(self._context, self._service, target, force=self._force, progress=self._progress)
         except NotFoundError:
             pass
         _LOG.warning(

@@ -7,8 +7,8 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
-from holdfast.engine.folder import RESTORE_JOURNAL, WATCH_SOCKET
-from holdfast.engine.inside import checkpoint_outside, refuse_inside
+from holdfast.engine.folder import RESTORE_JOURNAL, UNDO_NOTE, WATCH_SOCKET
+from holdfast.engine.inside import checkpoint_outside, refuse_inside, run_around
 from holdfast.engine.opening import Opener
 from holdfast.engine.recorded_steps import RecordedSteps
 from holdfast.model.checkpoint import Kind, Provenance
@@ -158,11 +158,17 @@ class Workspace(RecordedSteps):
         manual one, with the label, author, message and command as far as nobody has given it any (``labelled`` tells
         of the label, the record of the rest). ``author`` defaults to
         ``identity.author`` of the settings. ``full_hash`` reads every file again instead of trusting what is
-        remembered of unchanged ones. Where a watcher runs, it does the work, at the cost of what changed. Raises
+        remembered of unchanged ones. Where a watcher runs, it does the work, at the cost of what changed. An undo or a
+        redo that was cut short is finished first, unless ``kind`` is ``auto``. Raises
         `LockedError`, `StorageError`, `QuotaError`.
         """
         from holdfast.engine.checkpoint import Request, take
 
+        if kind != "auto" and self._is_cut_short() and run_around(self._context) is None:
+            from holdfast.engine.catching_up import nevertheless
+
+            with nevertheless():
+                self._finish_first(progress)
         who = self._context.settings.identity.author if author is None else author
         request = Request(kind, label, Provenance(who, message, command), full_hash)
         done = None if full_hash else self._by_watcher(lambda watcher: watcher.checkpoint(request))
@@ -284,6 +290,8 @@ class Workspace(RecordedSteps):
         cut short, `restore_continue` finishes it and `restore_abort` takes it back. Files that changed meanwhile are
         left alone and listed in ``skipped``.
 
+        An undo or a redo that was cut short is finished first.
+
         ``@`` is here the nearest checkpoint, from the one that the tree stands on back, that no restore took first:
         restoring one path of it after another gives what was saved, and not what the first of them had to rescue.
         """
@@ -292,6 +300,8 @@ class Workspace(RecordedSteps):
         from holdfast.engine.restore import restore
         from holdfast.engine.steps import kept_still
 
+        if not dry_run and self._is_cut_short():
+            self._finish_first(progress)
         with self._paused(), kept_still(self._context):
             target = resolve_for_restore(self._context, name)
             return restore(self._context, target, _encoded(paths), dry_run=dry_run, progress=progress)
@@ -346,9 +356,11 @@ class Workspace(RecordedSteps):
         with self._paused():
             if not chosen and run is None:
                 return undo(self._context, count, force=force, dry_run=dry_run, progress=progress)
-            if dry_run or count != 1 or (chosen and run is not None):
-                raise UsageError("a step or a run is undone by itself, and for good")
-            return undo_steps(self._context, steps=chosen, run=run or "", force=force, progress=progress)
+            if count != 1 or (chosen and run is not None):
+                raise UsageError("a step or a run is undone by itself")
+            return undo_steps(
+                self._context, steps=chosen, run=run or "", force=force, dry_run=dry_run, progress=progress
+            )
 
     def redo(
         self,
@@ -369,9 +381,9 @@ class Workspace(RecordedSteps):
         with self._paused():
             if not chosen:
                 return redo(self._context, count, force=force, dry_run=dry_run, progress=progress)
-            if dry_run or count != 1:
-                raise UsageError("a step is brought forward by itself, and for good")
-            return redo_steps(self._context, chosen, force=force, progress=progress)
+            if count != 1:
+                raise UsageError("a step is brought forward by itself")
+            return redo_steps(self._context, chosen, force=force, dry_run=dry_run, progress=progress)
 
     # -- running ------------------------------------------------------------------------------------------------
 
@@ -455,6 +467,16 @@ class Workspace(RecordedSteps):
             if error.code not in _DO_IT_OURSELVES:
                 raise
             return None
+
+    def _is_cut_short(self) -> bool:
+        """Whether an undo or a redo by the undo log is under way, or was when its process was killed."""
+        return os.path.lexists(os.path.join(self.folder, UNDO_NOTE))
+
+    def _finish_first(self, progress: Progress | None) -> None:
+        from holdfast.engine.catching_up import finish_first
+
+        with self._paused():
+            finish_first(self._context, progress)
 
     @contextmanager
     def _paused(self) -> Generator[None]:

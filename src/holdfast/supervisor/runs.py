@@ -169,6 +169,7 @@ class Runs:
         self._kill(run)
         for tree in [tree for tree in self.trees.values() if tree.run is run]:
             self.gone(tree)
+        self._steps.close_run(run)
 
     def gone(self, tree: Tree) -> None:
         """Nothing is left of the tree, or nothing is to be."""
@@ -181,7 +182,9 @@ class Runs:
         for directory in tree.read_only:
             directory.close()
         self._see_ends(tree.run)
-        self._steps.close_run(tree.run)
+        if tree.run not in self._runs.values():
+            # (Else it leaves in a moment. A process lets go of its filter before how it ends can be seen.)
+            self._steps.close_run(tree.run)
 
     def over(self) -> tuple[Tree, ...]:
         """Trees that are gone, with all of their processes that were seen: nothing is changed by these any more.
@@ -201,6 +204,8 @@ class Runs:
             # (What is written through a descriptor after its step was closed would be nobody's.)
             self._kill(tree.run)
             self.gone(tree)
+        for run in self._runs.values():
+            self._steps.close_run(run)
         self._steps.close_explicit()
         self.retry()
 

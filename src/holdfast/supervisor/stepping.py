@@ -140,11 +140,10 @@ class Steps:
 
     def _closing(self, group: Group) -> Callable[[], StepInfo | None] | None:
         step, group.step = group.step, 0
-        code = None if group.lives_on else group.exit_code
         del self._open[step]
         self._expected.discard(step)
         self._denied.pop(step, None)
-        return self._desk.closing(step, code)
+        return self._desk.closing(step, group.exit_code)
 
     def close_quiet(self, now: float) -> None:
         """Close what has paused; to be called a few times a second, with the time on the monotonic clock."""

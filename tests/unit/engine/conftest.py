@@ -1,8 +1,9 @@
-"""What the tests of several modules about bundles, or about the watcher, share."""
+"""What tests of several modules share: bundles, the watcher, and a workspace whose steps are recorded."""
 
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,9 @@ import pytest
 
 from holdfast.engine.schedule import Pace
 from holdfast.engine.watching import Setup
+from holdfast.testing.photograph import differences, photograph
+from holdfast.testing.stepping import do_step
+from holdfast.undo.reversal import Reversal
 
 from .bundle_home import Home
 
@@ -40,3 +44,71 @@ def setup(tmp_path: Path) -> Setup:
     # Nothing is saved by itself unless a test wants it.
     slow = Pace(debounce=1000, latest=1000)
     return Setup(os.fsencode(root), os.fsencode(folder), "inotify", slow, rest=0.0)
+
+
+class Bench:
+    """A workspace with an ignored directory, and photographs of what it was."""
+
+    def __init__(self, workspace, tree):
+        self.workspace, self.tree = workspace, tree
+        self.context = workspace._context
+        (tree / ".gitignore").write_text("cache\n")
+        (tree / "cache").mkdir()
+        (tree / "cache" / "old").write_text("old")
+        (tree / "f").write_text("0")
+        self.workspace.checkpoint()
+        self.seen = [self.look()]
+
+    def look(self):
+        return photograph(self.tree)
+
+    def step(self, work, **options):
+        step = do_step(self.context, work, **options)
+        self.seen.append(self.look())
+        return step
+
+    def check(self, at):
+        assert differences(self.seen[at], self.look()) == []
+
+    def check_files(self, at):
+        """All but the times of directories in which others than steps, or steps out of order, changed names."""
+        timeless = [
+            {path: one._replace(mtime=0) if stat.S_ISDIR(one.mode) else one for path, one in photo.items()}
+            for photo in (self.seen[at], self.look())
+        ]
+        assert differences(*timeless) == []
+
+    def check_content(self, at):
+        """What files hold, as checkpoints bring it back."""
+        held = [{path: one.content for path, one in photo.items()} for photo in (self.seen[at], self.look())]
+        assert held[0] == held[1]
+
+
+@pytest.fixture
+def bench(workspace, tree):
+    return Bench(workspace, tree)
+
+
+class _Killed(BaseException):
+    pass
+
+
+@pytest.fixture
+def cut_short(monkeypatch):
+    """Kill an undo before the second record that it reverses."""
+
+    def cut(undo):
+        reverse, seen = Reversal._reverse, []
+
+        def once(self, record):
+            if seen:
+                raise _Killed
+            seen.append(record)
+            reverse(self, record)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Reversal, "_reverse", once)
+            with pytest.raises(_Killed):
+                undo()
+
+    return cut

@@ -5,59 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import stat
 
 import pytest
 
 from holdfast.engine.checkpoint import Request, take_locked
 from holdfast.engine.run import begin_run, end_run
 from holdfast.model.errors import NotFoundError, RefusedError
-from holdfast.testing.photograph import differences, photograph
-from holdfast.testing.stepping import do_step
-from holdfast.undo.reversal import Reversal
-
-
-class Bench:
-    """A workspace with an ignored directory, and photographs of what it was."""
-
-    def __init__(self, workspace, tree):
-        self.workspace, self.tree = workspace, tree
-        self.context = workspace._context
-        (tree / ".gitignore").write_text("cache\n")
-        (tree / "cache").mkdir()
-        (tree / "cache" / "old").write_text("old")
-        (tree / "f").write_text("0")
-        self.workspace.checkpoint()
-        self.seen = [self.look()]
-
-    def look(self):
-        return photograph(self.tree)
-
-    def step(self, work, **options):
-        step = do_step(self.context, work, **options)
-        self.seen.append(self.look())
-        return step
-
-    def check(self, at):
-        assert differences(self.seen[at], self.look()) == []
-
-    def check_files(self, at):
-        """All but the times of directories in which others than steps, or steps out of order, changed names."""
-        timeless = [
-            {path: one._replace(mtime=0) if stat.S_ISDIR(one.mode) else one for path, one in photo.items()}
-            for photo in (self.seen[at], self.look())
-        ]
-        assert differences(*timeless) == []
-
-    def check_content(self, at):
-        """What files hold, as checkpoints bring it back."""
-        held = [{path: one.content for path, one in photo.items()} for photo in (self.seen[at], self.look())]
-        assert held[0] == held[1]
-
-
-@pytest.fixture
-def bench(workspace, tree):
-    return Bench(workspace, tree)
+from holdfast.testing.photograph import differences
 
 
 def test_steps_are_undone_one_by_one_ignored_files_included_and_redone(bench):
@@ -245,97 +199,33 @@ def test_dry_run_tells_and_touches_nothing(bench):
     assert bench.workspace.log().events == log
 
 
-def test_killed_between_the_undo_and_its_record_nothing_is_undone_twice(bench, monkeypatch):
-    step = bench.step(lambda actor: (actor.write(b"f", b"1"), actor.write(b"cache/new", b"1")))
-
-    def killed(*_args, **_options):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("holdfast.engine.reversing.take_locked", killed)
-    with pytest.raises(KeyboardInterrupt):
-        bench.workspace.undo()
-    monkeypatch.undo()
-    bench.check(0)
-    assert [each.state for each in bench.workspace.steps() if each.id == step] == ["undone"]
-    assert bench.workspace.undo().steps == (step,)
-    bench.check(0)
-    with pytest.raises(NotFoundError):
-        bench.workspace.undo()
-    assert bench.workspace.redo().steps == (step,)
-    bench.check(1)
-
-
-class _Killed(BaseException):
-    pass
-
-
-@pytest.fixture
-def cut_short(monkeypatch):
-    """Kill an undo before the second record that it reverses."""
-
-    def cut(undo):
-        reverse, seen = Reversal._reverse, []
-
-        def once(self, record):
-            if seen:
-                raise _Killed
-            seen.append(record)
-            reverse(self, record)
-
-        with monkeypatch.context() as patched:
-            patched.setattr(Reversal, "_reverse", once)
-            with pytest.raises(_Killed):
-                undo()
-
-    return cut
-
-
-def test_killed_in_the_middle_of_an_undo_the_history_learns_of_it(bench, cut_short, caplog):
-    first = bench.step(lambda actor: (actor.write(b"n", b"1"), actor.write(b"m", b"1")))
-    second = bench.step(lambda actor: (actor.unlink(b"f"), actor.write(b"cache/new", b"1")))
-    cut_short(bench.workspace.undo)
-    bench.workspace.steps()
-    assert bench.workspace.undo().steps == (second,)
-    bench.check(1)
-    assert f"step {second} was taken back" in caplog.text
-    assert bench.workspace.undo().steps == (first,)
-    bench.check(0)
-    bench.workspace.redo(2)
-    bench.check(2)
-    cut_short(bench.workspace.undo)
-    assert bench.workspace.redo().steps == (second,)
-    bench.check(2)
-    cut_short(bench.workspace.undo)
-    assert list(bench.workspace.undo(2).steps) == [second, first]
-    bench.check(0)
-
-
-def test_killed_in_the_middle_of_the_undo_of_a_run(bench, cut_short):
-    earlier = bench.step(lambda actor: actor.write(b"cache/earlier", b"1"), run="earlier")
+def test_dry_run_tells_of_chosen_steps_and_of_a_run_what_then_happens(bench):
     run = begin_run(bench.context, "do things")
-    steps = [bench.step(lambda actor, name=name: actor.write(name, b"1"), run=run) for name in (b"n", b"m")]
+    one = bench.step(lambda actor: (actor.write(b"f", b"1"), actor.write(b"cache/new", b"1")), run=run)
+    two = bench.step(lambda actor: (actor.unlink(b"cache/old"), actor.write(b"cache/new", b"2")), run=run)
     end_run(bench.context, run, "do things")
-    cut_short(lambda: bench.workspace.undo(run=""))
-    assert sorted(bench.workspace.undo(run="").steps) == steps
-    bench.check(1)
-    assert sorted(bench.workspace.redo().steps) == steps
-    bench.check(3)
-    cut_short(lambda: bench.workspace.undo(step=steps[1]))
-    assert bench.workspace.undo(run="").steps == (steps[0],)
-    bench.check_content(1)
-    assert bench.workspace.undo(run="").steps == (earlier,)
 
+    def foretold(verb, **chosen):
+        before, log = bench.look(), bench.workspace.log().events
+        told = verb(dry_run=True, **chosen)
+        assert (bench.look(), bench.workspace.log().events) == (before, log)
+        assert told.dry_run
+        done = verb(**chosen)
+        assert (told.written, told.deleted) == (done.written, done.deleted)
+        assert sorted(told.steps) == sorted(done.steps)
+        return sorted(told.steps)
 
-def test_what_an_undo_that_was_cut_short_left_is_saved_by_somebody(bench, cut_short):
-    bench.step(lambda actor: (actor.unlink(b"f"), actor.write(b"cache/new", b"1")))
-    cut_short(bench.workspace.undo)
-    bench.workspace.steps()
-    (bench.tree / "f").write_text("by hand")
-    bench.workspace.checkpoint()
-    bench.workspace.undo()
-    assert [each.state for each in bench.workspace.steps()] == ["undone"]
-    assert bench.workspace.redo().steps == ()
-    assert (bench.tree / "f").read_text() == "by hand"
+    assert foretold(bench.workspace.undo, step=two) == [two]
+    assert foretold(bench.workspace.redo, step=two) == [two]
+    assert foretold(bench.workspace.undo, run="") == [one, two]
+    assert bench.workspace.redo(step=[one, two], dry_run=True).written == [b"cache/new", b"f"]
+    with pytest.raises(NotFoundError):
+        bench.workspace.undo(step=one, dry_run=True)
+    assert foretold(bench.workspace.redo, step=[one, two]) == [one, two]
+    with pytest.raises(NotFoundError):
+        bench.workspace.redo(step=one, dry_run=True)
+    assert bench.workspace.discard_steps() == 2
+    assert foretold(bench.workspace.undo, run=run) == []
 
 
 def test_a_log_on_another_mount_lies_in_the_tree_and_is_ours_alone(bench, monkeypatch, caplog):

@@ -1,0 +1,101 @@
+"""What follows an undo or a redo by the log that was cut short: it is brought to its end, and the history learns of it.
+
+Whoever is about to change the tree or the history does this first. What saves by itself does not: it keeps what there
+is, and the note that says what was under way.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from holdfast.engine import undo_note
+from holdfast.engine.foreseeing import foreseen
+from holdfast.engine.restore import refuse_unfinished
+from holdfast.engine.reversing import enter_redone, enter_undone
+from holdfast.engine.steps import reached
+from holdfast.model.errors import HoldfastError
+from holdfast.model.log import Log
+from holdfast.model.named import NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from typing import Literal
+
+    from holdfast.engine.context import Context
+    from holdfast.engine.results import RestoreResult
+    from holdfast.engine.undo_note import Note
+    from holdfast.model.sinks import Progress
+    from holdfast.undo.service import UndoService
+
+_LOG = Log(__name__)
+
+
+class CaughtUp(NamedTuple):
+    """What had been cut short, and is done."""
+
+    operation: Literal["undo", "redo"]
+    result: RestoreResult
+
+
+def catch_up(context: Context, service: UndoService | None, progress: Progress | None = None) -> CaughtUp | None:
+    """Enter in the history what an undo or a redo that was cut short has left, once the undo log has finished it. Needs
+    the lock.
+
+    None if there was none, or it had not begun. Raises `FormatError` if the note of it is damaged, `RefusedError` while
+    a restore is unfinished.
+    """
+    note = undo_note.read(context.folder)
+    if note is None:
+        return None
+    refuse_unfinished(context)
+    if service is None or not _is_done(service, note) or not _is_next(context, note):
+        undo_note.remove(context.folder)
+        return None
+    with service.quiet():
+        if note.operation == "undo":
+            result = enter_undone(context, service, note, foreseen(service, note.steps), [], progress)
+        else:
+            result = enter_redone(context, service, note, [], progress)
+    steps = ", ".join(str(step) for step in sorted(note.steps))
+    if note.operation == "undo":
+        said = f"an undo that was cut short is finished: step {steps} was taken back; `holdfast redo` brings it forward"
+    else:
+        said = f"a redo that was cut short is finished: step {steps} was brought forward; `holdfast undo` takes it back"
+    _LOG.warning("%s again", said)
+    return CaughtUp(note.operation, result)
+
+
+def finish_first(context: Context, progress: Progress | None = None) -> None:
+    """`catch_up`, for what has nothing else to do with the undo log."""
+    with context.lock(), reached(context) as service:
+        catch_up(context, service, progress)
+
+
+@contextmanager
+def nevertheless() -> Generator[None]:
+    """For saving, which must not fail because something else cannot be finished: that is said, and its note stays."""
+    try:
+        yield
+    except HoldfastError as error:
+        _LOG.warning(
+            "an undo or a redo was cut short and cannot be finished now, so what there is will be saved as it is: %s",
+            error,
+        )
+
+
+def _is_done(service: UndoService, note: Note) -> bool:
+    """Whether all of the steps were reversed since the note was left."""
+    acted = {step.id: step.acted for step in service.steps()}
+    return all(acted.get(step, 0) > note.acted for step in note.steps)
+
+
+def _is_next(context: Context, note: Note) -> bool:
+    """Whether nothing has happened since but that the tree was saved."""
+    at = context.catalog.cursor(context.workspace.id).position
+    while at is not None and at != note.position:
+        state = context.catalog.event(at)
+        if state.operation != "checkpoint":
+            return False
+        at = state.previous
+    return at is not None

@@ -1,0 +1,172 @@
+"""Taking back all that a run did: by the undo log, and what that has forgotten by the checkpoint from its beginning."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.engine.foreseeing import foresee_steps
+from holdfast.engine.journal import Journal
+from holdfast.engine.restore import carry_out, new_nonce, preview, save_first
+from holdfast.engine.reversing import take_back
+from holdfast.engine.states import kept
+from holdfast.engine.walking import together
+from holdfast.model.errors import NotFoundError, RefusedError
+from holdfast.model.log import Log
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.engine.context import Context
+    from holdfast.engine.results import RestoreResult
+    from holdfast.model.sinks import Progress
+    from holdfast.store.records import HistoryEvent
+    from holdfast.undo.service import StepInfo, UndoService
+
+_LOG = Log(__name__)
+
+
+class _OfRun(NamedTuple):
+    """What is left to take back of a run."""
+
+    steps: Sequence[StepInfo]
+    start: HistoryEvent | None
+    """Its beginning, where the undo log does not hold all of it: what is missing is taken back by that checkpoint."""
+
+
+def newest_run(context: Context, service: UndoService | None) -> str:
+    """The newest run of which anything is left to take back."""
+    steps: Sequence[StepInfo] = service.steps() if service is not None else ()
+    done = [step for step in steps if step.run and step.state in ("done", "open") and step.paths]
+    if done:
+        return max(done, key=lambda step: step.acted).run
+    known, forgotten = {step.run for step in steps}, set(service.forgotten() if service is not None else ())
+    for event in context.catalog.events(context.workspace.id):
+        if event.run and (event.run in forgotten or (event.run not in known and (event.steps or not steps))):
+            return event.run
+    raise NotFoundError("there is no run to undo", hint="holdfast run -- COMMAND makes one", code="nothing_to_undo")
+
+
+def foresee_run(context: Context, service: UndoService | None, run: str, *, force: bool) -> RestoreResult:
+    """What `undo_run` would do. Changes nothing."""
+    chosen, start = _left_of(context, service, run, force=force)
+    done: list[RestoreResult] = []
+    if chosen:
+        assert service is not None
+        done.append(foresee_steps(context, service, [step.id for step in chosen], backward=True))
+    if start is not None:
+        done.append(preview(context, context.catalog.checkpoint(start.checkpoint)))
+    return together(done)
+
+
+def undo_run(
+    context: Context, service: UndoService | None, run: str, *, force: bool, progress: Progress | None
+) -> RestoreResult:
+    """Take back what is left of a run, after what is there was saved. Needs the lock.
+
+    Raises `NotFoundError` if nothing is left, or cannot be had any more; `RefusedError` if the run is still going on,
+    or somebody else's changes would be taken back with it, and what `take_back` raises.
+    """
+    chosen, start = _left_of(context, service, run, force=force)
+    save_first(context, progress)
+    done: list[RestoreResult] = []
+    if chosen:
+        assert service is not None
+        done.append(take_back(context, service, chosen, force=force, progress=progress))
+    if start is not None:
+        _LOG.warning(
+            "the undo log does not hold all of the run any more: what is missing is taken back by the checkpoint "
+            "that it began with, ignored files are not"
+        )
+        done.append(_to_the_start(context, start, progress))
+    result = together(done)
+    if start is not None and chosen:
+        again = "".join(f" --step {step}" for step in sorted(result.steps))
+        return result._replace(undo_command=f"{result.undo_command} && holdfast redo{again}")
+    return result
+
+
+def _left_of(context: Context, service: UndoService | None, run: str, *, force: bool) -> _OfRun:
+    """Raises as `undo_run`."""
+    steps = service.steps() if service is not None else ()
+    of_run = [step for step in steps if step.run == run]
+    if not force and any(step.state == "open" and step.paths for step in of_run):
+        raise RefusedError(
+            f"the run {run} is still going on", hint="--force takes back what it has finished", code="step_open"
+        )
+    events = [event for event in context.catalog.events(context.workspace.id) if event.run == run]
+    if not of_run and not events:
+        raise NotFoundError(f"there was no run {run}", hint="holdfast log and holdfast steps show the runs")
+    chosen = [step for step in of_run if step.state == "done" and step.paths]
+    start = None
+    if not of_run or _is_forgotten(service, events, of_run):
+        start = _start(context, run, events)
+    if not chosen and (start is None or _is_taken_back(context, start)):
+        raise NotFoundError(f"nothing of the run {run} is left to undo", code="nothing_to_undo")
+    if start is not None and not force:
+        _refuse_others(steps, start)
+    return _OfRun(chosen, start)
+
+
+def _is_forgotten(service: UndoService | None, events: Sequence[HistoryEvent], of_run: Sequence[StepInfo]) -> bool:
+    """Whether the undo log has given up steps of a run: it says so, or a step that the run ended with is not there."""
+    if service is not None and events and events[-1].run in service.forgotten():
+        return True
+    return not {step for event in events for step in event.steps}.issubset(step.id for step in of_run)
+
+
+def _start(context: Context, run: str, events: Sequence[HistoryEvent]) -> HistoryEvent:
+    """The beginning of a run, of which the checkpoint is still kept."""
+    if events and kept(context, events[-1]) is not None:
+        return events[-1]
+    raise NotFoundError(
+        f"the undo log does not hold all of the run {run} any more, nor is the checkpoint kept that it began with",
+        hint="holdfast steps lists the steps that can still be undone",
+    )
+
+
+def _is_taken_back(context: Context, start: HistoryEvent) -> bool:
+    """Whether the tree is in a state that stands on a return to the checkpoint that the run began with."""
+    at = context.catalog.cursor(context.workspace.id).position
+    while at is not None and at > start.seq:
+        state = context.catalog.event(at)
+        if state.operation == "restore" and state.checkpoint == start.checkpoint:
+            return True
+        at = state.previous
+    return False
+
+
+def _refuse_others(steps: Sequence[StepInfo], start: HistoryEvent) -> None:
+    """Raise `RefusedError` if others than the run that began with ``start`` have changed the tree since: the checkpoint
+    would take that back as well.
+    """
+    since = start.at * 1000
+    others = [
+        str(step.id)
+        for step in steps
+        if step.run != start.run and step.paths and step.state != "undone" and (step.ended_at or since) >= since
+    ]
+    if others:
+        raise RefusedError(
+            f"the undo log does not hold all of the run {start.run} any more, and the checkpoint that it began with "
+            f"would also take back what others have done since: step {', '.join(others)}",
+            hint="undo those first, or --force takes all of it back",
+            code="others_since",
+        )
+
+
+def _to_the_start(context: Context, begin: HistoryEvent, progress: Progress | None) -> RestoreResult:
+    cursor = context.catalog.cursor(context.workspace.id)
+    assert cursor.head is not None
+    now, target = context.catalog.checkpoint(cursor.head), context.catalog.checkpoint(begin.checkpoint)
+    journal = Journal(
+        operation="restore",
+        target=target.id,
+        rescue=now.id,
+        position=cursor.position,
+        state=None,
+        paths=(),
+        nonce=new_nonce(context),
+        at=context.clock.now(),
+        redo_tip=cursor.redo_tip,
+    )
+    return carry_out(context, journal, now, target, progress)
