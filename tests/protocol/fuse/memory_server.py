@@ -41,21 +41,12 @@ class File:
         self.xattrs: dict[bytes, bytes] = {}
 
     def attributes(self) -> Attributes:
-        times = [divmod(time, 10**9) for time in self.times]
+        (atime, atime_ns), (mtime, mtime_ns), (ctime, ctime_ns) = (divmod(time, 10**9) for time in self.times)
+        size = len(self.content)
         return Attributes(
-            self.inode,
-            len(self.content),
-            -(-len(self.content) // 512),
-            *(time[0] for time in times),
-            *(time[1] for time in times),
-            self.mode,
-            self.links,
-            self.uid,
-            self.gid,
-            self.rdev,
-            BLOCK,
-            0,
-        )
+            self.inode, size, -(-size // 512), atime, mtime, ctime, atime_ns, mtime_ns, ctime_ns,
+            self.mode, self.links, self.uid, self.gid, self.rdev, BLOCK, 0,
+        )  # fmt: skip
 
     def strip_privilege(self) -> None:
         self.mode &= ~stat.S_ISUID
@@ -64,8 +55,8 @@ class File:
 
 
 class MemoryServer:
-    """Answers requests. ``notify`` sends a notification later, from where no request waits; ``disturb`` sends the client
-    a signal.
+    """Answers requests. ``notify`` sends a notification later, from where no request waits; ``disturb`` sends the
+    client a signal.
     """
 
     def __init__(self, notify: Callable[[bytes], None], disturb: Callable[[], None]) -> None:
@@ -138,7 +129,9 @@ class MemoryServer:
 
     def lookup(self, header: Header, body: bodies.Name) -> bytes:
         found = self.nodes[header.node].entries.get(body.name)
-        return replies.negative(header.unique, VALID) if found is None else replies.entry(header.unique, self.entry(found))
+        return (
+            replies.negative(header.unique, VALID) if found is None else replies.entry(header.unique, self.entry(found))
+        )
 
     def forget(self, header: Header, body: bodies.Forget) -> None:
         for node, count in body.forgets:
@@ -174,12 +167,12 @@ class MemoryServer:
             file.content += bytes(body.size - len(file.content))
         if body.valid & kernel.FATTR_KILL_SUIDGID:
             file.strip_privilege()
+        times = (body.atime_ns, body.mtime_ns, body.ctime_ns)
+        given = (kernel.FATTR_ATIME, kernel.FATTR_MTIME, kernel.FATTR_CTIME)
         now = (kernel.FATTR_ATIME_NOW, kernel.FATTR_MTIME_NOW, 0)
-        for at, (bit, time) in enumerate((
-            (kernel.FATTR_ATIME, body.atime_ns), (kernel.FATTR_MTIME, body.mtime_ns), (kernel.FATTR_CTIME, body.ctime_ns),
-        )):  # fmt: skip
-            if body.valid & bit:
-                file.times[at] = NOW * 10**9 if body.valid & now[at] else time
+        for at in range(3):
+            if body.valid & given[at]:
+                file.times[at] = NOW * 10**9 if body.valid & now[at] else times[at]
         return replies.attr(header.unique, file.attributes(), VALID)
 
     def readlink(self, header: Header, body: Body) -> Pieces:
@@ -196,7 +189,9 @@ class MemoryServer:
 
     def mkdir(self, header: Header, body: bodies.MakeDirectory) -> bytes:
         mode = stat.S_IFDIR | body.permissions & ~body.umask
-        return replies.entry(header.unique, self.entry(self.make(self.nodes[header.node], body.name, mode, b"", header)))
+        return replies.entry(
+            header.unique, self.entry(self.make(self.nodes[header.node], body.name, mode, b"", header))
+        )
 
     def unlink(self, header: Header, body: bodies.Name) -> bytes:
         file = self.child(header, body.name)

@@ -41,7 +41,7 @@ from .memory_server import NOW, MemoryServer, Pieces, shown
 
 SECONDS = 60
 SESSIONS = {
-    "all": (Wishes(flags=WANTED), scenario.EVERYTHING, frozenset[Opcode]()),
+    "all": (Wishes(flags=WANTED | Init.SECURITY_CTX), scenario.EVERYTHING, frozenset[Opcode]()),
     "none": (
         Wishes(flags=Init(0), max_write=8192),
         scenario.PLAIN,
@@ -51,7 +51,7 @@ SESSIONS = {
 }
 """What the server wishes, what the client does, and what the server does not know."""
 _CLONE_NEWNS, _MS_PRIVATE, _MS_REC, _MNT_DETACH = 0x20000, 1 << 18, 1 << 14, 2
-_MOST_EXCHANGES, _MOST_BYTES = 16, 4096
+_MOST_EXCHANGES, _MOST_BYTES = 12, 2048
 _BACKING_OPEN = 0x4010E501
 _SECRETS = {
     Opcode.READ: (24, 8),
@@ -65,6 +65,7 @@ _SECRETS = {
     Opcode.SETLKW: (8, 8),
     Opcode.INTERRUPT: (0, 8),
     Opcode.POLL: (8, 8),
+    Opcode.IOCTL: (16, 8),
 }
 """Where in a body numbers are that differ from run to run."""
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -151,7 +152,7 @@ class Session:
         self.server = MemoryServer(self._notify_later, lambda: os.kill(self._client, signal.SIGUSR1))
         self.server.lacking = lacking
         self._parts = parts
-        self._below = tempfile.TemporaryFile()
+        self._below = os.memfd_create("below")
         self._decoder: Decoder | None = None
         self._buffer = bytearray(1 << 21)
         self._until: Callable[[], bool] | None = None
@@ -178,6 +179,7 @@ class Session:
             # Without its device the kernel answers whoever still waits: nothing can hang on this mount any more.
             self._outbox.put(None)
             os.close(self._device)
+            os.close(self._below)
             _libc.umount2(where.encode(), _MNT_DETACH)
             ours.close()
             sender.join(10)
@@ -241,9 +243,8 @@ class Session:
             self._decoder = Decoder(terms)
             self._reply(header, bytes(frame), shown(offer), (negotiation.encode_terms(header.unique, terms),))
             if terms.flags & Init.PASSTHROUGH:
-                self._below.write(b"from below")
-                self._below.flush()
-                below = struct.pack("=iI8x", self._below.fileno(), 0)
+                os.write(self._below, b"from below")
+                below = struct.pack("=iI8x", self._below, 0)
                 self.server.backing = fcntl.ioctl(self._device, _BACKING_OPEN, bytearray(below))
             return
         assert self._decoder is not None
@@ -299,14 +300,14 @@ class Session:
             case "drop", str(path):
                 folder, _, name = path.rpartition("/")
                 del server.find(folder).entries[name.encode()]
-            case "retrieved", :
+            case ("retrieved",):
                 self._until = None
                 self._control.sendall((server.retrieved[-1][2] if server.retrieved else b"nothing") + b"\n")
                 return
-            case "below", :
-                self._control.sendall(os.pread(self._below.fileno(), 100, 0) + b"\n")
+            case ("below",):
+                self._control.sendall(os.pread(self._below, 100, 0) + b"\n")
                 return
-            case "wait for a lock", :
+            case ("wait for a lock",):
                 self._until = lambda: any(isinstance(body, Lock) for _, body in server.waiting.values())
                 return
             case "wait for forgets", int(count):
@@ -318,11 +319,11 @@ class Session:
             case "inval_inode", str(path), int(offset), int(length):
                 message = notifications.invalidate_inode(server.node_of(path), offset, length)
             case "inval_entry", str(parent), str(name), bool(expire_only):
-                message = notifications.invalidate_entry(
-                    server.node_of(parent), name.encode(), expire_only=expire_only
-                )
+                message = notifications.invalidate_entry(server.node_of(parent), name.encode(), expire_only=expire_only)
             case "delete", str(parent), str(name):
-                message = notifications.delete(server.node_of(parent), server.node_of(f"{parent}/{name}"), name.encode())
+                message = notifications.delete(
+                    server.node_of(parent), server.node_of(f"{parent}/{name}"), name.encode()
+                )
                 del server.find(parent).entries[name.encode()]
             case "store", str(path), int(offset), str(content):
                 pieces = notifications.store(server.node_of(path), offset, content.encode())
@@ -330,7 +331,7 @@ class Session:
                 return
             case "retrieve", str(path), int(offset), int(size):
                 message = notifications.retrieve(99, server.node_of(path), offset, size)
-            case "new_epoch", :
+            case ("new_epoch",):
                 message = notifications.new_epoch()
             case "prune", str(path):
                 message = notifications.prune([server.node_of(path)])
