@@ -67,8 +67,9 @@ def test_what_stands_where_flags2_would_be_is_no_flag_unless_said() -> None:
     assert decode_offer(request(Opcode.INIT, body)).flags == 0
 
 
-def test_a_newer_major_version_is_asked_again() -> None:
-    body = bytes(c.InitIn(8, 0, 1 << 17, 0xFFFFFFFF, 1))[:16] + b"whatever version 8 has here"
+@pytest.mark.parametrize("rest", [b"", b"whatever version 8 has here"])
+def test_a_newer_major_version_is_asked_again(rest: bytes) -> None:
+    body = bytes(c.InitIn(8, 0, 1 << 17, 0xFFFFFFFF))[:16] + rest
     offer = decode_offer(request(Opcode.INIT, body))
     assert negotiate(offer, Wishes()) is None
     message = encode_version(7)

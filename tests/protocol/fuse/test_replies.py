@@ -22,13 +22,13 @@ from . import structures as c
 
 HEAD = ctypes.sizeof(c.OutHeader)
 U64 = st.integers(0, 2**64 - 1)
-I64 = st.integers(-(2**63), 2**63 - 1)
+SIGNED = st.integers(-(2**63), 2**63 - 1)
 U32 = st.integers(0, 2**32 - 1)
-ATTRIBUTES = st.builds(Attributes, U64, U64, U64, I64, I64, I64, *[U32] * 10)
+ATTRIBUTES = st.builds(Attributes, U64, U64, U64, SIGNED, SIGNED, SIGNED, *[U32] * 10)
 VALID = st.builds(Valid, U64, U32)
 ENTRIES = st.builds(Entry, U64, ATTRIBUTES, VALID, VALID, U64)
 PAIR = st.tuples(U32, U32)
-TIME = st.tuples(I64, U32)
+TIME = st.tuples(SIGNED, U32)
 STATX = st.builds(
     StatX,
     U32,
@@ -188,7 +188,7 @@ def entries_of(data: bytes, *, plus: bool) -> list[tuple[bytes, int, int, int, i
 NAMES = st.binary(min_size=1, max_size=255).filter(lambda name: b"/" not in name)
 
 
-@given(st.integers(0, 2000), st.lists(st.tuples(NAMES, U64, I64.map(abs)), max_size=20), st.booleans(), ENTRIES)
+@given(st.integers(0, 2000), st.lists(st.tuples(NAMES, U64, SIGNED.map(abs)), max_size=20), st.booleans(), ENTRIES)
 def test_a_listing_is_never_larger_than_was_asked_for(
     size: int, wanted: list[tuple[bytes, int, int]], plus: bool, found: Entry
 ) -> None:
@@ -226,7 +226,7 @@ def test_a_listing_takes_no_name_that_would_spoil_it(name: bytes) -> None:
         Listing(4096).add_plus(name, None, 1, 0, 1)
 
 
-@given(U64, I64, I64, U64, NAMES)
+@given(U64, SIGNED, SIGNED, U64, NAMES)
 def test_notifications(node: int, offset: int, length: int, other: int, name: bytes) -> None:
     def said(message: bytes, layout: type[ctypes.Structure], notice: Notice, tail: bytes) -> dict[str, object]:
         assert message.endswith(tail)
