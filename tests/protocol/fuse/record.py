@@ -154,6 +154,7 @@ class Session:
         self._parts = parts
         self._below = os.memfd_create("below")
         self._decoder: Decoder | None = None
+        self._minor = 0
         self._buffer = bytearray(1 << 21)
         self._until: Callable[[], bool] | None = None
         """What the client waits for before its order is answered."""
@@ -175,6 +176,7 @@ class Session:
                 self._be_the_client(where, ours, theirs)
             theirs.close()
             status = self._serve()
+            self._end(where)
         finally:
             # Without its device the kernel answers whoever still waits: nothing can hang on this mount any more.
             self._outbox.put(None)
@@ -227,12 +229,27 @@ class Session:
         finally:
             os.close(client)
 
-    def _take_request(self) -> None:
+    def _end(self, where: str) -> None:
+        """Unmount, while whatever that makes the kernel say is answered."""
+        unmounting = Thread(target=_libc.umount2, args=(where.encode(), 0), daemon=True)
+        unmounting.start()
+        poll = select.poll()
+        poll.register(self._device, select.POLLIN)
+        deadline = time.monotonic() + SECONDS
+        while self._take_request():
+            poll.poll(1000)
+            assert time.monotonic() < deadline, "the mount does not end"
+        unmounting.join(10)
+
+    def _take_request(self) -> bool:
+        """Answer what the kernel has to ask, if it has; false if it will never have again."""
         try:
             size = os.readv(self._device, [self._buffer])
         except OSError as error:
             if error.errno in (errno.EAGAIN, errno.EINTR, errno.ENOENT):
-                return
+                return True
+            if error.errno == errno.ENODEV:
+                return False
             raise
         frame = memoryview(self._buffer)[:size]
         header = decode_header(frame)
@@ -240,13 +257,13 @@ class Session:
             offer = negotiation.decode_offer(frame)
             terms = negotiation.negotiate(offer, self.wishes)
             assert terms is not None
-            self._decoder = Decoder(terms)
+            self._decoder, self._minor = Decoder(terms), terms.minor
             self._reply(header, bytes(frame), shown(offer), (negotiation.encode_terms(header.unique, terms),))
             if terms.flags & Init.PASSTHROUGH:
                 os.write(self._below, b"from below")
                 below = struct.pack("=iI8x", self._below, 0)
                 self.server.backing = fcntl.ioctl(self._device, _BACKING_OPEN, bytearray(below))
-            return
+            return True
         assert self._decoder is not None
         decoded = None
         try:
@@ -263,6 +280,7 @@ class Session:
         self._reply(header, bytes(frame), decoded, answer)
         while self.server.ready:
             os.writev(self._device, self.server.ready.pop())
+        return True
 
     def _reply(self, header: Header, frame: bytes, decoded: str | None, answer: Pieces | None) -> None:
         if answer is not None:
@@ -303,6 +321,9 @@ class Session:
             case ("retrieved",):
                 self._until = None
                 self._control.sendall((server.retrieved[-1][2] if server.retrieved else b"nothing") + b"\n")
+                return
+            case ("minor",):
+                self._control.sendall(b"%d\n" % self._minor)
                 return
             case ("below",):
                 self._control.sendall(os.pread(self._below, 100, 0) + b"\n")
