@@ -159,6 +159,13 @@ def test_without_a_body() -> None:
         assert message == bytes(c.OutHeader(16, error, 7))
 
 
+@pytest.mark.parametrize("number", [0, -2, 512, 524])
+def test_an_error_that_the_kernel_would_not_take_is_another(number: int) -> None:
+    """It would refuse the reply, and whoever asked would wait for ever. (524 comes out of some file systems.)"""
+    assert replies.error(7, number) == bytes(c.OutHeader(16, -errno.EIO, 7))
+    assert replies.error(7, 511) == bytes(c.OutHeader(16, -511, 7))
+
+
 def test_data_comes_in_pieces_that_are_not_copied() -> None:
     content = bytearray(b"content")
     pieces = replies.data(7, memoryview(content)[3:], b"more")

@@ -36,6 +36,8 @@ _STATFS: Final = struct.Struct("=IiQ" + "QQQQQIII28x")
 _LOCK: Final = struct.Struct("=IiQ" + "QQII")
 
 _SECOND_NS: Final = 1_000_000_000
+_NO_ERRNO: Final = 512
+"""From here on numbers are the kernel's own; some file systems let them out (524, ENOTSUPP)."""
 
 
 class Valid(NamedTuple):
@@ -141,7 +143,12 @@ def attributes(status: os.stat_result, *, inode: int | None = None, links: int |
 
 
 def error(unique: int, number: int) -> bytes:
-    """The request failed with this errno. (Of a lookup, ENOENT; `negative` is the same, to be remembered.)"""
+    """The request failed with this errno. (Of a lookup, ENOENT; `negative` is the same, to be remembered.)
+
+    What the kernel takes for no errno becomes EIO: it would refuse the reply, and the caller would wait for ever.
+    """
+    if not 0 < number < _NO_ERRNO:
+        number = errno.EIO
     return _HEAD.pack(HEAD_BYTES, -number, unique)
 
 
