@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.engine.hosting import Edited, Event, Held, Host, Hosted, Mismatched, RolledBack, WorkingDirectory
+from holdfast.engine.hosting import Host, Hosted, WorkingDirectory
+from holdfast.engine.monitor import Edited, Event, Held, Mismatched, RolledBack
 from holdfast.engine.session import Executed
 from holdfast.model.config import Isolation
 from holdfast.model.errors import ChannelError, HoldfastError, NotFoundError, RefusedError, UsageError
@@ -21,7 +22,7 @@ from holdfast.testing.photograph import differences, photograph
 from holdfast.undo.log import Limits
 from holdfast.undo.safeguards import OFF, PRESET
 
-from .test_supervisor_runs import wait_until
+from ..waiting import wait_until
 
 
 class Stage:

@@ -18,8 +18,8 @@ import holdfast
 from holdfast.supervisor.descent import descendants
 from holdfast.testing.photograph import differences, photograph
 
+from ..waiting import wait_until
 from .mcp_client import Place, call, refused, run, text, until
-from .test_supervisor_runs import wait_until
 
 
 @pytest.fixture(name="place")

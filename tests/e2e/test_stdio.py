@@ -11,8 +11,8 @@ from pathlib import Path
 import holdfast
 from holdfast.testing.photograph import differences, photograph
 
+from ..waiting import wait_until
 from .frontend import Frontend, Message, Start
-from .test_supervisor_runs import wait_until
 
 
 def output(frontend: Frontend, identity: str, kind: str = "terminal_output") -> str:

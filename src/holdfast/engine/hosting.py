@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from holdfast.engine import browsing
+from holdfast.engine.monitor import Mismatched, Monitor, RolledBack, Warned
 from holdfast.engine.opening import Opener
 from holdfast.engine.run import thresholds as chosen_thresholds
 from holdfast.engine.session import Session, oldest_step
@@ -28,20 +29,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
 
     from holdfast.engine.context import Context
+    from holdfast.engine.monitor import Event
     from holdfast.engine.session import Executed, State
     from holdfast.model.config import Isolation
     from holdfast.supervisor.remote import Remote
     from holdfast.undo.log import Limits
     from holdfast.undo.safeguards import Thresholds
-    from holdfast.undo.service import BarrierInfo, StepInfo, TicketInfo, UndoReport, UndoService
+    from holdfast.undo.service import StepInfo, TicketInfo, UndoReport, UndoService
     from holdfast.wire.control import Stream
 
 _log = Log(__name__)
 
 MAX_DIRECTORIES: Final = 8
 MAX_EDITED_BYTES: Final = browsing.MAX_READ_BYTES
-_LOOK_SECONDS = 0.2
-_SAMPLE = 20
 
 Access = Literal["read_write", "read_only"]
 
@@ -53,46 +53,6 @@ class WorkingDirectory(NamedTuple):
     label: str = ""
     """Another name for it; the last part of its path, if it is empty."""
     access: Access = "read_write"
-
-
-class Held(NamedTuple):
-    """A safeguard holds an operation until a person answers."""
-
-    ticket: TicketInfo
-    step: StepInfo | None
-    sample: Sequence[bytes]
-    """Some of the paths that the step has changed so far."""
-    deleted: int
-    """How many it has deleted so far."""
-
-
-class Edited(NamedTuple):
-    """Somebody else has changed the tree."""
-
-    barrier: BarrierInfo
-
-
-class RolledBack(NamedTuple):
-    """What a killed keeper had left open was taken back, when the undo log was opened."""
-
-    report: UndoReport
-
-
-class Mismatched(NamedTuple):
-    """The undo log is of another version: it has to be discarded before anything is recorded."""
-
-    error: HoldfastError
-
-
-class Warned(NamedTuple):
-    """What a person should know of."""
-
-    code: str
-    message: str
-    step: int | None = None
-
-
-Event = Held | Edited | RolledBack | Mismatched | Warned
 
 
 class Change(NamedTuple):
@@ -187,7 +147,7 @@ class Hosted:
         self._undo_log = b""
         self._thresholds: Thresholds | None = None
         self._limits: Limits | None = None
-        self._monitor: _Monitor | None = None
+        self._monitor: Monitor | None = None
         self._oldest: int | None = None
         """Of the steps of commands in the undo log, after the last command."""
         self._lock = threading.Lock()
@@ -425,56 +385,7 @@ class Hosted:
         self._oldest = oldest_step(keeper)
         with self._lock:
             if self._monitor is None:
-                self._monitor = _Monitor(self, self._undo_log, self._notify, keeper)
-
-
-class _Monitor:
-    """Sees what the keeper holds and notes, on a thread."""
-
-    def __init__(
-        self, hosted: Hosted, undo_log: bytes, notify: Callable[[Hosted, Event], object], keeper: Remote
-    ) -> None:
-        self._hosted = hosted
-        self._undo_log = undo_log
-        self._notify = notify
-        self._held: set[int] = set()
-        self._noted = max((barrier.id for barrier in keeper.barriers()), default=0)
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look_on, daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Look no longer."""
-        self._over.set()
-        self._thread.join()
-
-    def _look_on(self) -> None:
-        from holdfast.supervisor.remote import connect
-
-        while not self._over.wait(_LOOK_SECONDS):
-            try:
-                keeper = connect(self._undo_log)
-                if keeper is None:
-                    self._held.clear()  # the next one counts anew
-                    continue
-                with keeper:
-                    self._look(keeper)
-            except HoldfastError as error:
-                _log.info("%s", error.message)  # the keeper has just ended
-
-    def _look(self, keeper: Remote) -> None:
-        held = {ticket.id: ticket for ticket in keeper.held()}
-        for number, ticket in held.items():
-            if number not in self._held:
-                step = next((step for step in keeper.steps() if step.id == ticket.step), None)
-                changes = () if step is None else keeper.changes(step.id)
-                deleted = sum(change.change == "deleted" for change in changes)
-                self._notify(self._hosted, Held(ticket, step, [change.path for change in changes[:_SAMPLE]], deleted))
-        self._held = set(held)
-        for barrier in keeper.barriers():
-            if barrier.id > self._noted:
-                self._noted = barrier.id
-                self._notify(self._hosted, Edited(barrier))
+                self._monitor = Monitor(self._undo_log, lambda event: self._notify(self, event), keeper)
 
 
 def _overlap(one: bytes, other: bytes) -> bool:

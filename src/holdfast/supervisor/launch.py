@@ -64,7 +64,7 @@ def supervise(
         one_step=one_step,
         settings=settings,
     )
-    require_tracing(_yama(), _effective())
+    require_tracing(yama_scope(), _effective())
     mine = children()
     was_subreaper = become_subreaper()
     try:
@@ -115,7 +115,8 @@ def require_tracing(scope: int, capabilities: int) -> None:
         )
 
 
-def _yama() -> int:
+def yama_scope() -> int:
+    """Which processes may look at which (``kernel.yama.ptrace_scope``): 0, any of the same user, without Yama."""
     try:
         with open("/proc/sys/kernel/yama/ptrace_scope", "rb") as file:
             return int(file.read())
