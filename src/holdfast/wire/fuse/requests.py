@@ -8,8 +8,9 @@
     except FormatError as error:            # wrong: this request alone fails
         reply = replies.error(header.unique, errno_of(error))
 
-Decoding costs a few microseconds, and no more memory than the frame has. What it returns holds names that are names,
-numbers that the system's calls take, and sizes that were agreed upon; that nodes and handles exist is for `nodes`.
+Decoding costs a few microseconds, and at most about ten times the memory of the frame (a long BATCH_FORGET). What it
+returns holds names that are names, numbers that the system's calls take, and sizes that were agreed upon; that nodes
+and handles exist is for `nodes`.
 """
 
 from __future__ import annotations
