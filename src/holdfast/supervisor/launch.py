@@ -24,12 +24,14 @@ from holdfast.model.errors import HoldfastError, UnsupportedError
 from holdfast.supervisor.descent import become_subreaper, children, end_descendants
 from holdfast.supervisor.orders import Order, Report, receive, send
 from holdfast.supervisor.shim import arguments
+from holdfast.undo.safeguards import OFF
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
 
     from holdfast.supervisor.box import Box
     from holdfast.supervisor.settings import Settings
+    from holdfast.undo.safeguards import Thresholds
 
 _PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
 _CAP_SYS_PTRACE = 19
@@ -48,11 +50,13 @@ def supervise(
     environment: Mapping[bytes, bytes] | None = None,
     one_step: bool = False,
     box: Box | None = None,
+    thresholds: Thresholds = OFF,
 ) -> int:
     """Run ``command`` until it ends, and return its exit code; if a signal ended it, 128 and its number.
 
     When it returns, all steps of the run are finished. What the command has left running goes on, supervised. The
-    directory and the environment default to this process's own; without a ``box`` it runs as any child does. Raises
+    directory and the environment default to this process's own; without a ``box`` it runs as any child does.
+    ``thresholds`` is when the run wants a person to be asked; see `Remote.guard`. Raises
     `UnsupportedError` where the kernel cannot supervise, `LockedError` if somebody else keeps the undo log, and what
     opening that raises.
     """
@@ -63,6 +67,7 @@ def supervise(
         run=run,
         one_step=one_step,
         settings=settings,
+        thresholds=thresholds,
     )
     require_tracing(_yama(), _effective())
     mine = children()

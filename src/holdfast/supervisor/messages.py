@@ -32,11 +32,14 @@ SIGNATURES: Final[dict[str, tuple[Any, Any]]] = {
     "begin": (tuple[str], int),
     "commit": (tuple[int], StepInfo),
     "rollback": (tuple[int], UndoReport),
-    "write": (tuple[bytes, bytes | None], StepInfo | None),
+    "write": (tuple[bytes, bytes | None, str], StepInfo | None),
     "serves": (tuple[str], bool),
     "expect": (tuple[str, list[bytes]], int),
     "settle": (tuple[int, int | None], Settled),
-    "configure": (tuple[Thresholds | None, Limits | None], None),
+    "guard": (tuple[str, Thresholds], None),
+    "thresholds": (tuple[()], Thresholds),
+    "limits": (tuple[()], Limits),
+    "configure": (tuple[Limits], None),
     "barriers": (tuple[()], list[BarrierInfo]),
     "held": (tuple[()], list[TicketInfo]),
     "answer": (tuple[int, bool], TicketInfo),
@@ -44,15 +47,15 @@ SIGNATURES: Final[dict[str, tuple[Any, Any]]] = {
     "quiet": (tuple[()], None),
     "resume": (tuple[()], None),
     "visit": (tuple[()], None),
-    "join": (tuple[str, int, bool, list[bytes], bytes], None),
+    "join": (tuple[str, int, bool, list[bytes], bytes, Thresholds], None),
     "leave": (tuple[()], None),
 }
 """Of every method: the types of its arguments, and of its result."""
 
 OUTSIDE_ONLY: Final = frozenset(
     {
-        *("answer", "configure", "discard", "expect", "join", "note_contents", "quiet", "redo", "resume", "settle"),
-        *("undo", "write"),
+        *("answer", "configure", "discard", "expect", "guard", "join", "note_contents", "quiet", "redo", "resume"),
+        *("settle", "undo", "write"),
     }
 )
 """What a process of a supervised tree may not ask: who asks for something never approves it (I9)."""

@@ -10,6 +10,7 @@ from holdfast.files.sockets import address
 from holdfast.model.errors import HoldfastError, StorageError
 from holdfast.supervisor.control import SOCKET
 from holdfast.supervisor.messages import GONE, LENGTH, MAX_ANSWER_BYTES, decode_answer, encode_request
+from holdfast.undo.safeguards import OFF
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -116,9 +117,9 @@ class Remote:
         """See `UndoService.rollback`."""
         return self._ask("rollback", step)
 
-    def write(self, path: bytes, content: int, *, expected: bytes | None = None) -> StepInfo | None:
+    def write(self, path: bytes, content: int, *, expected: bytes | None = None, run: str = "") -> StepInfo | None:
         """See `UndoService.write`."""
-        return self._ask("write", path, expected, descriptors=[content])
+        return self._ask("write", path, expected, run, descriptors=[content])
 
     def serves(self, run: str) -> bool:
         """Whether a run of this id has joined, and has not left."""
@@ -138,9 +139,24 @@ class Remote:
         """
         return self._ask("settle", step, exit_code)
 
-    def configure(self, thresholds: Thresholds | None = None, limits: Limits | None = None) -> None:
+    def guard(self, run: str, thresholds: Thresholds) -> None:
+        """Change when a person is asked on behalf of a run: what others ask for holds beside it, the strictest of all.
+
+        Raises `NotFoundError` if no such run has joined, `RefusedError` unless the run was started by this process.
+        """
+        self._ask("guard", run, thresholds)
+
+    def thresholds(self) -> Thresholds:
+        """See `UndoService.thresholds`."""
+        return self._ask("thresholds")
+
+    def limits(self) -> Limits:
+        """See `UndoService.limits`."""
+        return self._ask("limits")
+
+    def configure(self, limits: Limits) -> None:
         """See `UndoService.configure`."""
-        self._ask("configure", thresholds, limits)
+        self._ask("configure", limits)
 
     def barriers(self) -> Sequence[BarrierInfo]:
         """See `UndoService.barriers`."""
@@ -182,13 +198,16 @@ class Remote:
         one_step: bool,
         command: Sequence[bytes],
         directory: bytes,
+        thresholds: Thresholds = OFF,
     ) -> None:
         """Have the keeper serve a tree whose filter's listener this is and whose first process ``agent`` is; on the
         socket ``parent`` its parent answers (`holdfast.supervisor.ancestor`). Both descriptors are borrowed.
 
+        ``thresholds`` is what the run asks for; see `guard`. It counts until nothing of the tree is left.
+
         The run lasts until the tree is gone or this connection ends without a `leave`, which ends the tree.
         """
-        self._ask("join", run, agent, one_step, list(command), directory, descriptors=[listener, parent])
+        self._ask("join", run, agent, one_step, list(command), directory, thresholds, descriptors=[listener, parent])
 
     def leave(self) -> None:
         """The agent has ended: returns when all steps of the run are finished. What lives on is served until it ends,

@@ -13,6 +13,7 @@ from holdfast.supervisor.control import Client
 from holdfast.supervisor.keeper import Keeper
 from holdfast.supervisor.notify import give_up_privileges, install
 from holdfast.supervisor.settings import Settings
+from holdfast.undo.safeguards import OFF
 
 
 def agent(its: socket.socket) -> int:
@@ -42,7 +43,7 @@ def test_who_was_of_a_tree_is_until_all_that_it_did_has_been_noticed(tmp_path: P
     selector = select.epoll()
     client = Client(ours, selector, peer(ours), None, was_inside=False)
     client.fds = [*fds, parent.detach()]
-    runs.join(client, "r", pid, False, [b"agent"], b"/")
+    runs.join(client, "r", pid, False, [b"agent"], b"/", OFF)
     (tree,) = runs.trees.values()
 
     runs.gone(tree)

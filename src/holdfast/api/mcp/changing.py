@@ -12,7 +12,6 @@ from holdfast.engine import encoding
 from holdfast.model.errors import RefusedError, StorageError, UsageError
 from holdfast.model.ids import HASH_BYTES, format_hash, hash_bytes
 from holdfast.model.paths import display
-from holdfast.undo.safeguards import OFF
 
 if TYPE_CHECKING:
     from holdfast.api.mcp.requests import EditFile, Fork, Redo, Restore, TakeCheckpoint, Undo, WriteFile
@@ -95,7 +94,7 @@ def fork(workplace: Workplace, hosted: Hosted, request: Fork) -> Answer:
 
 def _be_guarded(hosted: Hosted) -> None:
     """A safeguard can hold an operation only where somebody keeps the undo log until the answer."""
-    if hosted.access == "read_write" and hosted.thresholds != OFF:
+    if hosted.access == "read_write" and hosted.thresholds.asks:
         hosted.start()
 
 

@@ -12,7 +12,6 @@ from holdfast.engine import encoding, encoding_undo
 from holdfast.model.clock import isoformat
 from holdfast.model.ids import format_hash
 from holdfast.model.paths import display
-from holdfast.undo.safeguards import OFF
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -131,9 +130,10 @@ def get_session_status(workplace: Workplace, hosted: Hosted, request: GetSession
         "unfinished_restore": False,
     }
     if hosted.access == "read_write":
+        with hosted.undo_log() as log:
+            value["guarded"] = hosted.rules(log).thresholds.asks
         with hosted.workspace() as workspace:
             value |= {
-                "guarded": hosted.thresholds != OFF,
                 "held": encoding_undo.tickets(workspace.held())["held"],
                 "barriers": encoding_undo.barriers(workspace.barriers()[-_BARRIERS:])["barriers"],
                 "last_checkpoint": workspace.log(0).head,

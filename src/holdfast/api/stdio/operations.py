@@ -80,8 +80,11 @@ def undo_configure(hosted: Hosted, asked: messages.UndoConfigure) -> results.Und
         "max_steps": asked.max_step_count,
         "max_step_bytes": asked.max_single_step_size_bytes,
     }
-    hosted.configure(limits=hosted.limits._replace(**_said(changed)))
-    return undo_limits(hosted.limits)
+    with hosted.undo_log() as log:
+        now = hosted.rules(log).limits
+    hosted.limit(now._replace(**_said(changed)))
+    with hosted.undo_log() as log:
+        return undo_limits(hosted.rules(log).limits)
 
 
 def undo_discard(hosted: Hosted, asked: messages.UndoDiscard) -> results.Discarded:
@@ -128,7 +131,7 @@ def fs_status(hosted: Hosted, _asked: messages.FsStatus) -> objects.Status:
     return as_object(cut(status, "added", "modified", "deleted", "not_captured"), objects.Status)
 
 
-def safeguard_configure(hosted: Hosted, asked: messages.SafeguardConfigure) -> results.Thresholds:
+def safeguard_configure(hosted: Hosted, asked: messages.SafeguardConfigure) -> results.Guarding:
     """Change when a person is asked."""
     changed = {
         "deletes": asked.delete_threshold,
@@ -137,8 +140,9 @@ def safeguard_configure(hosted: Hosted, asked: messages.SafeguardConfigure) -> r
         "limit": asked.unprotected,
         "timeout": asked.timeout_seconds,
     }
-    hosted.configure(thresholds=hosted.thresholds._replace(**_said(changed)))
-    return thresholds(hosted.thresholds)
+    hosted.guard(hosted.thresholds._replace(**_said(changed)))
+    with hosted.undo_log() as log:
+        return guarding(hosted.rules(log).thresholds, hosted.thresholds)
 
 
 def checkpoint_create(hosted: Hosted, asked: messages.CheckpointCreate) -> objects.MadeCheckpoint:
@@ -192,7 +196,7 @@ OPERATIONS: dict[str, Operation] = {
     "fs.list": Operation(messages.FsList, results.Listing, fs_list),
     "fs.read": Operation(messages.FsRead, objects.Part, fs_read),
     "fs.status": Operation(messages.FsStatus, objects.Status, fs_status),
-    "safeguard.configure": Operation(messages.SafeguardConfigure, results.Thresholds, safeguard_configure),
+    "safeguard.configure": Operation(messages.SafeguardConfigure, results.Guarding, safeguard_configure),
     "checkpoint.create": Operation(messages.CheckpointCreate, objects.MadeCheckpoint, checkpoint_create),
     "checkpoint.list": Operation(messages.CheckpointList, results.Checkpoints, checkpoint_list),
     "checkpoint.diff": Operation(messages.CheckpointDiff, objects.Diff, checkpoint_diff),
@@ -219,15 +223,21 @@ def undo_limits(limits: Limits) -> results.UndoLimits:
     )
 
 
-def thresholds(value: Thresholds) -> results.Thresholds:
-    """When a person is asked, as an object."""
-    return results.Thresholds(
-        delete_threshold=value.deletes,
-        overwrite_threshold_bytes=value.overwrite_bytes,
-        rename_over=value.rename_over,
-        unprotected=value.limit,
-        timeout_seconds=value.timeout,
+def guarding(holding: Thresholds, own: Thresholds) -> results.Guarding:
+    """When a person is asked, and when the session alone would have one asked, as an object."""
+    return results.Guarding(
+        **_thresholds(holding), own=None if own == holding else results.Thresholds(**_thresholds(own))
     )
+
+
+def _thresholds(value: Thresholds) -> dict[str, Any]:
+    return {
+        "delete_threshold": value.deletes,
+        "overwrite_threshold_bytes": value.overwrite_bytes,
+        "rename_over": value.rename_over,
+        "unprotected": value.limit,
+        "timeout_seconds": value.timeout,
+    }
 
 
 T = TypeVar("T")
