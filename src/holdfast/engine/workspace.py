@@ -338,6 +338,7 @@ class Workspace(RecordedSteps):
         step: int | Sequence[int] | None = None,
         run: str | None = None,
         force: bool = False,
+        recorded_only: bool = False,
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> RestoreResult:
@@ -346,7 +347,9 @@ class Workspace(RecordedSteps):
         each other are one change.
 
         What steps of a `run` did is reversed exactly, ignored files included; the rest goes by checkpoints. Raises
-        `RefusedError` if somebody else has changed the same since, unless ``force``.
+        `RefusedError` if somebody else has changed the same since, unless ``force``. With ``recorded_only`` nothing is
+        taken back but what steps and Holdfast itself did: that is refused, as a whole, which would take others' changes
+        back, be they saved or not.
         """
         refuse_inside(self._context, "an undo")
         from holdfast.engine.history import undo, undo_steps
@@ -354,11 +357,24 @@ class Workspace(RecordedSteps):
         chosen = _chosen(step)
         with self._paused():
             if not chosen and run is None:
-                return undo(self._context, count, force=force, dry_run=dry_run, progress=progress)
+                return undo(
+                    self._context,
+                    count,
+                    force=force,
+                    recorded_only=recorded_only,
+                    dry_run=dry_run,
+                    progress=progress,
+                )
             if count != 1 or (chosen and run is not None):
                 raise UsageError("a step or a run is undone by itself")
             return undo_steps(
-                self._context, steps=chosen, run=run or "", force=force, dry_run=dry_run, progress=progress
+                self._context,
+                steps=chosen,
+                run=run or "",
+                force=force,
+                recorded_only=recorded_only,
+                dry_run=dry_run,
+                progress=progress,
             )
 
     def redo(

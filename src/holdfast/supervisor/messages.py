@@ -1,8 +1,8 @@
 """What a keeper and those who ask it say to each other: frames of MessagePack, in their length. Pure: no I/O.
 
-A request is ``[method, [argument, …]]``, an answer ``[result, nil]`` or ``[nil, [type, code, message, hint]]``. Every
-method of `UndoService` is one, and those of runs. Both sides are of one version: whoever asks finds the socket in the
-log, and the log has a version.
+A request is ``[method, [argument, …]]``, an answer ``[result, nil]`` or ``[nil, [type, code, message, hint, data]]``.
+Every method of `UndoService` is one, and those of runs. Both sides are of one version: whoever asks finds the socket in
+the log, and the log has a version.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ GONE = "keeper_gone"
 
 _encoder = msgspec.msgpack.Encoder()
 _request = msgspec.msgpack.Decoder(tuple[str, list[Any]])
-_answer = msgspec.msgpack.Decoder(tuple[Any, tuple[str, str, str, str | None] | None])
+_answer = msgspec.msgpack.Decoder(tuple[Any, tuple[str, str, str, str | None, dict[str, Any] | None] | None])
 
 
 def encode_request(method: str, *arguments: object) -> bytes:
@@ -94,7 +94,7 @@ def encode_result(result: object) -> bytes:
 
 def encode_error(error: HoldfastError) -> bytes:
     """A frame that `decode_answer` raises on the other side."""
-    return _frame((None, (type(error).__name__, error.code, error.message, error.hint)))
+    return _frame((None, (type(error).__name__, error.code, error.message, error.hint, error.data)))
 
 
 def decode_answer(method: str, body: bytes) -> Any:
@@ -105,8 +105,8 @@ def decode_answer(method: str, body: bytes) -> Any:
             return msgspec.convert(result, SIGNATURES[method][1])
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise FormatError(f"the keeper's answer to {method}: {error}") from error
-    name, code, message, hint = failure
-    raise rebuilt(name, message, hint=hint, code=code)
+    name, code, message, hint, data = failure
+    raise rebuilt(name, message, hint=hint, code=code, data=data)
 
 
 def _frame(value: object) -> bytes:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.api.mcp.looking import Answer
 from holdfast.api.mcp.objects import checkpoint_object, restored_object, step_object
 from holdfast.api.mcp.text import decoded, path_in
+from holdfast.api.steps import named
 from holdfast.engine import encoding
 from holdfast.model.errors import RefusedError, StorageError, UsageError
 from holdfast.model.ids import HASH_BYTES, format_hash, hash_bytes
@@ -45,9 +46,10 @@ def edit_file(_workplace: Workplace, hosted: Hosted, request: EditFile) -> Answe
 
 
 def undo(_workplace: Workplace, hosted: Hosted, request: Undo) -> Answer:
-    """The newest changes, a step, or a run, taken back."""
+    """The newest changes, some steps, or a run, taken back; not what others have changed, be it saved or not."""
     with hosted.workspace() as workspace:
-        result = workspace.undo(request.count, step=request.step, run=request.run, dry_run=request.dry_run)
+        steps = named(request.step, request.steps)
+        result = workspace.undo(request.count, step=steps, run=request.run, recorded_only=True, dry_run=request.dry_run)
     if not result.dry_run:
         hosted.rolled_back(result.steps)
     return _answer(result)
@@ -56,7 +58,8 @@ def undo(_workplace: Workplace, hosted: Hosted, request: Undo) -> Answer:
 def redo(_workplace: Workplace, hosted: Hosted, request: Redo) -> Answer:
     """What undo took back, brought back."""
     with hosted.workspace() as workspace:
-        return _answer(workspace.redo(request.count, step=request.step, dry_run=request.dry_run))
+        steps = named(request.step, request.steps)
+        return _answer(workspace.redo(request.count, step=steps, dry_run=request.dry_run))
 
 
 def restore(_workplace: Workplace, hosted: Hosted, request: Restore) -> Answer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from holdfast.api.hints import FOR_FRONTENDS, hint
 from holdfast.api.objects import MAX_LISTED, Barrier, Conflict, Object, Step, as_object, cut
 from holdfast.api.stdio import messages
 from holdfast.engine import encoding_undo, hosting
@@ -154,7 +155,8 @@ def told(hosted: Hosted, value: Event) -> Object:
             conflicts = done["conflicts"][:MAX_LISTED]
             return as_object({**done, "conflicts": conflicts, "directory": directory}, Recovery)
         case hosting.Mismatched():
-            return UndoVersionMismatch(directory=directory, message=value.error.message, hint=value.error.hint)
+            advice = hint(value.error, FOR_FRONTENDS)
+            return UndoVersionMismatch(directory=directory, message=value.error.message, hint=advice)
         case hosting.Warned():
             return Warned(directory=directory, step_id=value.step, code=value.code, message=value.message)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from holdfast.api import objects
 from holdfast.api.objects import as_object, cut
 from holdfast.api.stdio import events, messages, results
+from holdfast.api.steps import named
 from holdfast.engine import encoding, encoding_browsing, encoding_undo
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
 from holdfast.model.paths import parse_display
@@ -40,7 +41,14 @@ class Operation(NamedTuple):
 def undo_rollback(hosted: Hosted, asked: messages.UndoRollback) -> objects.Restored:
     """Take changes back."""
     with hosted.workspace() as workspace:
-        done = workspace.undo(asked.steps, step=asked.step_id, run=asked.run, force=asked.force, dry_run=asked.dry_run)
+        done = workspace.undo(
+            asked.steps,
+            step=named(asked.step_id, asked.step_ids),
+            run=asked.run,
+            force=asked.force,
+            recorded_only=not asked.force,
+            dry_run=asked.dry_run,
+        )
     if not done.dry_run:
         hosted.rolled_back(done.steps)
     return _restored(encoding.restored(done))
@@ -49,8 +57,9 @@ def undo_rollback(hosted: Hosted, asked: messages.UndoRollback) -> objects.Resto
 def redo(hosted: Hosted, asked: messages.Redo) -> objects.Restored:
     """Bring changes forward again."""
     with hosted.workspace() as workspace:
+        steps = named(asked.step_id, asked.step_ids)
         return _restored(
-            encoding.restored(workspace.redo(asked.steps, step=asked.step_id, force=asked.force, dry_run=asked.dry_run))
+            encoding.restored(workspace.redo(asked.steps, step=steps, force=asked.force, dry_run=asked.dry_run))
         )
 
 
