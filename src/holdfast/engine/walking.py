@@ -83,10 +83,17 @@ class Walk:
 
     def is_out_of_sight(self, before: Cursor, saved: Checkpoint) -> bool:
         """Whether a state that was saved just now is new, and only by what went out of sight."""
-        if before.head is None or before.head == saved.id or steps_since(self._context, self._service, self._now()):
+        if before.head is None or before.head == saved.id or steps_since(self._context, self._service, self.now()):
             return False
         head = self._context.catalog.checkpoint(before.head)
         return out_of_sight(self._context, manifest.diff(self._context.store.pages, head.root, saved.root))
+
+    def now(self) -> HistoryEvent:
+        """The state that the tree is in."""
+        cursor = self._context.catalog.cursor(self._context.workspace.id)
+        if cursor.position is None:
+            raise nothing("undo", self.new)
+        return self._context.catalog.event(cursor.position)
 
     def refuse_unsaved(self) -> None:
         """With ``recorded_only``, refuse before anything is saved if what is not saved yet was made by others, and so
@@ -106,12 +113,12 @@ class Walk:
     def back(self, count: int) -> RestoreResult:
         """Take back ``count`` changes, from the state that was just saved: all of them, or none."""
         done: list[RestoreResult] = []
-        start = self._now()
+        start = self.now()
         try:
             while count:
                 count -= self._back(count, done)
         except HoldfastError as error:
-            raise self._forward_again(start, done, error) from error
+            raise self.forward_again(start, done, error) from error
         result = together(done)
         if result.skipped or not any(one.undo_command for one in done):
             return result
@@ -122,7 +129,7 @@ class Walk:
 
     def _back(self, most: int, done: list[RestoreResult]) -> int:
         """Take back one step, or up to ``most`` changes that checkpoints know; how many."""
-        now = self._now()
+        now = self.now()
         target = self._next(now, self._root(now), most)
         if not target.back:
             done.append(self._take_back(target.steps[0]))
@@ -139,8 +146,10 @@ class Walk:
         onward = ahead(self._context, cursor.position, cursor.redo_tip)
         return onward[: [state.seq for state in onward].index(start.seq) + 1] if start in onward else []
 
-    def _forward_again(self, start: HistoryEvent, done: Sequence[RestoreResult], error: HoldfastError) -> HoldfastError:
-        """The error to raise for one in the middle of an undo, whose beginning is taken forward again."""
+    def forward_again(self, start: HistoryEvent, done: Sequence[RestoreResult], error: HoldfastError) -> HoldfastError:
+        """Bring forward what was done of an undo, from the state ``start``, before ``error`` put an end to it. Returns
+        the error to raise, which says so if that fails too.
+        """
         if not done:
             return error
         try:
@@ -167,7 +176,7 @@ class Walk:
         ways_back: list[str] = []
         at = 0
         while at < len(states):
-            now = self._now()
+            now = self.now()
             if now.steps and now.ahead == states[at].seq:
                 result = self._bring_forward(states[at])
                 if result is not None:
@@ -235,12 +244,6 @@ class Walk:
         steps = infos(self._service, self._service.connected(newest.id))
         done = take_back(self._context, self._service, steps, force=self._force, progress=self._progress)
         return done._replace(together=_groups(done.steps))
-
-    def _now(self) -> HistoryEvent:
-        cursor = self._context.catalog.cursor(self._context.workspace.id)
-        if cursor.position is None:
-            raise nothing("undo", self.new)
-        return self._context.catalog.event(cursor.position)
 
     def _root(self, state: HistoryEvent) -> Hash:
         return self._context.catalog.checkpoint(state.checkpoint).root

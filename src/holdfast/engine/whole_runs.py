@@ -9,8 +9,8 @@ from holdfast.engine.journal import Journal
 from holdfast.engine.restore import carry_out, new_nonce, preview, save_first
 from holdfast.engine.reversing import take_back
 from holdfast.engine.states import kept
-from holdfast.engine.walking import together
-from holdfast.model.errors import NotFoundError, RefusedError
+from holdfast.engine.walking import Walk, together
+from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.model.log import Log
 
 if TYPE_CHECKING:
@@ -69,13 +69,15 @@ def undo_run(
     recorded_only: bool,
     progress: Progress | None,
 ) -> RestoreResult:
-    """Take back what is left of a run, after what is there was saved. Needs the lock.
+    """Take back what is left of a run, all of it or nothing, after what is there was saved. Needs the lock.
 
     Raises `NotFoundError` if nothing is left, or cannot be had any more; `RefusedError` if the run is still going on,
     or somebody else's changes would be taken back with it (``recorded_only``: might be), and what `take_back` raises.
     """
     chosen, start = _left_of(context, service, run, force=force, recorded_only=recorded_only)
     save_first(context, progress)
+    walk = Walk(context, service, force=force, progress=progress)
+    before = walk.now()
     done: list[RestoreResult] = []
     if chosen:
         assert service is not None
@@ -85,7 +87,10 @@ def undo_run(
             "the undo log does not hold all of the run any more: what is missing is taken back by the checkpoint "
             "that it began with, ignored files are not"
         )
-        done.append(_to_the_start(context, start, progress))
+        try:
+            done.append(_to_the_start(context, start, progress))
+        except HoldfastError as error:
+            raise walk.forward_again(before, done, error) from error
     result = together(done)
     if start is not None and chosen:
         again = "".join(f" --step {step}" for step in sorted(result.steps))

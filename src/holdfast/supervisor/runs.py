@@ -329,7 +329,7 @@ def _is_above(pid: int, other: int) -> bool:
     """Whether a process is another one, or started it, or what started that."""
     while other > 1 and other != pid:
         other = parent_of(other)
-    return other == pid
+    return other == pid > 0  # (0: gone, or out of sight)
 
 
 def _kill(pid: int) -> None:

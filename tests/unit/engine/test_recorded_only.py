@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.engine.run import begin_run, end_run
 from holdfast.model.errors import HoldfastError, IntegrityError, NotFoundError, RefusedError
 
 
@@ -129,8 +130,6 @@ def test_what_cannot_be_brought_forward_again_is_told_of(bench, monkeypatch):
 
 
 def test_a_run_that_is_not_known_whole_is_not_taken_back_by_a_checkpoint(bench):
-    from holdfast.engine.run import begin_run, end_run
-
     run = begin_run(bench.context, "do things")
     for name in (b"a", b"b"):
         bench.step(write(name), run=run)
@@ -154,3 +153,26 @@ def test_steps_that_go_together_are_named(bench):
     with pytest.raises(RefusedError) as caught:
         bench.workspace.redo(step=second)
     assert caught.value.data == {"together": [first, second]}
+
+
+def test_a_run_of_which_the_rest_cannot_be_taken_back_is_as_it_was(bench, monkeypatch):
+    run = begin_run(bench.context, "do things")
+    bench.step(write(b"a"), run=run)
+    bench.workspace.discard_steps()
+    step = bench.step(write(b"cache/b"), run=run)
+    end_run(bench.context, run, "do things")
+    at = cursor(bench)
+
+    def damaged(*_args, **_options):
+        raise IntegrityError("content is damaged")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("holdfast.engine.whole_runs.carry_out", damaged)
+        with pytest.raises(IntegrityError):
+            bench.workspace.undo(run=run)
+    bench.check(2)
+    now = cursor(bench)
+    assert (now.head, now.position, now.redo_tip) == (at.head, at.position, at.redo_tip)
+    assert [each.state for each in bench.workspace.steps() if each.id == step] == ["done"]
+    bench.workspace.undo(run=run)
+    bench.check_content(0)
