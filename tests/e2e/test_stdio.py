@@ -305,6 +305,7 @@ def test_safeguards(start: Start, tree: Path) -> None:
         "rename_over": False,
         "unprotected": False,
         "timeout_seconds": 40.0,
+        "own": None,
     }
     for action in ("deny", "allow"):
         count = len(client.messages)

@@ -281,13 +281,20 @@ class Workspace(RecordedSteps):
     # -- going back and forth -----------------------------------------------------------------------------------
 
     def restore(
-        self, name: str, paths: Sequence[str | bytes] = (), *, dry_run: bool = False, progress: Progress | None = None
+        self,
+        name: str,
+        paths: Sequence[str | bytes] = (),
+        *,
+        dry_run: bool = False,
+        as_state: bool = False,
+        progress: Progress | None = None,
     ) -> RestoreResult:
         """Bring the tree, or only ``paths`` of it, to a checkpoint; what it held before is saved first (I6).
 
         Touches only what differs, and deletes only what the rescue checkpoint holds (I5). Atomic per file; if it is
         cut short, `restore_continue` finishes it and `restore_abort` takes it back. Files that changed meanwhile are
-        left alone and listed in ``skipped``.
+        left alone and listed in ``skipped``. What a restore of ``paths`` leaves is unsaved; with ``as_state`` it is
+        saved as what the restore did, so that ``undo(recorded_only=True)`` takes it back.
 
         An undo or a redo that was cut short is finished first.
 
@@ -303,7 +310,9 @@ class Workspace(RecordedSteps):
             self._finish_first(progress)
         with self._paused(), kept_still(self._context):
             target = resolve_for_restore(self._context, name)
-            return restore(self._context, target, _encoded(paths), dry_run=dry_run, progress=progress)
+            return restore(
+                self._context, target, _encoded(paths), dry_run=dry_run, as_state=as_state, progress=progress
+            )
 
     def restore_continue(self, *, progress: Progress | None = None) -> RestoreResult:
         """Finish a restore or fork that was cut short. Raises `NotFoundError` if there is none."""

@@ -176,3 +176,19 @@ def test_a_run_of_which_the_rest_cannot_be_taken_back_is_as_it_was(bench, monkey
     assert [each.state for each in bench.workspace.steps() if each.id == step] == ["done"]
     bench.workspace.undo(run=run)
     bench.check_content(0)
+
+
+def test_a_restore_of_some_paths_is_a_change_of_its_own(bench):
+    bench.step(write(b"f", b"22"))
+    bench.step(write(b"g"))
+    first = bench.workspace.log().checkpoints[-1].id
+    bench.workspace.checkpoint("later")
+    bench.workspace.restore(first, ["f"], as_state=True)
+    assert not bench.workspace.status().changes
+    assert (bench.tree / "f").read_text() == "0"
+    bench.workspace.restore("@", ["f"], as_state=True)  # not what was saved for it
+    assert (bench.tree / "f").read_text() == "22"
+    bench.workspace.undo(2, recorded_only=True)
+    bench.check_content(2)
+    (bench.tree / "f").write_text("by hand")
+    refused(bench)

@@ -66,7 +66,7 @@ def restore(_workplace: Workplace, hosted: Hosted, request: Restore) -> Answer:
     """The tree, or some paths of it, as a checkpoint holds them."""
     paths = [path_in(hosted.path, path) for path in request.paths]
     with hosted.workspace() as workspace:
-        return _answer(workspace.restore(request.checkpoint, paths, dry_run=request.dry_run))
+        return _answer(workspace.restore(request.checkpoint, paths, dry_run=request.dry_run, as_state=True))
 
 
 def take_checkpoint(_workplace: Workplace, hosted: Hosted, request: TakeCheckpoint) -> Answer:

@@ -183,7 +183,7 @@ def checkpoint_diff(hosted: Hosted, asked: messages.CheckpointDiff) -> objects.D
 def checkpoint_restore(hosted: Hosted, asked: messages.CheckpointRestore) -> objects.Restored:
     """Bring the tree, or some paths, to a checkpoint."""
     with hosted.workspace() as workspace:
-        done = workspace.restore(asked.checkpoint, _paths(asked.paths), dry_run=asked.dry_run)
+        done = workspace.restore(asked.checkpoint, _paths(asked.paths), dry_run=asked.dry_run, as_state=True)
     return _restored(encoding.restored(done))
 
 
