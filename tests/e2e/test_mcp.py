@@ -159,8 +159,10 @@ def test_long_answers_come_in_pages(place: Place) -> None:
             assert sorted(paths) == sorted(["d", *(f"d/{number}" for number in range(1, 301))])
             os.unlink(place.tree / "f09")
             first = await call(client, "list_directory", limit=3)
-            os.unlink(place.tree / first["entries"][-1]["name"])
-            assert await refused(client, "list_directory", cursor=first["next_cursor"]) == "bad_cursor"
+            last = first["entries"][-1]["name"]
+            os.unlink(place.tree / last)
+            following = await call(client, "list_directory", limit=3, cursor=first["next_cursor"])
+            assert min(entry["name"] for entry in following["entries"]) > last
 
     run(work)
 

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from holdfast.engine import browsing
+from holdfast.engine.home import own_directories
 from holdfast.engine.opening import Opener
 from holdfast.engine.run import thresholds as chosen_thresholds
 from holdfast.engine.session import Session, oldest_step
@@ -185,6 +186,8 @@ class Hosted:
         self._notify = notify
         self._session: Session | None = None
         self._undo_log = b""
+        self._own: Sequence[bytes] = ()
+        """Directories that are out of reach, wherever they lie."""
         self._thresholds: Thresholds | None = None
         self._limits: Limits | None = None
         self._monitor: _Monitor | None = None
@@ -194,6 +197,9 @@ class Hosted:
         if given.access == "read_only":
             if not os.path.isdir(self.path):
                 raise NotFoundError(f"there is no directory {display(self.path)}", code="no_such_path")
+            opener = Opener(home=home, flags=flags)
+            self._own = own_directories(opener.home, opener.settings(None))
+            browsing.find_directory(self.path, b"", own=self._own)
         else:
             self._begin(isolation, guard)
         self.label = given.label or os.fsdecode(os.path.basename(self.path)) or "/"
@@ -206,12 +212,15 @@ class Hosted:
             except NotFoundError:
                 context, _ = opener.init(self.path)
             self.path = context.workspace.path
+            self._own = own_directories(opener.home, context.settings)
+            browsing.find_directory(self.path, b"", own=self._own)
             self._thresholds = chosen_thresholds(context.settings.safeguard, guard=guard)
             self._limits = configured_limits(context)
             self.agent_command = context.settings.agent.command
             configured = context.settings.isolation
             self.isolation = isolation(configured) if callable(isolation) else isolation or configured
             self._undo_log = make_log(context)
+            self._own = (*self._own, self._undo_log)
             self._session = Session(
                 self.path,
                 self._undo_log,
@@ -270,10 +279,14 @@ class Hosted:
         on_output: Callable[[Stream, bytes], None],
         on_start: Callable[[int], None] = lambda _step: None,
     ) -> Executed:
-        """See `Session.execute`."""
+        """See `Session.execute`. ``directory`` may lead there by links; raises `EscapeError` for one that leads out."""
         self.start()
+        try:
+            place = browsing.find_directory(self.path, directory, own=self._own)
+        except NotFoundError as error:
+            raise NotFoundError(error.message, code="no_directory") from None
         done = self._writable().execute(
-            command, directory=directory, environment=environment, on_output=on_output, on_start=on_start
+            command, directory=place, environment=environment, on_output=on_output, on_start=on_start
         )
         if self._oldest is not None and (done.oldest is None or done.oldest > self._oldest):
             gone = (
@@ -291,13 +304,13 @@ class Hosted:
 
     # -- files ---------------------------------------------------------------------------------------------------------
 
-    def list_directory(self, path: bytes = b"") -> Sequence[browsing.Item]:
+    def list_directory(self, path: bytes = b"", *, after: bytes = b"", limit: int | None = None) -> browsing.Listing:
         """See `browsing.list_directory`."""
-        return browsing.list_directory(self.path, path)
+        return browsing.list_directory(self.path, path, own=self._own, after=after, limit=limit)
 
     def read_file(self, path: bytes, *, offset: int = 0, limit: int = browsing.MAX_READ_BYTES) -> browsing.Read:
         """See `browsing.read_file`."""
-        return browsing.read_file(self.path, path, offset=offset, limit=limit)
+        return browsing.read_file(self.path, path, own=self._own, offset=offset, limit=limit)
 
     def write_file(self, path: bytes, content: bytes, *, expected: bytes | None = None) -> StepInfo | None:
         """See `UndoService.write`: a step of its own."""

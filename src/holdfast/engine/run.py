@@ -12,8 +12,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.engine.checkpoint import Recorded, Request, take_locked
+from holdfast.engine.home import own_directories
 from holdfast.engine.inside import RUN_VARIABLE, refuse_inside
-from holdfast.engine.isolation import make_box, own_directories
+from holdfast.engine.isolation import make_box
 from holdfast.engine.reversing import catch_up, note_contents
 from holdfast.engine.steps import limits, make_log, reached
 from holdfast.model.checkpoint import Provenance
@@ -93,7 +94,7 @@ def run(
     settings = Settings(
         root=context.workspace.path,
         log=log,
-        forbidden=tuple(filter(os.path.isdir, own_directories(context))),
+        forbidden=tuple(filter(os.path.isdir, own_directories(context.home, context.settings))),
         limits=limits(context),
         thresholds=thresholds(context.settings.safeguard, guard=guard),
         outside_blocks=context.settings.undo.outside == "barrier",

@@ -8,10 +8,9 @@ from holdfast import __version__
 from holdfast.api.mcp.objects import step_object
 from holdfast.api.mcp.pages import after, cursor, page
 from holdfast.api.mcp.text import encoded, path_in, whole_characters
-from holdfast.engine import encoding, encoding_undo
-from holdfast.model.clock import isoformat
+from holdfast.engine import encoding, encoding_browsing, encoding_undo
 from holdfast.model.ids import format_hash
-from holdfast.model.paths import display
+from holdfast.model.paths import display, parse_display
 from holdfast.undo.safeguards import OFF
 
 if TYPE_CHECKING:
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
         ReadFile,
     )
     from holdfast.api.mcp.workplace import Workplace
-    from holdfast.engine.browsing import Item
     from holdfast.engine.hosting import Hosted
     from holdfast.engine.results import Diff
     from holdfast.engine.workspace import Workspace
@@ -73,20 +71,11 @@ def read_file(_workplace: Workplace, hosted: Hosted, request: ReadFile) -> Answe
 def list_directory(_workplace: Workplace, hosted: Hosted, request: ListDirectory) -> Answer:
     """What a directory holds, sorted by name."""
     path = path_in(hosted.path, request.path)
-    items = hosted.list_directory(path)
-    shown, following = page(items, _name, "entries", request.cursor, str, request.limit)
-    entries: list[dict[str, Any]] = [
-        {
-            "name": display(item.name),
-            "kind": item.kind,
-            "size": item.size,
-            "mode": f"{item.mode:04o}",
-            "mtime": isoformat(item.mtime // 1000),
-            "target": None if item.target is None else display(item.target),
-        }
-        for item in shown
-    ]
-    return Answer({"path": display(path), "entries": entries, "total": len(items), "next_cursor": following})
+    behind = parse_display(after("entries", request.cursor, str) or "")
+    found = hosted.list_directory(path, after=behind, limit=request.limit)
+    following = None if found.following is None else cursor("entries", display(found.following))
+    listing = encoding_browsing.listing(path, found.items)
+    return Answer(listing | {"total": found.total, "next_cursor": following})
 
 
 def get_undo_history(_workplace: Workplace, hosted: Hosted, request: GetUndoHistory) -> Answer:
@@ -257,7 +246,3 @@ def _reading(value: dict[str, Any]) -> str:
     if value["next_cursor"]:
         notes.append(f"cursor of what follows: {value['next_cursor']}")
     return "\n".join([*lines, f"[{'; '.join(notes)}]"])
-
-
-def _name(item: Item) -> str:
-    return display(item.name)
