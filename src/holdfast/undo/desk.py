@@ -264,7 +264,7 @@ class Desk:
                 except HeldError:
                     raise
                 except (HoldfastError, KeyError) as error:
-                    if isinstance(error, KeyError) or self._recorder.forgive(step):
+                    if isinstance(error, KeyError) or self._recorder.is_denied(step):
                         raise RefusedError(f"{display(path)} was not written: it was denied", code="denied") from None
                     failed = error
                 finish = self.closing(step, take_back=failed is not None) if is_own else None
@@ -310,9 +310,6 @@ class Desk:
             # What waits for the gate finds the step closed, and is refused; until `close`.
             opened = self._end(info.step)
             self._recorder.deny(info.step)
-            if info.step == self._explicit or info.step == self._ambient:
-                self._leave(info.step)
-                self._recorder.forgive(info.step)
             finish = self._finishing(opened, None, take_back=True) if opened.records else None
         if finish is not None:
             finish()
