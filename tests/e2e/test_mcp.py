@@ -19,6 +19,7 @@ from holdfast.supervisor.descent import descendants
 from holdfast.testing.photograph import differences, photograph
 
 from .mcp_client import Place, call, refused, run, text, until
+from .test_hosting import torn
 from .test_supervisor_runs import wait_until
 
 
@@ -438,6 +439,19 @@ def test_a_killed_server_leaves_what_the_next_one_can_undo(place: Place) -> None
             assert (await call(client, "execute_command", command="ls"))["stdout"] == "a\nb\npid\n"
             await call(client, "undo")
             assert differences(before, photograph(place.tree)) == []
+
+    run(work)
+
+
+def test_what_was_torn_is_whole_again_before_anybody_is_served(place: Place) -> None:
+    """I3."""
+    torn(place.tree, place.home)
+
+    async def work() -> None:
+        async with place.client() as client:
+            assert (await call(client, "read_file", path="f"))["content"] == "before"
+            (recovered,) = (await call(client, "get_session_status"))["recovered"]
+            assert recovered["steps"] == [1]
 
     run(work)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from holdfast.engine import browsing
@@ -147,6 +147,18 @@ class Host:
         shown = ", ".join(f"{hosted.index} ({hosted.label})" for hosted in self.directories)
         raise NotFoundError(f"there is no working directory {which!r}; there are {shown}", code="no_directory")
 
+    def recover(self) -> None:
+        """Finish what killed keepers have left, which are events, before anybody looks at the files. What goes wrong
+        with a directory is logged: whoever needs its undo log meets it again.
+        """
+        for hosted in self.directories:
+            if hosted.access == "read_only":
+                continue
+            try:
+                hosted.recover()
+            except HoldfastError as error:
+                _log.warning("%s: %s", display(hosted.path), error.message)
+
     def close(self) -> None:
         """Stop every session. What goes wrong with one is logged, and does not keep the others from ending."""
         for hosted in self.directories:
@@ -256,8 +268,21 @@ class Hosted:
         session = self._writable()
         if session.state in ("idle", "running"):
             return
-        self._recover()
+        self.recover()
         session.start()
+
+    def recover(self) -> None:
+        """Finish what a killed keeper has left, which is an event. Raises `VersionMismatchError`, also an event, for an
+        undo log of another version.
+        """
+        from holdfast.undo.version import VersionMismatchError
+
+        with self._opened() as (_, context):
+            try:
+                self._take_notice(context)
+            except VersionMismatchError as error:
+                self._notify(self, Mismatched(error))
+                raise
 
     def stop(self) -> None:
         """End what runs, and the session; its end is saved."""
@@ -353,9 +378,16 @@ class Hosted:
 
     @contextmanager
     def workspace(self) -> Generator[Workspace]:
-        """The workspace, opened for the length of the block: checkpoints, undo, history; for one thread."""
+        """The workspace, opened for the length of the block: checkpoints, undo, history; for one thread.
+
+        What a killed keeper has left is finished first, which is an event.
+        """
+        from holdfast.undo.version import VersionMismatchError
+
         self._writable()
-        with self._opened() as (workspace, _):
+        with self._opened() as (workspace, context):
+            with suppress(VersionMismatchError):  # for what needs the undo log to meet
+                self._take_notice(context)
             yield workspace
 
     @contextmanager
@@ -420,15 +452,9 @@ class Hosted:
         finally:
             opener.close()
 
-    def _recover(self) -> None:
-        from holdfast.undo.version import VersionMismatchError
-
-        try:
-            with self._opened() as (_, context), reached(context, told=self._told):
-                pass
-        except VersionMismatchError as error:
-            self._notify(self, Mismatched(error))
-            raise
+    def _take_notice(self, context: Context) -> None:
+        with reached(context, told=self._told):
+            pass  # to reach it is to have finished what was left
 
     def _told(self, report: UndoReport) -> None:
         self._notify(self, RolledBack(report))

@@ -137,9 +137,7 @@ class Recorder:
             return opened
 
     def deny(self, step: StepId) -> None:
-        """From here on mutations of the step, which is closed, fail with EPERM; until `forgive`, which nobody says of what
-        is no command's.
-        """
+        """From here on mutations of the step, which is closed, fail with EPERM; a command's until `forgive`."""
         with self.gate:
             self._denied.add(step)
 

@@ -113,7 +113,7 @@ def get_session_status(workplace: Workplace, hosted: Hosted, request: GetSession
         "guarded": False,
         "held": [],
         "barriers": [],
-        "recovered": [{"steps": list(report.steps), "paths": report.paths} for report in workplace.recovered],
+        "recovered": [],
         "last_checkpoint": None,
         "steps": 0,
         "differs": None,
@@ -138,6 +138,8 @@ def get_session_status(workplace: Workplace, hosted: Hosted, request: GetSession
                     "modified": len(changes) - added - deleted,
                     "deleted": deleted,
                 }
+    # (Last: to look may itself be what has something finished.)
+    value["recovered"] = [{"steps": list(report.steps), "paths": report.paths} for report in workplace.recovered]
     return Answer(value)
 
 

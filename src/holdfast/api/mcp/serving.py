@@ -54,6 +54,7 @@ async def _serve(serving: Serving) -> None:
     try:
         async with anyio.create_task_group() as group:
             group.start_soon(_stop_on_signals, group.cancel_scope)
+            await workplace.recover()
             if serving.socket is None:
                 await _serve_standard(build(workplace))
             else:

@@ -45,6 +45,10 @@ class Workplace:
         self.forks = forks
         self.host = open_host(self._notify)
 
+    async def recover(self) -> None:
+        """Finish what killed keepers have left, before anybody is served."""
+        await to_thread.run_sync(self.host.recover)
+
     def turn(self, hosted: Hosted) -> anyio.Lock:
         """Held by the call whose command runs there; others wait for it in their order."""
         return self._turns.setdefault(hosted.index, anyio.Lock())
