@@ -107,7 +107,7 @@ def test_checkpoints_are_compared_restored_and_forked(place: Place) -> None:
             assert Path(forked["path"]).parent == place.base / "tree.forks"
             assert (Path(forked["path"]) / "f").read_text() == "one\n"
             assert await refused(client, "fork", name="try") == "exists"
-            for name in ("../x", "a/b", ".ssh", ""):
+            for name in ("../x", "a/b", ".ssh", "", "a\n"):
                 assert await refused(client, "fork", name=name) == "bad_arguments"
 
     run(work)
@@ -376,7 +376,8 @@ def test_several_directories_each_with_its_own_history(place: Place) -> None:
                 ("checkpoint", {}),
             ):
                 assert await refused(client, tool, **arguments, directory="2") == "read_only"
-            assert await refused(client, "read_file", path="f", directory="3") == "no_directory"
+            for wrong in ("3", "9" * 10_000, "٣"):
+                assert await refused(client, "read_file", path="f", directory=wrong) == "no_directory"
             listed = (await call(client, "get_session_status", directory="2"))["directories"]
             assert [each["access"] for each in listed] == ["read_write", "read_write", "read_only"]
 
@@ -486,6 +487,8 @@ def test_what_is_no_message_is_answered_and_survived(place: Place) -> None:
         b"[" * 100_000,
         b"x" * (33 << 20),
         b'{"jsonrpc":"2.0","id":9,"method":"tools/list"',
+        b'{"jsonrpc":"2.0","id":1.5,"method":"ping"}',
+        b'{"jsonrpc":"2.0","id":null,"method":"ping"}',
         b"",
         hello,
         ready,
@@ -495,9 +498,9 @@ def test_what_is_no_message_is_answered_and_survived(place: Place) -> None:
         b'{"jsonrpc":"2.0","id":4,"method":"ping"}',
     )
     found = [(answer.get("id"), answer["error"]["code"] if "error" in answer else "ok") for answer in answers]
-    refusals = [-32700, -32700, -32600, -32600, -32700, -32600, -32700]
-    assert found[:7] == [(None, code) for code in refusals]
-    assert sorted(found[7:], key=str) == [(1, "ok"), (2, -32601), (3, -32602), (4, "ok")]
+    refusals = [-32700, -32700, -32600, -32600, -32700, -32600, -32700, -32600, -32600]
+    assert found[:9] == [(None, code) for code in refusals]
+    assert sorted(found[9:], key=str) == [(1, "ok"), (2, -32601), (3, -32602), (4, "ok")]
     logged = [line for line in place.logged() if line["level"] == "warn"]
     assert {line["component"] for line in logged} == {"mcp"}
     assert any("malformed params" in line["message"] for line in logged)  # the SDK's own

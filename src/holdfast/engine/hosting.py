@@ -145,7 +145,7 @@ class Host:
             if which in (hosted.index, hosted.label) or which == display(hosted.path):
                 return hosted
         shown = ", ".join(f"{hosted.index} ({hosted.label})" for hosted in self.directories)
-        raise NotFoundError(f"there is no working directory {which!r}; there are {shown}", code="no_directory")
+        raise NotFoundError(f"there is no working directory {which!r:.100}; there are {shown}", code="no_directory")
 
     def recover(self) -> None:
         """Finish what killed keepers have left, which are events, before anybody looks at the files. What goes wrong

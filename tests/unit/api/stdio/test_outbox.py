@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from holdfast.api.stdio.outbox import MAX_OFFERED, MAX_OWED_BYTES, MAX_STREAMED_BYTES, Outbox
+from holdfast.model.clock import Clock
+from holdfast.testing.clocks import ManualClock
 
 PIPE = 1 << 16
 
@@ -16,10 +19,12 @@ PIPE = 1 << 16
 class Client:
     """The other end of an outbox."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock | None = None) -> None:
         self.fd, self.other = os.pipe()
         self.changes = threading.Semaphore(0)
-        self.outbox = Outbox(self.other, lost=lambda count: b"lost %d\n" % count, changed=self.changes.release)
+        self.outbox = Outbox(
+            self.other, lost=lambda count: b"lost %d\n" % count, changed=self.changes.release, clock=clock
+        )
 
     def fill(self) -> None:
         """Until the writer is busy, and what comes now has to wait."""
@@ -32,7 +37,7 @@ class Client:
             target=lambda: [found.extend(piece) for piece in iter(lambda: os.read(self.fd, PIPE), b"")]
         )
         reader.start()
-        self.outbox.finish(60)
+        self.outbox.finish(60, time.monotonic())
         os.close(self.other)
         reader.join()
         return [bytes(line) for line in found.split(b"\n")[:-1] if not line.startswith(b"xx")]
@@ -127,12 +132,12 @@ def test_when_nobody_reads_any_more_nobody_waits(client: Client) -> None:
     assert client.outbox.is_broken
     assert not client.outbox.stream(b"1\n", never)
     client.outbox.owe(b"2\n")
-    client.outbox.finish(60)
+    client.outbox.finish(60, time.monotonic())
 
 
 def test_the_end_does_not_wait_for_ever(client: Client) -> None:
     client.fill()
-    client.outbox.finish(0.01)
+    client.outbox.finish(0.01, time.monotonic())
 
 
 def test_a_descriptor_that_does_not_block(client: Client) -> None:
@@ -140,3 +145,24 @@ def test_a_descriptor_that_does_not_block(client: Client) -> None:
     client.fill()
     client.outbox.owe(b"1\n")
     assert client.lines() == [b"1"]
+
+
+def test_who_has_read_nothing_for_long_when_the_end_is_reached_is_not_waited_for_again() -> None:
+    clock = ManualClock()
+    client = Client(clock)
+    client.fill()
+    since = clock.monotonic()
+    clock.advance(1000)  # while what runs is ended
+    client.outbox.owe(b"an answer\n")
+    client.outbox.finish(1000, since)
+    os.read(client.fd, PIPE)
+    os.close(client.fd)
+    client.outbox.finish(1000, clock.monotonic())
+    os.close(client.other)
+
+
+def test_an_answer_that_comes_late_is_waited_for(client: Client) -> None:
+    client.outbox.owe(b"an answer\n")
+    client.outbox.finish(60, time.monotonic() - 1000)
+    assert os.read(client.fd, PIPE) == b"an answer\n"
+    os.close(client.other)
