@@ -57,8 +57,8 @@ class Server:
     def connection(self, first: bytes) -> Generator[socket.socket]:
         """A connection that begins with a line."""
         with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(os.fspath(self.path))  # (it waits for the queue in front of the door to get shorter)
             connection.settimeout(SECONDS)
-            connection.connect(os.fspath(self.path))
             connection.sendall(first + b"\n")
             yield connection
 
@@ -220,7 +220,7 @@ def test_who_does_not_say_the_token_keeps_nobody_out(server: Server) -> None:
     with ExitStack() as crowd:
         silent = [crowd.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(door.MOST_STRANGERS + 10)]
         for each in silent:
-            each.connect(os.fspath(server.path))  # (it waits for the queue in front of the door to get shorter)
+            each.connect(os.fspath(server.path))
             each.settimeout(SECONDS)
         with server.connection(token) as connection, connection.makefile("rb") as file:
             connection.sendall(hello + b"\n")
