@@ -201,8 +201,9 @@ def convert(tool: Tool, arguments: Mapping[str, Any] | None) -> requests.Request
 def directory(workplace: Workplace, request: requests.Request) -> Hosted:
     """The working directory that a request is about."""
     which = request.directory
-    is_index = which is not None and which.isdecimal() and len(which) <= _MOST_DIGITS
-    return workplace.host.directory(int(which) if is_index else which)
+    if which is not None and which.isdecimal() and len(which) <= _MOST_DIGITS:
+        return workplace.host.directory(int(which))
+    return workplace.host.directory(which)
 
 
 async def work(workplace: Workplace, tool: Tool, request: requests.Request, activity: Activity) -> Answer:

@@ -129,7 +129,9 @@ def starts_us(server: object) -> bool:
     """Whether an entry among a client's MCP servers starts ours, by whatever path and with whatever options: what has
     our name alone is somebody else's.
     """
-    entry = cast("Mapping[str, Any]", server) if isinstance(server, dict) else {}
+    if not isinstance(server, dict):
+        return False
+    entry = cast("Mapping[str, object]", server)
     words: list[object] = []
     for part in (entry.get("command"), entry.get("args")):
         words += cast("list[object]", part) if isinstance(part, list) else [part]
