@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -30,13 +30,14 @@ class Client:
         """Until the writer is busy, and what comes now has to wait."""
         self.outbox.owe(b"x" * (2 * PIPE) + b"\n")
 
-    def lines(self) -> list[bytes]:
-        """All that is written until the outbox is done."""
+    def lines(self, until: Callable[[], object] = lambda: None) -> list[bytes]:
+        """All that is written until the outbox is done, which nobody uses any more when ``until`` has returned."""
         found = bytearray()
         reader = threading.Thread(
             target=lambda: [found.extend(piece) for piece in iter(lambda: os.read(self.fd, PIPE), b"")]
         )
         reader.start()
+        until()
         self.outbox.finish(60, time.monotonic())
         os.close(self.other)
         reader.join()
@@ -93,8 +94,7 @@ def test_a_stream_waits_for_room(client: Client) -> None:
     thread = threading.Thread(target=lambda: taken.extend(client.outbox.stream(line, look) for _ in range(count)))
     thread.start()
     assert full.wait(60)
-    assert client.lines() == []
-    thread.join()
+    assert client.lines(thread.join) == []
     assert taken == [True] * count
     assert max(waiting) < MAX_STREAMED_BYTES + len(line)
 
