@@ -15,7 +15,7 @@ import pytest
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.supervisor.remote import Remote
 from holdfast.testing.photograph import differences, photograph
-from holdfast.undo.safeguards import PRESET
+from holdfast.undo.safeguards import PRESET, Thresholds
 from holdfast.undo.service import StepInfo
 
 from ..waiting import wait_until
@@ -211,3 +211,76 @@ with connect({os.fsencode(place.log)!r}) as remote:
     if orphaned:
         words = ["sh", "-c", f"PARENT=$$ {shlex.join(words)} & kill -KILL $$"]  # which sorts nothing that it leaves
     assert place.run(*words, code=137 if orphaned else 0) == "refused\n" * 10
+
+
+def lose(place: Place) -> None:
+    """Files for a command to delete, which somebody is asked about at the fifth."""
+    for number in range(9):
+        (place.tree / f"d{number}").write_text("content")
+
+
+ASKED = Thresholds(deletes=5, timeout=100)
+REMOVE = "rm -f d*"
+
+
+def test_what_waits_for_a_person_when_its_step_is_settled_does_not_happen(place: Place) -> None:
+    """I9: as when its session ends, and it has not. (The agent's child leaves it behind.)"""
+    lose(place)
+    with hosted(place) as host:
+        host.remote.guard("", ASKED)
+        step = host.begin(f"({REMOVE}; touch over; echo $? > ../code) >&2 & true")
+        wait_until(lambda: bool(host.remote.held()))
+        assert [ticket.step for ticket in host.remote.held()] == [step]
+        assert len(os.listdir(place.tree)) == 5
+        host.end(step)
+        wait_until((place.tree.parent / "code").exists)
+        assert (place.tree.parent / "code").read_text() == "1\n"
+        assert host.remote.held() == []
+        assert sorted(os.listdir(place.tree)) == ["d4", "d5", "d6", "d7", "d8"]
+        assert [info.id for info in host.remote.steps()] == [step]
+        # What comes after it is another matter.
+        _, info = host.command("rm d4")
+        assert info is not None
+
+
+@pytest.mark.parametrize("timeout", [100, 0.2], ids=["denied", "not answered"])
+def test_what_a_denied_command_leaves_running_stays_denied(place: Place, timeout: float) -> None:
+    """I9."""
+    lose(place)
+    before = photograph(place.tree)
+    with hosted(place) as host:
+        host.remote.guard("", ASKED._replace(timeout=timeout))
+        step = host.begin(
+            "(until rm -f d1 2> /dev/null; [ -e ../go ]; do sleep 0.01; done; rm -f d1; touch over; echo > ../code) & "
+            f"{REMOVE}; true"
+        )
+        if timeout == 100:
+            wait_until(lambda: bool(host.remote.held()))
+            host.remote.answer(host.remote.held()[0].id, allow=False)
+        info = host.end(step)
+        assert info is not None
+        assert info.state == "undone"
+        (place.tree.parent / "go").touch()
+        wait_until((place.tree.parent / "code").exists)
+        assert differences(before, photograph(place.tree)) == []
+        _, info = host.command("rm d1 d2")
+        assert info is not None
+        assert info.paths == 2
+
+
+def test_what_was_denied_within_an_explicit_step_stays_denied_after_it(place: Place) -> None:
+    """I9."""
+    lose(place)
+    before = photograph(place.tree)
+    with hosted(place) as host:
+        host.remote.guard("", ASKED)
+        explicit = host.remote.begin("explicit")
+        step = host.begin("until rm -f d* 2> /dev/null; [ -e ../go ]; do sleep 0.01; done; touch over; true")
+        wait_until(lambda: bool(host.remote.held()))
+        assert [ticket.step for ticket in host.remote.held()] == [explicit]
+        host.remote.answer(host.remote.held()[0].id, allow=False)
+        (place.tree.parent / "go").touch()
+        assert host.end(step) is None
+        assert differences(before, photograph(place.tree)) == []
+        _, info = host.command("rm d1")
+        assert info is not None

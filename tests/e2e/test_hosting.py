@@ -24,6 +24,7 @@ from holdfast.undo.safeguards import OFF, PRESET
 
 from ..waiting import wait_until
 from . import hostile
+from .frontend import Frontend
 
 
 class Stage:
@@ -438,6 +439,32 @@ def test_whatever_is_killed_the_next_command_works(stage: Stage, name: bytes) ->
         while workspace.steps() and any(step.state == "done" for step in workspace.steps()):
             workspace.undo()
     assert os.listdir(tree) == []
+
+
+def test_what_a_killed_keeper_left_is_told_whatever_is_done_first(stage: Stage) -> None:
+    """I3."""
+    tree = stage.tree()
+    hosted = stage.hosted()
+    for _ in range(2):
+        torn(tree, stage.home)
+        count = len(stage.told(RolledBack))
+        with hosted.workspace() as workspace:
+            assert (tree / "f").read_text() == "before"
+            workspace.steps()
+        assert len(stage.told(RolledBack)) == count + 1
+
+
+def torn(tree: Path, home: Path) -> None:
+    """Leave a step open, with a file in the middle of being written, and nobody who keeps the log."""
+    (tree / "f").write_text("before")
+    client = Frontend(tree, home)
+    client.begin()
+    client.send("agent.execute", command="printf to > f; echo up; sleep 1000")
+    client.event("terminal_output")
+    for pid in (client.process.pid, *descendants(client.process.pid)):
+        os.kill(pid, signal.SIGKILL)
+    client.ended()
+    assert (tree / "f").read_text() == "to"
 
 
 def test_a_log_of_another_version_is_an_event_and_can_be_discarded(stage: Stage) -> None:

@@ -20,6 +20,7 @@ from holdfast.testing.photograph import differences, photograph
 
 from ..waiting import wait_until
 from .mcp_client import Place, call, refused, run, text, until
+from .test_hosting import torn
 
 
 @pytest.fixture(name="place")
@@ -137,7 +138,7 @@ def test_checkpoints_are_compared_restored_and_forked(place: Place) -> None:
             assert Path(forked["path"]).parent == place.base / "tree.forks"
             assert (Path(forked["path"]) / "f").read_text() == "one\n"
             assert await refused(client, "fork", name="try") == "exists"
-            for name in ("../x", "a/b", ".ssh", ""):
+            for name in ("../x", "a/b", ".ssh", "", "a\n"):
                 assert await refused(client, "fork", name=name) == "bad_arguments"
 
     run(work)
@@ -190,8 +191,10 @@ def test_long_answers_come_in_pages(place: Place) -> None:
             assert sorted(paths) == sorted(["d", *(f"d/{number}" for number in range(1, 301))])
             os.unlink(place.tree / "f09")
             first = await call(client, "list_directory", limit=3)
-            os.unlink(place.tree / first["entries"][-1]["name"])
-            assert await refused(client, "list_directory", cursor=first["next_cursor"]) == "bad_cursor"
+            last = first["entries"][-1]["name"]
+            os.unlink(place.tree / last)
+            following = await call(client, "list_directory", limit=3, cursor=first["next_cursor"])
+            assert min(entry["name"] for entry in following["entries"]) > last
 
     run(work)
 
@@ -408,7 +411,8 @@ def test_several_directories_each_with_its_own_history(place: Place) -> None:
                 done = await call(client, "execute_command", command=f"echo 2 > {path}/f")
                 assert (done["exit_code"] != 0, "Read-only file system" in done["stderr"]) == (True, True)
             assert ((other / "f").read_text(), (third / "f").read_text()) == ("1\n", "3")
-            assert await refused(client, "read_file", path="f", directory="3") == "no_directory"
+            for wrong in ("3", "9" * 10_000, "٣"):
+                assert await refused(client, "read_file", path="f", directory=wrong) == "no_directory"
             listed = (await call(client, "get_session_status", directory="2"))["directories"]
             assert [each["access"] for each in listed] == ["read_write", "read_write", "read_only"]
 
@@ -475,6 +479,19 @@ def test_a_killed_server_leaves_what_the_next_one_can_undo(place: Place) -> None
     run(work)
 
 
+def test_what_was_torn_is_whole_again_before_anybody_is_served(place: Place) -> None:
+    """I3."""
+    torn(place.tree, place.home)
+
+    async def work() -> None:
+        async with place.client() as client:
+            assert (await call(client, "read_file", path="f"))["content"] == "before"
+            (recovered,) = (await call(client, "get_session_status"))["recovered"]
+            assert recovered["steps"] == [1]
+
+    run(work)
+
+
 HELLO = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
 
 
@@ -505,6 +522,8 @@ def test_what_is_no_message_is_answered_and_survived(place: Place) -> None:
         b"[" * 100_000,
         b"x" * (33 << 20),
         b'{"jsonrpc":"2.0","id":9,"method":"tools/list"',
+        b'{"jsonrpc":"2.0","id":1.5,"method":"ping"}',
+        b'{"jsonrpc":"2.0","id":null,"method":"ping"}',
         b"",
         hello,
         ready,
@@ -514,9 +533,9 @@ def test_what_is_no_message_is_answered_and_survived(place: Place) -> None:
         b'{"jsonrpc":"2.0","id":4,"method":"ping"}',
     )
     found = [(answer.get("id"), answer["error"]["code"] if "error" in answer else "ok") for answer in answers]
-    refusals = [-32700, -32700, -32600, -32600, -32700, -32600, -32700]
-    assert found[:7] == [(None, code) for code in refusals]
-    assert sorted(found[7:], key=str) == [(1, "ok"), (2, -32601), (3, -32602), (4, "ok")]
+    refusals = [-32700, -32700, -32600, -32600, -32700, -32600, -32700, -32600, -32600]
+    assert found[:9] == [(None, code) for code in refusals]
+    assert sorted(found[9:], key=str) == [(1, "ok"), (2, -32601), (3, -32602), (4, "ok")]
     logged = [line for line in place.logged() if line["level"] == "warn"]
     assert {line["component"] for line in logged} == {"mcp"}
     assert any("malformed params" in line["message"] for line in logged)  # the SDK's own

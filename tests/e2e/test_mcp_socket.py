@@ -9,7 +9,7 @@ import socket
 import stat
 import subprocess
 from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +57,8 @@ class Server:
     def connection(self, first: bytes) -> Generator[socket.socket]:
         """A connection that begins with a line."""
         with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(os.fspath(self.path))  # (it waits for the queue in front of the door to get shorter)
             connection.settimeout(SECONDS)
-            connection.connect(os.fspath(self.path))
             connection.sendall(first + b"\n")
             yield connection
 
@@ -189,6 +189,43 @@ def test_a_dead_servers_socket_is_taken_and_a_living_ones_is_not(server: Server)
     with door.opened(os.fsencode(server.path)):
         assert server.token.read_bytes() != before
     assert not server.path.exists()
+
+
+def test_what_is_no_socket_or_token_of_a_dead_server_is_left_alone(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    own = place.base / "run"
+    own.mkdir(mode=0o700)
+    (own / "file").write_text("mine")
+    (own / "sock.token").write_text("mine too\n")
+    (own / "link.token").symlink_to("file")
+    for name, what, code in (
+        ("file", "no socket", 4),
+        ("sock", "no token", 4),
+        ("link", "no token", 4),
+        ("s" * 200, "cannot open the socket", 1),
+        ("s" * 300, "cannot open the socket", 1),
+    ):
+        words = place.words("--socket", str(own / name))
+        done = subprocess.run(words, capture_output=True, check=False, text=True, timeout=SECONDS)
+        assert done.returncode == code, done.stderr
+        assert what in done.stderr
+        assert "bug" not in done.stderr
+    assert sorted(os.listdir(own)) == ["file", "link.token", "sock.token"]
+    assert ((own / "file").read_text(), (own / "sock.token").read_text()) == ("mine", "mine too\n")
+
+
+def test_who_does_not_say_the_token_keeps_nobody_out(server: Server) -> None:
+    hello = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO}).encode()
+    token = server.token.read_bytes().strip()
+    with ExitStack() as crowd:
+        silent = [crowd.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(door.MOST_STRANGERS + 10)]
+        for each in silent:
+            each.connect(os.fspath(server.path))
+            each.settimeout(SECONDS)
+        with server.connection(token) as connection, connection.makefile("rb") as file:
+            connection.sendall(hello + b"\n")
+            assert json.loads(file.readline())["result"]["serverInfo"]["name"] == "holdfast"
+        assert silent[0].recv(1) == b""  # who came first and said nothing is sent away for those who come later
 
 
 def test_the_directory_of_the_socket_has_to_be_ours_alone(tmp_path: Path) -> None:

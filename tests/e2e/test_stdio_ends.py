@@ -135,6 +135,22 @@ def test_the_end_waits_for_no_client_that_reads_nothing(start: Start, tree: Path
     assert client.process.wait(60) == 0
 
 
+@pytest.mark.parametrize("how", ["session.reset", "session.stop", "end of input"])
+def test_what_waits_for_a_person_when_the_session_ends_does_not_happen(start: Start, tree: Path, how: str) -> None:
+    """I9: also of a program that goes on when it is asked to end."""
+    for number in range(9):
+        (tree / f"d{number}").touch()
+    client = start()
+    client.begin()
+    client.ask("safeguard.configure", delete_threshold=5)
+    client.send("agent.execute", command="trap '' TERM; rm -f d*; touch over")
+    client.event("safeguard_triggered")
+    if how != "end of input":
+        client.ask(how)
+    assert client.end() == 0
+    assert sorted(os.listdir(tree)) == ["d4", "d5", "d6", "d7", "d8"]
+
+
 def killed(client: Frontend, victims: Callable[[int], list[int]]) -> list[int]:
     """Kill processes of a server in one moment; all that there were."""
     everything = [client.process.pid, *descendants(client.process.pid)]

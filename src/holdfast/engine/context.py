@@ -94,6 +94,11 @@ class Context:
         """The store's catalog."""
         return self.store.catalog
 
+    @property
+    def home(self) -> bytes:
+        """The home that the workspace is remembered in."""
+        return os.path.dirname(os.path.dirname(self.folder))
+
     def folder_of(self, workspace: Workspace) -> bytes:
         """See `Shared.folder_of`."""
         return os.path.join(os.path.dirname(self.folder), workspace.id.encode())

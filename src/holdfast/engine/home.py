@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 
 from holdfast.model.errors import NotFoundError, RefusedError, StorageError, room_hint
 from holdfast.model.paths import display
+from holdfast.store.open_objects import local_directory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from holdfast.model.config import Settings
 
 
 def default_home(environ: Mapping[str, str]) -> bytes:
@@ -24,6 +27,14 @@ def default_home(environ: Mapping[str, str]) -> bytes:
     if not user:
         raise NotFoundError("no home directory is known", hint="set HOLDFAST_HOME, or give --home")
     return os.path.join(os.fsencode(user), b".local/share/holdfast")
+
+
+def own_directories(home: bytes, settings: Settings) -> tuple[bytes, ...]:
+    """The real paths of what is Holdfast's own, wherever it lies (I14): the home, and the objects where they are in a
+    directory elsewhere. (An undo log in the tree comes on top: see `holdfast.engine.steps`.)
+    """
+    objects = local_directory(settings.store.url) if settings.store.url else None
+    return tuple(os.path.realpath(path) for path in (home, objects) if path is not None)
 
 
 def make_private(path: bytes) -> None:

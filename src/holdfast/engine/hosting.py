@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import os
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from holdfast.engine import browsing
+from holdfast.engine.home import own_directories
 from holdfast.engine.monitor import Mismatched, Monitor, RolledBack, Warned
 from holdfast.engine.opening import Opener
 from holdfast.engine.run import configured_thresholds
@@ -118,7 +119,19 @@ class Host:
             if which in (hosted.index, hosted.label) or which == display(hosted.path):
                 return hosted
         shown = ", ".join(f"{hosted.index} ({hosted.label})" for hosted in self.directories)
-        raise NotFoundError(f"there is no working directory {which!r}; there are {shown}", code="no_directory")
+        raise NotFoundError(f"there is no working directory {which!r:.100}; there are {shown}", code="no_directory")
+
+    def recover(self) -> None:
+        """Finish what killed keepers have left, which are events, before anybody looks at the files. What goes wrong
+        with a directory is logged: whoever needs its undo log meets it again.
+        """
+        for hosted in self.directories:
+            if hosted.access == "read_only":
+                continue
+            try:
+                hosted.recover()
+            except HoldfastError as error:
+                _log.warning("%s: %s", display(hosted.path), error.message)
 
     def close(self) -> None:
         """Stop every session. What goes wrong with one is logged, and does not keep the others from ending."""
@@ -159,6 +172,8 @@ class Hosted:
         self._notify = notify
         self._session: Session | None = None
         self._undo_log = b""
+        self._own: Sequence[bytes] = ()
+        """Directories that are out of reach, wherever they lie."""
         self._thresholds: Thresholds | None = None
         self._limits: Limits | None = None
         self._others: Sequence[bytes] = ()
@@ -170,6 +185,9 @@ class Hosted:
         if given.access == "read_only":
             if not os.path.isdir(self.path):
                 raise NotFoundError(f"there is no directory {display(self.path)}", code="no_such_path")
+            opener = Opener(home=home, flags=flags)
+            self._own = own_directories(opener.home, opener.settings(None))
+            browsing.find_directory(self.path, b"", own=self._own)
         else:
             self._begin(isolation, guard)
         self.label = given.label or os.fsdecode(os.path.basename(self.path)) or "/"
@@ -182,12 +200,15 @@ class Hosted:
             except NotFoundError:
                 context, _ = opener.init(self.path)
             self.path = context.workspace.path
+            self._own = own_directories(opener.home, context.settings)
+            browsing.find_directory(self.path, b"", own=self._own)
             self._thresholds = configured_thresholds(context.settings.safeguard, guard=guard)
             self._limits = configured_limits(context)
             self.agent_command = context.settings.agent.command
             configured = context.settings.isolation
             self.isolation = isolation(configured) if callable(isolation) else isolation or configured
             self._undo_log = make_log(context)
+            self._own = (*self._own, self._undo_log)
             self._session = Session(
                 self.path,
                 self._undo_log,
@@ -239,8 +260,21 @@ class Hosted:
         session = self._writable()
         if session.state in ("idle", "running"):
             return
-        self._recover()
+        self.recover()
         session.start()
+
+    def recover(self) -> None:
+        """Finish what a killed keeper has left, which is an event. Raises `VersionMismatchError`, also an event, for an
+        undo log of another version.
+        """
+        from holdfast.undo.version import VersionMismatchError
+
+        with self._opened() as (_, context):
+            try:
+                self._take_notice(context)
+            except VersionMismatchError as error:
+                self._notify(self, Mismatched(error))
+                raise
 
     def stop(self) -> None:
         """End what runs, and the session; its end is saved."""
@@ -262,10 +296,14 @@ class Hosted:
         on_output: Callable[[Stream, bytes], None],
         on_start: Callable[[int], None] = lambda _step: None,
     ) -> Executed:
-        """See `Session.execute`."""
+        """See `Session.execute`. ``directory`` may lead there by links; raises `EscapeError` for one that leads out."""
         self.start()
+        try:
+            place = browsing.find_directory(self.path, directory, own=self._own)
+        except NotFoundError as error:
+            raise NotFoundError(error.message, code="no_directory") from None
         done = self._writable().execute(
-            command, directory=directory, environment=environment, on_output=on_output, on_start=on_start
+            command, directory=place, environment=environment, on_output=on_output, on_start=on_start
         )
         if self._oldest is not None and (done.oldest is None or done.oldest > self._oldest):
             gone = (
@@ -283,13 +321,13 @@ class Hosted:
 
     # -- files ---------------------------------------------------------------------------------------------------------
 
-    def list_directory(self, path: bytes = b"") -> Sequence[browsing.Item]:
+    def list_directory(self, path: bytes = b"", *, after: bytes = b"", limit: int | None = None) -> browsing.Listing:
         """See `browsing.list_directory`."""
-        return browsing.list_directory(self.path, path)
+        return browsing.list_directory(self.path, path, own=self._own, after=after, limit=limit)
 
     def read_file(self, path: bytes, *, offset: int = 0, limit: int = browsing.MAX_READ_BYTES) -> browsing.Read:
         """See `browsing.read_file`."""
-        return browsing.read_file(self.path, path, offset=offset, limit=limit)
+        return browsing.read_file(self.path, path, own=self._own, offset=offset, limit=limit)
 
     def write_file(self, path: bytes, content: bytes, *, expected: bytes | None = None) -> StepInfo | None:
         """See `UndoService.write`: a step of its own."""
@@ -332,9 +370,16 @@ class Hosted:
 
     @contextmanager
     def workspace(self) -> Generator[Workspace]:
-        """The workspace, opened for the length of the block: checkpoints, undo, history; for one thread."""
+        """The workspace, opened for the length of the block: checkpoints, undo, history; for one thread.
+
+        What a killed keeper has left is finished first, which is an event.
+        """
+        from holdfast.undo.version import VersionMismatchError
+
         self._writable()
-        with self._opened() as (workspace, _):
+        with self._opened() as (workspace, context):
+            with suppress(VersionMismatchError):  # for what needs the undo log to meet
+                self._take_notice(context)
             yield workspace
 
     @contextmanager
@@ -414,15 +459,9 @@ class Hosted:
     def _reached(self, context: Context, *, always: bool = False) -> AbstractContextManager[UndoService | None]:
         return reached(context, always=always, told=self._told, own_limits=self._limits)
 
-    def _recover(self) -> None:
-        from holdfast.undo.version import VersionMismatchError
-
-        try:
-            with self._opened() as (_, context), self._reached(context):
-                pass
-        except VersionMismatchError as error:
-            self._notify(self, Mismatched(error))
-            raise
+    def _take_notice(self, context: Context) -> None:
+        with self._reached(context):
+            pass  # to reach it is to have finished what was left
 
     def _told(self, report: UndoReport) -> None:
         self._notify(self, RolledBack(report))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from holdfast.engine.home import own_directories
 from holdfast.model.errors import UsageError
 from holdfast.model.paths import display
-from holdfast.store.open_objects import local_directory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -54,7 +54,7 @@ def make_box(context: Context, isolation: Isolation, *, directory: bytes, log: b
     from holdfast.sandbox.policy import ENVIRONMENT, Files, Policy, parse_network
     from holdfast.sandbox.possible import require
 
-    own = own_directories(context)
+    own = own_directories(context.home, context.settings)
     files = Files(
         context.workspace.path,
         secret=own if any(is_beneath(os.path.realpath(log), path) for path in own) else (*own, log),
@@ -70,14 +70,6 @@ def make_box(context: Context, isolation: Isolation, *, directory: bytes, log: b
         pass  # it says what contradicts itself, and what is missing
     require(policy)
     return box
-
-
-def own_directories(context: Context) -> tuple[bytes, ...]:
-    """The real paths of the home, and of the objects where they are in a directory elsewhere."""
-    home = os.path.dirname(os.path.dirname(context.folder))
-    url = context.settings.store.url
-    objects = local_directory(url) if url else None
-    return tuple(os.path.realpath(path) for path in (home, objects) if path is not None)
 
 
 def _paths(texts: Sequence[str]) -> tuple[bytes, ...]:

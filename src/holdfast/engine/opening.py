@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from holdfast.engine import identity
 from holdfast.engine.context import Context, HomeContext
 from holdfast.engine.folder import DIRECTORIES, INDEX, folder_in
-from holdfast.engine.home import default_home, make_private
+from holdfast.engine.home import default_home, make_private, own_directories
 from holdfast.engine.inside import refuse_hidden
 from holdfast.engine.roots import check_root, refuse_own
 from holdfast.engine.settings import MAX_WORKSPACE_FILE_BYTES, WORKSPACE_FILE, load_settings
@@ -29,7 +29,6 @@ from holdfast.model.ids import new_workspace_id
 from holdfast.model.log import Log
 from holdfast.model.paths import display
 from holdfast.store import ballast
-from holdfast.store.open_objects import local_directory
 from holdfast.store.records import Workspace
 from holdfast.store.store import Store
 
@@ -267,11 +266,6 @@ class Opener:
     def _known(self, root: bytes) -> Workspace | None:
         return identity.recognise(self.store().catalog, self._folder, root)
 
-    def _ours(self, settings: Settings) -> list[bytes]:
-        """The real paths of the directories that no checkpoint holds, wherever they lie (I14)."""
-        objects = local_directory(settings.store.url) if settings.store.url else None
-        return [os.path.realpath(path) for path in (self.home, objects) if path]
-
     def _folder(self, workspace: Workspace) -> bytes:
         return folder_in(self.home, workspace)
 
@@ -299,7 +293,7 @@ class Opener:
             workspace.path,
             index=os.path.join(folder, INDEX),
             modes=os.path.join(folder, DIRECTORIES),
-            never=self._ours(settings),
+            never=own_directories(self.home, settings),
             max_file_bytes=settings.capture.max_file_bytes,
             exclude=settings.capture.exclude,
             user=User(_bytes(self._environ.get("HOME")), _bytes(self._environ.get("XDG_CONFIG_HOME"))),

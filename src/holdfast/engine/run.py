@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.engine.catching_up import catch_up, nevertheless
 from holdfast.engine.checkpoint import Recorded, Request, take_locked
+from holdfast.engine.home import own_directories
 from holdfast.engine.inside import RUN_VARIABLE, refuse_inside
-from holdfast.engine.isolation import make_box, own_directories
+from holdfast.engine.isolation import make_box
 from holdfast.engine.reversing import note_contents
 from holdfast.engine.steps import limits as configured_limits
 from holdfast.engine.steps import make_log, reached
@@ -102,7 +103,7 @@ def run(
     settings = Settings(
         root=context.workspace.path,
         log=log,
-        forbidden=tuple(filter(os.path.isdir, own_directories(context))),
+        forbidden=tuple(filter(os.path.isdir, own_directories(context.home, context.settings))),
         limits=limits or configured_limits(context),
         outside_blocks=context.settings.undo.outside == "barrier",
         log_level=inherited(),

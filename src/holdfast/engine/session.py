@@ -129,7 +129,7 @@ class Session:
         on_output: Callable[[Stream, bytes], None],
         on_start: Callable[[int], None] = lambda _step: None,
     ) -> Executed:
-        """Run ``command`` with ``sh -c`` in ``directory`` (relative to the workspace), when its turn has come.
+        """Run ``command`` with ``sh -c`` in ``directory`` (absolute, or in the workspace), when its turn has come.
 
         ``environment`` goes beside the session's own. ``on_start`` gets the step's id; ``on_output`` what it writes, in
         order for each stream, and while that has not returned the command waits in the end. Starts the session if it

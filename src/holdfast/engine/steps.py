@@ -10,6 +10,7 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from holdfast.engine.folder import UNDO_LOG
+from holdfast.engine.home import own_directories
 from holdfast.model.errors import LockedError, NotFoundError, RefusedError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
@@ -241,7 +242,7 @@ def _open(
             recovered = recover(log)
             if told is not None and recovered.rolled_back is not None and recovered.rolled_back.steps:
                 told(report(log.aside, [recovered.rolled_back]))
-            yield Desk(log)
+            yield Desk(log, own=own_directories(context.home, context.settings))
         finally:
             log.close()
             os.close(root_fd)

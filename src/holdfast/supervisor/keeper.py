@@ -66,7 +66,7 @@ class Keeper:
         safeguards = Safeguards(clock)
         self._undo_log = UndoLog(settings.log, root_fd, clock, safeguards, settings.limits)
         recover(self._undo_log)
-        self._desk = Desk(self._undo_log, safeguards, intercepts=True)
+        self._desk = Desk(self._undo_log, safeguards, intercepts=True, own=settings.forbidden)
         self._worker = Worker()
         self._epoll = select.epoll()
         self._epoll.register(self._worker.wake_fd, select.EPOLLIN)

@@ -31,7 +31,7 @@ _PIDFD_INFO = struct.Struct("=Q52xi")
 class Group:
     """Processes whose changes are one step."""
 
-    __slots__ = ("ambient", "command", "directory", "exit_code", "live", "root", "run", "step")
+    __slots__ = ("ambient", "barred", "command", "directory", "exit_code", "explicit", "live", "root", "run", "step")
 
     def __init__(self, run: Run, root: int, *, ambient: bool = False) -> None:
         self.run = run
@@ -46,6 +46,10 @@ class Group:
         """Of its root, if that has ended and the kernel still knew; after death by a signal, 128 and its number."""
         self.step = 0
         """The open step; 0 if there is none."""
+        self.explicit = 0
+        """The explicit step that it has changed something in last; 0 if none."""
+        self.barred = False
+        """It changes nothing any more: a step of it was denied, or has ended while it waited for a person."""
 
     @property
     def lives_on(self) -> bool:

@@ -5,6 +5,8 @@ What a person has opened as an explicit step takes in everything until it is clo
 
 from __future__ import annotations
 
+import errno
+import os
 from typing import TYPE_CHECKING
 
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
@@ -45,9 +47,19 @@ class Steps:
         """Whose a step is, until `lives` is asked."""
 
     def of(self, group: Group) -> StepId:
-        """The step that the group's changes belong to now. Opens one if there is none. Raises `StorageError`."""
+        """The step that the group's changes belong to now. Opens one if there is none.
+
+        Raises `PermissionError` if it may change nothing any more, `StorageError`.
+        """
         explicit = self._desk.explicit
+        if group.explicit and group.explicit != explicit:
+            if self._recorder.is_denied(group.explicit):
+                self._bar(group)
+            group.explicit = 0
+        if group.barred:
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
         if explicit is not None:
+            group.explicit = explicit
             return explicit
         if group.ambient:
             return self._desk.ambient()
@@ -140,10 +152,19 @@ class Steps:
 
     def _closing(self, group: Group) -> Callable[[], StepInfo | None] | None:
         step, group.step = group.step, 0
+        if self._recorder.is_denied(step) or self._recorder.is_held(step):
+            self._bar(group)
         del self._open[step]
         self._expected.discard(step)
         self._denied.pop(step, None)
         return self._desk.closing(step, group.exit_code)
+
+    @staticmethod
+    def _bar(group: Group) -> None:
+        """Let the group change nothing for as long as a process of it lives: what was denied, or nobody has answered,
+        must not go on as another step. Whose steps are told apart by pauses alone may go on after one.
+        """
+        group.barred = not group.lives_on
 
     def close_quiet(self, now: float) -> None:
         """Close what has paused; to be called a few times a second, with the time on the monotonic clock."""

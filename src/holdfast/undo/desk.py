@@ -9,6 +9,7 @@ from __future__ import annotations
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from holdfast.files.own import find_own
 from holdfast.model.errors import HeldError, HoldfastError, NotFoundError, RefusedError, StorageError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
@@ -56,13 +57,17 @@ class Desk:
         safeguards: Safeguards | None = None,
         *,
         intercepts: bool = False,
+        own: Sequence[bytes] = (),
         ambient_quiet: float = AMBIENT_QUIET,
     ) -> None:
-        """``safeguards`` are those that ``log`` was opened with. ``intercepts``: mutations by others come through."""
+        """``safeguards`` are those that ``log`` was opened with. ``intercepts``: mutations by others come through.
+        ``own`` are directories in which nothing is written for anybody, as in the log's.
+        """
         self._undo_log = log
         self._recorder = log.recorder
         self._safeguards = safeguards or Safeguards(log.clock)
         self._intercepts = intercepts
+        self._own = (log.directory, *own)
         self._ambient_quiet = ambient_quiet
         self._ambient: StepId | None = None
         self._explicit: StepId | None = None
@@ -265,11 +270,11 @@ class Desk:
                 is_own = step != self._explicit
                 try:
                     with self._undo_log.looking() as directories:
-                        write_file(self._recorder, directories, step, path, content, expected)
+                        write_file(self._recorder, directories, find_own(self._own), step, path, content, expected)
                 except HeldError:
                     raise
                 except (HoldfastError, KeyError) as error:
-                    if isinstance(error, KeyError) or self._recorder.forgive(step):
+                    if isinstance(error, KeyError) or self._recorder.is_denied(step):
                         raise RefusedError(f"{display(path)} was not written: it was denied", code="denied") from None
                     failed = error
                 finish = self.closing(step, take_back=failed is not None) if is_own else None
@@ -320,9 +325,6 @@ class Desk:
             # What waits for the gate finds the step closed, and is refused; until `close`.
             opened = self._end(info.step)
             self._recorder.deny(info.step)
-            if info.step == self._explicit or info.step == self._ambient:
-                self._leave(info.step)
-                self._recorder.forgive(info.step)
             finish = self._finishing(opened, None, take_back=True) if opened.records else None
         if finish is not None:
             finish()

@@ -19,6 +19,7 @@ from holdfast.model.paths import check_path, display
 from holdfast.undo.writing import AT_ONCE, TRY_AGAIN, leased
 
 if TYPE_CHECKING:
+    from holdfast.files.own import Own
     from holdfast.undo.directories import Directories
     from holdfast.undo.interceptor import Interceptor, Place
     from holdfast.undo.records import StepId
@@ -34,6 +35,7 @@ ABSENT = b""
 def write_file(
     interceptor: Interceptor,
     directories: Directories,
+    own: Own,
     step: StepId,
     path: bytes,
     content: int,
@@ -43,12 +45,14 @@ def write_file(
 
     ``expected`` is the hash of what must be there now, `ABSENT` for nothing; None if anything may be. Raises
     `RefusedError` (code ``changed``) if that is not so, `HeldError` if a person has to be asked first: then calling it
-    again goes on; `EscapeError`, `StorageError`. What was done before an error is recorded in the step.
+    again goes on; `EscapeError`, also for what is ``own``; `StorageError`. What was done before an error is recorded in
+    the step.
     """
     check_path(path)
     try:
-        _make_directories(interceptor, directories, step, os.path.dirname(path))
+        _make_directories(interceptor, directories, own, step, os.path.dirname(path))
         place = directories.place(path)
+        own.check(place.dir_fd, path)
         found = _lstat(place)
         if found is None:
             if expected:
@@ -64,7 +68,7 @@ def write_file(
         raise _translated(path, error) from error
 
 
-def _make_directories(interceptor: Interceptor, directories: Directories, step: StepId, path: bytes) -> None:
+def _make_directories(interceptor: Interceptor, directories: Directories, own: Own, step: StepId, path: bytes) -> None:
     missing: list[bytes] = []
     while True:
         try:
@@ -75,6 +79,7 @@ def _make_directories(interceptor: Interceptor, directories: Directories, step: 
             path = os.path.dirname(path)
     for each in reversed(missing):
         place = directories.place(each)
+        own.check(place.dir_fd, each)
         above = os.stat(place.dir_fd)
 
         def make(place: Place = place) -> None:

@@ -137,7 +137,7 @@ class Recorder:
             return opened
 
     def deny(self, step: StepId) -> None:
-        """From here on mutations of the step, which is closed, fail with EPERM; until `forgive`."""
+        """From here on mutations of the step, which is closed, fail with EPERM; a command's until `forgive`."""
         with self.gate:
             self._denied.add(step)
 
@@ -145,6 +145,12 @@ class Recorder:
         """Whether mutations of the step fail since `deny`."""
         with self.gate:
             return step in self._denied
+
+    def is_held(self, step: StepId) -> bool:
+        """Whether the step is open, and waits for a person."""
+        with self.gate:
+            opened = self._steps.get(step)
+            return opened is not None and opened.held != 0
 
     def forgive(self, step: StepId) -> bool:
         """Whether the step was denied; it is not any more."""

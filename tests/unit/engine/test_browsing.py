@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
-from holdfast.engine.browsing import MAX_READ_BYTES, list_directory, read_file
+from holdfast.engine.browsing import MAX_READ_BYTES, find_directory, list_directory, read_file
 from holdfast.model.errors import EscapeError, NotFoundError, RefusedError, UsageError
 from holdfast.model.ids import hash_bytes
 
@@ -30,7 +31,7 @@ def _root(tmp_path: Path) -> bytes:
 
 
 def test_a_directory_is_listed(root: bytes) -> None:
-    assert [(item.name, item.kind, item.size) for item in list_directory(root, b"")] == [
+    assert [(item.name, item.kind, item.size) for item in list_directory(root, b"").items] == [
         (b"absolute", "link", 0),
         (b"around", "link", 0),
         (b"d", "directory", 0),
@@ -39,9 +40,9 @@ def test_a_directory_is_listed(root: bytes) -> None:
         (b"pipe", "other", 0),
     ]
     for path in (b"d", b"link", b"./d/../d"):
-        (item,) = list_directory(root, path)
+        (item,) = list_directory(root, path).items
         assert (item.name, item.size, item.target) == (b"f", 10, None)
-    assert list_directory(root, b"")[3].target == b"d"
+    assert list_directory(root, b"").items[3].target == b"d"
 
 
 def test_a_file_is_read_whole_or_in_parts(root: bytes) -> None:
@@ -107,3 +108,99 @@ def test_a_link_that_is_swapped_leads_nowhere_else(root: bytes, tmp_path: Path) 
     finally:
         over.set()
         attacker.join()
+
+
+@pytest.fixture(name="home")
+def _home(root: bytes) -> bytes:
+    """Holdfast's own home, in the tree."""
+    home = os.path.join(root, b"d/home")
+    os.makedirs(os.path.join(home, b"objects"))
+    with open(os.path.join(home, b"catalog.db"), "wb") as file:
+        file.write(b"catalog")
+    os.symlink(b"d/home", os.path.join(root, b"way"))
+    os.symlink(b"../d/home/catalog.db", os.path.join(root, b"d/way"))
+    os.symlink(b"d/home/catalog.db", os.path.join(root, b"direct"))
+    return home
+
+
+def test_the_home_is_out_of_reach_wherever_it_lies(root: bytes, home: bytes) -> None:
+    """I7, I14."""
+    for path in (b"d/home/catalog.db", b"way/catalog.db", b"d/way", b"direct", b"d/home/objects/../catalog.db"):
+        assert read_file(root, path).content == b"catalog"
+        with pytest.raises(EscapeError):
+            read_file(root, path, own=[home])
+    for path in (b"d/home", b"way", b"d/home/objects", b"way/objects", b"way/."):
+        assert list_directory(root, path)
+        with pytest.raises(EscapeError):
+            list_directory(root, path, own=[home])
+        with pytest.raises(EscapeError):
+            find_directory(root, path, own=[home])
+    found = list_directory(root, b"d", own=[home])
+    assert ([item.name for item in found.items], found.total) == ([b"f", b"way"], 2)
+    for path in (b"", b"objects"):
+        with pytest.raises(EscapeError):
+            list_directory(os.path.join(home, path), b"", own=[home])
+
+
+def test_the_home_is_known_by_what_it_is_and_not_by_its_name(root: bytes, home: bytes) -> None:
+    """I7, I14: its path leads elsewhere than it is said to."""
+    os.symlink(home, root + b"-home")
+    for path in (b"d/home/catalog.db", b"way/catalog.db", b"direct"):
+        with pytest.raises(EscapeError):
+            read_file(root, path, own=[root + b"-home"])
+
+
+def test_what_belongs_to_a_workspace_further_down_is_out_of_reach_too(root: bytes) -> None:
+    """I14."""
+    base = os.path.dirname(root)
+    assert list_directory(base, b"tree/d").total == 1
+    with pytest.raises(EscapeError):
+        read_file(base, b"tree/.holdfast/undo/secret")
+    assert b".holdfast" not in [item.name for item in list_directory(base, b"tree").items]
+
+
+def test_a_directory_is_listed_in_parts(root: bytes) -> None:
+    names = sorted(b"%d" % number for number in range(25))
+    for name in names:
+        os.mkdir(os.path.join(root, b"d", name))
+    os.unlink(os.path.join(root, b"d/f"))
+    found: list[bytes] = []
+    after = b""
+    while True:
+        part = list_directory(root, b"d", after=after, limit=10)
+        assert part.total == 25
+        found += [item.name for item in part.items]
+        if part.following is None:
+            break
+        assert part.following == found[-1]
+        after = part.following
+    assert found == names
+    assert list_directory(root, b"d", limit=25).following is None
+
+
+def test_a_part_of_a_directory_takes_no_more_memory_than_it_has_items(root: bytes) -> None:
+    for number in range(20_000):
+        os.link(os.path.join(root, b"d/f"), os.path.join(root, b"d/%0200d" % number))
+    tracemalloc.start()
+    try:
+        found = list_directory(root, b"d", limit=10)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (len(found.items), found.total) == (10, 20_001)
+    assert peak < 500_000
+
+
+def test_a_directory_is_found_without_the_links_that_lead_to_it(root: bytes) -> None:
+    """I7."""
+    os.mkdir(os.path.join(root, b"d/e"))
+    for path in (b"d/e", b"link/e", b"d/../link/e/."):
+        assert find_directory(root, path) == os.path.join(os.path.realpath(root), b"d/e")
+    assert find_directory(root, b"") == os.path.realpath(root)
+    for path in (b"out", b"absolute", b"..", b"d/../..", b"around"):
+        with pytest.raises(EscapeError):
+            find_directory(root, path)
+    with pytest.raises(NotFoundError):
+        find_directory(root, b"none")
+    with pytest.raises(RefusedError):
+        find_directory(root, b"d/f")

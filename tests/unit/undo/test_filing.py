@@ -15,6 +15,7 @@ from holdfast.model.errors import EscapeError, HeldError, RefusedError, StorageE
 from holdfast.model.ids import hash_bytes
 from holdfast.testing.photograph import differences, photograph
 from holdfast.undo.carrying import reverse
+from holdfast.undo.desk import Desk
 from holdfast.undo.filing import ABSENT
 from holdfast.undo.safeguards import PRESET
 
@@ -221,3 +222,22 @@ def test_thresholds_and_limits_change_while_it_is_open(bench: Bench) -> None:
         assert len(office.desk.steps()) == 2
         with pytest.raises(HeldError):
             office.desk.write(b"large", fd)
+
+
+def test_nothing_is_written_into_what_is_holdfast_s_own(bench: Bench) -> None:
+    """I7, I14: the undo log, and what else it is said to be."""
+    bench.directory = bench.tree / "d/log"
+    home = bench.tree / "home"
+    (home / "objects").mkdir(parents=True)
+    (home / "catalog.db").write_bytes(b"catalog")
+    (bench.tree / "d").mkdir()
+    with opened(bench) as office:
+        office.desk = Desk(office.log, office.safeguards, own=[os.fsencode(home)])
+        before = photograph(home)
+        for path in (b"home/catalog.db", b"home/new", b"home/objects/a/b", b"d/log/version", b"d/log/new/file"):
+            with pytest.raises(EscapeError), content(b"x") as fd:
+                office.desk.write(path, fd)
+        assert differences(before, photograph(home)) == []
+        assert not (bench.directory / "new").exists()
+        assert office.desk.steps() == []
+        write(office, b"d/beside", b"content")

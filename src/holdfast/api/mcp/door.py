@@ -6,8 +6,10 @@ root's), which the kernel tells, and to begin with the token, which lies beside 
 
 from __future__ import annotations
 
+import errno
 import hmac
 import os
+import re
 import secrets
 import socket
 import stat
@@ -25,9 +27,12 @@ if TYPE_CHECKING:
 _log = Log(__name__)
 
 MOST_CLIENTS: Final = 16
+MOST_STRANGERS: Final = 64
+"""Who have come, and not said the token yet."""
 _BACKLOG = 16
 _TOKEN_BYTES = 32
 _MOST_TOKEN = 1024
+_TOKEN = re.compile(b"[0-9a-f]{%d}\n" % (2 * _TOKEN_BYTES))
 
 
 class Door:
@@ -61,26 +66,26 @@ class Door:
 def opened(path: bytes) -> Generator[Door]:
     """Listen at ``path`` for the length of the block; then the socket and its token are gone.
 
-    The directory is made if it is missing. Raises `RefusedError` for one that others can enter, `LockedError` if
-    another process listens there, `StorageError`.
+    The directory is made if it is missing. Raises `RefusedError` for one that others can enter, or where something else
+    has the name of the socket or of the token, `LockedError` if another process listens there, `StorageError`.
     """
     path = os.path.abspath(path)
     folder, name = os.path.split(path)
     _prepare(folder)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        try:
+        token = secrets.token_hex(_TOKEN_BYTES).encode()
+        with _said(path):
             _remove_dead(path)
-            token = secrets.token_hex(_TOKEN_BYTES).encode()
-            _write_token(token_file(path), token)
+            _remove_token(token_file(path))
             listener.setblocking(False)
             os.fchmod(listener.fileno(), 0o600)  # before it has a name: it never exists with another mode
             with address(folder, name) as where:
                 listener.bind(where)
-        except OSError as error:
-            raise StorageError(f"cannot open the socket {display(path)}: {error.strerror or error}") from error
-        listener.listen(_BACKLOG)
         try:
+            with _said(path):
+                _write_token(token_file(path), token)
+                listener.listen(_BACKLOG)
             yield Door(path, listener, token)
         finally:
             for each in (path, token_file(path)):
@@ -88,6 +93,14 @@ def opened(path: bytes) -> Generator[Door]:
                     os.unlink(each)
     finally:
         listener.close()
+
+
+@contextmanager
+def _said(path: bytes) -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"cannot open the socket {display(path)}: {error.strerror or error}") from error
 
 
 def token_file(path: bytes) -> bytes:
@@ -149,8 +162,28 @@ def _remove_dead(path: bytes) -> None:
 
 
 def _write_token(path: bytes, token: bytes) -> None:
-    with suppress(FileNotFoundError):
-        os.unlink(path)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with open(fd, "wb") as file:
         file.write(token + b"\n")
+
+
+def _remove_token(path: bytes) -> None:
+    """Remove the token that a dead process has left."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        content = b""
+    else:
+        with open(fd, "rb") as file:
+            content = file.read(_MOST_TOKEN) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+    if not _TOKEN.fullmatch(content):
+        raise RefusedError(
+            f"{display(path)} is there already, and no token of Holdfast's",
+            hint="move it away, or name another path for the socket",
+            code="exists",
+        )
+    os.unlink(path)

@@ -12,7 +12,7 @@ from holdfast.api.mcp.text import encoded, path_in, whole_characters
 from holdfast.engine import encoding, encoding_browsing, encoding_undo
 from holdfast.model.entries import count_changes
 from holdfast.model.ids import format_hash
-from holdfast.model.paths import display
+from holdfast.model.paths import display, parse_display
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
         ReadFile,
     )
     from holdfast.api.mcp.workplace import Workplace
-    from holdfast.engine.browsing import Item
     from holdfast.engine.hosting import Hosted
     from holdfast.engine.results import Diff
     from holdfast.engine.workspace import Workspace
@@ -73,9 +72,14 @@ def read_file(_workplace: Workplace, hosted: Hosted, request: ReadFile) -> Answe
 def list_directory(_workplace: Workplace, hosted: Hosted, request: ListDirectory) -> Answer:
     """What a directory holds, sorted by name."""
     path = path_in(hosted.path, request.path)
-    items = hosted.list_directory(path)
-    shown, following = page(items, _name, "entries", request.cursor, str, request.limit)
-    value: results.Listing = {**encoding_browsing.listing(path, shown), "total": len(items), "next_cursor": following}
+    behind = parse_display(after("entries", request.cursor, str) or "")
+    found = hosted.list_directory(path, after=behind, limit=request.limit)
+    following = None if found.following is None else cursor("entries", display(found.following))
+    value: results.Listing = {
+        **encoding_browsing.listing(path, found.items),
+        "total": found.total,
+        "next_cursor": following,
+    }
     return Answer(value)
 
 
@@ -116,7 +120,7 @@ def get_session_status(workplace: Workplace, hosted: Hosted, request: GetSession
         "guarded": False,
         "held": [],
         "barriers": [],
-        "recovered": [{"steps": list(report.steps), "paths": report.paths} for report in workplace.recovered],
+        "recovered": [],
         "last_checkpoint": None,
         "steps": 0,
         "differs": None,
@@ -133,6 +137,8 @@ def get_session_status(workplace: Workplace, hosted: Hosted, request: GetSession
             value["unfinished_restore"] = workspace.unfinished() is not None
             if request.compare:
                 value["differs"] = encoding.counts(count_changes(workspace.status().changes))
+    # (Last: to look may itself be what has something finished.)
+    value["recovered"] = [{"steps": list(report.steps), "paths": report.paths} for report in workplace.recovered]
     return Answer(value)
 
 
@@ -241,7 +247,3 @@ def _reading(value: results.Difference) -> str:
     if value["next_cursor"]:
         notes.append(f"cursor of what follows: {value['next_cursor']}")
     return "\n".join([*lines, f"[{'; '.join(notes)}]"])
-
-
-def _name(item: Item) -> str:
-    return display(item.name)

@@ -142,7 +142,7 @@ class Fork(Request):
     name: Annotated[
         str,
         Meta(
-            pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$",
+            pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$(?!\n)",  # ($ alone lets a line feed pass, but in JavaScript)
             description="Of the new directory, beside the working directory",
         ),
     ]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+from collections import deque
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 
-from holdfast.api.mcp.door import MOST_CLIENTS, opened
+from holdfast.api.mcp.door import MOST_CLIENTS, MOST_STRANGERS, opened
 from holdfast.api.mcp.server import build, client
 from holdfast.api.mcp.streams import Connection, Refused
 from holdfast.api.mcp.workplace import Workplace
@@ -18,7 +20,7 @@ from holdfast.model.loglines import adopt
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
     from mcp.server.lowlevel import Server
 
@@ -51,19 +53,21 @@ def serve(serving: Serving) -> None:
 
 
 async def _serve(serving: Serving) -> None:
-    workplace = Workplace(serving.open_host, forks=serving.forks)
-    try:
-        async with anyio.create_task_group() as group:
-            group.start_soon(_stop_on_signals, group.cancel_scope)
-            if serving.socket is None:
-                await _serve_standard(build(workplace))
-            else:
-                with opened(serving.socket) as door:
+    # (What cannot be had is said as it is, by no group of tasks.)
+    with nullcontext() if serving.socket is None else opened(serving.socket) as door:
+        workplace = Workplace(serving.open_host, forks=serving.forks)
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(_stop_on_signals, group.cancel_scope)
+                await workplace.recover()
+                if door is None:
+                    await _serve_standard(build(workplace))
+                else:
                     serving.listening(door.path)
                     await _serve_door(build(workplace), door)
-            group.cancel_scope.cancel()
-    finally:
-        await workplace.close()
+                group.cancel_scope.cancel()
+        finally:
+            await workplace.close()
 
 
 async def _stop_on_signals(scope: anyio.CancelScope) -> None:
@@ -91,6 +95,7 @@ async def _serve_standard(server: Server[object]) -> None:
 
 async def _serve_door(server: Server[object], door: Door) -> None:
     clients = anyio.CapacityLimiter(MOST_CLIENTS)
+    strangers: deque[anyio.CancelScope] = deque()
     number = 0
     async with anyio.create_task_group() as group:
         while True:
@@ -98,29 +103,54 @@ async def _serve_door(server: Server[object], door: Door) -> None:
             connection = door.accept()
             if connection is not None:
                 number += 1
-                group.start_soon(_serve_guest, server, door, connection, clients, f"{number}-")
+                group.start_soon(_serve_guest, server, door, connection, strangers, clients, f"{number}-")
 
 
 async def _serve_guest(
-    server: Server[object], door: Door, connection: socket.socket, clients: anyio.CapacityLimiter, name: str
+    server: Server[object],
+    door: Door,
+    connection: socket.socket,
+    strangers: deque[anyio.CancelScope],
+    clients: anyio.CapacityLimiter,
+    name: str,
 ) -> None:
+    """Let somebody in who has the token. ``strangers`` are those who have not shown theirs yet: they take no place of a
+    client, and if there are many, who came first goes.
+    """
     client.set(name)
     with connection:
+        guest = Connection(connection.fileno(), connection.fileno())
         try:
-            clients.acquire_nowait()
-        except anyio.WouldBlock:
-            _log.warning("refused a client: there are %d already", MOST_CLIENTS)
-            return
-        try:
-            guest = Connection(connection.fileno(), connection.fileno())
-            await guest.authorise(door.fits)
-            await _serve_client(server, guest)
+            with anyio.CancelScope() as scope:
+                strangers.append(scope)
+                if len(strangers) > MOST_STRANGERS:
+                    strangers.popleft().cancel()
+                try:
+                    await guest.authorise(door.fits)
+                finally:
+                    with suppress(ValueError):  # (it was sent away)
+                        strangers.remove(scope)
+            if scope.cancelled_caught:
+                _log.warning("refused a client that had not said the token: %d more came", MOST_STRANGERS)
+                return
+            with _place(clients):
+                await _serve_client(server, guest)
         except Refused:
             return
+        except anyio.WouldBlock:
+            _log.warning("refused a client: there are %d already", MOST_CLIENTS)
         except OSError as error:
             _log.info("a client is gone: %s", error.strerror)
-        finally:
-            clients.release()
+
+
+@contextmanager
+def _place(clients: anyio.CapacityLimiter) -> Generator[None]:
+    """A client's place for the length of the block. Raises `anyio.WouldBlock` if there is none."""
+    clients.acquire_nowait()
+    try:
+        yield
+    finally:
+        clients.release()
 
 
 async def _serve_client(server: Server[object], connection: Connection) -> None:

@@ -18,11 +18,13 @@ from mcp_types import (
     PARSE_ERROR,
     ErrorData,
     JSONRPCError,
+    JSONRPCNotification,
     JSONRPCRequest,
     JSONRPCResponse,
     jsonrpc_message_adapter,
 )
 from pydantic import ValidationError
+from pydantic_core import from_json
 
 from holdfast.model.errors import FormatError
 from holdfast.model.log import Log
@@ -147,6 +149,10 @@ class Connection:
                 await self._refuse(None, INVALID_REQUEST, "the line is no JSON-RPC message")
             return None
         if not isinstance(message, JSONRPCRequest):
+            if isinstance(message, JSONRPCNotification) and b'"id"' in line and "id" in from_json(line):
+                # It is answered, or its client would wait for ever; JSON-RPC 2.0 has null as the id of such an answer.
+                await self._refuse(None, INVALID_REQUEST, "an id is a string or an integer")
+                return None
             return SessionMessage(message)
         if self._pending >= MOST_PENDING:
             await self._refuse(message.id, BUSY, f"{MOST_PENDING} requests wait for their answers already")

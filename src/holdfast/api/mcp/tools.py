@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
     Work = Callable[[Workplace, Hosted, Any], Answer]
 
+_MOST_DIGITS = 9
+"""Of the index of a directory."""
+
 How = Literal["look", "change", "write", "execute"]
 """How it is waited for, see `Workplace`; ``execute``: by `commands`."""
 
@@ -201,7 +204,9 @@ def convert(tool: Tool, arguments: Mapping[str, Any] | None) -> requests.Request
 def directory(workplace: Workplace, request: requests.Request) -> Hosted:
     """The working directory that a request is about."""
     which = request.directory
-    return workplace.host.directory(int(which) if which is not None and which.isdecimal() else which)
+    if which is not None and which.isdecimal() and len(which) <= _MOST_DIGITS:
+        return workplace.host.directory(int(which))
+    return workplace.host.directory(which)
 
 
 async def work(workplace: Workplace, tool: Tool, request: requests.Request, activity: Activity) -> Answer:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import anyio
@@ -27,6 +29,10 @@ T = TypeVar("T")
 MOST_WRITES: Final = 16
 """That a safeguard may hold at one time: each keeps a thread until a person has answered."""
 
+MOST_AT_ONCE: Final = 8
+"""Calls that look, and as many that change, are worked on at a time: so much memory do their answers take. Others wait.
+"""
+
 _log = Log(__name__)
 
 
@@ -40,11 +46,18 @@ class Workplace:
         self._loop = asyncio.get_running_loop()
         self._activities: dict[int, set[Activity]] = {}
         self._turns: dict[int, anyio.Lock] = {}
-        self._writes = threading.BoundedSemaphore(MOST_WRITES)
+        self._looks = ThreadPoolExecutor(MOST_AT_ONCE, "look")
+        self._changes = anyio.CapacityLimiter(MOST_AT_ONCE)
+        self._writes = ThreadPoolExecutor(MOST_WRITES, "write")
+        self._free_writes = threading.BoundedSemaphore(MOST_WRITES)
         self.recovered: list[UndoReport] = []
         """What killed keepers had left, and was rolled back."""
         self.forks = forks
         self.host = open_host(self._notify)
+
+    async def recover(self) -> None:
+        """Finish what killed keepers have left, before anybody is served."""
+        await to_thread.run_sync(self.host.recover)
 
     def turn(self, hosted: Hosted) -> anyio.Lock:
         """Held by the call whose command runs there; others wait for it in their order."""
@@ -61,32 +74,33 @@ class Workplace:
             activities.discard(activity)
 
     async def look(self, work: Callable[[], T]) -> T:
-        """Do what changes nothing, on a thread; left to itself if the call is cancelled."""
-        return await to_thread.run_sync(work, abandon_on_cancel=True)
+        """Do what changes nothing, on a thread; if the call is cancelled it is not begun, or left to itself.
+
+        (Unlike a limiter's token, the thread is taken until it is free, whoever has been cancelled meanwhile.)
+        """
+        return await asyncio.wrap_future(self._looks.submit(copy_context().run, work))
 
     async def change(self, work: Callable[[], T]) -> T:
         """Do what is done whole or not at all: also a cancelled call waits for it."""
-        return await to_thread.run_sync(work)
+        return await to_thread.run_sync(work, limiter=self._changes)
 
     async def write(self, work: Callable[[], T]) -> T:
         """Do what a safeguard may hold for long; a cancelled call does not wait for it. Raises `RefusedError`
         (``busy``).
         """
-        if not self._writes.acquire(blocking=False):
+        if not self._free_writes.acquire(blocking=False):
             raise RefusedError(f"{MOST_WRITES} writes wait for a person already", code="busy")
 
-        def working() -> T:
-            try:
-                return work()
-            finally:
-                self._writes.release()
-
-        return await to_thread.run_sync(working, abandon_on_cancel=True)
+        future = self._writes.submit(copy_context().run, work)
+        future.add_done_callback(lambda _: self._free_writes.release())
+        return await asyncio.wrap_future(future)
 
     async def close(self) -> None:
         """Stop what runs, whose end is saved."""
         with anyio.CancelScope(shield=True):
             await to_thread.run_sync(self.host.close)
+        for pool in (self._looks, self._writes):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     # -- what the host tells, on threads of its own --------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from holdfast.api.stdio import events, messages, results
 from holdfast.api.steps import named
 from holdfast.engine import encoding, encoding_browsing, encoding_undo, objects
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
-from holdfast.model.paths import parse_display
+from holdfast.model.paths import display, parse_display
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -113,13 +113,10 @@ def undo_discard(hosted: Hosted, asked: messages.UndoDiscard) -> results.Discard
 def fs_list(hosted: Hosted, asked: messages.FsList) -> results.Listing:
     """A page of a directory."""
     path = parse_display(asked.path)
-    items = hosted.list_directory(path)
-    if asked.after is not None:
-        behind = parse_display(asked.after)
-        items = [item for item in items if item.name > behind]
-    listing = encoding_browsing.listing(path, items[: asked.limit])
-    more = listing["entries"][-1]["name"] if len(items) > asked.limit else None
-    return results.Listing(**listing, next=more)
+    behind = b"" if asked.after is None else parse_display(asked.after)
+    found = hosted.list_directory(path, after=behind, limit=asked.limit)
+    following = None if found.following is None else display(found.following)
+    return results.Listing(**encoding_browsing.listing(path, found.items), next=following)
 
 
 def fs_read(hosted: Hosted, asked: messages.FsRead) -> objects.Part:

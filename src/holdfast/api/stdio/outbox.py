@@ -13,10 +13,13 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Final, Literal
 
+from holdfast.model.clock import SystemClock
 from holdfast.model.log import Log
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from holdfast.model.clock import Clock
 
 _log = Log(__name__)
 
@@ -30,7 +33,14 @@ Kind = Literal["owed", "streamed", "offered"]
 class Outbox:
     """See the module. Any thread may call."""
 
-    def __init__(self, fd: int, *, lost: Callable[[int], bytes], changed: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        fd: int,
+        *,
+        lost: Callable[[int], bytes],
+        changed: Callable[[], object],
+        clock: Clock | None = None,
+    ) -> None:
         """Lines go to the descriptor ``fd``. ``lost`` makes the line that says how many events were dropped;
         ``changed`` is called, on a thread of its own, when there is room again, and when nobody reads any more.
         """
@@ -43,8 +53,9 @@ class Outbox:
         self._bytes: dict[Kind, int] = {"owed": 0, "streamed": 0, "offered": 0}
         self._offered = 0
         self._lost = 0
-        self._written = 0
-        """How many writes there were."""
+        self._clock = SystemClock() if clock is None else clock
+        self._moved = 0.0
+        """When something was written last, or began to wait for that."""
         self._is_over = False
         self.is_broken = False
         """Nobody reads any more; what comes now is dropped."""
@@ -88,20 +99,23 @@ class Outbox:
         with self._turn:
             self._turn.notify_all()
 
-    def finish(self, seconds: float) -> None:
-        """Wait until all is written, or nothing was for so long."""
+    def finish(self, seconds: float, since: float) -> None:
+        """Wait until all is written, or nothing was for so long, counted from ``since`` (monotonic) at the earliest."""
         with self._turn:
             self._is_over = True
             self._turn.notify_all()
             while self._thread.is_alive() and not self.is_broken and any(self._bytes.values()):
-                before = self._written
-                if not self._turn.wait(seconds) and self._written == before:
+                left = max(self._moved, since) + seconds - self._clock.monotonic()
+                if left <= 0:
                     _log.warning("the client does not read the last answers")
                     return
+                self._turn.wait(left)
 
     def _put(self, kind: Kind, line: bytes) -> None:
         if self.is_broken:
             return
+        if not any(self._bytes.values()):
+            self._moved = self._clock.monotonic()
         self._lines.append((kind, line))
         self._bytes[kind] += len(line)
         self._offered += kind == "offered"
@@ -142,7 +156,7 @@ class Outbox:
                 poll.register(self._fd, select.POLLOUT)
                 poll.poll()
             with self._turn:
-                self._written += 1
+                self._moved = self._clock.monotonic()
 
     def _break(self) -> None:
         with self._turn:

@@ -10,6 +10,7 @@ import os
 import select
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
@@ -40,7 +41,7 @@ _THREADS = 8
 """For all but what is urgent: so many answers are made at a time, which bounds the memory that they take."""
 _READ_BYTES = 1 << 16
 _PATIENCE_SECONDS = 5.0
-"""At the end, for a client that does not read."""
+"""For a client that does not read, from the moment on at which the end begins."""
 
 _HELLO = "hello"
 _URGENT = frozenset({"agent.cancel", "safeguard.confirm", "session.status", "session.stop"})
@@ -93,10 +94,11 @@ class Server:
             with stopped_by_signals(self._stop, self._wake):
                 while not self._is_stopped and not self._outbox.is_broken and self._read():
                     pass
+                since = time.monotonic()
                 self._sessions.close()
                 self._pool.shutdown(wait=True)
                 self._urgent.shutdown(wait=True)
-                self._outbox.finish(_PATIENCE_SECONDS)
+                self._outbox.finish(_PATIENCE_SECONDS, since)
         finally:
             os.close(self._woken)
             os.close(self._wake)

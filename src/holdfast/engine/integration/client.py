@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from holdfast.model.named import NamedTuple
 
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 NAME = "holdfast"
 """What our entry is called among a client's MCP servers."""
+
+COMMAND = "mcp"
+"""The command of ours that is an MCP server."""
 
 HOOKS = "hooks"
 """The member that holds, by event, the hooks of every client that has them in JSON."""
@@ -41,7 +44,7 @@ class Place(NamedTuple):
     @property
     def server(self) -> tuple[str, Sequence[str]]:
         """The program of the MCP server, and its arguments."""
-        return self.program[0], (*self.program[1:], "mcp")
+        return self.program[0], (*self.program[1:], COMMAND)
 
 
 class Server(NamedTuple):
@@ -120,6 +123,21 @@ def is_ours(client: str, command: object) -> bool:
     except ValueError:
         return False
     return words[-3:-1] == ["hook", client] and any(word.rpartition("/")[2] == NAME for word in words[:-3])
+
+
+def starts_us(server: object) -> bool:
+    """Whether an entry among a client's MCP servers starts ours, by whatever path and with whatever options: what has
+    our name alone is somebody else's.
+    """
+    if not isinstance(server, dict):
+        return False
+    entry = cast("Mapping[str, object]", server)
+    words: list[object] = []
+    for part in (entry.get("command"), entry.get("args")):
+        words += cast("list[object]", part) if isinstance(part, list) else [part]
+    texts = [word for word in words if isinstance(word, str)]
+    before = texts[: texts.index(COMMAND)] if COMMAND in texts else []
+    return any(word.rpartition("/")[2] == NAME for word in before)
 
 
 def grouped(client: str, place: Place, event: str, *, matcher: str = "", **options: object) -> Hook:

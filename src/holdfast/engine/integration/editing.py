@@ -5,7 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.engine.integration import jsonedit, tomlblock
-from holdfast.engine.integration.client import HOOKS, Basis, Hook, OwnFile, Server, TomlFile, is_ours
+from holdfast.engine.integration.client import (
+    COMMAND,
+    HOOKS,
+    Basis,
+    Hook,
+    OwnFile,
+    Server,
+    TomlFile,
+    is_ours,
+    starts_us,
+)
 from holdfast.engine.integration.jsontext import parse
 from holdfast.model.errors import HoldfastError, RefusedError
 from holdfast.model.named import NamedTuple
@@ -64,7 +74,7 @@ def removed(client: str, file: File, text: str, before: str | None) -> str | Non
     for entry in file.entries:
         if isinstance(entry, Server):
             path = _place_of(changed, entry)
-            if jsonedit.found(changed, path) is not None:
+            if starts_us(jsonedit.found(changed, path)):
                 changed = jsonedit.delete(changed, path)
                 emptied |= {path[:depth] for depth in range(1, len(path))}
     for path in sorted(emptied, key=len, reverse=True):
@@ -89,7 +99,7 @@ def is_there(client: str, file: File, text: str) -> bool:
         return tomlblock.holds(text, file.table)
     text = _with_something(text)
     servers = (_place_of(text, entry) for entry in file.entries if isinstance(entry, Server))
-    return any(_ours(client, text)) or any(jsonedit.found(text, path) is not None for path in servers)
+    return any(_ours(client, text)) or any(starts_us(jsonedit.found(text, path)) for path in servers)
 
 
 def by_hand(file: File) -> str:
@@ -157,9 +167,20 @@ def _only(client: str, text: str, wanted: dict[str, str]) -> str:
 
 def _with_server(text: str, entry: Server) -> str:
     path = _place_of(text, entry)
-    there = _members(jsonedit.found(text, path))
-    merged = {**there, **entry.value}
+    found = jsonedit.found(text, path)
+    if found is not None and not starts_us(found):
+        name = ".".join(map(str, path))
+        raise RefusedError(f"{name} is there already, and does not start Holdfast", code="in_the_way")
+    there = _members(found)
+    merged = {**there, **entry.value, **_with_options(there, entry.value)}
     return text if merged == there else jsonedit.put(text, path, merged)
+
+
+def _with_options(there: Mapping[str, Any], value: Mapping[str, Any]) -> dict[str, Any]:
+    """The member that ends with our command, with the options that the user has put behind that."""
+    last = "args" if "args" in value else "command"
+    words = _items(there.get(last))
+    return {last: [*value[last], *words[words.index(COMMAND) + 1 :]]} if COMMAND in words else {}
 
 
 def _place_of(text: str, entry: Server) -> Path:

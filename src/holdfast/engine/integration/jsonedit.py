@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.engine.integration.jsontext import parse
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 _WHITE = " \t\r\n"
 _UNIT = "  "
+_HALF = re.compile("[\ud800-\udfff]")
 
 Path = tuple[str | int, ...]
 """The names of members and numbers of items, from the outermost value inwards."""
@@ -158,7 +160,11 @@ def _checked(text: str, expected: object) -> str:
 
 
 def _written(value: object, text: str, indent: str, root: Node) -> str:
-    lines = json.dumps(value, indent=_unit(text, root), ensure_ascii=False).split("\n")
+    # (Half of a pair, as JSON allows it in an escape, is no character that a file could hold.)
+    written = _HALF.sub(
+        lambda half: f"\\u{ord(half[0]):04x}", json.dumps(value, indent=_unit(text, root), ensure_ascii=False)
+    )
+    lines = written.split("\n")
     return (_newline(text) + indent).join(lines)
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from holdfast.api.stdio.outbox import MAX_OFFERED, MAX_OWED_BYTES, MAX_STREAMED_BYTES, Outbox
+from holdfast.model.clock import Clock
+from holdfast.testing.clocks import ManualClock
 
 PIPE = 1 << 16
 
@@ -16,23 +19,26 @@ PIPE = 1 << 16
 class Client:
     """The other end of an outbox."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock | None = None) -> None:
         self.fd, self.other = os.pipe()
         self.changes = threading.Semaphore(0)
-        self.outbox = Outbox(self.other, lost=lambda count: b"lost %d\n" % count, changed=self.changes.release)
+        self.outbox = Outbox(
+            self.other, lost=lambda count: b"lost %d\n" % count, changed=self.changes.release, clock=clock
+        )
 
     def fill(self) -> None:
         """Until the writer is busy, and what comes now has to wait."""
         self.outbox.owe(b"x" * (2 * PIPE) + b"\n")
 
-    def lines(self) -> list[bytes]:
-        """All that is written until the outbox is done."""
+    def lines(self, until: Callable[[], object] = lambda: None) -> list[bytes]:
+        """All that is written until the outbox is done, which nobody uses any more when ``until`` has returned."""
         found = bytearray()
         reader = threading.Thread(
             target=lambda: [found.extend(piece) for piece in iter(lambda: os.read(self.fd, PIPE), b"")]
         )
         reader.start()
-        self.outbox.finish(60)
+        until()
+        self.outbox.finish(60, time.monotonic())
         os.close(self.other)
         reader.join()
         return [bytes(line) for line in found.split(b"\n")[:-1] if not line.startswith(b"xx")]
@@ -88,8 +94,7 @@ def test_a_stream_waits_for_room(client: Client) -> None:
     thread = threading.Thread(target=lambda: taken.extend(client.outbox.stream(line, look) for _ in range(count)))
     thread.start()
     assert full.wait(60)
-    assert client.lines() == []
-    thread.join()
+    assert client.lines(thread.join) == []
     assert taken == [True] * count
     assert max(waiting) < MAX_STREAMED_BYTES + len(line)
 
@@ -127,12 +132,12 @@ def test_when_nobody_reads_any_more_nobody_waits(client: Client) -> None:
     assert client.outbox.is_broken
     assert not client.outbox.stream(b"1\n", never)
     client.outbox.owe(b"2\n")
-    client.outbox.finish(60)
+    client.outbox.finish(60, time.monotonic())
 
 
 def test_the_end_does_not_wait_for_ever(client: Client) -> None:
     client.fill()
-    client.outbox.finish(0.01)
+    client.outbox.finish(0.01, time.monotonic())
 
 
 def test_a_descriptor_that_does_not_block(client: Client) -> None:
@@ -140,3 +145,24 @@ def test_a_descriptor_that_does_not_block(client: Client) -> None:
     client.fill()
     client.outbox.owe(b"1\n")
     assert client.lines() == [b"1"]
+
+
+def test_who_has_read_nothing_for_long_when_the_end_is_reached_is_not_waited_for_again() -> None:
+    clock = ManualClock()
+    client = Client(clock)
+    client.fill()
+    since = clock.monotonic()
+    clock.advance(1000)  # while what runs is ended
+    client.outbox.owe(b"an answer\n")
+    client.outbox.finish(1000, since)
+    os.read(client.fd, PIPE)
+    os.close(client.fd)
+    client.outbox.finish(1000, clock.monotonic())
+    os.close(client.other)
+
+
+def test_an_answer_that_comes_late_is_waited_for(client: Client) -> None:
+    client.outbox.owe(b"an answer\n")
+    client.outbox.finish(60, time.monotonic() - 1000)
+    assert os.read(client.fd, PIPE) == b"an answer\n"
+    os.close(client.other)

@@ -358,3 +358,52 @@ def test_a_client_s_own_variables_are_obeyed(desk: Desk) -> None:
 def test_an_unknown_client_is_none(desk: Desk) -> None:
     with pytest.raises(NotFoundError, match="no client"):
         desk.plan("emacs")
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    [
+        {"command": "/opt/other/server", "args": ["--port", "1"], "env": {"TOKEN": "secret"}},
+        {"url": "https://example.com/mcp"},
+        {"command": "/opt/holdfast/other", "args": ["mcp"]},
+        {"command": "holdfast"},
+        ["holdfast", "mcp"],
+        "holdfast mcp",
+        {},
+    ],
+)
+@pytest.mark.parametrize(("client", "name"), [("claude", ".mcp.json"), ("cursor", ".cursor/mcp.json")])
+def test_a_server_of_our_name_that_is_not_ours_is_left_alone(
+    desk: Desk, client: str, name: str, theirs: object
+) -> None:
+    file = desk.project / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(json.dumps({"mcpServers": {"holdfast": theirs}}))
+    before = tree(desk.project)
+    with pytest.raises(RefusedError) as caught:
+        desk.plan(client)
+    assert caught.value.code == "in_the_way"
+    assert "mcpServers.holdfast" in caught.value.message
+    assert desk.do(client, remove=True).changes == []
+    assert tree(desk.project) == before
+
+
+def test_what_a_user_has_added_to_our_command_stays(desk: Desk) -> None:
+    file = desk.project / ".mcp.json"
+    theirs = {"command": "/old/bin/holdfast", "args": ["--home", "/old", "mcp", "--guard"], "env": {"A": "\ud800ä"}}
+    file.write_text(json.dumps({"mcpServers": {"holdfast": theirs}}))
+    desk.do("claude")
+    wanted = {"command": OURS, "args": ["mcp", "--guard"], "env": {"A": "\ud800ä"}}
+    assert json.loads(file.read_text()) == {"mcpServers": {"holdfast": wanted}}
+    assert desk.plan("claude").changes == []
+    desk.do("claude", remove=True)
+    assert not file.exists() or json.loads(file.read_text()) == {}
+
+
+def test_what_a_user_has_added_to_our_one_list_of_words_stays(desk: Desk) -> None:
+    file = desk.project / "opencode.json"
+    theirs = {"type": "local", "command": ["holdfast", "mcp", "-w", "/shop"], "enabled": False}
+    file.write_text(json.dumps({"mcp": {"holdfast": theirs}}))
+    desk.do("opencode")
+    wanted = theirs | {"command": [OURS, "mcp", "-w", "/shop"]}
+    assert json.loads(file.read_text()) == {"mcp": {"holdfast": wanted}}
