@@ -15,6 +15,9 @@ import anyio
 import pytest
 
 import holdfast
+from holdfast.model.errors import HoldfastError
+from holdfast.sandbox.policy import Files, Policy
+from holdfast.sandbox.possible import require
 from holdfast.supervisor.descent import descendants
 from holdfast.testing.photograph import differences, photograph
 
@@ -76,6 +79,32 @@ def test_what_a_model_does_is_steps_and_can_be_undone(place: Place, mode: str) -
     called = [line for line in place.logged() if line["message"] == "tool called"]
     assert {line["component"] for line in called} == {"mcp"}
     assert len({line["request_id"] for line in called}) == len(called) == 10
+
+
+def test_commands_run_apart_if_that_is_asked_for(place: Place) -> None:
+    try:
+        require(Policy(Files(b"/nowhere")))
+    except HoldfastError as error:
+        pytest.skip(f"{error.message} ({error.hint})")
+    mine = place.base / "mine"
+    mine.write_text("1")
+
+    async def work() -> None:
+        async with place.client("--isolation", "namespace") as client:
+            done = await call(client, "execute_command", command=f"echo 1 > in; echo 2 > {mine}")
+            assert done["exit_code"] != 0
+            assert [change["path"] for change in done["step"]["changes"]] == ["in"]
+
+    run(work)
+    assert mine.read_text() == "1"
+
+
+def test_the_log_is_for_programs_unless_a_person_sits_there(place: Place) -> None:
+    """I13."""
+    words = [word for word in place.words() if word not in ("--log-level", "info")]
+    done = subprocess.run(words, input="no message\n", capture_output=True, check=True, text=True)
+    (record,) = [json.loads(line) for line in done.stderr.splitlines()]
+    assert (record["level"], record["component"]) == ("warn", "mcp")
 
 
 def test_checkpoints_are_compared_restored_and_forked(place: Place) -> None:

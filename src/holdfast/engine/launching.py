@@ -144,6 +144,7 @@ def _run(launch: Launch, told: Callable[[UndoReport], object]) -> int:
             guard=launch.guard,
             isolation=launch.isolation,
             identity=launch.run,
+            fails_whole=True,  # a shim ends in order or was lost, and then nobody can end its command any more
             told=told,
         ).exit_code
     finally:

@@ -47,11 +47,13 @@ def supervise(
     directory: bytes | None = None,
     environment: Mapping[bytes, bytes] | None = None,
     one_step: bool = False,
+    fails_whole: bool = False,
     box: Box | None = None,
 ) -> int:
     """Run ``command`` until it ends, and return its exit code; if a signal ended it, 128 and its number.
 
-    When it returns, all steps of the run are finished. What the command has left running goes on, supervised. The
+    When it returns, all steps of the run are finished. What the command has left running goes on, supervised; with
+    ``fails_whole`` it ends if the command has failed (SIGTERM, and then SIGKILL). The
     directory and the environment default to this process's own; without a ``box`` it runs as any child does. Raises
     `UnsupportedError` where the kernel cannot supervise, `LockedError` if somebody else keeps the undo log, and what
     opening that raises.
@@ -62,6 +64,7 @@ def supervise(
         environment=dict(os.environb if environment is None else environment),
         run=run,
         one_step=one_step,
+        fails_whole=fails_whole,
         settings=settings,
     )
     require_tracing(_yama(), _effective())

@@ -22,6 +22,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     environment: dict[bytes, bytes]
     run: str
     one_step: bool
+    fails_whole: bool = False
+    """If the command fails, or is killed, all that it has started ends with it."""
     settings: Settings
     box: tuple[bytes, ...] = ()
     """If the command runs in a box: what to execute for that. It starts the shim inside, with the environment above."""

@@ -136,7 +136,7 @@ class Steps:
                 self._do(finish)
         except HoldfastError as error:
             # It stays in the journal: whoever opens the log next finishes it.
-            _log.warning("step %d could not be finished: %s", step, error)
+            _log.warning("step %d could not be finished: %s", step, error, step_id=step)
 
     def _closing(self, group: Group) -> Callable[[], StepInfo | None] | None:
         step, group.step = group.step, 0
