@@ -183,6 +183,31 @@ def test_killed_with_its_keeper_the_next_start_takes_the_step_back_and_says_so(s
     assert len(client.events("recovery")) == 1
 
 
+def test_killed_with_its_keeper_while_the_launcher_lives_the_next_start_says_so(start: Start, tree: Path) -> None:
+    """I3: the launcher rolls the step back, and has nobody to tell."""
+    client = start()
+    client.begin()
+    client.send("agent.execute", command="touch half; echo up; sleep 1000")
+    client.event("terminal_output")
+
+    def victims(server: int) -> list[int]:
+        keeper = next(
+            pid for pid in descendants(server) if b"supervisor.keeper" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        )
+        return [server, keeper]
+
+    processes = killed(client, victims)
+    wait_until(lambda: not any(map(alive, processes)))
+    assert os.listdir(tree) == []
+    client = start()
+    client.begin()
+    assert client.event("recovery")["steps"] == [1]
+    client.ask("session.stop")
+    client.ask("session.start")
+    assert client.ask("agent.execute", command="true")["exit_code"] == 0
+    assert len(client.events("recovery")) == 1
+
+
 def test_what_runs_the_commands_is_killed_and_takes_all_that_it_has_started_with_it(start: Start, tree: Path) -> None:
     """I3: whoever is left would write beside the next command."""
     client = start()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from holdfast.engine import browsing
@@ -190,6 +190,8 @@ class Hosted:
         self._monitor: _Monitor | None = None
         self._oldest: int | None = None
         """Of the steps of commands in the undo log, after the last command."""
+        self._is_mismatched = False
+        """That the undo log is of another version was told."""
         self._lock = threading.Lock()
         if given.access == "read_only":
             if not os.path.isdir(self.path):
@@ -221,7 +223,6 @@ class Hosted:
                 guard=guard,
             )
             self._session.on_join = self._joined
-            self._session.on_recovery = self._told
         finally:
             opener.close()
 
@@ -247,8 +248,27 @@ class Hosted:
         session = self._writable()
         if session.state in ("idle", "running"):
             return
-        self._recover()
+        self.recover()
         session.start()
+
+    def recover(self) -> None:
+        """Finish what a killed keeper has left. All that was rolled back, and nobody was told of yet, is an event; so
+        is, once, an undo log of another version, which raises `VersionMismatchError`.
+        """
+        from holdfast.undo.untold import take
+        from holdfast.undo.version import VersionMismatchError
+
+        self._writable()
+        try:
+            with self._opened() as (_, context), reached(context, told=self._told) as log:
+                for report in () if log is None else take(self._undo_log):
+                    self._told(report)
+        except VersionMismatchError as error:
+            if not self._is_mismatched:
+                self._is_mismatched = True
+                self._notify(self, Mismatched(error))
+            raise
+        self._is_mismatched = False
 
     def stop(self) -> None:
         """End what runs, and the session; its end is saved."""
@@ -272,9 +292,16 @@ class Hosted:
     ) -> Executed:
         """See `Session.execute`."""
         self.start()
-        done = self._writable().execute(
-            command, directory=directory, environment=environment, on_output=on_output, on_start=on_start
-        )
+        session = self._writable()
+        try:
+            done = session.execute(
+                command, directory=directory, environment=environment, on_output=on_output, on_start=on_start
+            )
+        except HoldfastError:
+            if session.state == "failed":
+                with suppress(HoldfastError):
+                    self.recover()
+            raise
         if self._oldest is not None and (done.oldest is None or done.oldest > self._oldest):
             gone = (
                 f"the undo log has forgotten step {self._oldest}, and maybe later ones: they cannot be undone any more"
@@ -406,16 +433,6 @@ class Hosted:
             yield Workspace(opener, context), context
         finally:
             opener.close()
-
-    def _recover(self) -> None:
-        from holdfast.undo.version import VersionMismatchError
-
-        try:
-            with self._opened() as (_, context), reached(context, told=self._told):
-                pass
-        except VersionMismatchError as error:
-            self._notify(self, Mismatched(error))
-            raise
 
     def _told(self, report: UndoReport) -> None:
         self._notify(self, RolledBack(report))

@@ -12,21 +12,20 @@ import socket
 import subprocess
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 import msgspec
 
 from holdfast.engine.opening import Opener
 from holdfast.engine.run import run
+from holdfast.engine.steps import log_directory
 from holdfast.model.config import Isolation
 from holdfast.model.errors import HoldfastError, rebuilt
 from holdfast.model.log import Level, arrange
 from holdfast.model.loglines import Lines, send
 from holdfast.sandbox.channel import shim_command
-from holdfast.undo.service import UndoReport
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from holdfast.undo.untold import note
 
 _MOST_BYTES = 1 << 20
 
@@ -58,8 +57,6 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     code: str = ""
     message: str = ""
     hint: str | None = None
-    recovered: tuple[UndoReport, ...] = ()
-    """What a killed keeper had left open, and was rolled back."""
 
     @property
     def error(self) -> HoldfastError | None:
@@ -124,20 +121,20 @@ def main(fd: int) -> None:
         with starter.makefile("rb") as file:
             launch = msgspec.msgpack.decode(file.read(), type=Launch)
         arrange(launch.log_level, lambda: send(launch.log_level, Lines(as_json=not sys.stderr.isatty())))
-        recovered: list[UndoReport] = []
         try:
-            outcome = Outcome(exit_code=_run(launch, recovered.append))
+            outcome = Outcome(exit_code=_run(launch))
         except HoldfastError as error:
             outcome = Outcome(kind=type(error).__name__, code=error.code, message=error.message, hint=error.hint)
         with suppress(BrokenPipeError):  # whoever started it is gone, and asks no more
-            starter.sendall(msgspec.msgpack.encode(msgspec.structs.replace(outcome, recovered=tuple(recovered))))
+            starter.sendall(msgspec.msgpack.encode(outcome))
 
 
-def _run(launch: Launch, told: Callable[[UndoReport], object]) -> int:
+def _run(launch: Launch) -> int:
     opener = Opener(home=launch.home, flags=launch.flags)
     try:
+        context = opener.open(launch.root)
         return run(
-            opener.open(launch.root),
+            context,
             shim_command(),
             directory=launch.root,
             environment=launch.environment,
@@ -145,7 +142,7 @@ def _run(launch: Launch, told: Callable[[UndoReport], object]) -> int:
             isolation=launch.isolation,
             identity=launch.run,
             fails_whole=True,  # a shim ends in order or was lost, and then nobody can end its command any more
-            told=told,
+            told=partial(note, log_directory(context)),  # whoever has started us may be gone
         ).exit_code
     finally:
         opener.close()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from holdfast.model.config import Isolation
     from holdfast.supervisor.remote import Remote
-    from holdfast.undo.service import PathChange, StepInfo, UndoReport, UndoService
+    from holdfast.undo.service import PathChange, StepInfo, UndoService
     from holdfast.wire.control import Stream
 
 _log = Log(__name__)
@@ -91,8 +91,6 @@ class Session:
         """The id of the run, while there is one, and of the last one."""
         self.on_join: Callable[[Remote], object] = lambda _keeper: None
         """Is told of the keeper before the first command."""
-        self.on_recovery: Callable[[UndoReport], object] = lambda _report: None
-        """Is told of what a killed keeper had left open, and was rolled back."""
 
     @property
     def state(self) -> State:
@@ -259,8 +257,6 @@ class Session:
             return None
         outcome = launcher.wait(STOP_SECONDS)
         _log.info("session ended", run=self.run, exit_code=outcome.exit_code)
-        for report in outcome.recovered:
-            self.on_recovery(report)
         return outcome.error
 
 

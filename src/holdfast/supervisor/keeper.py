@@ -37,6 +37,8 @@ from holdfast.undo.desk import Desk
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recovery import BEAT_SECONDS, recover
 from holdfast.undo.safeguards import Safeguards
+from holdfast.undo.showing import report
+from holdfast.undo.untold import note
 
 if TYPE_CHECKING:
     import socket
@@ -65,7 +67,9 @@ class Keeper:
         clock = SystemClock()
         safeguards = Safeguards(clock, settings.thresholds)
         self._undo_log = UndoLog(settings.log, root_fd, clock, safeguards, settings.limits)
-        recover(self._undo_log)
+        recovered = recover(self._undo_log).rolled_back
+        if recovered is not None and recovered.steps:
+            note(settings.log, report(self._undo_log.aside, [recovered]))
         self._desk = Desk(self._undo_log, safeguards, intercepts=True)
         self._worker = Worker()
         self._epoll = select.epoll()

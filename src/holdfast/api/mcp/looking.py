@@ -106,6 +106,8 @@ def get_undo_history(_workplace: Workplace, hosted: Hosted, request: GetUndoHist
 
 def get_session_status(workplace: Workplace, hosted: Hosted, request: GetSessionStatus) -> Answer:
     """What runs, what waits, and where the tree stands."""
+    if hosted.access == "read_write":
+        hosted.recover()
     value: dict[str, Any] = {
         "version": __version__,
         "directories": [
