@@ -14,11 +14,13 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from holdfast.engine import browsing
+from holdfast.engine.inner import Inside
+from holdfast.engine.inside import run_around
 from holdfast.engine.opening import Opener
 from holdfast.engine.run import thresholds as chosen_thresholds
 from holdfast.engine.session import Session, oldest_step
 from holdfast.engine.steps import limits as configured_limits
-from holdfast.engine.steps import make_log, reached, required
+from holdfast.engine.steps import log_directory, make_log, reached, required
 from holdfast.engine.workspace import Workspace
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
 from holdfast.model.log import Log
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
 
     from holdfast.engine.context import Context
-    from holdfast.engine.session import Executed, State
+    from holdfast.engine.session import Executed, Lost, State
     from holdfast.model.config import Isolation
     from holdfast.supervisor.remote import Remote
     from holdfast.undo.log import Limits
@@ -146,6 +148,11 @@ class Host:
         shown = ", ".join(f"{hosted.index} ({hosted.label})" for hosted in self.directories)
         raise NotFoundError(f"there is no working directory {which!r}; there are {shown}", code="no_directory")
 
+    @property
+    def inside(self) -> str | None:
+        """The run that this process belongs to, see `Hosted.inside`."""
+        return next((hosted.inside for hosted in self.directories if hosted.inside is not None), None)
+
     def close(self) -> None:
         """Stop every session. What goes wrong with one is logged, and does not keep the others from ending."""
         for hosted in self.directories:
@@ -184,6 +191,7 @@ class Hosted:
         self._flags = flags
         self._notify = notify
         self._session: Session | None = None
+        self._inside: Inside | None = None
         self._undo_log = b""
         self._thresholds: Thresholds | None = None
         self._limits: Limits | None = None
@@ -213,7 +221,12 @@ class Hosted:
             self.agent_command = context.settings.agent.command
             configured = context.settings.isolation
             self.isolation = isolation(configured) if callable(isolation) else isolation or configured
-            self._undo_log = make_log(context)
+            inside = run_around(context)
+            self._undo_log = make_log(context) if inside is None else log_directory(context)
+            if inside is not None:
+                self._inside = Inside(inside, self.path, self._undo_log)
+                self.isolation = None  # it is as the run's
+                _tell_what_has_no_effect(guard=guard, isolation=isolation)
             self._session = Session(
                 self.path,
                 self._undo_log,
@@ -221,6 +234,7 @@ class Hosted:
                 flags=self._flags,
                 isolation=self.isolation,
                 guard=guard,
+                inside=self._inside,
             )
             self._session.on_join = self._joined
         finally:
@@ -232,6 +246,13 @@ class Hosted:
     def state(self) -> State:
         """What the session does."""
         return "stopped" if self._session is None else self._session.state
+
+    @property
+    def inside(self) -> str | None:
+        """The id of the run that this process belongs to: it is part of what is recorded. Its commands are that run's;
+        what goes back is not to be asked for here, and safeguards are as they were begun with. None: it belongs to none.
+        """
+        return None if self._inside is None else self._inside.run
 
     @property
     def run(self) -> str:
@@ -259,6 +280,8 @@ class Hosted:
         from holdfast.undo.version import VersionMismatchError
 
         self._writable()
+        if self._inside is not None:
+            return  # (The run has done it, before it began.)
         try:
             with self._opened() as (_, context), reached(context, told=self._told) as log:
                 for report in () if log is None else take(self._undo_log):
@@ -289,13 +312,19 @@ class Hosted:
         environment: Mapping[str, str] | None = None,
         on_output: Callable[[Stream, bytes], None],
         on_start: Callable[[int], None] = lambda _step: None,
+        on_lost: Callable[[Lost], None] = lambda _lost: None,
     ) -> Executed:
         """See `Session.execute`."""
         self.start()
         session = self._writable()
         try:
             done = session.execute(
-                command, directory=directory, environment=environment, on_output=on_output, on_start=on_start
+                command,
+                directory=directory,
+                environment=environment,
+                on_output=on_output,
+                on_start=on_start,
+                on_lost=on_lost,
             )
         except HoldfastError:
             if session.state == "failed":
@@ -329,11 +358,15 @@ class Hosted:
     def write_file(self, path: bytes, content: bytes, *, expected: bytes | None = None) -> StepInfo | None:
         """See `UndoService.write`: a step of its own."""
         self._writable()
+        if self._inside is not None:
+            self._inside.require_served()
         fd = os.memfd_create("content", os.MFD_CLOEXEC)
         try:
             with open(fd, "wb", closefd=False) as file:
                 file.write(content)
             with self._opened() as (_, context), reached(context, always=True, told=self._told) as log:
+                if self._inside is not None:
+                    return self._inside.write(required(log), path, fd, expected)
                 return required(log).write(path, fd, expected=expected)
         finally:
             os.close(fd)
@@ -438,7 +471,8 @@ class Hosted:
         self._notify(self, RolledBack(report))
 
     def _joined(self, keeper: Remote) -> None:
-        keeper.configure(self._thresholds, self._limits)
+        if self._inside is None:
+            keeper.configure(self._thresholds, self._limits)
         self._oldest = oldest_step(keeper)
         with self._lock:
             if self._monitor is None:
@@ -492,6 +526,12 @@ class _Monitor:
             if barrier.id > self._noted:
                 self._noted = barrier.id
                 self._notify(self._hosted, Edited(barrier))
+
+
+def _tell_what_has_no_effect(*, guard: bool, isolation: object) -> None:
+    for name, is_given in (("guard", guard), ("isolation", isolation is not None)):
+        if is_given:
+            _log.warning("%s has no effect inside of a run: it is as `holdfast run` was told", name)
 
 
 def _overlap(one: bytes, other: bytes) -> bool:

@@ -98,13 +98,7 @@ class Launcher:
 
     def wait(self, seconds: float) -> Outcome:
         """Wait until it has ended, and end it if it takes longer than ``seconds``: first in order, then at once."""
-        for end in (lambda: None, self._process.terminate, self._process.kill):
-            end()
-            try:
-                self._process.wait(seconds)
-                break
-            except subprocess.TimeoutExpired:
-                continue
+        wait_for(self._process, seconds)
         with self._outcome, self._outcome.makefile("rb") as file:
             said = file.read(_MOST_BYTES)
         try:
@@ -112,6 +106,17 @@ class Launcher:
         except msgspec.MsgspecError:
             message = f"what runs the commands was killed (status {self._process.returncode})"
             return Outcome(kind="HoldfastError", code="launcher_gone", message=message)
+
+
+def wait_for(process: subprocess.Popen[bytes], seconds: float) -> int:
+    """Wait until a process has ended, and end it if it takes longer than ``seconds``: first in order, then at once.
+    Its exit code, negative for a signal.
+    """
+    for end in (lambda: None, process.terminate, process.kill):
+        end()
+        with suppress(subprocess.TimeoutExpired):
+            return process.wait(seconds)
+    return process.wait()
 
 
 def main(fd: int) -> None:

@@ -229,7 +229,7 @@ class Keeper:
                 ticket, allow = arguments
                 return self._change(client, lambda: self._desk.answer(ticket, allow=allow), self._runs.retry)
             case "begin":
-                run = self._runs.around(client.peer.pid)
+                run = self._runs.begins(client.peer.pid)
                 return self._ask(client, lambda: self._desk.begin(*arguments, run=run))
             case "rollback":
                 return self._change(client, lambda: self._desk.rollback(*arguments))

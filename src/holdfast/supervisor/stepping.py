@@ -124,7 +124,7 @@ class Steps:
         Left open when the keeper ends, it would be taken for that of a killed one, and rolled back.
         """
         step = self._desk.explicit
-        if step is not None and (run is None or self._recorder.step(step).begin.run == run.id):
+        if step is not None and (run is None or self._desk.explicit_run == run.id):
             self._finish(step, lambda: self._desk.closing(step))
 
     def _close(self, group: Group) -> None:

@@ -95,7 +95,7 @@ def fork(workplace: Workplace, hosted: Hosted, request: Fork) -> Answer:
 
 def _be_guarded(hosted: Hosted) -> None:
     """A safeguard can hold an operation only where somebody keeps the undo log until the answer."""
-    if hosted.access == "read_write" and hosted.thresholds != OFF:
+    if hosted.access == "read_write" and hosted.inside is None and hosted.thresholds != OFF:
         hosted.start()
 
 

@@ -135,7 +135,7 @@ def get_session_status(workplace: Workplace, hosted: Hosted, request: GetSession
     if hosted.access == "read_write":
         with hosted.workspace() as workspace:
             value |= {
-                "guarded": hosted.thresholds != OFF,
+                "guarded": hosted.thresholds != OFF if hosted.inside is None else None,
                 "held": encoding_undo.tickets(workspace.held())["held"],
                 "barriers": encoding_undo.barriers(workspace.barriers()[-_BARRIERS:])["barriers"],
                 "last_checkpoint": workspace.log(0).head,

@@ -9,7 +9,7 @@ import msgspec
 from holdfast.api.mcp import changing, looking, requests, results
 from holdfast.api.mcp.commands import execute
 from holdfast.api.mcp.looking import Answer
-from holdfast.model.errors import UsageError
+from holdfast.model.errors import RefusedError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -38,6 +38,8 @@ class Tool(NamedTuple):
     """None for ``execute``."""
     destructive: bool = False
     idempotent: bool = False
+    outside_only: bool = False
+    """It goes back, or elsewhere: what a run records has no say in the record, so that it is not there inside of one."""
 
 
 TOOLS = (
@@ -102,6 +104,7 @@ TOOLS = (
         "change",
         changing.undo,
         destructive=True,
+        outside_only=True,
     ),
     Tool(
         "redo",
@@ -112,6 +115,7 @@ TOOLS = (
         "change",
         changing.redo,
         destructive=True,
+        outside_only=True,
     ),
     Tool(
         "get_undo_history",
@@ -172,6 +176,7 @@ TOOLS = (
         changing.restore,
         destructive=True,
         idempotent=True,
+        outside_only=True,
     ),
     Tool(
         "fork",
@@ -181,6 +186,7 @@ TOOLS = (
         results.Forked,
         "change",
         changing.fork,
+        outside_only=True,
     ),
 )
 
@@ -204,6 +210,14 @@ def directory(workplace: Workplace, request: requests.Request) -> Hosted:
 async def work(workplace: Workplace, tool: Tool, request: requests.Request, activity: Activity) -> Answer:
     """Do what the tool does. Raises `HoldfastError`."""
     hosted = directory(workplace, request)
+    if tool.outside_only and hosted.inside is not None:
+        raise RefusedError(
+            f"{tool.name} cannot be asked for here, inside of the run {hosted.inside}: what is recorded has no say in "
+            "the record",
+            hint="a person does it from another terminal, as by `holdfast undo`; a server that was started outside, "
+            "with `--socket`, has this tool",
+            code="inside_run",
+        )
     if tool.work is None:
         value, text = await execute(workplace, hosted, cast("requests.ExecuteCommand", request), activity)
         return Answer(value, text)
@@ -216,7 +230,7 @@ async def work(workplace: Workplace, tool: Tool, request: requests.Request, acti
         case "look":
             return await workplace.look(doing)
         case "write":
-            activity.concerns = lambda held: held.step is not None and held.step.kind == "api"
+            activity.concerns = lambda held: held.step is not None and held.step.kind in ("api", "explicit")
             with workplace.listening(hosted, activity):
                 return await workplace.write(doing)
         case _:

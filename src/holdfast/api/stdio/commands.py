@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from holdfast.api.objects import MAX_LISTED
 from holdfast.api.stdio import events, results
 from holdfast.engine import encoding_undo
+from holdfast.engine.session import Executed
 from holdfast.model.errors import ChannelError, HoldfastError, RefusedError, UsageError, unexpected
 from holdfast.model.log import Log, logged
 from holdfast.model.paths import display, parse_display
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from holdfast.api.objects import Object
     from holdfast.api.stdio.outbox import Outbox
     from holdfast.engine.hosting import Hosted
-    from holdfast.engine.session import Executed
+    from holdfast.engine.session import Lost
     from holdfast.wire.control import Stream
 
 _log = Log(__name__)
@@ -202,6 +203,7 @@ class Lane:
                 environment=command.env,
                 on_output=writes,
                 on_start=begins,
+                on_lost=lambda lost: self._outbox.owe(events.line(_completed(index, command, lost))),
             )
 
 
@@ -236,7 +238,7 @@ def _output(index: int, command: Command, stream: Stream, data: bytes) -> events
     )
 
 
-def _completed(index: int, command: Command, done: Executed) -> events.StepCompleted:
+def _completed(index: int, command: Command, done: Executed | Lost) -> events.StepCompleted:
     changed = [display(change.path) for change in done.changes[:MAX_LISTED]]
     step = None
     if done.info is not None:
@@ -245,12 +247,12 @@ def _completed(index: int, command: Command, done: Executed) -> events.StepCompl
         request_id=command.request_id,
         directory=index,
         step_id=done.step,
-        exit_code=done.exit_code,
+        exit_code=done.exit_code if isinstance(done, Executed) else None,
         affected_paths=changed,
         affected_count=len(done.changes),
         cancelled=done.cancelled,
         denied=done.denied,
-        output_open=done.output_open,
+        output_open=isinstance(done, Executed) and done.output_open,
         step=step,
     )
 
