@@ -389,7 +389,7 @@ def test_several_directories_each_with_its_own_history(place: Place) -> None:
 
     async def work() -> None:
         async with place.client("--add", str(other), "--add-read-only", str(third)) as client:
-            for which in (None, "1", str(other)):
+            for which in (None, 1, "1"):
                 more = {} if which is None else {"directory": which}
                 await call(client, "execute_command", command="echo 1 >> f", **more)
             await call(client, "undo", directory="other")
@@ -407,6 +407,58 @@ def test_several_directories_each_with_its_own_history(place: Place) -> None:
             assert [each["access"] for each in listed] == ["read_write", "read_write", "read_only"]
 
     run(work)
+
+
+def test_a_killed_keeper_is_told_of_by_this_server_and_by_the_next(place: Place) -> None:
+    """I3."""
+
+    def keeper() -> int:
+        return next(
+            pid
+            for pid in descendants(os.getpid())
+            if b"supervisor.keeper" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        )
+
+    async def first() -> None:
+        async with place.client() as client:
+            failed: list[Any] = []
+
+            async def execute(command: str) -> None:
+                failed.append(await client.call_tool("execute_command", {"command": command}))
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(execute, "touch half; sleep 1000")
+                await until((place.tree / "half").exists)
+                os.kill(keeper(), signal.SIGKILL)
+            assert failed[0].meta["holdfast/error"]["code"] == "keeper_gone"
+            assert "rolled back" in failed[0].meta["holdfast/error"]["hint"]
+            assert not (place.tree / "half").exists()
+            assert (await call(client, "get_session_status"))["recovered"] == [{"steps": [1], "paths": 1}]
+            assert (await call(client, "execute_command", command="true"))["exit_code"] == 0
+
+    async def second() -> None:
+        with anyio.CancelScope() as scope:
+            async with place.client() as client, anyio.create_task_group() as group:
+                group.start_soon(client.call_tool, "execute_command", {"command": "touch half; sleep 1000"})
+                await until((place.tree / "half").exists)
+                (server,) = [
+                    pid for pid in descendants(os.getpid()) if b"mcp" in Path(f"/proc/{pid}/cmdline").read_bytes()
+                ]
+                victims = (server, keeper())
+                for number in (signal.SIGSTOP, signal.SIGKILL):
+                    for pid in victims:
+                        os.kill(pid, number)
+                scope.cancel()
+
+    async def third() -> None:
+        async with place.client() as client:
+            assert len((await call(client, "get_session_status"))["recovered"]) == 1
+            assert os.listdir(place.tree) == []
+
+    run(first)
+    run(second)
+    wait_until(lambda: not (place.tree / "half").exists())
+    run(third)
 
 
 def test_mistakes_are_answered_with_what_is_wrong(place: Place) -> None:

@@ -226,6 +226,9 @@ def test_what_runs_the_commands_is_killed_and_takes_all_that_it_has_started_with
     os.kill(shim, signal.SIGKILL)
     failed = client.answer(running)["error"]
     assert not any(map(alive, commands))
+    completed = client.wait(lambda message: message["type"] == "event.step_completed" and running in str(message))
+    step = completed["payload"]
+    assert (step["request_id"], step["exit_code"], step["affected_paths"]) == (running, None, ["half"])
     assert client.event("error")["code"] == failed["code"] == "shim_gone"
     assert client.ask("session.status")["state"] == "error"
     assert client.ask("agent.execute", command="ls")["exit_code"] == 0

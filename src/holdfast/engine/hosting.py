@@ -134,7 +134,7 @@ class Host:
             for other in self.directories[:at]:
                 if _overlap(one.path, other.path):
                     raise RefusedError(
-                        f"{display(one.path)} and {display(other.path)} lie in each other, or in one workspace",
+                        f"{display(one.given)} and {display(other.given)} lie in each other, or in one workspace",
                         hint="name directories that are apart",
                     )
 
@@ -181,7 +181,8 @@ class Hosted:
     ) -> None:
         self.index = index
         self.access: Access = given.access
-        self.path: bytes = os.path.realpath(given.path)
+        self.given: bytes = os.path.realpath(given.path)
+        self.path: bytes = self.given
         """The workspace's root, which may be above what was given."""
         self.isolation: Isolation | None = None
         """Where its commands run; None where none do."""
@@ -249,8 +250,9 @@ class Hosted:
 
     @property
     def inside(self) -> str | None:
-        """The id of the run that this process belongs to: it is part of what is recorded. Its commands are that run's;
-        what goes back is not to be asked for here, and safeguards are as they were begun with. None: it belongs to none.
+        """The id of the run that this process belongs to, and is recorded with; None if there is none.
+
+        Its commands are that run's; what goes back is not to be asked for here, and safeguards are as that was told.
         """
         return None if self._inside is None else self._inside.run
 

@@ -1,7 +1,8 @@
 """Looks after a shim that a session inside of a run has started: ``python -m holdfast.engine.minding FD``.
 
-The descriptor is closed as soon as the shim is there. Standard input and output are the control channel, which it leaves to the shim. If that is lost, all that it has
-started ends, as where a session has a run of its own; after an end in order what commands left running goes on.
+The descriptor is closed as soon as the shim is there. Standard input and output are the control channel, which it
+leaves to the shim. If that is lost, all that it has started ends, as where a session has a run of its own; after an end
+in order what commands left running goes on.
 """
 
 from __future__ import annotations

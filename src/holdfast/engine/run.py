@@ -72,9 +72,10 @@ def run(
     Nothing runs if the first checkpoint fails, or if it cannot be supervised or isolated as asked for
     (`UnsupportedError`). ``one_step``: the whole run is one step. ``guard``: the safeguards' preset, where the settings
     do not say otherwise. ``isolation``: None means what the settings say. What it leaves running goes on, supervised,
-    but for namespaces, which end with it, and with ``fails_whole``, if it has failed. ``ask``, on a thread of its own, is asked of operations that safeguards hold:
-    True lets one happen, False denies it, None leaves it to others. ``identity`` is the run's id (`new_run_id`), if
-    somebody has to know it before. ``told`` is told of what a killed keeper had left open, and was rolled back.
+    but for namespaces, which end with it, and with ``fails_whole``, if it has failed. ``ask``, on a thread of its own,
+    is asked of operations that safeguards hold: True lets one happen, False denies it, None leaves it to others.
+    ``identity`` is the run's id (`new_run_id`), if somebody has to know it before. ``told`` is told of what a killed
+    keeper had left open, and was rolled back.
     """
     from holdfast.engine.serving_run import answering_run
     from holdfast.supervisor.launch import supervise

@@ -164,6 +164,9 @@ class Session:
                     lost = self._left(keeper, step)
                     if has_begun:
                         on_lost(lost)
+                    if isinstance(error, ChannelError) and (cause := self._failure) is not None:
+                        # (The launcher knows better than the channel what was lost.)
+                        raise ChannelError(cause.message, hint=cause.hint, code=cause.code) from error
                     raise
                 finally:
                     self._step = None

@@ -266,8 +266,8 @@ class Desk:
             failed = None
             with self._recorder.gate:
                 if step is None:
-                    joins = self._explicit is not None and self._denied is None
-                    step = self._explicit if joins else self.open("api", command=(b"write", path))
+                    joined = self._explicit if self._denied is None else None
+                    step = self.open("api", command=(b"write", path)) if joined is None else joined
                 is_own = step != self._explicit
                 try:
                     with self._undo_log.looking() as directories:

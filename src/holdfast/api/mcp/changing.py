@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.api.mcp.looking import Answer
 from holdfast.api.mcp.objects import checkpoint_object, restored_object, step_object
-from holdfast.api.mcp.text import decoded, path_in
+from holdfast.api.mcp.text import decoded
+from holdfast.api.paths import path_in
 from holdfast.engine import encoding
 from holdfast.model.errors import RefusedError, StorageError, UsageError
 from holdfast.model.ids import HASH_BYTES, format_hash, hash_bytes

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from holdfast import __version__
 from holdfast.api.mcp.objects import step_object
 from holdfast.api.mcp.pages import after, cursor, page
-from holdfast.api.mcp.text import encoded, path_in, whole_characters
+from holdfast.api.mcp.text import encoded, whole_characters
+from holdfast.api.paths import path_in
 from holdfast.engine import encoding, encoding_undo
 from holdfast.model.clock import isoformat
 from holdfast.model.ids import format_hash
@@ -135,7 +136,7 @@ def get_session_status(workplace: Workplace, hosted: Hosted, request: GetSession
     if hosted.access == "read_write":
         with hosted.workspace() as workspace:
             value |= {
-                "guarded": hosted.thresholds != OFF if hosted.inside is None else None,
+                "guarded": hosted.thresholds != OFF,
                 "held": encoding_undo.tickets(workspace.held())["held"],
                 "barriers": encoding_undo.barriers(workspace.barriers()[-_BARRIERS:])["barriers"],
                 "last_checkpoint": workspace.log(0).head,

@@ -175,7 +175,7 @@ class SessionStatus(TypedDict):
     version: str
     directories: list[WorkingDirectory]
     directory: int
-    guarded: bool | None
+    guarded: bool
     held: list[Ticket]
     barriers: list[Barrier]
     recovered: list[Recovered]

@@ -39,7 +39,7 @@ class Tool(NamedTuple):
     destructive: bool = False
     idempotent: bool = False
     outside_only: bool = False
-    """It goes back, or elsewhere: what a run records has no say in the record, so that it is not there inside of one."""
+    """It goes back, or elsewhere, and is not there inside of a run: what is recorded has no say in the record."""
 
 
 TOOLS = (
@@ -204,7 +204,7 @@ def convert(tool: Tool, arguments: Mapping[str, Any] | None) -> requests.Request
 def directory(workplace: Workplace, request: requests.Request) -> Hosted:
     """The working directory that a request is about."""
     which = request.directory
-    return workplace.host.directory(int(which) if which is not None and which.isdecimal() else which)
+    return workplace.host.directory(int(which) if isinstance(which, str) and which.isdecimal() else which)
 
 
 async def work(workplace: Workplace, tool: Tool, request: requests.Request, activity: Activity) -> Answer:
@@ -256,6 +256,6 @@ def _inlined(value: Any, parts: Mapping[str, Any], optional: bool) -> Any:
         return _inlined({name: each for name, each in parts[given["$ref"]].items() if name != "title"}, parts, optional)
     out = {name: _inlined(each, parts, optional) for name, each in given.items()}
     if optional and {"type": "null"} in out.get("anyOf", ()):
-        (kept,) = [each for each in out.pop("anyOf") if each != {"type": "null"}]
-        out = kept | {name: each for name, each in out.items() if name != "default"}
+        kept = [each for each in out.pop("anyOf") if each != {"type": "null"}]
+        out = (kept[0] if len(kept) == 1 else {"anyOf": kept}) | {name: each for name, each in out.items() if name != "default"}
     return out

@@ -10,12 +10,13 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
 from holdfast.api.objects import MAX_LISTED
+from holdfast.api.paths import path_in
 from holdfast.api.stdio import events, results
 from holdfast.engine import encoding_undo
 from holdfast.engine.session import Executed
 from holdfast.model.errors import ChannelError, HoldfastError, RefusedError, UsageError, unexpected
 from holdfast.model.log import Log, logged
-from holdfast.model.paths import display, parse_display
+from holdfast.model.paths import display
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -48,7 +49,7 @@ class Command:
         env: Mapping[str, str] | None = None,
         output: type[events.TerminalOutput] = events.TerminalOutput,
     ) -> None:
-        """``output`` is the event that tells of what it writes. Raises `UsageError`."""
+        """``output`` is the event that tells of what it writes; ``cwd`` is as clients give it. Raises `UsageError`."""
         if len(command.encode("utf-8", "surrogatepass")) >= MAX_COMMAND_BYTES:
             raise UsageError(
                 f"a command, or a prompt with the agent's command, has less than {MAX_COMMAND_BYTES} bytes",
@@ -57,7 +58,7 @@ class Command:
             )
         self.request_id = request_id
         self.command = command
-        self.cwd = parse_display(cwd)
+        self.cwd = cwd
         self.env = env or {}
         self.output = output
         self.step: int | None = None
@@ -181,6 +182,7 @@ class Lane:
 
     def _run(self, command: Command) -> Executed:
         index = self._hosted.index
+        directory = path_in(self._hosted.path, command.cwd)
         with ExitStack() as stack:
 
             def begins(step: int) -> None:
@@ -199,7 +201,7 @@ class Lane:
 
             return self._hosted.execute(
                 command.command,
-                directory=command.cwd,
+                directory=directory,
                 environment=command.env,
                 on_output=writes,
                 on_start=begins,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from holdfast.api import objects
 from holdfast.api.objects import as_object, cut
+from holdfast.api.paths import path_in
 from holdfast.api.stdio import events, messages, results
 from holdfast.engine import encoding, encoding_browsing, encoding_undo
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
@@ -104,7 +105,7 @@ def undo_discard(hosted: Hosted, asked: messages.UndoDiscard) -> results.Discard
 
 def fs_list(hosted: Hosted, asked: messages.FsList) -> results.Listing:
     """A page of a directory."""
-    path = parse_display(asked.path)
+    path = path_in(hosted.path, asked.path)
     items = hosted.list_directory(path)
     if asked.after is not None:
         behind = parse_display(asked.after)
@@ -116,7 +117,7 @@ def fs_list(hosted: Hosted, asked: messages.FsList) -> results.Listing:
 
 def fs_read(hosted: Hosted, asked: messages.FsRead) -> objects.Part:
     """A part of a file."""
-    path = parse_display(asked.path)
+    path = path_in(hosted.path, asked.path)
     read = hosted.read_file(path, offset=asked.offset, limit=asked.limit)
     return as_object(encoding_browsing.read(path, read), objects.Part)
 
@@ -162,7 +163,7 @@ def checkpoint_list(hosted: Hosted, asked: messages.CheckpointList) -> results.C
 def checkpoint_diff(hosted: Hosted, asked: messages.CheckpointDiff) -> objects.Diff:
     """What differs, with its text."""
     with hosted.workspace() as workspace:
-        diff = workspace.diff(asked.base, asked.target, paths=_paths(asked.paths))
+        diff = workspace.diff(asked.base, asked.target, paths=_paths(hosted, asked.paths))
         _check_size(diff)
         return as_object(workspace.diff_json(diff), objects.Diff)
 
@@ -170,7 +171,7 @@ def checkpoint_diff(hosted: Hosted, asked: messages.CheckpointDiff) -> objects.D
 def checkpoint_restore(hosted: Hosted, asked: messages.CheckpointRestore) -> objects.Restored:
     """Bring the tree, or some paths, to a checkpoint."""
     with hosted.workspace() as workspace:
-        done = workspace.restore(asked.checkpoint, _paths(asked.paths), dry_run=asked.dry_run)
+        done = workspace.restore(asked.checkpoint, _paths(hosted, asked.paths), dry_run=asked.dry_run)
     return _restored(encoding.restored(done))
 
 
@@ -253,8 +254,8 @@ def _said(values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _paths(texts: Sequence[str]) -> list[bytes]:
-    return [parse_display(text) for text in texts]
+def _paths(hosted: Hosted, texts: Sequence[str]) -> list[bytes]:
+    return [path_in(hosted.path, text) for text in texts]
 
 
 def _check_size(diff: Diff) -> None:
