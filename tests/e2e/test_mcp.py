@@ -414,9 +414,7 @@ def test_a_killed_keeper_is_told_of_by_this_server_and_by_the_next(place: Place)
 
     def keeper() -> int:
         return next(
-            pid
-            for pid in descendants(os.getpid())
-            if b"supervisor.keeper" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            pid for pid in descendants(os.getpid()) if b"supervisor.keeper" in Path(f"/proc/{pid}/cmdline").read_bytes()
         )
 
     async def first() -> None:

@@ -255,6 +255,16 @@ def test_what_is_denied_is_rolled_back_alone(three: Bench, is_late: bool) -> Non
         three.assert_as(before)
 
 
+def test_a_group_of_a_run_that_held_nothing_is_no_step_that_was_forgotten(bench: Bench) -> None:
+    with opened(bench) as office:
+        desk = office.desk
+        office.step(write(b"f"))
+        desk.commit(desk.begin("looked", run="r"))
+        assert desk.rollback(desk.begin("looked again", run="r")).steps == ()
+        assert [info.kind for info in desk.steps()] == ["command"]
+        assert "r" not in desk.forgotten()
+
+
 def test_what_a_run_groups_itself_and_is_denied_changes_nothing_more_until_it_is_closed(three: Bench) -> None:
     """I9: also where the first change was the one that was denied, and nothing of the step is left."""
     with opened(three, Thresholds(deletes=1)) as office:

@@ -45,8 +45,8 @@ INSTRUCTIONS: Final = (
 INSIDE: Final = (
     "A working directory with a memory, inside of a run: everything that changes there is recorded. What "
     "execute_command, write_file and edit_file change is a step that a person can take back exactly, by `holdfast "
-    "undo` in another terminal; checkpoints can be taken and compared with. A safeguard may hold an operation until a person "
-    "has answered: its progress says so, and only a person can let it happen."
+    "undo` in another terminal; checkpoints can be taken and compared with. A safeguard may hold an operation until a "
+    "person has answered: its progress says so, and only a person can let it happen."
 )
 """The same inside of a run."""
 

@@ -257,5 +257,6 @@ def _inlined(value: Any, parts: Mapping[str, Any], optional: bool) -> Any:
     out = {name: _inlined(each, parts, optional) for name, each in given.items()}
     if optional and {"type": "null"} in out.get("anyOf", ()):
         kept = [each for each in out.pop("anyOf") if each != {"type": "null"}]
-        out = (kept[0] if len(kept) == 1 else {"anyOf": kept}) | {name: each for name, each in out.items() if name != "default"}
+        rest = {name: each for name, each in out.items() if name != "default"}
+        out = (kept[0] if len(kept) == 1 else {"anyOf": kept}) | rest
     return out
