@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from holdfast.engine.checkpoint import CheckpointResult
+    from holdfast.engine.doctor import Finding, diagnose
     from holdfast.engine.household import Home, open_home
     from holdfast.engine.results import (
         Details,
@@ -75,6 +76,7 @@ __all__ = [
     "Entry",
     "EscapeError",
     "FileStat",
+    "Finding",
     "Forgotten",
     "ForkResult",
     "FormatError",
@@ -108,6 +110,7 @@ __all__ = [
     "Verified",
     "Workspace",
     "__version__",
+    "diagnose",
     "init",
     "open",
     "open_home",
@@ -128,6 +131,7 @@ _ELSEWHERE = {
     "Counts": "model.entries",
     "Entry": "model.entries",
     "FileStat": "engine.textdiff",
+    "Finding": "engine.doctor",
     "HistoryEvent": "store.records",
     "Home": "engine.household",
     "Isolation": "model.config",
@@ -138,6 +142,7 @@ _ELSEWHERE = {
     "Stats": "store.usage",
     "Verified": "store.verify",
     "Workspace": "engine.workspace",
+    "diagnose": "engine.doctor",
     "init": "engine.workspace",
     "open": "engine.workspace",
     "open_home": "engine.household",

@@ -17,11 +17,13 @@ from holdfast.model.entries import Change, Entry, file_entry, symlink_entry
 from holdfast.model.ids import hash_bytes
 from holdfast.model.paths import TEMPORARY_PREFIX
 
+from ..seen import Seen
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from holdfast.files.tree import Applied
+    from holdfast.files.tree import Applied, Cleaned
     from holdfast.model.sinks import Content
 
 NONCE = "crash"
@@ -33,20 +35,14 @@ STEPS = (
 )
 
 
-class Index:
-    """What was known before the call that was killed: nothing, if that was lost."""
-
-    def __init__(self, known: dict[bytes, Known] | None = None) -> None:
-        self.known = dict(known or {})
-
-    def get(self, path: bytes) -> Known | None:
-        return self.known.get(path)
-
-    def put(self, path: bytes, entry: Entry, signature: Signature) -> None:
-        self.known[path] = Known(entry, signature)
-
-    def drop(self, path: bytes) -> None:
-        self.known.pop(path, None)
+def cleaned_after(child: int, base: Path) -> Cleaned:
+    """Clean up after a call that was killed as it was to be; a second time finds nothing, and nothing of ours lies."""
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == KILLED
+    with Root(bytes(base)) as root:
+        cleaned = Applier(root, Seen()).clean(NONCE)
+        assert Applier(root, Seen()).clean(NONCE) == (0, [])
+    assert not list(base.rglob(os.fsdecode(TEMPORARY_PREFIX) + "*"))
+    return cleaned
 
 
 def look_at(base: Path) -> dict[bytes, Known]:
@@ -137,7 +133,7 @@ def found(base: Path) -> State:
 
 def run(base: Path, *, flags: bool, known: dict[bytes, Known] | None = None) -> Applied:
     with Root(bytes(base)) as root:
-        applier = Applier(root, Index(known), flags=flags)
+        applier = Applier(root, Seen(known), flags=flags)
         applier.clean(NONCE)
         return applier.apply(*changes(), nonce=NONCE)
 
@@ -228,7 +224,7 @@ def test_i3_killed_anywhere_it_converges(tmp_path: Path, monkeypatch: pytest.Mon
     for base, known in steps_that_kill(tmp_path, flags):
         check_nothing_torn(base)
         with Root(bytes(base)) as root:
-            Applier(root, Index()).clean(NONCE)
+            Applier(root, Seen()).clean(NONCE)
         assert not list(base.rglob(os.fsdecode(TEMPORARY_PREFIX) + "*"))
         check_nothing_torn(base)
         applied = run(base, flags=flags, known=None if case == "index lost" else known)
@@ -277,11 +273,7 @@ def test_i8_an_edit_just_before_the_exchange_survives_a_kill_just_after_it(tmp_p
         kernel.renameat2 = intrude(kernel.renameat2)
         run(base, flags=True, known=known)
         os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == KILLED
-    with Root(bytes(base)) as root:
-        cleaned = Applier(root, Index()).clean(NONCE)
-        assert Applier(root, Index()).clean(NONCE) == (0, [])
-    assert not list(base.rglob(os.fsdecode(TEMPORARY_PREFIX) + "*"))
+    cleaned = cleaned_after(child, base)
     if moment == "exchanged":
         assert [path for path, _ in cleaned.kept] == [b"edit.kept-1"]
         assert (base / "edit.kept-1").read_bytes() == b"somebody's last edit"
@@ -326,11 +318,7 @@ def test_i5_a_directory_that_took_a_file_s_place_just_before_survives_a_kill(tmp
         kernel.renameat2, os.rename = exchanging, renaming
         run(base, flags=True, known=known)
         os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == KILLED
-    with Root(bytes(base)) as root:
-        cleaned = Applier(root, Index()).clean(NONCE)
-        assert Applier(root, Index()).clean(NONCE) == (0, [])
-    assert not list(base.rglob(os.fsdecode(TEMPORARY_PREFIX) + "*"))
+    cleaned = cleaned_after(child, base)
     kept = b"edit.kept-1" if way == "replaced" else b"found.kept-1"
     assert [path for path, _ in cleaned.kept] == [kept]
     assert (base / os.fsdecode(kept) / "deep" / "precious").read_bytes() == b"saved nowhere"

@@ -15,8 +15,10 @@ import pytest
 
 from holdfast.cli.main import main, take_apart
 
+from ..waiting import wait_until
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from .frontend import Start
 
@@ -145,19 +147,6 @@ def _cli(bare: Cli) -> Cli:
     return bare
 
 
-@pytest.fixture(name="wait_until")
-def _wait_until() -> Callable[[Callable[[], bool]], None]:
-    """Waits on a condition, with a limit, by asking again and again."""
-    import time
-
-    def wait(condition: Callable[[], bool], limit: float = 20) -> None:
-        end = time.monotonic() + limit
-        while not condition():
-            assert time.monotonic() < end, "waited too long"
-
-    return wait
-
-
 @pytest.fixture(name="tree")
 def _tree(tmp_path: Path) -> Path:
     """A directory to work in."""
@@ -175,7 +164,6 @@ def _start(tmp_path: Path, tree: Path) -> Iterator[Start]:
     from holdfast.supervisor.descent import descendants
 
     from .frontend import Frontend
-    from .test_supervisor_runs import wait_until
 
     frontends: list[Frontend] = []
     before = set(descendants(os.getpid()))

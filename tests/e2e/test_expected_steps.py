@@ -19,7 +19,8 @@ from holdfast.undo.log import Limits
 from holdfast.undo.safeguards import PRESET
 from holdfast.undo.service import StepInfo
 
-from .test_supervisor_runs import Place, _place, wait_until
+from ..waiting import wait_until
+from .test_supervisor_runs import Place, _place
 
 __all__ = ["_place"]  # the fixture, used by its name
 

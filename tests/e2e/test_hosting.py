@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.engine.hosting import Edited, Event, Held, Host, Hosted, Mismatched, RolledBack, WorkingDirectory
+from holdfast.engine.hosting import Host, Hosted, WorkingDirectory
+from holdfast.engine.monitor import Edited, Event, Held, Mismatched, RolledBack
 from holdfast.engine.session import Executed
 from holdfast.model.config import Isolation
 from holdfast.model.errors import ChannelError, HoldfastError, NotFoundError, RefusedError, UsageError
@@ -21,7 +22,8 @@ from holdfast.testing.photograph import differences, photograph
 from holdfast.undo.log import Limits
 from holdfast.undo.safeguards import OFF, PRESET
 
-from .test_supervisor_runs import wait_until
+from ..waiting import wait_until
+from . import hostile
 
 
 class Stage:
@@ -250,6 +252,71 @@ def test_directories_are_apart(stage: Stage) -> None:
     for wrong in ([], [WorkingDirectory(os.fsencode(one))] * 2, [WorkingDirectory(b"/")]):
         with pytest.raises((UsageError, RefusedError)):
             stage.host(*wrong)
+
+
+@pytest.mark.parametrize("level", ["none", "namespace"])
+def test_a_command_changes_no_other_directory_of_the_session(stage: Stage, level: str) -> None:
+    """I10: neither what is read-only nor what another keeper records, be it made writable in the settings."""
+    tree, other = stage.tree(), hostile.furnish(stage.tree("beside") / "other")
+    kept = hostile.furnish(stage.tree("above") / "kept")
+    boxed = Isolation(level="namespace", tmp="shared", writable=(str(kept.parent), str(other.parent)))
+    host = stage.host(
+        WorkingDirectory(os.fsencode(tree)),
+        WorkingDirectory(os.fsencode(other)),
+        WorkingDirectory(os.fsencode(kept), access="read_only"),
+        isolation=boxed if level == "namespace" else None,
+    )
+    before = {path: photograph(path.parent) for path in (other, kept)}
+    for path in (other, kept):
+        try:
+            done, out, err = execute(host.directory(0), hostile.command(path))
+        except HoldfastError as error:
+            if error.code == "unsupported":
+                pytest.skip(error.message)
+            raise
+        assert done.exit_code == 0, err
+        hostile.judge(out.decode())
+        execute(host.directory(0), "rm -r *")
+        assert differences(before[path], photograph(path.parent)) == []
+    execute(host.directory(1), "echo 2 > file")
+    assert (other / "file").read_text() == "2\n"
+    with host.directory(1).workspace() as workspace:
+        workspace.undo()
+    assert differences(before[other], photograph(other.parent)) == []
+
+
+def test_what_is_still_there_of_a_session_ends_with_it(stage: Stage) -> None:
+    """A directory is read-only for the runs of the session that says so."""
+    one, two = stage.tree("one"), stage.tree("two")
+    host = stage.host(WorkingDirectory(os.fsencode(one)), WorkingDirectory(os.fsencode(two), access="read_only"))
+    assert execute(host.directory(0), f"touch {two}/f")[0].exit_code == 1
+    host.close()
+    alone = stage.host(WorkingDirectory(os.fsencode(one)))
+    assert execute(alone.directory(0), f"touch {two}/f")[0].exit_code == 0
+    assert os.listdir(two) == ["f"]
+
+
+def test_a_session_does_not_begin_beside_a_directory_that_is_gone(stage: Stage) -> None:
+    one, two = stage.tree("one"), stage.tree("two")
+    host = stage.host(WorkingDirectory(os.fsencode(one)), WorkingDirectory(os.fsencode(two), access="read_only"))
+    two.rename(stage.base / "moved")
+    for make in (lambda: None, lambda: two.symlink_to("moved")):
+        make()
+        with pytest.raises(NotFoundError) as caught:
+            execute(host.directory(0), "touch made")
+        assert caught.value.code == "no_directory"
+    assert os.listdir(one) == []
+
+
+def test_directories_that_lie_in_each_other_are_refused(stage: Stage) -> None:
+    tree = stage.tree()
+    (tree / "sub").mkdir()
+    for other in (tree / "sub", tree, stage.base, Path("/")):
+        for pair in ((tree, other), (other, tree)):
+            given = [WorkingDirectory(os.fsencode(path), access="read_only") for path in pair]
+            given[pair.index(tree)] = WorkingDirectory(os.fsencode(tree))
+            with pytest.raises(RefusedError, match="lie in each other"):
+                stage.host(*given)
 
 
 def killed(hosted: Hosted, command: str, victim: Callable[[], int]) -> HoldfastError:

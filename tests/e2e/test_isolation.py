@@ -5,26 +5,18 @@ from __future__ import annotations
 import json
 import os
 import pty
-import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import textwrap
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast.model.errors import HoldfastError
-from holdfast.sandbox.policy import Files, Policy
-from holdfast.sandbox.possible import require
-
-NOBODY = 65534
-USERS = [0, NOBODY] if os.geteuid() == 0 else [os.geteuid()]
+from ..waiting import wait_until
+from .isolated import USERS, copied, need_namespaces, python_for
 
 RUNNER = """
 import json, os, sys
@@ -159,30 +151,9 @@ class Stage:
 @pytest.fixture(scope="module")
 def shared() -> Iterator[tuple[Path, str]]:
     """The package and a Python that every user may read."""
-    try:
-        require(Policy(Files(b"/nowhere")))
-    except HoldfastError as error:
-        pytest.skip(f"{error.message} ({error.hint})")
-    folder = Path(tempfile.mkdtemp(prefix="isolation-"))
-    try:
-        folder.chmod(0o755)
-        source = Path(holdfast.__file__).parent
-        shutil.copytree(source, folder / "src/holdfast", ignore=shutil.ignore_patterns("__pycache__"))
-        yield folder, _python_for(USERS[-1])
-    finally:
-        shutil.rmtree(folder)
-
-
-def _python_for(user: int) -> str:
-    for python in (sys.executable, "/usr/bin/python3"):
-        check = [python, "-I", "-S", "-c", "import sys; sys.exit(sys.version_info < (3, 11))"]
-        switch: dict[str, Any] = {} if user == os.geteuid() else {"user": user, "group": user, "extra_groups": []}
-        try:
-            if subprocess.run(check, check=False, **switch).returncode == 0:
-                return python
-        except OSError:
-            continue
-    pytest.skip("no Python 3.11 that users other than root may execute")
+    need_namespaces()
+    with copied("holdfast") as folder:
+        yield folder, python_for(USERS[-1])
 
 
 @pytest.fixture(params=USERS, ids=lambda user: f"user{user}")
@@ -506,11 +477,11 @@ def test_nothing_is_left_when_it_is_killed(stage: Stage, network: list[object]) 
     mark = str(stage.tree / "mark")
     command = ["sh", "-c", f"setsid sleep 1000 & echo {mark} > mark; exec sleep 1000"]
     with subprocess.Popen(stage.words(*command, network=network)) as run:
-        _wait_for((stage.tree / "mark").exists)
+        wait_until((stage.tree / "mark").exists)
         left = _below(run.pid)
         assert len(left) >= (5 if network[0] == "allow" else 4), left
         run.send_signal(signal.SIGKILL)
-    _wait_for(lambda: not [pid for pid in left if _is_alive(pid)])
+    wait_until(lambda: not [pid for pid in left if _is_alive(pid)])
 
 
 def test_what_the_command_leaves_running_ends_with_it(stage: Stage) -> None:
@@ -518,18 +489,11 @@ def test_what_the_command_leaves_running_ends_with_it(stage: Stage) -> None:
         stage.words("sh", "-c", "setsid sleep 1000 & echo $! > mark; read _"), stdin=subprocess.PIPE
     ) as run:
         assert run.stdin is not None
-        _wait_for((stage.tree / "mark").exists)
+        wait_until((stage.tree / "mark").exists)
         left = _below(run.pid)
         run.stdin.close()
         assert run.wait(30) == 1
-    _wait_for(lambda: not [pid for pid in left if _is_alive(pid)])
-
-
-def _wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end, "waited too long"
-        time.sleep(0.01)
+    wait_until(lambda: not [pid for pid in left if _is_alive(pid)])
 
 
 def _below(top: int) -> list[int]:

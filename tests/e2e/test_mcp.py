@@ -21,8 +21,8 @@ from holdfast.sandbox.possible import require
 from holdfast.supervisor.descent import descendants
 from holdfast.testing.photograph import differences, photograph
 
+from ..waiting import wait_until
 from .mcp_client import Place, call, refused, run, text, until
-from .test_supervisor_runs import wait_until
 
 
 @pytest.fixture(name="place")
@@ -402,6 +402,10 @@ def test_several_directories_each_with_its_own_history(place: Place) -> None:
                 ("checkpoint", {}),
             ):
                 assert await refused(client, tool, **arguments, directory="2") == "read_only"
+            for path in (other, third):
+                done = await call(client, "execute_command", command=f"echo 2 > {path}/f")
+                assert (done["exit_code"] != 0, "Read-only file system" in done["stderr"]) == (True, True)
+            assert ((other / "f").read_text(), (third / "f").read_text()) == ("1\n", "3")
             assert await refused(client, "read_file", path="f", directory="3") == "no_directory"
             listed = (await call(client, "get_session_status", directory="2"))["directories"]
             assert [each["access"] for each in listed] == ["read_write", "read_write", "read_only"]

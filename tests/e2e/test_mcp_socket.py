@@ -22,10 +22,10 @@ import holdfast
 from holdfast.api.mcp import door
 from holdfast.model.errors import LockedError, RefusedError
 
+from ..waiting import wait_until
 from .conftest import INSTALLED
 from .mcp_client import SECONDS, Place, call, run, until
 from .test_mcp import HELLO
-from .test_supervisor_runs import wait_until
 
 
 class Server:

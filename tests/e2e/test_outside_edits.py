@@ -6,7 +6,6 @@ import os
 import shlex
 import subprocess
 import sys
-import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,8 @@ from holdfast.files.watch import open_watcher
 from holdfast.model.errors import RefusedError, UnsupportedError
 from holdfast.supervisor.remote import Remote, connect
 from holdfast.undo.service import BarrierInfo
+
+from ..waiting import wait_until
 
 if TYPE_CHECKING:
     from e2e.conftest import Cli
@@ -185,10 +186,7 @@ def test_the_policy_says_whether_undo_stops_at_an_edit(cli: Cli, policy: str) ->
     script = "(mkdir dir; :); touch ready; while ! [ -e stop ]; do sleep 0.01; done"
     run = Thread(target=lambda: cli.process("run", "--", "sh", "-c", script, stdin=subprocess.DEVNULL))
     run.start()
-    end = time.monotonic() + 60
-    while not (cli.root / "ready").exists():
-        assert time.monotonic() < end, "waited too long"
-        time.sleep(0.005)
+    wait_until((cli.root / "ready").exists)
     (cli.root / "dir" / "theirs").write_text("theirs")
     (cli.root / "stop").write_text("")
     run.join()

@@ -57,6 +57,17 @@ def test_a_status_loads_no_progress_bar_and_no_network(cli: Cli) -> None:
     assert not set(done.stdout.split()) & {"rich", "obstore", "asyncio", "shtab", "difflib", "zstandard"}
 
 
+def test_json_loads_no_types_of_what_it_holds(cli: Cli) -> None:
+    cli("checkpoint")
+    code = (
+        "import sys; from holdfast.cli.main import main; main(['--json', 'log']); print('\\n', *sys.modules, sep='\\n')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    loaded = set(done.stdout.split())
+    assert "holdfast.engine.encoding" in loaded
+    assert "holdfast.engine.objects" not in loaded
+
+
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_reader_that_goes_away_is_no_error(cli: Cli, unbuffered: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)

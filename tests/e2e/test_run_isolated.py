@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
-import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from holdfast.model.errors import HoldfastError
-from holdfast.sandbox.policy import Files, Policy
-from holdfast.sandbox.possible import require
 from holdfast.testing.photograph import differences, photograph
 
-NOBODY = 65534
-USERS = [0, NOBODY] if os.geteuid() == 0 else [os.geteuid()]
+from .isolated import USERS, copied, need_namespaces, python_for, switch_to
 
 
 class Place:
@@ -41,9 +33,6 @@ class Place:
 
     def __call__(self, *words: str, code: int = 0, **variables: str) -> subprocess.CompletedProcess[str]:
         """Run a command of Holdfast's in the workspace, and check its exit code."""
-        switch: dict[str, Any] = {}
-        if self.user != os.geteuid():
-            switch = {"user": self.user, "group": self.user, "extra_groups": []}
         environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
         environment |= {
             "HOLDFAST_HOME": str(self.home),
@@ -60,7 +49,7 @@ class Place:
             text=True,
             timeout=100,
             check=False,
-            **switch,
+            **switch_to(self.user),
         )
         assert done.returncode == code, done
         return done
@@ -73,38 +62,16 @@ class Place:
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Path]:
     """A directory that every user may enter, and copies of all packages that are needed."""
-    try:
-        require(Policy(Files(b"/nowhere")))
-    except HoldfastError as error:
-        pytest.skip(f"{error.message} ({error.hint})")
-    folder = Path(tempfile.mkdtemp(prefix="isolated-runs-"))
-    try:
-        folder.chmod(0o755)
-        for name in ("holdfast", "blake3", "lz4", "msgspec", "pathspec", "zstandard"):
-            found = Path(importlib.import_module(name).__file__ or "").parent
-            shutil.copytree(found, folder / "src" / name, ignore=shutil.ignore_patterns("__pycache__"))
+    need_namespaces()
+    with copied("holdfast", "blake3", "lz4", "msgspec", "pathspec", "zstandard") as folder:
         yield folder
-    finally:
-        shutil.rmtree(folder)
-
-
-def _python_for(user: int) -> str:
-    for python in (sys.executable, "/usr/bin/python3"):
-        check = [python, "-P", "-c", f"import sys; sys.exit(sys.version_info[:2] != {tuple(sys.version_info[:2])})"]
-        switch: dict[str, Any] = {} if user == os.geteuid() else {"user": user, "group": user, "extra_groups": []}
-        try:
-            if subprocess.run(check, check=False, **switch).returncode == 0:
-                return python
-        except OSError:
-            continue
-    pytest.skip("no Python of this version that users other than root may execute")
 
 
 @pytest.fixture(params=USERS, ids=lambda user: f"user{user}")
 def place(shared: Path, request: pytest.FixtureRequest) -> Iterator[Place]:
     folder = Path(tempfile.mkdtemp(dir=shared))
     folder.chmod(0o755)
-    place = Place(folder, _python_for(request.param), request.param)
+    place = Place(folder, python_for(request.param, compiled=True), request.param)
     place("init")
     yield place
     assert json.loads(place("verify", "--read-data", "--json").stdout)["problems"] == []

@@ -7,8 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,8 @@ from holdfast.supervisor.remote import Remote, connect
 from holdfast.testing.photograph import differences, photograph
 from holdfast.testing.yama import keepers_that_see_nothing
 from holdfast.undo.service import TicketInfo
+
+from ..waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -69,14 +70,6 @@ class Place:
 
     def files(self) -> int:
         return sum(name.startswith("f") for name in os.listdir(self.tree))
-
-
-def wait_until(condition: Callable[[], bool], limit: float = 30) -> None:
-    """Wait on a condition, with a limit, by asking again and again."""
-    end = time.monotonic() + limit
-    while not condition():
-        assert time.monotonic() < end, "waited too long"
-        time.sleep(0.005)
 
 
 def finish(run: subprocess.Popen[str], code: int = 0) -> str:

@@ -11,8 +11,9 @@ from pathlib import Path
 import holdfast
 from holdfast.testing.photograph import differences, photograph
 
+from ..waiting import wait_until
+from . import hostile
 from .frontend import Frontend, Message, Start
-from .test_supervisor_runs import wait_until
 
 
 def output(frontend: Frontend, identity: str, kind: str = "terminal_output") -> str:
@@ -137,6 +138,23 @@ def test_several_directories(start: Start, tree: Path, tmp_path: Path) -> None:
     assert again["directories"][0]["run"] != started["directories"][0]["run"]
     client.ask("undo.rollback", directory="one")
     assert os.listdir(tmp_path / "one") == []
+
+
+def test_a_command_changes_no_other_directory(start: Start, tree: Path, tmp_path: Path) -> None:
+    """I10."""
+    kept, other = (hostile.furnish(tmp_path / "around" / name) for name in ("kept", "other"))
+    before = photograph(tmp_path / "around")
+    client = start()
+    client.begin(tree, other, {"path": str(kept), "access": "read_only"})
+    for path in (kept, other):
+        asked = client.send("agent.execute", command=hostile.command(path))
+        assert client.answer(asked)["payload"]["exit_code"] == 0
+        hostile.judge(output(client, asked))
+        client.ask("undo.rollback")
+        assert os.listdir(tree) == []
+    for path in (kept, other):
+        assert client.refused("fork", path=str(path / "fork"))["code"] == "refused"
+    assert differences(before, photograph(tmp_path / "around")) == []
 
 
 def test_what_makes_no_sense_is_refused_and_survived(start: Start, tree: Path, tmp_path: Path) -> None:

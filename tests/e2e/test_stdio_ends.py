@@ -16,8 +16,8 @@ import pytest
 
 from holdfast.supervisor.descent import descendants
 
+from ..waiting import wait_until
 from .frontend import ROOT, Frontend, Message, Start
-from .test_supervisor_runs import wait_until
 
 MIB = 1 << 20
 

@@ -8,18 +8,14 @@ import pty
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from holdfast.model.errors import HoldfastError
-from holdfast.sandbox.policy import Files, Policy
-from holdfast.sandbox.possible import require
 from holdfast.testing.photograph import differences, photograph
 
 from . import afterwards
+from .isolated import need_namespaces
 
 ROOT = Path(__file__).parents[2]
 
@@ -93,19 +89,9 @@ def environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(ROOT / "src")}
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end, "waited too long"
-        time.sleep(0.01)
-
-
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
-    try:
-        require(Policy(Files(b"/nowhere")))
-    except HoldfastError as error:
-        pytest.skip(f"{error.message} ({error.hint})")
+    need_namespaces()
     return Place(tmp_path)
 
 

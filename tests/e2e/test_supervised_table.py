@@ -5,7 +5,9 @@ Result, error and tree must come out the same; then undo must give the first tre
 
 from __future__ import annotations
 
+import ctypes
 import difflib
+import errno
 import json
 import os
 import re
@@ -37,6 +39,7 @@ CWD = -100
 RDONLY, WRONLY, RDWR, CREAT, EXCL, TRUNC = os.O_RDONLY, os.O_WRONLY, os.O_RDWR, os.O_CREAT, os.O_EXCL, os.O_TRUNC
 APPEND, DIRECTORY, NOFOLLOW, TMPFILE = os.O_APPEND, os.O_DIRECTORY, os.O_NOFOLLOW, os.O_TMPFILE
 NONBLOCK, PATH = os.O_NONBLOCK, os.O_PATH
+PAGE = os.sysconf("SC_PAGE_SIZE")
 out = []
 
 def raw(name, *arguments):
@@ -143,7 +146,8 @@ for resolve in (0, 1, 2, 4, 8, 0x10, 0x18, 0x40):
     for path in (b"file", b"dir/in", b"../out/x", b"link", b"to-dir/in", b"/file", b"dir/../file", b"new%d" % resolve,
                  b"dangling", b"outside/x", b"/proc/self/cwd/file"):
         opened("openat2", CWD, path, how(WRONLY, 0, resolve), 24)
-        opened("openat2", CWD, path, how(WRONLY | CREAT | NOFOLLOW, 0o644, resolve), 24)
+        if path != b"/file" or resolve & 0x18:  # nothing is made at the root of the machine
+            opened("openat2", CWD, path, how(WRONLY | CREAT | NOFOLLOW, 0o644, resolve), 24)
     opened("openat2", d, b"in", how(RDWR | TRUNC, 0, resolve), 24)
     opened("openat2", d, b"../file", how(RDWR, 0, resolve), 24)
 opened("openat2", CWD, b"file", how(WRONLY, 0o600), 24)
@@ -152,6 +156,9 @@ opened("openat2", CWD, b"file", how(WRONLY | 1 << 40), 24)
 opened("openat2", CWD, b"file", how(WRONLY), 20)
 opened("openat2", CWD, b"file", how(WRONLY) + bytes(8), 32)
 opened("openat2", CWD, b"file", how(WRONLY) + b"x" * 8, 32)
+for size in (PAGE, PAGE + 8):
+    opened("openat2", CWD, b"file", how(WRONLY) + bytes(size - 24), size)
+opened("openat2", CWD, b"file", how(fcntl.fcntl(os.open("file", RDWR), fcntl.F_GETFL)), 24)
 opened("openat2", CWD, b"dir", how(TMPFILE | RDWR, 0o600), 24)
 opened("openat2", CWD, b"file", how(RDONLY), 24)
 """,
@@ -273,6 +280,8 @@ for path in (b"file", b"link", b"dir", b"dangling", b"missing", b"", b"fifo", b"
 call("setxattrat", CWD, b"file", 0, b"user.c", arguments(5, 0), 8)
 call("setxattrat", CWD, b"file", 0, b"user.c", arguments(5, 0) + bytes(8), 24)
 call("setxattrat", CWD, b"file", 0, b"user.d", arguments(5, 0) + b"x" * 8, 24)
+for size in (PAGE, PAGE + 8):
+    call("setxattrat", CWD, b"file", 0, b"user.e", arguments(5, 0) + bytes(size - 16), size)
 for fd in (f, d, p, 99):
     call("fsetxattr", fd, b"user.f", b"value", 5, 0)
     call("fsetxattr", fd, b"user.g", b"value", 5, 2)
@@ -697,13 +706,24 @@ def test_the_table_holds_every_call() -> None:
     assert set(numbers(machine(), NOTIFIED).values()) - called == {"exit_group"}
 
 
+def numbers_here() -> dict[str, int]:
+    """Without the calls that this kernel is too old for, which the keeper carries out all the same."""
+    table = dict(ARCHITECTURES[machine()].numbers)
+    libc = ctypes.CDLL(None, use_errno=True)
+    for name in ("fchmodat2", "setxattrat", "removexattrat", "file_setattr"):
+        libc.syscall(table[name], -1, b"x", 0, 0, 0, 0)
+        if ctypes.get_errno() == errno.ENOSYS:
+            del table[name]
+    return table
+
+
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="other users' files are part of it")
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_calls_come_out_as_the_kernels_own(tmp_path: Path, name: str) -> None:
     """I1."""
     program = PRELUDE + SCRIPTS[name] + '\nprint(*out, sep="\\n")\n'
-    printed = compare(tmp_path, [sys.executable, "-c", program, json.dumps(ARCHITECTURES[machine()].numbers)])
+    printed = compare(tmp_path, [sys.executable, "-c", program, json.dumps(numbers_here())])
     assert printed
 
 

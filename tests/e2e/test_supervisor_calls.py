@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
+import signal
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -129,6 +132,35 @@ def test_a_directory_that_is_swapped_for_a_link_leads_nothing_astray(base: Path)
 def test_a_program_is_not_let_believe_that_a_domain_of_its_own_confines_it(base: Path) -> None:
     """The keeper is not in that domain."""
     supervised(base, sys.executable, "-c", DOMAIN)
+
+
+FOREIGN = {
+    # ELF's number of the architecture, its flags, and: mkdir("made", 0o700), exit(0)
+    "x86_64": (3, 0, "b827000000 bb70000100 b9c0010000 cd80  b801000000 31db cd80"),
+    "aarch64": (40, 0x5000000, "2770a0e3 10008fe2 071da0e3 000000ef  0170a0e3 0000a0e3 000000ef"),
+}
+"""For processors that run 32-bit programs as well, one in which a directory is made; its name lies after 28 bytes."""
+
+
+@pytest.mark.skipif(platform.machine() not in FOREIGN, reason="the supervisor does not support this machine")
+def test_a_program_for_the_same_processor_with_other_calls_is_ended_before_it_changes_anything(base: Path) -> None:
+    """I1: its numbers mean something else."""
+    machine, flags, code = FOREIGN[platform.machine()]
+    address, headers = 0x10000, 52 + 32
+    text = bytes.fromhex(code).ljust(28, b"\0") + b"made\0"
+    header = struct.pack("=2H5I6H", 2, machine, 1, address + headers, 52, 0, flags, 52, 32, 1, 0, 0, 0)
+    segment = struct.pack("=8I", 1, 0, address, address, headers + len(text), headers + len(text), 5, 0x10000)
+    program = base / "foreign"
+    program.write_bytes(b"\x7fELF\1\1\1".ljust(16, b"\0") + header + segment + text)
+    program.chmod(0o755)
+    try:
+        assert subprocess.run([program], cwd=base / "outside", check=False).returncode == 0
+    except OSError as error:
+        pytest.skip(f"no 32-bit programs here: {error}")
+    assert (base / "outside" / "made").is_dir()
+    run = f"import subprocess; print(subprocess.run([{str(program)!r}]).returncode)"
+    assert supervised(base, sys.executable, "-c", run) == f"{-signal.SIGSYS}\n"
+    assert not (base / "tree" / "made").exists()
 
 
 LEASE = """

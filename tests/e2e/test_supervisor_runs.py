@@ -15,7 +15,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +30,7 @@ from holdfast.testing.photograph import Seen, differences, photograph
 from holdfast.undo.desk import Desk
 from holdfast.undo.service import StepInfo
 
+from ..waiting import wait_until
 from . import afterwards
 
 ROOT = Path(__file__).parents[2]
@@ -105,14 +106,6 @@ def environment() -> dict[str, str]:
         "GIT_COMMITTER_EMAIL": "a@b",
         "GIT_CONFIG_NOSYSTEM": "1",
     }
-
-
-def wait_until(condition: Callable[[], bool], limit: float = 20) -> None:
-    """Wait on a condition, with a limit, by asking again and again."""
-    end = time.monotonic() + limit
-    while not condition():
-        assert time.monotonic() < end, "waited too long"
-        time.sleep(0.005)
 
 
 def keeper_of(place: Place) -> int:

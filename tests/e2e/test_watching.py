@@ -15,12 +15,12 @@ import holdfast
 from holdfast.engine.watch_client import connect
 from holdfast.model.errors import LockedError
 
+from ..waiting import wait_until
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from e2e.conftest import Cli
-
-    WaitUntil = Callable[[Callable[[], bool]], None]
 
 COMMAND = [sys.executable, "-m", "holdfast"]
 
@@ -34,7 +34,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch, cli: Cli) -> Iterator[None]:
     cli("watch", "--stop")
 
 
-def test_a_detached_watcher_saves_by_itself(cli: Cli, wait_until: WaitUntil) -> None:
+def test_a_detached_watcher_saves_by_itself(cli: Cli) -> None:
     cli.write("f", "1")
     started = cli.json("watch", "--detach")
     assert started["pid"] > 0
@@ -68,7 +68,7 @@ def test_commands_beside_a_watcher(cli: Cli, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_in_the_foreground_a_signal_saves_and_ends_it(cli: Cli, number: signal.Signals, wait_until: WaitUntil) -> None:
+def test_in_the_foreground_a_signal_saves_and_ends_it(cli: Cli, number: signal.Signals) -> None:
     with subprocess.Popen([*COMMAND, "watch"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -98,9 +98,7 @@ def _log(cli: Cli) -> list[dict[str, str]]:
     return cli.json("log")["checkpoints"]
 
 
-def test_a_watcher_that_hangs_is_not_waited_for(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch, wait_until: WaitUntil
-) -> None:
+def test_a_watcher_that_hangs_is_not_waited_for(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_WATCH_DEBOUNCE", "1h")
     cli.write("f", "1")
     pid = cli.json("watch", "--detach")["pid"]
@@ -131,7 +129,7 @@ def test_a_watcher_that_hangs_is_not_waited_for(
     assert [item["label"] for item in _log(cli)] == ["", "alone", ""]
 
 
-def test_a_watcher_that_cannot_save_says_so(cli: Cli, monkeypatch: pytest.MonkeyPatch, wait_until: WaitUntil) -> None:
+def test_a_watcher_that_cannot_save_says_so(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     cli.write("f", "1")
     cli.json("checkpoint")
     monkeypatch.setenv("HOLDFAST_STORE_MAX_BYTES", "1")
@@ -147,7 +145,7 @@ def test_a_watcher_that_cannot_save_says_so(cli: Cli, monkeypatch: pytest.Monkey
     assert cli.json("status")["added"] == ["g"]
 
 
-def test_a_watcher_that_does_not_stop_is_named_with_a_way_to_end_it(cli: Cli, wait_until: WaitUntil) -> None:
+def test_a_watcher_that_does_not_stop_is_named_with_a_way_to_end_it(cli: Cli) -> None:
     pid = cli.json("watch", "--detach")["pid"]
     with holdfast.open(cli.root) as workspace:
         folder = workspace.folder
@@ -168,7 +166,7 @@ def test_a_watcher_that_does_not_stop_is_named_with_a_way_to_end_it(cli: Cli, wa
 @pytest.mark.parametrize("backend", ["auto", "inotify"])
 @pytest.mark.parametrize("whose", ["user", "repository"])
 def test_excludes_outside_of_the_tree_are_obeyed_while_they_change(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch, wait_until: WaitUntil, backend: str, whose: str
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, backend: str, whose: str
 ) -> None:
     if whose == "user":
         excludes = Path(os.environ["HOME"]) / "excludes"

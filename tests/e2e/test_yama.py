@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,8 @@ import pytest
 from holdfast.supervisor.descent import descendants
 from holdfast.testing.photograph import differences, photograph
 from holdfast.testing.yama import keepers_that_see_nothing
+
+from ..waiting import wait_until
 
 if TYPE_CHECKING:
     from e2e.conftest import Cli
@@ -74,9 +75,7 @@ def test_all_kinds_of_arguments_are_read_and_what_they_do_is_taken_back(place: C
     assert differences(before, photograph(place.root)) == []
 
 
-def test_a_run_whose_parent_is_stopped_holds_no_other_one_up(
-    place: Cli, wait_until: Callable[[Callable[[], bool]], None]
-) -> None:
+def test_a_run_whose_parent_is_stopped_holds_no_other_one_up(place: Cli) -> None:
     waiting: subprocess.Popen[Any] = place.start("run", "--", "sh", "-c", "until [ -e go ]; do :; done; touch mine")
     wait_until(lambda: bool(_of(waiting, b"until [ -e go ]", b"sh")))
     (parent,) = _of(waiting, b"holdfast.supervisor.parent")

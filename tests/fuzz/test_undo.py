@@ -23,7 +23,7 @@ from holdfast.model.ids import hash_bytes
 from holdfast.undo.journal import Journal, read_journal
 from holdfast.undo.log import UndoLog
 from holdfast.undo.pending import tell
-from holdfast.undo.records import Begin, How, Keeping, Made, Make, Move, Remove, Replaced, Touch, decode
+from holdfast.undo.records import Anew, Begin, How, Keeping, Made, Make, Move, Remove, Replaced, Touch, decode
 from holdfast.undo.recovery import recover
 from holdfast.undo.sealed import Head, Preimage, Sealed, read_head, read_step, write_step
 
@@ -101,13 +101,15 @@ def test_records(body: bytes) -> None:
         pass
 
 
-@given(st.integers(1, 18), st.lists(VALUES, max_size=9))
+@given(st.integers(1, 19), st.lists(VALUES, max_size=9))
 @settings(max_examples=400, deadline=None)
 def test_records_of_each_kind(kind: int, fields: list[object]) -> None:
     try:
         record = decode(msgspec.msgpack.encode([kind, *fields]))
     except FormatError:
         return
+    if isinstance(record, Anew):
+        return  # (it is the journal's own, and tells nothing)
     try:
         tell([record])
     except FormatError:

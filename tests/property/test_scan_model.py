@@ -14,8 +14,8 @@ import pytest
 
 from holdfast.files import scout
 from holdfast.files.dirty import Dirty
+from holdfast.files.hashing import HashSink
 from holdfast.files.local import LocalTree
-from holdfast.files.scan import HashSink
 from holdfast.model.errors import StorageError
 from holdfast.model.ids import Hash, hash_bytes
 

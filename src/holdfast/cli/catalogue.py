@@ -50,6 +50,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "gc": ("keep", "delete what no checkpoint needs any more"),
         "verify": ("keep", "prove that nothing is damaged or missing"),
         "stats": ("keep", "what takes the space"),
+        "doctor": ("doctor", "what this machine, the home and the workspace allow, and why not more"),
         "completion": ("completion", "a completion script for your shell"),
     },
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from holdfast import NotFoundError, UsageError
 from holdfast.cli.terminal import Palette, is_terminal, show_path, wants_colour
@@ -14,7 +14,7 @@ from holdfast.model.paths import parse_display
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from holdfast import Home, Workspace
     from holdfast.model.log import Level
@@ -82,7 +82,7 @@ class Console:
                 rest = rest[out.write(rest) :]
         out.flush()
 
-    def give(self, value: dict[str, Any]) -> None:
+    def give(self, value: Mapping[str, object]) -> None:
         """Print the one JSON object of ``--json``."""
         import json
 

@@ -27,7 +27,7 @@ def _status(console: Console, arguments: argparse.Namespace) -> int:
         result = workspace.status()
         ignored = workspace.ignored() if arguments.ignored else None
     if console.json:
-        console.give(encoding.status(result, ignored))
+        console.give(encoding.status(result) if ignored is None else encoding.status_and_ignored(result, ignored))
         return 0
     console.answer(_status_lines(console, result))
     if ignored is not None:

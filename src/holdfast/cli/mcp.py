@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.cli.console import Console
-    from holdfast.engine.hosting import Event, Host, Hosted
+    from holdfast.engine.hosting import Host, Hosted
+    from holdfast.engine.monitor import Event
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:

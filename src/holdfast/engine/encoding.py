@@ -14,7 +14,9 @@ from holdfast.model.paths import display
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from holdfast.engine import objects
     from holdfast.engine.checkpoint import CheckpointResult
+    from holdfast.engine.doctor import Finding
     from holdfast.engine.results import (
         Details,
         Forgotten,
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from holdfast.store.verify import Verified
 
 Json = dict[str, Any]
-"""One JSON object."""
+"""One JSON object; one that a face answers as well has a type of its own in `holdfast.engine.objects`."""
 
 
 def error(failure: HoldfastError) -> Json:
@@ -39,17 +41,17 @@ def error(failure: HoldfastError) -> Json:
     return {"error": {"code": failure.code, "message": failure.message, "hint": failure.hint}}
 
 
-def counts(value: Counts) -> Json:
+def counts(value: Counts) -> objects.Counts:
     """``added``, ``modified``, ``deleted``."""
     return {"added": value.added, "modified": value.modified, "deleted": value.deleted}
 
 
-def not_captured(items: Sequence[NotCaptured]) -> list[Json]:
+def not_captured(items: Sequence[NotCaptured]) -> list[objects.NotCaptured]:
     """Each ``path`` with its ``reason``."""
     return [{"path": display(item.path), "reason": item.reason} for item in items]
 
 
-def record(value: Checkpoint) -> Json:
+def record(value: Checkpoint) -> objects.Checkpoint:
     """A checkpoint as `log`, `show` and `forget` list it."""
     return {
         "id": value.id,
@@ -68,7 +70,7 @@ def record(value: Checkpoint) -> Json:
     }
 
 
-def checkpoint(result: CheckpointResult) -> Json:
+def checkpoint(result: CheckpointResult) -> objects.MadeCheckpoint:
     """What `checkpoint` did."""
     made = result.checkpoint
     return {
@@ -88,9 +90,8 @@ def checkpoint(result: CheckpointResult) -> Json:
     }
 
 
-def status(result: Status, ignored: Sequence[bytes] | None = None) -> Json:
+def status(result: Status) -> objects.Status:
     """How the tree differs from the last checkpoint; ``modified`` holds type changes as well."""
-    more = {} if ignored is None else {"ignored": [display(path) for path in ignored]}
     return {
         "workspace": display(result.workspace),
         "last_checkpoint": None if result.last_checkpoint is None else result.last_checkpoint.id,
@@ -100,8 +101,12 @@ def status(result: Status, ignored: Sequence[bytes] | None = None) -> Json:
         "watching": result.watching,
         "unfinished_restore": result.unfinished_restore,
         "watch_failure": result.watch_failure,
-        **more,
     }
+
+
+def status_and_ignored(result: Status, ignored: Sequence[bytes]) -> Json:
+    """The same, with what the ignore rules leave out."""
+    return {**status(result), "ignored": [display(path) for path in ignored]}
 
 
 def log(result: Log) -> Json:
@@ -134,7 +139,7 @@ def details(result: Details) -> Json:
     }
 
 
-def restored(result: RestoreResult) -> Json:
+def restored(result: RestoreResult) -> objects.Restored:
     """What `restore`, `undo` or `redo` did, or would do."""
     return {
         "checkpoint": result.checkpoint,
@@ -149,7 +154,7 @@ def restored(result: RestoreResult) -> Json:
     }
 
 
-def forked(result: ForkResult) -> Json:
+def forked(result: ForkResult) -> objects.Forked:
     """What `fork` made."""
     return {
         "workspace": result.workspace,
@@ -194,6 +199,14 @@ def verified(result: Verified) -> Json:
     }
 
 
+def doctor(found: Sequence[Finding]) -> Json:
+    """``ok``, and what was found, each with ``area``, ``verdict``, ``message`` and ``help``."""
+    return {
+        "ok": all(finding.verdict != "wrong" for finding in found),
+        "findings": [finding._asdict() | {"help": finding.help or None} for finding in found],
+    }
+
+
 def stats(result: Stats) -> Json:
     """What takes the space."""
     values = result._asdict()
@@ -201,9 +214,9 @@ def stats(result: Stats) -> Json:
     return values
 
 
-def _paths(changes: Sequence[Change]) -> dict[str, list[str]]:
+def _paths(changes: Sequence[Change]) -> objects.Paths:
     """The paths of ``changes`` by what happened to them."""
-    out: dict[str, list[str]] = {"added": [], "modified": [], "deleted": []}
+    out: objects.Paths = {"added": [], "modified": [], "deleted": []}
     for change in changes:
         key = "added" if change.before is None else "deleted" if change.after is None else "modified"
         out[key].append(display(change.path))

@@ -13,11 +13,11 @@ from holdfast.model.paths import display
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from holdfast.engine import objects
     from holdfast.engine.browsing import Item, Read
-    from holdfast.engine.encoding import Json
 
 
-def item(value: Item) -> Json:
+def entry(value: Item) -> objects.Entry:
     """What a directory holds."""
     return {
         "name": display(value.name),
@@ -29,12 +29,12 @@ def item(value: Item) -> Json:
     }
 
 
-def listing(path: bytes, items: Sequence[Item]) -> Json:
+def listing(path: bytes, items: Sequence[Item]) -> objects.Listing:
     """A directory, or a part of it."""
-    return {"path": display(path), "entries": [item(each) for each in items]}
+    return {"path": display(path), "entries": [entry(each) for each in items]}
 
 
-def read(path: bytes, value: Read) -> Json:
+def read(path: bytes, value: Read) -> objects.Part:
     """A part of a file: ``data`` is text, or ``data_base64`` bytes where it is not UTF-8; the other one is null.
 
     A character that the part ends in the middle of is left for the next one. ``next_offset`` is null at the end.

@@ -10,12 +10,13 @@ from holdfast.model.paths import display
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from holdfast.engine import objects
     from holdfast.engine.encoding import Json
     from holdfast.engine.run import RunResult
     from holdfast.undo.service import BarrierInfo, PathChange, StepInfo, TicketInfo, UndoReport
 
 
-def step(value: StepInfo) -> Json:
+def step(value: StepInfo) -> objects.Step:
     """One step, as lists show it."""
     return {
         "id": value.id,
@@ -41,7 +42,7 @@ def steps(values: Sequence[StepInfo]) -> Json:
     return {"steps": [step(value) for value in values]}
 
 
-def step_with_changes(value: StepInfo, changes: Sequence[PathChange]) -> Json:
+def step_with_changes(value: StepInfo, changes: Sequence[PathChange]) -> objects.StepWithChanges:
     """What `steps show` says."""
     return {
         **step(value),
@@ -56,7 +57,7 @@ def step_with_changes(value: StepInfo, changes: Sequence[PathChange]) -> Json:
     }
 
 
-def rolled_back(report: UndoReport) -> Json:
+def rolled_back(report: UndoReport) -> objects.RolledBack:
     """What `step rollback` did."""
     return {
         "steps": list(report.steps),
@@ -72,24 +73,24 @@ def rolled_back(report: UndoReport) -> Json:
     }
 
 
-def barriers(values: Sequence[BarrierInfo]) -> Json:
-    """What `barriers` lists, oldest first."""
+def barrier(value: BarrierInfo) -> objects.Barrier:
+    """An edit that no step made."""
     return {
-        "barriers": [
-            {
-                "id": value.id,
-                "at": _time(value.at),
-                "after": value.after,
-                "paths": [display(path) for path in value.paths],
-                "who": value.who,
-                "blocks": value.blocks,
-            }
-            for value in values
-        ]
+        "id": value.id,
+        "at": _time(value.at),
+        "after": value.after,
+        "paths": [display(path) for path in value.paths],
+        "who": value.who,
+        "blocks": value.blocks,
     }
 
 
-def ticket(value: TicketInfo) -> Json:
+def barriers(values: Sequence[BarrierInfo]) -> Json:
+    """What `barriers` lists, oldest first."""
+    return {"barriers": [barrier(value) for value in values]}
+
+
+def ticket(value: TicketInfo) -> objects.Ticket:
     """An operation that waits for a person."""
     return {
         "id": value.id,

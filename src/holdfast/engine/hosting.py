@@ -1,7 +1,8 @@
 """What every face is made of: working directories, the commands and the files in them, and what is worth an event.
 
 A `Host` has one or several working directories. One that may be written to is a workspace with a keeper, an undo log
-and a session of its own; one that is read-only is looked at, and nothing else. Nothing here approves of anything by
+and a session of its own; one that is read-only is looked at, and nothing else. A command changes nothing in any of them
+but its own: what no keeper would record there does not happen. Nothing here approves of anything by
 itself: who asked for a command must not have its safeguards answered by the same voice (I9), which is for the faces to
 see to.
 """
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from holdfast.engine import browsing
 from holdfast.engine.inner import Inside
 from holdfast.engine.inside import run_around
+from holdfast.engine.monitor import Mismatched, Monitor, RolledBack, Warned
 from holdfast.engine.opening import Opener
 from holdfast.engine.run import thresholds as chosen_thresholds
 from holdfast.engine.session import Session, oldest_step
@@ -30,20 +32,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
 
     from holdfast.engine.context import Context
+    from holdfast.engine.monitor import Event
     from holdfast.engine.session import Executed, Lost, State
     from holdfast.model.config import Isolation
     from holdfast.supervisor.remote import Remote
     from holdfast.undo.log import Limits
     from holdfast.undo.safeguards import Thresholds
-    from holdfast.undo.service import BarrierInfo, StepInfo, TicketInfo, UndoReport, UndoService
+    from holdfast.undo.service import StepInfo, TicketInfo, UndoReport, UndoService
     from holdfast.wire.control import Stream
 
 _log = Log(__name__)
 
 MAX_DIRECTORIES: Final = 8
 MAX_EDITED_BYTES: Final = browsing.MAX_READ_BYTES
-_LOOK_SECONDS = 0.2
-_SAMPLE = 20
 
 Access = Literal["read_write", "read_only"]
 
@@ -55,46 +56,6 @@ class WorkingDirectory(NamedTuple):
     label: str = ""
     """Another name for it; the last part of its path, if it is empty."""
     access: Access = "read_write"
-
-
-class Held(NamedTuple):
-    """A safeguard holds an operation until a person answers."""
-
-    ticket: TicketInfo
-    step: StepInfo | None
-    sample: Sequence[bytes]
-    """Some of the paths that the step has changed so far."""
-    deleted: int
-    """How many it has deleted so far."""
-
-
-class Edited(NamedTuple):
-    """Somebody else has changed the tree."""
-
-    barrier: BarrierInfo
-
-
-class RolledBack(NamedTuple):
-    """What a killed keeper had left open was taken back, when the undo log was opened."""
-
-    report: UndoReport
-
-
-class Mismatched(NamedTuple):
-    """The undo log is of another version: it has to be discarded before anything is recorded."""
-
-    error: HoldfastError
-
-
-class Warned(NamedTuple):
-    """What a person should know of."""
-
-    code: str
-    message: str
-    step: int | None = None
-
-
-Event = Held | Edited | RolledBack | Mismatched | Warned
 
 
 class Change(NamedTuple):
@@ -137,6 +98,8 @@ class Host:
                         f"{display(one.given)} and {display(other.given)} lie in each other, or in one workspace",
                         hint="name directories that are apart",
                     )
+        for one in self.directories:
+            one.keep_off([other.path for other in self.directories if other is not one])
 
     def directory(self, which: int | str | None = None) -> Hosted:
         """One by its number, label or path; None: the primary. Raises `NotFoundError`."""
@@ -196,7 +159,9 @@ class Hosted:
         self._undo_log = b""
         self._thresholds: Thresholds | None = None
         self._limits: Limits | None = None
-        self._monitor: _Monitor | None = None
+        self._others: Sequence[bytes] = ()
+        """The other working directories."""
+        self._monitor: Monitor | None = None
         self._oldest: int | None = None
         """Of the steps of commands in the undo log, after the last command."""
         self._is_mismatched = False
@@ -240,6 +205,22 @@ class Hosted:
             self._session.on_join = self._joined
         finally:
             opener.close()
+
+    def keep_off(self, others: Sequence[bytes]) -> None:
+        """No command here may change anything beneath these directories."""
+        self._others = others
+        if self._session is not None:
+            self._session.read_only = others
+
+    def refuse_others(self, path: bytes) -> None:
+        """Raise `RefusedError` if the path lies in another working directory, where nothing is written from here."""
+        real = os.path.realpath(path)
+        for other in self._others:
+            if under(real, other.rstrip(b"/")):
+                raise RefusedError(
+                    f"{display(path)} lies in {display(other)}, another working directory of this session",
+                    hint="choose a path outside of them",
+                )
 
     # -- commands ------------------------------------------------------------------------------------------------------
 
@@ -478,56 +459,7 @@ class Hosted:
         self._oldest = oldest_step(keeper)
         with self._lock:
             if self._monitor is None:
-                self._monitor = _Monitor(self, self._undo_log, self._notify, keeper)
-
-
-class _Monitor:
-    """Sees what the keeper holds and notes, on a thread."""
-
-    def __init__(
-        self, hosted: Hosted, undo_log: bytes, notify: Callable[[Hosted, Event], object], keeper: Remote
-    ) -> None:
-        self._hosted = hosted
-        self._undo_log = undo_log
-        self._notify = notify
-        self._held: set[int] = set()
-        self._noted = max((barrier.id for barrier in keeper.barriers()), default=0)
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look_on, daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Look no longer."""
-        self._over.set()
-        self._thread.join()
-
-    def _look_on(self) -> None:
-        from holdfast.supervisor.remote import connect
-
-        while not self._over.wait(_LOOK_SECONDS):
-            try:
-                keeper = connect(self._undo_log)
-                if keeper is None:
-                    self._held.clear()  # the next one counts anew
-                    continue
-                with keeper:
-                    self._look(keeper)
-            except HoldfastError as error:
-                _log.info("%s", error.message)  # the keeper has just ended
-
-    def _look(self, keeper: Remote) -> None:
-        held = {ticket.id: ticket for ticket in keeper.held()}
-        for number, ticket in held.items():
-            if number not in self._held:
-                step = next((step for step in keeper.steps() if step.id == ticket.step), None)
-                changes = () if step is None else keeper.changes(step.id)
-                deleted = sum(change.change == "deleted" for change in changes)
-                self._notify(self._hosted, Held(ticket, step, [change.path for change in changes[:_SAMPLE]], deleted))
-        self._held = set(held)
-        for barrier in keeper.barriers():
-            if barrier.id > self._noted:
-                self._noted = barrier.id
-                self._notify(self._hosted, Edited(barrier))
+                self._monitor = Monitor(self._undo_log, lambda event: self._notify(self, event), keeper)
 
 
 def _tell_what_has_no_effect(*, guard: bool, isolation: object) -> None:
@@ -537,4 +469,4 @@ def _tell_what_has_no_effect(*, guard: bool, isolation: object) -> None:
 
 
 def _overlap(one: bytes, other: bytes) -> bool:
-    return one == other or under(one, other) or under(other, one)
+    return under(one, other.rstrip(b"/")) or under(other, one.rstrip(b"/"))

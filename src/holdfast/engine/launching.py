@@ -11,23 +11,29 @@ import os
 import socket
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from holdfast.engine.opening import Opener
 from holdfast.engine.run import run
 from holdfast.engine.steps import log_directory
+from holdfast.files.kernel import RESOLVE_NO_SYMLINKS, openat2
 from holdfast.model.config import Isolation
-from holdfast.model.errors import HoldfastError, rebuilt
+from holdfast.model.errors import HoldfastError, NotFoundError, rebuilt
 from holdfast.model.log import Level, arrange
 from holdfast.model.loglines import Lines, send
+from holdfast.model.paths import display
 from holdfast.sandbox.channel import shim_command
 from holdfast.undo.untold import note
 
+if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+
 _MOST_BYTES = 1 << 20
+_AT_FDCWD = -100
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +50,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """None: as the settings say."""
     environment: dict[bytes, bytes]
     """The shim's, and so its commands'."""
+    read_only: tuple[bytes, ...] = ()
+    """The real paths of directories that nothing of the run may change, nor anything beneath."""
     log_level: Level = "warn"
     """From which level on it logs, to standard error: as lines of JSON, unless that is a terminal."""
 
@@ -138,19 +146,40 @@ def _run(launch: Launch) -> int:
     opener = Opener(home=launch.home, flags=launch.flags)
     try:
         context = opener.open(launch.root)
-        return run(
-            context,
-            shim_command(),
-            directory=launch.root,
-            environment=launch.environment,
-            guard=launch.guard,
-            isolation=launch.isolation,
-            identity=launch.run,
-            fails_whole=True,  # a shim ends in order or was lost, and then nobody can end its command any more
-            told=partial(note, log_directory(context)),  # whoever has started us may be gone
-        ).exit_code
+        with _held(launch.read_only) as read_only:
+            return run(
+                context,
+                shim_command(),
+                directory=launch.root,
+                environment=launch.environment,
+                guard=launch.guard,
+                isolation=launch.isolation,
+                identity=launch.run,
+                fails_whole=True,  # a shim ends in order or was lost, and then nobody can end its command any more
+                told=partial(note, log_directory(context)),  # whoever has started us may be gone
+                read_only=read_only,
+            ).exit_code
     finally:
         opener.close()
+
+
+@contextmanager
+def _held(paths: Sequence[bytes]) -> Generator[list[int]]:
+    """The directories, open for the length of the block. Raises `NotFoundError` if one is not at its path any more."""
+    with ExitStack() as context:
+        found: list[int] = []
+        for path in paths:
+            try:
+                fd = openat2(_AT_FDCWD, path, os.O_PATH | os.O_DIRECTORY, RESOLVE_NO_SYMLINKS)
+            except OSError as error:
+                raise NotFoundError(
+                    f"the session's working directory {display(path)} is not there any more: {error.strerror}",
+                    hint="begin another session, without it or when it is there again",
+                    code="no_directory",
+                ) from error
+            context.callback(os.close, fd)
+            found.append(fd)
+        yield found
 
 
 if __name__ == "__main__":

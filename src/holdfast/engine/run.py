@@ -66,6 +66,7 @@ def run(
     ask: Callable[[TicketInfo], bool | None] | None = None,
     identity: str | None = None,
     told: Callable[[UndoReport], object] | None = None,
+    read_only: Sequence[int] = (),
 ) -> RunResult:
     """Run ``command`` under supervision until it ends. The terminal is its own meanwhile.
 
@@ -76,6 +77,7 @@ def run(
     is asked of operations that safeguards hold: True lets one happen, False denies it, None leaves it to others.
     ``identity`` is the run's id (`new_run_id`), if somebody has to know it before. ``told`` is told of what a killed
     keeper had left open, and was rolled back.
+    ``read_only`` are descriptors of directories that it may not change, nor anything beneath; see `supervise`.
     """
     from holdfast.engine.serving_run import answering_run
     from holdfast.supervisor.launch import supervise
@@ -115,6 +117,7 @@ def run(
                 one_step=one_step,
                 fails_whole=fails_whole,
                 box=box,
+                read_only=read_only,
             )
     finally:
         steps = end_run(context, identity, shown, told)

@@ -106,6 +106,8 @@ class Session:
         self._failure: HoldfastError | None = None
         self.run = ""
         """The id of the run, while there is one, and of the last one."""
+        self.read_only: Sequence[bytes] = ()
+        """The real paths of directories that no command may change anything beneath, from the next start on."""
         self.on_join: Callable[[Remote], object] = lambda _keeper: None
         """Is told of the keeper before the first command."""
 
@@ -226,6 +228,7 @@ class Session:
             guard=self._guard,
             isolation=self._isolation,
             environment=self._environment,
+            read_only=tuple(self.read_only),
             log_level=inherited(),
         )
         try:

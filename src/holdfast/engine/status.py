@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from holdfast.engine import journal as journals
 from holdfast.engine.changes import saved_in
 from holdfast.engine.results import Status
-from holdfast.files.scan import HashSink
+from holdfast.files.hashing import HashSink
 from holdfast.files.tree import ROOT_GONE, Scan
 from holdfast.model.errors import NotFoundError
 from holdfast.model.named import NamedTuple

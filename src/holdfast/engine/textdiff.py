@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from holdfast.engine import gitpatch
 from holdfast.model.named import NamedTuple
@@ -13,6 +13,7 @@ from holdfast.model.sinks import whole
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from holdfast.engine import objects
     from holdfast.engine.results import Diff, Renamed
     from holdfast.model.entries import Entry
     from holdfast.model.sinks import Content
@@ -139,7 +140,7 @@ def stat(diff: Diff, fetch: Fetch) -> list[FileStat]:
     return stats
 
 
-def to_json(diff: Diff, fetch: Fetch) -> dict[str, Any]:
+def to_json(diff: Diff, fetch: Fetch) -> objects.Diff:
     """The JSON object of ``diff``.
 
     ``base`` and ``target`` are ids or null; ``added`` holds {path, size}, ``deleted`` {path}, ``modified`` {path,
@@ -149,10 +150,10 @@ def to_json(diff: Diff, fetch: Fetch) -> dict[str, Any]:
     not UTF-8 stands in full in ``diff_base64``, and in ``diff`` with a replacement character for each byte that is
     not.
     """
-    added: list[dict[str, Any]] = []
-    deleted: list[dict[str, Any]] = []
-    modified: list[dict[str, Any]] = []
-    renamed: list[dict[str, Any]] = []
+    added: list[objects.AddedFile] = []
+    deleted: list[objects.DeletedFile] = []
+    modified: list[objects.ModifiedFile] = []
+    renamed: list[objects.RenamedFile] = []
     both: list[_Item] = []
     for item in _items(diff):
         if item.before is None and item.after is not None:
@@ -164,10 +165,16 @@ def to_json(diff: Diff, fetch: Fetch) -> dict[str, Any]:
     for loaded in _load(both, fetch, MAX_TEXT_BYTES):
         item = loaded.item
         if item.status == "R":
-            names = {"from": display(item.before_path), "to": display(item.path), "similarity": item.similarity}
-            renamed.append(names | ({} if item.same_content else _content_json(loaded)) | _mode_json(item))
+            renamed.append(
+                {
+                    "from": display(item.before_path),
+                    "to": display(item.path),
+                    "similarity": item.similarity,
+                    **_difference_json(loaded),
+                }
+            )
         else:
-            modified.append({"path": display(item.path)} | _content_json(loaded) | _mode_json(item))
+            modified.append({"path": display(item.path), **_difference_json(loaded)})
     return {
         "base": diff.base,
         "target": diff.target,
@@ -185,7 +192,15 @@ def to_json(diff: Diff, fetch: Fetch) -> dict[str, Any]:
     }
 
 
-def _content_json(loaded: _Loaded) -> dict[str, Any]:
+def _difference_json(loaded: _Loaded) -> objects.Difference:
+    item = loaded.item
+    found: objects.Difference = {} if item.status == "R" and item.same_content else _content_json(loaded)
+    if item.before is not None and item.after is not None and item.before.mode != item.after.mode:
+        found["mode"] = {"before": f"{item.before.mode:06o}", "after": f"{item.after.mode:06o}"}
+    return found
+
+
+def _content_json(loaded: _Loaded) -> objects.Difference:
     if loaded.binary:
         before, after = loaded.item.before, loaded.item.after
         sizes = (before.size if before else 0, after.size if after else 0)
@@ -195,12 +210,6 @@ def _content_json(loaded: _Loaded) -> dict[str, Any]:
         return {"diff": text.decode()}
     except UnicodeDecodeError:
         return {"diff": text.decode(errors="replace"), "diff_base64": base64.b64encode(text).decode("ascii")}
-
-
-def _mode_json(item: _Item) -> dict[str, Any]:
-    if item.before is None or item.after is None or item.before.mode == item.after.mode:
-        return {}
-    return {"mode": {"before": f"{item.before.mode:06o}", "after": f"{item.after.mode:06o}"}}
 
 
 def _items(diff: Diff) -> list[_Item]:

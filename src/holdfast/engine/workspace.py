@@ -17,6 +17,7 @@ from holdfast.model.errors import HoldfastError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 
+    from holdfast.engine import objects
     from holdfast.engine.checkpoint import CheckpointResult
     from holdfast.engine.context import Context
     from holdfast.engine.diff import Contents
@@ -267,7 +268,7 @@ class Workspace(RecordedSteps):
 
         return stat(diff, self._contents(diff).fetch)
 
-    def diff_json(self, diff: Diff) -> dict[str, object]:
+    def diff_json(self, diff: Diff) -> objects.Diff:
         """A diff as the documented JSON object, with the text of each modified file."""
         from holdfast.engine.textdiff import to_json
 

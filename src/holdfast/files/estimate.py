@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
-from holdfast.files.ignore import read_rule_files
+from holdfast.files.ruled import opened
 from holdfast.model.named import NamedTuple
 
 if TYPE_CHECKING:
     from holdfast.files.ignore import DirectoryRules
 
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _BIGGEST = 5
 
 
@@ -48,14 +46,14 @@ def estimate(
             found = _directory(root, path, above, reserved)
             if found is None:
                 continue
-            number, taken, rules, names = found
+            number, taken, rules, inner = found
             files += number
             size += taken
             if path:
                 total = totals.setdefault(path.partition(b"/")[0], [0, 0])
                 total[0] += number
                 total[1] += taken
-            below += [(path + b"/" + name if path else name, rules) for name in names]
+            below += [(each, rules) for each in inner]
         level = below
     biggest = [(path, number, taken) for path, (number, taken) in totals.items()]
     biggest.sort(key=lambda found: found[1] / (max_files or 1) + found[2] / (max_bytes or 1), reverse=True)
@@ -69,28 +67,17 @@ def _directory(
     if path in reserved:
         return None
     number = taken = 0
-    names: list[bytes] = []
-    prefix = path + b"/" if path else b""
+    below: list[bytes] = []
     try:
-        fd = os.open(os.path.join(root, path), _DIRECTORY)
-    except OSError:
-        return None
-    try:
-        gitignore, own = read_rule_files(fd)
-        rules = above.below(path, gitignore, own) if path else above.at_root(gitignore, own)
-        with os.scandir(fd) as entries:
-            for entry in entries:
-                name = os.fsencode(entry.name)
-                is_directory = entry.is_dir(follow_symlinks=False)
-                if rules.excluded(prefix + name, name, is_directory):
+        with opened(root, path, above) as (rules, items):
+            for item in items:
+                if item.excluded:
                     continue
-                if is_directory:
-                    names.append(name)
+                if item.is_directory:
+                    below.append(item.path)
                 else:
                     number += 1
-                    taken += entry.stat(follow_symlinks=False).st_size
+                    taken += item.entry.stat(follow_symlinks=False).st_size
     except OSError:
         return None
-    finally:
-        os.close(fd)
-    return number, taken, rules, names
+    return number, taken, rules, below

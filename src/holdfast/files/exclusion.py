@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.files.ignore import DirectoryRules, read_rule_files
 from holdfast.files.reserved import find_reserved
+from holdfast.files.ruled import opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -25,28 +26,17 @@ def excluded_paths(root: bytes, outer: DirectoryRules, *, reserved: frozenset[by
     waiting: list[tuple[bytes, DirectoryRules]] = [(b"", outer)]
     while waiting:
         path, above = waiting.pop()
-        prefix = path + b"/" if path else b""
         below: list[tuple[bytes, DirectoryRules]] = []
         found: list[bytes] = []
         try:
-            fd = os.open(os.path.join(root, path), _DIRECTORY)
+            with opened(root, path, above) as (rules, items):
+                for item in items:
+                    if item.excluded or item.path in reserved:
+                        found.append(item.path + (b"/" if item.is_directory else b""))
+                    elif item.is_directory:
+                        below.append((item.path, rules))
         except OSError:
             continue
-        try:
-            gitignore, own = read_rule_files(fd)
-            rules = above.below(path, gitignore, own) if path else above.at_root(gitignore, own)
-            with os.scandir(fd) as entries:
-                for entry in entries:
-                    name = os.fsencode(entry.name)
-                    is_directory = entry.is_dir(follow_symlinks=False)
-                    if prefix + name in reserved or rules.excluded(prefix + name, name, is_directory):
-                        found.append(prefix + name + (b"/" if is_directory else b""))
-                    elif is_directory:
-                        below.append((prefix + name, rules))
-        except OSError:
-            continue
-        finally:
-            os.close(fd)
         yield from sorted(found)
         waiting += sorted(below, reverse=True, key=lambda item: item[0])
 

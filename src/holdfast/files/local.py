@@ -8,12 +8,14 @@ import time
 from typing import TYPE_CHECKING
 
 from holdfast.files.capture import failure, is_racy
+from holdfast.files.hashing import HashSink
 from holdfast.files.ignore import CHECKPOINTIGNORE, GITIGNORE, IgnoreSources
 from holdfast.files.index import StatIndex, load
 from holdfast.files.knowledge import Findings, Trust
+from holdfast.files.reading import KEPT
 from holdfast.files.reserved import Reserved, find_reserved
 from holdfast.files.rooted import Root, open_root
-from holdfast.files.scan import KEPT, REPLACED, HashSink, Scanner, open_directory
+from holdfast.files.scan import REPLACED, Scanner, open_directory
 from holdfast.files.tree import ROOT_GONE, Scan
 from holdfast.model.entries import Entry, NotCaptured
 from holdfast.model.errors import EscapeError, HoldfastError, NotFoundError, StorageError, room_hint

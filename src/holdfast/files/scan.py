@@ -12,15 +12,12 @@ import stat
 import time
 from typing import TYPE_CHECKING
 
-from holdfast.files import capture as reading
+from holdfast.files import capture
 from holdfast.files.gitconfig import MAX_RULES_BYTES
 from holdfast.files.ignore import CHECKPOINTIGNORE, GITIGNORE, UNKNOWN_FINGERPRINT, DirectoryRules, read_rule_file
 from holdfast.files.index import (
     COLUMNS,
-    FAILED,
     KNOWN,
-    NOT_CAPTURED,
-    RACY,
     Columns,
     Directory,
     Signature,
@@ -28,10 +25,10 @@ from holdfast.files.index import (
     numbers,
 )
 from holdfast.files.listing import Listing, encode
+from holdfast.files.reading import KEPT, Reader, unseen
 from holdfast.files.scout import send
-from holdfast.files.stillness import Stillness
 from holdfast.model.errors import HoldfastError, StorageError
-from holdfast.model.ids import HASH_BYTES, Hash, Hasher, hash_bytes
+from holdfast.model.ids import HASH_BYTES
 from holdfast.model.log import Log
 from holdfast.model.paths import MAX_PATH_BYTES, display
 
@@ -49,9 +46,6 @@ if TYPE_CHECKING:
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 SWAPPED = "unstable: it was replaced while it was looked at"
-KEPT = "; what was saved of it before stays"
-"""Goes on from the reason why something could not be looked at."""
-
 REPLACED = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ELOOP))
 """Errors that say that there is no such directory."""
 
@@ -61,23 +55,6 @@ _MAX_DESCRIPTORS = 64
 _PROGRESS_EVERY = 1000
 _GITIGNORE = os.fsdecode(GITIGNORE)
 _CHECKPOINTIGNORE = os.fsdecode(CHECKPOINTIGNORE)
-
-
-class HashSink:
-    """Hashes content and keeps nothing of it: for looking at a tree without storing it."""
-
-    def add(self, data: bytes, previous: Hash | None = None) -> Hash:  # noqa: ARG002 - the port's signature
-        """See `BlobSink.add`."""
-        return hash_bytes(data)
-
-    def add_stream(self, pieces: Iterable[bytes]) -> tuple[Hash, int]:
-        """See `BlobSink.add_stream`."""
-        hasher = Hasher()
-        size = 0
-        for piece in pieces:
-            hasher.update(piece)
-            size += len(piece)
-        return hasher.hash(), size
 
 
 class Scanner:
@@ -96,21 +73,22 @@ class Scanner:
         saved: Saved | None = None,
         progress: Progress | None = None,
     ) -> None:
-        self.files_read = 0
         self.visited: set[bytes] = set()
         self._index = index
         self._findings = findings
-        self._sink = sink
         self._trust = trust
-        self._max_file_bytes = max_file_bytes
         self._reserved = reserved
-        self._lookup = lookup
         self._saved = saved
         self._progress = progress
-        self._stillness = Stillness()
+        self._reader = Reader(index, findings, sink, max_file_bytes=max_file_bytes, lookup=lookup, saved=saved)
         self._scout: Scout | None = None
         self._seen = 0
         self._reported = 0
+
+    @property
+    def files_read(self) -> int:
+        """How many files had to be read."""
+        return self._reader.files_read
 
     def walk_all(self, root_fd: int, outer: DirectoryRules, meanwhile: Callable[[], None] | None = None) -> None:
         """Bring everything up to date; ``outer`` are the rules that hold above the root, ``meanwhile`` as `Tree.scan`
@@ -225,12 +203,12 @@ class Scanner:
         if error.errno in REPLACED:
             self._list(path, SWAPPED)
             return
-        self._list(path, reading.failure(error))
+        self._list(path, capture.failure(error))
         below = path + b"/"
         saved = () if self._saved is None else self._saved.entries(path)
         kept = [item for item in saved if item[0].startswith(below)]
         for inner, entry in kept:
-            self._index.put(inner, entry, _unseen(entry), racy=True)
+            self._index.put(inner, entry, unseen(entry), racy=True)
             parent = inner
             while parent != path and (parent := parent.rpartition(b"/")[0]) not in self.visited:
                 self.visited.add(parent)
@@ -275,16 +253,16 @@ class Scanner:
                 return False
             if at is None or info is None or stat.S_ISDIR(info.st_mode):
                 return False
-            seen.append((at, name, reading.signature_of(info)))
+            seen.append((at, name, capture.signature_of(info)))
         prefix = path + b"/" if path else b""
-        looks: list[tuple[int, bytes, Entry | None, reading.Captured]] = []
+        looks: list[tuple[int, bytes, Entry | None, capture.Captured]] = []
         for at, name, signature in seen:
             inner = prefix + name
             known = columns.flags[at] == KNOWN and columns.row(at) == numbers(signature)
             if known and self._trust.holds(inner, columns.hash_at(at)):
                 continue
             before = columns.entry(at)
-            found = self._look(fd, name, inner, signature, before, moment)
+            found = self._reader.look(fd, name, inner, signature, before, moment)
             if found is None:
                 return False
             looks.append((at, inner, before, found))
@@ -292,7 +270,7 @@ class Scanner:
             if columns.flags[at] != KNOWN:
                 self._findings.settle(inner)
             columns.replace(at, found.signature, found.flag, found.hash or _NO_HASH)
-            self._learn(inner, found)
+            self._reader.learn(inner, found)
             after = columns.entry(at)
             if after != before:
                 self._index.note(inner, before, after)
@@ -423,13 +401,13 @@ class Scanner:
                 if flag != KNOWN:
                     findings.settle(inner)
             raw = Signature(*listing.stats[number * COLUMNS : (number + 1) * COLUMNS])
-            found = self._look(fd, name, inner, raw, before, moment)
+            found = self._reader.look(fd, name, inner, raw, before, moment)
             if found is None:
                 if before is not None:
                     notes.append((inner, before, None))
                 continue
             columns.append(name, found.signature, found.flag, found.hash or _NO_HASH)
-            self._learn(inner, found)
+            self._reader.learn(inner, found)
             after = columns.entry(len(columns.names) - 1)
             if after != before:
                 notes.append((inner, before, after))
@@ -446,34 +424,6 @@ class Scanner:
             self._index.directories[path] = new
             self._index.changed = True
 
-    def _look(
-        self, fd: int, name: bytes, inner: bytes, seen: Signature, before: Entry | None, moment: int
-    ) -> reading.Captured | None:
-        """What the file ``name`` in the open directory, ``inner`` from the root, holds; None if it is gone."""
-        if len(inner) > MAX_PATH_BYTES:
-            return reading.Captured(seen, NOT_CAPTURED, None, f"path too long: {len(inner)} bytes")
-        previous = self._previous(inner, before)
-        found = reading.capture(fd, name, seen, moment, self._sink, previous, self._max_file_bytes, self._stillness)
-        return self._as_saved(inner, found) if found is not None and found.flag == FAILED else found
-
-    def _learn(self, path: bytes, found: reading.Captured) -> None:
-        """Count what was read, and remember why ``path`` is not captured, or is to be looked at again."""
-        if found.reason is not None:
-            self._findings.not_captured[path] = found.reason
-        else:
-            self.files_read += 1
-        if found.flag in (RACY, FAILED):
-            self._findings.again.add(path)
-
-    def _as_saved(self, path: bytes, failed: reading.Captured) -> reading.Captured:
-        """What stands for the file ``path``, which could not be read: what was saved of it before, if anything was."""
-        entry = None if self._saved is None else dict(self._saved.entries(path)).get(path)
-        rules = path.rpartition(b"/")[2] in (GITIGNORE, CHECKPOINTIGNORE)
-        if entry is None:
-            return failed._replace(reason=f"{failed.reason}; what it says is not obeyed") if rules else failed
-        reason = f"{failed.reason}{KEPT}{', and is obeyed' if rules else ''}"
-        return reading.Captured(_unseen(entry), RACY, entry.hash, reason)
-
     def _saved_rules(self, path: bytes, error: OSError) -> bytes | None:
         """What stands for the rule file ``path``, which cannot be read: it as it was saved, if it was. Otherwise what
         it had left out would be saved, and then be deleted by a restore.
@@ -487,25 +437,11 @@ class Scanner:
             _log.warning(unread, display(path), error.strerror, failure.message)
             return None
 
-    def _previous(self, path: bytes, before: Entry | None) -> Hash | None:
-        """The hash of the version before, for the sink to encode against: one that is stored already."""
-        earlier = self._index.delta.get(path)
-        if earlier is not None:
-            before = earlier[0]
-        elif before is None and self._lookup is not None:
-            before = self._lookup(path)
-        return None if before is None or self._index.root is None else before.hash
-
     def _count(self, files: int) -> None:
         self._seen += files
         if self._progress is not None and self._seen - self._reported >= _PROGRESS_EVERY:
             self._reported = self._seen
             self._progress("scan", self._seen, 0)
-
-
-def _unseen(entry: Entry) -> Signature:
-    """A signature for an ``entry`` of something that was not looked at: that of no file."""
-    return Signature(0, 0, entry.size, 0, entry.mode)
 
 
 def _rules(fd: int, path: bytes, above: DirectoryRules, git: bool, own: bool, unreadable: Unreadable) -> DirectoryRules:

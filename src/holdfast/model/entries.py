@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 from holdfast.model.named import NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Literal
+
     from holdfast.model.ids import Hash
 
 SYMLINK_MODE = stat.S_IFLNK
@@ -58,7 +61,7 @@ class Change(NamedTuple):
     after: Entry | None
 
     @property
-    def status(self) -> str:
+    def status(self) -> Literal["A", "D", "T", "M"]:
         """``A`` added, ``D`` deleted, ``T`` the type differs, ``M`` content or permissions differ."""
         if self.before is None:
             return "A"
@@ -80,7 +83,7 @@ class Counts(NamedTuple):
         return self.added + self.modified + self.deleted
 
 
-def count_changes(changes: list[Change]) -> Counts:
+def count_changes(changes: Sequence[Change]) -> Counts:
     """The counts of ``changes``."""
     added = sum(1 for change in changes if change.before is None)
     deleted = sum(1 for change in changes if change.after is None)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from holdfast.supervisor.reach import Reach
+    from holdfast.supervisor.territory import ReadOnly
     from holdfast.undo.interceptor import Interceptor
     from holdfast.undo.records import StepId
 
@@ -66,6 +67,8 @@ class Supervision(Protocol):
     """Descriptors of directories that nothing inside may change anything beneath: Holdfast's home, and the undo log
     where it lies elsewhere.
     """
+    read_only: tuple[ReadOnly, ...]
+    """Directories that nothing inside may change, nor anything beneath."""
 
     def step(self, tid: int) -> StepId:
         """The step that a thread's mutations belong to now. Opens one if there is none."""

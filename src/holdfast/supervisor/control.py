@@ -17,6 +17,7 @@ from holdfast.model.log import Log
 from holdfast.supervisor.messages import (
     LENGTH,
     MAX_REQUEST_BYTES,
+    MOST_READ_ONLY,
     OUTSIDE_ONLY,
     decode_request,
     encode_error,
@@ -35,7 +36,8 @@ _CLIENTS = 64
 """As many from inside of the trees, and as many others: no tree can keep a person from the keeper."""
 _BACKLOG = 64
 _PIECE = 1 << 16
-_DESCRIPTORS = 4
+_DESCRIPTORS = 2 + MOST_READ_ONLY
+"""As many as come with a `Remote.join`."""
 _END, _READ, _WRITE = 0, 1, 4  # (EPOLLHUP is always told of), EPOLLIN, EPOLLOUT
 
 LATER = object()

@@ -48,6 +48,7 @@ def join(order: Order, listener: int, agent: int, parent: int) -> tuple[Remote, 
                     one_step=order.one_step,
                     command=order.command,
                     directory=order.directory,
+                    read_only=order.read_only,
                 )
                 if starter is not None:
                     starter.close()

@@ -17,7 +17,7 @@ import struct
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 _CREATE, _ADD_RULE, _RESTRICT = 444, 445, 446  # one number on every architecture
 _VERSION = 1
@@ -67,10 +67,10 @@ def shortcomings() -> list[str]:
     return [text]
 
 
-def confine(root: bytes) -> bool:
+def confine(closed: Iterable[bytes]) -> bool:
     """Put this process and all it starts into a domain that keeps them from changing anything by themselves.
 
-    ``root`` is the workspace, which stays out of what is open to writing wherever it lies. Needs
+    ``closed`` are the workspace and other directories that stay out of what is open to writing wherever they lie. Needs
     `holdfast.supervisor.notify.give_up_privileges`. Returns False if the kernel has no Landlock.
     """
     found = version()
@@ -84,7 +84,7 @@ def confine(root: bytes) -> bool:
     attributes = struct.pack("=Q", handled)
     ruleset = _check(_libc.syscall(_CREATE, attributes, ctypes.c_size_t(len(attributes)), 0))
     try:
-        for path in writable(os.path.realpath(root)):
+        for path in writable([os.path.realpath(path) for path in closed]):
             _allow(ruleset, path, handled & (_WRITE_FILE | _TRUNCATE))
         _check(_libc.syscall(_RESTRICT, ruleset, 0))
     finally:
@@ -108,15 +108,15 @@ def keep_abstract_sockets_apart() -> bool:
     return True
 
 
-def writable(root: bytes) -> Iterator[bytes]:
-    """What may be opened for writing: `_OPEN`, without the workspace if it lies there."""
+def writable(closed: Sequence[bytes]) -> Iterator[bytes]:
+    """What may be opened for writing: `_OPEN`, without the ``closed`` directories that lie there."""
     waiting = list(_OPEN)
     while waiting:
         path = waiting.pop()
-        if root == path or path.startswith(root + b"/"):
+        if any(each == path or path.startswith(each + b"/") for each in closed):
             continue
-        if root.startswith(path + b"/"):
-            # On the way to the workspace: what lies beside the way is open, except by links, which lead elsewhere.
+        if any(each.startswith(path + b"/") for each in closed):
+            # On the way to one of them: what lies beside the way is open, except by links, which lead elsewhere.
             with os.scandir(path) as entries:
                 waiting += [entry.path for entry in entries if not entry.is_symlink()]
         else:

@@ -49,12 +49,14 @@ def supervise(
     one_step: bool = False,
     fails_whole: bool = False,
     box: Box | None = None,
+    read_only: Sequence[int] = (),
 ) -> int:
     """Run ``command`` until it ends, and return its exit code; if a signal ended it, 128 and its number.
 
     When it returns, all steps of the run are finished. What the command has left running goes on, supervised; with
     ``fails_whole`` it ends if the command has failed (SIGTERM, and then SIGKILL). The
-    directory and the environment default to this process's own; without a ``box`` it runs as any child does. Raises
+    directory and the environment default to this process's own; without a ``box`` it runs as any child does.
+    ``read_only`` are directories that nothing of the tree may change; see `Remote.join`. Raises
     `UnsupportedError` where the kernel cannot supervise, `LockedError` if somebody else keeps the undo log, and what
     opening that raises.
     """
@@ -66,14 +68,16 @@ def supervise(
         one_step=one_step,
         fails_whole=fails_whole,
         settings=settings,
+        read_only=tuple(read_only),
+        closed=(settings.root, *(os.readlink(b"/proc/self/fd/%d" % fd) for fd in read_only)),
     )
-    require_tracing(_yama(), _effective())
+    require_tracing(yama_scope(), _effective())
     mine = children()
     was_subreaper = become_subreaper()
     try:
         with ExitStack() as context:
             ours, its = (context.enter_context(end) for end in socket.socketpair())
-            passed = [its.fileno()]
+            passed = [its.fileno(), *order.read_only]
             if box is not None:
                 order = _boxed(order, box, context)
                 passed += [order.channel, order.shim, *order.descriptors]
@@ -89,7 +93,7 @@ def supervise(
 def _boxed(order: Order, box: Box, context: ExitStack) -> Order:
     ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     channel, shim = (context.enter_context(end).fileno() for end in ends)
-    command = arguments(shim, order.settings.root, order.command)
+    command = arguments(shim, order.closed, order.command)
     prepared = context.enter_context(
         box.prepare(command, directory=order.directory, environment=order.environment, keep=[shim])
     )
@@ -118,7 +122,8 @@ def require_tracing(scope: int, capabilities: int) -> None:
         )
 
 
-def _yama() -> int:
+def yama_scope() -> int:
+    """Which processes may look at which (``kernel.yama.ptrace_scope``): 0, any of the same user, without Yama."""
     try:
         with open("/proc/sys/kernel/yama/ptrace_scope", "rb") as file:
             return int(file.read())
@@ -219,7 +224,9 @@ def _signals(parent_socket: socket.socket) -> Generator[None]:
 
 
 def main() -> int:
-    """``python -m holdfast.supervisor.launch --log DIR --root DIR [--one-step] -- COMMAND…``, for trying it out."""
+    """``python -m holdfast.supervisor.launch --log DIR --root DIR [--one-step] [--read-only DIR] -- COMMAND…``, for
+    trying it out.
+    """
     import argparse
 
     from holdfast.supervisor.settings import Settings
@@ -228,12 +235,14 @@ def main() -> int:
     parser.add_argument("--log", required=True, type=os.fsencode)
     parser.add_argument("--root", required=True, type=os.fsencode)
     parser.add_argument("--one-step", action="store_true")
+    parser.add_argument("--read-only", action="append", default=[], type=os.fsencode)
     parser.add_argument("--watch", choices=("auto", "fanotify", "inotify"), default="auto")
     parser.add_argument("command", nargs="+", type=os.fsencode)
     given = parser.parse_args()
     settings = Settings(root=os.path.realpath(given.root), log=os.path.realpath(given.log), watch=given.watch)
+    read_only = [os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) for path in given.read_only]
     try:
-        return supervise(given.command, settings, one_step=given.one_step)
+        return supervise(given.command, settings, one_step=given.one_step, read_only=read_only)
     except HoldfastError as error:
         sys.stderr.write(f"holdfast: {error.message}\n")
         return error.exit_code

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import mmap
 import os
 import struct
 import threading
@@ -74,6 +75,18 @@ def read(call: Call, address: int, size: int) -> bytes:
             raise OSError(errno.EFAULT, os.strerror(errno.EFAULT))
         found += piece[:got]
     return found
+
+
+def read_structure(call: Call, address: int, size: int, least: int) -> bytes:
+    """A structure whose size the caller tells, because later kernels know a longer one.
+
+    Raises `OSError`: EINVAL if it is shorter than ``least``, E2BIG if it is longer than a page, and as `read`.
+    """
+    if size < least:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+    if size > mmap.PAGESIZE:
+        raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
+    return read(call, address, size)
 
 
 def read_string(call: Call, address: int, limit: int, too_long: int) -> bytes:

@@ -44,7 +44,7 @@ SIGNATURES: Final[dict[str, tuple[Any, Any]]] = {
     "quiet": (tuple[()], None),
     "resume": (tuple[()], None),
     "visit": (tuple[()], None),
-    "join": (tuple[str, int, bool, list[bytes], bytes], None),
+    "join": (tuple[str, int, bool, list[bytes], bytes, int], None),
     "leave": (tuple[()], None),
 }
 """Of every method: the types of its arguments, and of its result."""
@@ -56,6 +56,9 @@ OUTSIDE_ONLY: Final = frozenset(
     }
 )
 """What a process of a supervised tree may not ask: who asks for something never approves it (I9)."""
+
+MOST_READ_ONLY: Final = 14
+"""Read-only directories of one run."""
 
 GONE = "keeper_gone"
 """The code of the error when the keeper ended before it answered."""

@@ -25,6 +25,10 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     fails_whole: bool = False
     """If the command fails, or is killed, all that it has started ends with it."""
     settings: Settings
+    read_only: tuple[int, ...] = ()
+    """Directories that the command may not change anything beneath, open; inherited."""
+    closed: tuple[bytes, ...] = ()
+    """What `landlock.confine` is told of: the paths of the workspace and of those directories."""
     box: tuple[bytes, ...] = ()
     """If the command runs in a box: what to execute for that. It starts the shim inside, with the environment above."""
     descriptors: tuple[int, ...] = ()

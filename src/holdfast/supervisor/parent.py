@@ -129,7 +129,7 @@ class _Parent:
             os.chdir(order.directory)
             os.environb.clear()
             os.environb.update(order.environment)
-            enter(channel, order.settings.root, order.command)
+            enter(channel, order.closed, order.command)
         except Exception as error:  # noqa: BLE001 - nothing above may go on in this process
             os.write(channel, str(error).encode("utf-8", "replace")[:1000])
         finally:
@@ -231,6 +231,8 @@ def main(arguments: Sequence[str]) -> int:
     order = receive(launcher, Order)
     if order is None:
         return 1
+    for fd in order.read_only:
+        os.set_inheritable(fd, False)
     become_subreaper()
     parent = _Parent(launcher, order)
     try:

@@ -7,9 +7,16 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 from holdfast.files.sockets import address
-from holdfast.model.errors import HoldfastError, StorageError
+from holdfast.model.errors import HoldfastError, StorageError, UsageError
 from holdfast.supervisor.control import SOCKET
-from holdfast.supervisor.messages import GONE, LENGTH, MAX_ANSWER_BYTES, decode_answer, encode_request
+from holdfast.supervisor.messages import (
+    GONE,
+    LENGTH,
+    MAX_ANSWER_BYTES,
+    MOST_READ_ONLY,
+    decode_answer,
+    encode_request,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -182,13 +189,21 @@ class Remote:
         one_step: bool,
         command: Sequence[bytes],
         directory: bytes,
+        read_only: Sequence[int] = (),
     ) -> None:
         """Have the keeper serve a tree whose filter's listener this is and whose first process ``agent`` is; on the
-        socket ``parent`` its parent answers (`holdfast.supervisor.ancestor`). Both descriptors are borrowed.
+        socket ``parent`` its parent answers (`holdfast.supervisor.ancestor`). The descriptors are borrowed.
+
+        ``read_only`` are directories that lie outside of the workspace, and not around it either, at most
+        `MOST_READ_ONLY`: whatever of the tree would change one, or anything beneath, fails with EROFS. Raises
+        `RefusedError` if one is none, `UsageError` if they are too many.
 
         The run lasts until the tree is gone or this connection ends without a `leave`, which ends the tree.
         """
-        self._ask("join", run, agent, one_step, list(command), directory, descriptors=[listener, parent])
+        if len(read_only) > MOST_READ_ONLY:
+            raise UsageError(f"at most {MOST_READ_ONLY} directories are read-only for one run, not {len(read_only)}")
+        arguments = run, agent, one_step, list(command), directory, len(read_only)
+        self._ask("join", *arguments, descriptors=[listener, parent, *read_only])
 
     def leave(self) -> None:
         """The agent has ended: returns when all steps of the run are finished. What lives on is served until it ends,

@@ -184,7 +184,31 @@ class Sight:
 
     # Looking -------------------------------------------------------------------------------------------------------
 
-    def parent(self, dirfd: int, path: bytes) -> Spot:
+    def parent(self, dirfd: int, path: bytes, *, makes: bool = False) -> Spot:
+        """`locate`, for a call that changes what is at the name, and `check_writable`."""
+        spot = self.locate(dirfd, path)
+        self.check_writable(spot, makes=makes)
+        return spot
+
+    def check_writable(self, found: Spot | Thing, *, makes: bool = False) -> None:
+        """Raise `OSError` with EROFS where nothing may be changed; for a call that ``makes`` a name, as in the kernel,
+        with EEXIST if it is there.
+        """
+        if found.where.read_only:
+            if makes and isinstance(found, Spot) and self.is_taken(found):
+                raise _error(errno.EEXIST)
+            raise _error(errno.EROFS)
+
+    def is_taken(self, spot: Spot) -> bool:
+        """Whether anything is there, as far as the caller may see it."""
+        try:
+            with self.acting():
+                os.stat(spot.full, dir_fd=spot.dir_fd, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def locate(self, dirfd: int, path: bytes) -> Spot:
         """The directory that holds what ``path`` names, and the name in it; a link there is not followed."""
         if not path:
             raise _error(errno.ENOENT)
@@ -216,8 +240,10 @@ class Sight:
         if inside.forbidden or where.forbidden:
             # The caller's own directory can only be there because it was removed: it lies in the undo log now.
             raise _error(errno.EACCES if head else errno.ENOENT)
-        if inside.path is None or name in _SPECIAL:
+        if name in _SPECIAL:
             return Spot(dir_fd, name, slash, Where(where.absolute, None))
+        if inside.path is None or where.path is None:
+            return Spot(dir_fd, name, slash, where._replace(path=None))
         own_fd = self._own(dir_fd, inside.path) if self.caller.foreign else dir_fd
         return Spot(dir_fd, name, slash, where, own_fd)
 

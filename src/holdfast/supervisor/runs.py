@@ -6,22 +6,26 @@ import os
 import select
 import signal
 import socket
+import stat
 import time
 from typing import TYPE_CHECKING
 
-from holdfast.model.errors import HoldfastError, NotFoundError
+from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.model.log import Log
+from holdfast.model.paths import display
 from holdfast.supervisor.descent import descendants
 from holdfast.supervisor.held import inodes_held_for_writing
 from holdfast.supervisor.notify import Listener
 from holdfast.supervisor.operations import HANDLERS
+from holdfast.supervisor.proc import is_below
 from holdfast.supervisor.processes import Processes, Run, parent_of, thread_group
 from holdfast.supervisor.reach import Permission, Reach
 from holdfast.supervisor.recent import RECENT
 from holdfast.supervisor.serving import Tree, table
+from holdfast.supervisor.territory import ReadOnly, absolute, is_deleted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from holdfast.supervisor.control import Client
     from holdfast.supervisor.reach import Freezer
@@ -80,16 +84,26 @@ class Runs:
         return bool(self.trees or self._runs)
 
     def join(
-        self, client: Client, id_: str, agent: int, one_step: bool, command: list[bytes], directory: bytes
+        self,
+        client: Client,
+        id_: str,
+        agent: int,
+        one_step: bool,
+        command: list[bytes],
+        directory: bytes,
+        read_only: int,
     ) -> None:
-        """Serve the tree whose listener came with the request."""
-        if len(client.fds) != _JOINS_WITH or client in self._runs:
+        """Serve the tree whose listener came with the request, and so many descriptors of directories that are
+        read-only for it.
+        """
+        if len(client.fds) != _JOINS_WITH + read_only or client in self._runs:
             raise HoldfastError("a run joins with the listener of its filter and a socket of its parent's, and once")
+        self._check_apart(client.fds[_JOINS_WITH:])
         run = Run(id_, agent, one_step=one_step)
         run.agents.command, run.agents.directory = tuple(command), directory
         # Known from the start: a run that is one step goes on as long as its first process, whatever that does itself.
         self._processes.group(run, agent)
-        waiting, parent = client.fds
+        waiting, parent, *kept = client.fds
         listener = Listener(waiting)
         client.fds.clear()
         reach = Reach(socket.socket(fileno=parent), self._permission)
@@ -103,6 +117,7 @@ class Runs:
             self._interceptor,
             self._root_fd,
             self._forbidden,
+            tuple(map(ReadOnly, kept)),
             self._wake,
             self._hold,
         )
@@ -111,6 +126,21 @@ class Runs:
         self._runs[client] = run
         self.calls_ready.register(listener.fd, select.POLLIN)
         _log.info("run joined", run=id_, agent=agent)
+
+    def _check_apart(self, directories: Sequence[int]) -> None:
+        """Raise `RefusedError` unless each is a directory that lies neither in the workspace nor around it: undo would
+        change the one, and in the other nothing could be done.
+        """
+        root = absolute(self._root_fd)
+        for fd in directories:
+            path = absolute(fd)
+            if not stat.S_ISDIR(os.fstat(fd).st_mode) or is_deleted(fd, path):
+                raise RefusedError(f"{display(path)} is no directory, or not any more", code="not_a_directory")
+            if is_below(root, (path.rstrip(b"/"),)) or is_below(path, (root.rstrip(b"/"),)):
+                raise RefusedError(
+                    f"{display(path)} cannot be read-only: it and the workspace {display(root)} lie in each other",
+                    hint="name directories that are apart",
+                )
 
     def find(self, id_: str) -> Run | None:
         """The run of this id, if it has joined and not left."""
@@ -158,6 +188,8 @@ class Runs:
         del self.trees[tree.listener.fd]
         tree.listener.close()
         tree.reach.close()
+        for directory in tree.read_only:
+            directory.close()
         self._see_ends(tree.run)
         if tree.run not in self._runs.values():
             # (Else it leaves in a moment. A process lets go of its filter before how it ends can be seen.)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from holdfast.supervisor.processes import Processes, Run
     from holdfast.supervisor.reach import Reach
     from holdfast.supervisor.stepping import Steps
+    from holdfast.supervisor.territory import ReadOnly
     from holdfast.undo.interceptor import Interceptor
     from holdfast.undo.records import StepId
 
@@ -58,11 +59,13 @@ class Tree:
         interceptor: Interceptor,
         root_fd: int,
         forbidden: tuple[int, ...],
+        read_only: tuple[ReadOnly, ...],
         wake: Callable[[], None],
         hold: Callable[[Tree, int, int], None],
     ) -> None:
-        """Take the listener and the reach over. ``wake()``, called from any thread, is to see to it that `settle` is
-        called; ``hold(tree, ticket, thread)``, by the serving thread, is told whose call waits for a person.
+        """Take the listener, the reach and the read-only directories over. ``wake()``, called from any thread, is to
+        see to it that `settle` is called; ``hold(tree, ticket, thread)``, by the serving thread, is told whose call
+        waits for a person.
         """
         self.run = run
         self.listener = listener
@@ -70,6 +73,7 @@ class Tree:
         self.interceptor = interceptor
         self.root_fd = root_fd
         self.forbidden = forbidden
+        self.read_only = read_only
         self.held: list[tuple[int, Call]] = []
         """Calls that wait for a person, with the number of the ticket."""
         self.anchors: frozenset[int] = frozenset()

@@ -35,24 +35,26 @@ _START = (
 )  # fmt: skip
 
 
-def arguments(channel: int, root: bytes, command: Sequence[bytes]) -> list[bytes]:
+def arguments(channel: int, closed: Sequence[bytes], command: Sequence[bytes]) -> list[bytes]:
     """What to execute, with the descriptor ``channel``, to `enter`. Neither the environment nor the working directory
     has a say in what code that is. The command finds ignored what this process ignores, whatever the box does.
     """
     above = os.fsencode(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
     python = os.fsencode(sys.executable)
     ignored = b",".join(b"%d" % number for number in _signals() if signal.getsignal(number) is signal.SIG_IGN)
-    return [python, b"-I", b"-S", b"-B", b"-c", _START.encode(), above, b"%d" % channel, ignored, root, *command]
+    start = [python, b"-I", b"-S", b"-B", b"-c", _START.encode(), above]
+    return [*start, b"%d" % channel, ignored, b"%d" % len(closed), *closed, *command]
 
 
 def main(argv: Sequence[str]) -> NoReturn:
     """See `arguments`."""
-    channel, ignored, root, *command = argv
+    channel, ignored, count, *rest = argv
+    closed, command = rest[: int(count)], rest[int(count) :]
     for number in _signals():
         signal.signal(number, signal.SIG_IGN if str(int(number)) in ignored.split(",") else signal.SIG_DFL)
     for number in _PYTHONS_OWN:
         signal.signal(number, signal.SIG_DFL)
-    enter(int(channel), os.fsencode(root), [os.fsencode(word) for word in command])
+    enter(int(channel), [os.fsencode(path) for path in closed], [os.fsencode(word) for word in command])
 
 
 def _signals() -> set[signal.Signals]:
@@ -61,16 +63,16 @@ def _signals() -> set[signal.Signals]:
     return {signal.Signals(number) for number in signal.valid_signals() if number < signal.SIGRTMIN} - fixed
 
 
-def enter(channel: int, root: bytes, command: Sequence[bytes]) -> NoReturn:
-    """Confine this process as the workspace ``root`` asks for, hand out the listener, and become ``command`` with this
-    process's environment. Does not return; ends with 126 or 127 as a shell would if the command cannot be executed.
+def enter(channel: int, closed: Sequence[bytes], command: Sequence[bytes]) -> NoReturn:
+    """`landlock.confine` this process, hand out the listener, and become ``command`` with this process's environment.
+    Does not return; ends with 126 or 127 as a shell would if the command cannot be executed.
     """
     import socket
 
     os.set_inheritable(channel, False)
     talk = socket.socket(fileno=channel)
     notify.give_up_privileges()
-    landlock.confine(root)
+    landlock.confine(closed)
     listener = notify.install(bpf.program(os.uname().machine))
     talk.sendmsg([READY], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [listener]))])
     os.close(listener)

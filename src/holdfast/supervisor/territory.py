@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -28,16 +29,47 @@ class Where(NamedTuple):
     """Relative to the workspace's root, empty for the root; None outside."""
     forbidden: bool = False
     """In Holdfast's home or in the undo log."""
+    read_only: bool = False
+    """A `ReadOnly` directory, or in one."""
+
+
+class ReadOnly:
+    """A directory that a tree may not change, nor anything beneath: what a descriptor refers to, wherever somebody
+    outside moves that, and whatever comes to lie at its path instead. For several threads at once.
+    """
+
+    def __init__(self, fd: int) -> None:
+        """Take the descriptor over. Raises `OSError`."""
+        self._fd = fd
+        self._first = self._last = absolute(fd)
+        self._lock = threading.Lock()
+
+    def paths(self) -> tuple[bytes, ...]:
+        """Where it is now, and where it was at first; after `close`, as they were last."""
+        with self._lock:
+            if self._fd >= 0:
+                self._last = absolute(self._fd)
+            return self._first, self._last
+
+    def close(self) -> None:
+        """Hold it no longer. (A slow call may still be carried out, and must not take it for any other directory.)"""
+        with self._lock:
+            fd, self._fd = self._fd, -1
+        os.close(fd)
 
 
 class Territory:
-    """The workspace and the directories that are out of reach, of one `Supervision`."""
+    """The workspace, the directories that are out of reach and those that are read-only, of one `Supervision`."""
 
     def __init__(self, world: Supervision) -> None:
         self._world = world
         self._looked = 0
         self._root = b""
         self._forbidden: tuple[bytes, ...] = ()
+        self._read_only: tuple[bytes, ...] = ()
+        """With a slash behind each."""
+        self._borders: frozenset[bytes] = frozenset()
+        """All of these."""
 
     def where(self, fd: int) -> Where:
         """Where the object is that ``fd`` refers to. Raises `OSError`; ENAMETOOLONG if it is too deep for a path."""
@@ -51,7 +83,9 @@ class Territory:
             self._looked = now
         for forbidden in self._forbidden:
             if absolute == forbidden or absolute.startswith(forbidden + b"/"):
-                return Where(absolute, None, True)
+                return Where(absolute, None, forbidden=True)
+        if (absolute + b"/").startswith(self._read_only):
+            return Where(absolute, None, read_only=True)
         root = self._root
         if absolute == root:
             return Where(absolute, b"")
@@ -65,13 +99,17 @@ class Territory:
         if path is None or len(directory.absolute) == 1:
             return self.of(os.path.join(directory.absolute, name))
         absolute = b"%b/%b" % (directory.absolute, name)
-        if absolute in self._forbidden:
-            return Where(absolute, None, True)
+        if absolute in self._borders:
+            return self.of(absolute)
         return Where(absolute, b"%b/%b" % (path, name) if path else name)
 
     def holds_forbidden(self, absolute: bytes) -> bool:
         """Whether what is out of reach lies beneath the path, and would move with it."""
         return any(forbidden.startswith(absolute + b"/") for forbidden in self._forbidden)
+
+    def holds_read_only(self, absolute: bytes) -> bool:
+        """Whether the path is that of a read-only directory, or one lies beneath it, and would move with it."""
+        return any(path.startswith(absolute + b"/") for path in self._read_only)
 
     def forget(self) -> None:
         """A directory outside was moved: perhaps one of those that this is about."""
@@ -80,6 +118,9 @@ class Territory:
     def _look(self) -> None:
         self._root = absolute(self._world.root_fd)
         self._forbidden = tuple(absolute(fd) for fd in self._world.forbidden)
+        read_only = {path.rstrip(b"/") for each in self._world.read_only for path in each.paths()}
+        self._read_only = tuple(path + b"/" for path in read_only)
+        self._borders = frozenset((*self._forbidden, *read_only))
 
 
 def absolute(fd: int) -> bytes:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from holdfast.supervisor.call import Supervision
+    from holdfast.supervisor.territory import ReadOnly
     from holdfast.undo.interceptor import Interceptor
     from holdfast.undo.records import StepId
 
@@ -34,10 +35,18 @@ _libc.syscall.restype = ctypes.c_long
 class World:
     """A `Supervision` of one workspace in which everything belongs to one step."""
 
-    def __init__(self, interceptor: Interceptor, root_fd: int, step: StepId, forbidden: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self,
+        interceptor: Interceptor,
+        root_fd: int,
+        step: StepId,
+        forbidden: tuple[int, ...] = (),
+        read_only: tuple[ReadOnly, ...] = (),
+    ) -> None:
         self.interceptor = interceptor
         self.root_fd = root_fd
         self.forbidden = forbidden
+        self.read_only = read_only
         self._step = step
 
     def step(self, tid: int) -> StepId:

@@ -15,7 +15,7 @@ from zlib import crc32
 
 from holdfast.model.errors import FormatError, StorageError, room_hint
 from holdfast.model.paths import display
-from holdfast.undo.records import AnyRecord, decode, encode
+from holdfast.undo.records import Anew, AnyRecord, decode, encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -67,9 +67,11 @@ class Journal:
         return self._bytes > _SEGMENT_BYTES
 
     def restart(self, records: Iterable[AnyRecord] = ()) -> None:
-        """Go on in a new segment that begins with ``records``, and remove the older ones. Atomic."""
+        """Go on in a new segment that begins with ``records``, and remove the older ones. Atomic: if it is killed among
+        those, what is left of them says nothing any more.
+        """
         old = self._fd
-        self._begin(records)
+        self._begin((Anew(0), *records))
         os.close(old)
         for number in segments(self._directory):
             if number != self._number:
@@ -84,7 +86,7 @@ class Journal:
     def _path(self, number: int) -> bytes:
         return os.path.join(self._directory, b"journal-%08d" % number)
 
-    def _begin(self, records: Iterable[AnyRecord]) -> None:
+    def _begin(self, records: Iterable[AnyRecord | Anew]) -> None:
         number = self._number + 1
         path = self._path(number)
         temporary = path + b".new"
@@ -139,7 +141,11 @@ def read_journal(directory: bytes) -> Found:
             raise FormatError(f"{display(path)} is not a journal of this version")
         at = _HEAD_BYTES
         for body in _bodies(data, at):
-            records.append(decode(body))
+            record = decode(body)
+            if isinstance(record, Anew):
+                records.clear()
+            else:
+                records.append(record)
             at += _FRAME.size + len(body)
         if at != len(data):
             if _goes_on(data, at + 1):
@@ -154,7 +160,7 @@ def segments(directory: bytes) -> list[int]:
     return [int(match[1]) for match in found if match]
 
 
-def _frame(record: AnyRecord) -> bytes:
+def _frame(record: AnyRecord | Anew) -> bytes:
     body = encode(record)
     size = len(body)
     if size > _MAX_BODY:

@@ -276,6 +276,10 @@ class Alias(Record, tag=18, frozen=True):
     new: Identity
 
 
+class Anew(Record, tag=19, frozen=True):
+    """The first record of a segment that stands for all before it: they are about to be removed, one by one."""
+
+
 AnyRecord: TypeAlias = (
     Begin
     | End
@@ -296,18 +300,18 @@ AnyRecord: TypeAlias = (
     | Conflicted
     | Alias
 )
-"""Every record of the journal."""
+"""Every record that the journal tells anything by."""
 
 Mutation: TypeAlias = Touch | Make | Made | Remove | Move | Content | Meta | Put | Link
 """The records that a step is made of: those that can be reversed."""
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(AnyRecord)
+_decoder = msgspec.msgpack.Decoder(AnyRecord | Anew)
 
 encode = _encoder.encode
 
 
-def decode(body: bytes | memoryview) -> AnyRecord:
+def decode(body: bytes | memoryview) -> AnyRecord | Anew:
     """The record in ``body``; raises `FormatError` for anything else."""
     try:
         return _decoder.decode(body)

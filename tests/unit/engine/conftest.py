@@ -1,14 +1,49 @@
-"""A workspace whose steps are recorded, and undo and redo that are killed."""
+"""What tests of several modules share: bundles, the watcher, and a workspace whose steps are recorded."""
 
 from __future__ import annotations
 
+import os
 import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.engine.schedule import Pace
+from holdfast.engine.watching import Setup
 from holdfast.testing.photograph import differences, photograph
 from holdfast.testing.stepping import do_step
 from holdfast.undo.reversal import Reversal
+
+from .bundle_home import Home
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+@pytest.fixture
+def make_home(tmp_path: Path) -> Iterator[Callable[[str], Home]]:
+    homes: list[Home] = []
+
+    def make(name: str) -> Home:
+        homes.append(Home(tmp_path / name))
+        return homes[-1]
+
+    yield make
+    for one in homes:
+        one.assert_sound()
+        one.store.close()
+
+
+@pytest.fixture
+def setup(tmp_path: Path) -> Setup:
+    root, folder = tmp_path / "root", tmp_path / "folder"
+    root.mkdir()
+    (root / "sub").mkdir()
+    folder.mkdir(mode=0o700)
+    # Nothing is saved by itself unless a test wants it.
+    slow = Pace(debounce=1000, latest=1000)
+    return Setup(os.fsencode(root), os.fsencode(folder), "inotify", slow, rest=0.0)
 
 
 class Bench:

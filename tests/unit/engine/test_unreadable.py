@@ -11,8 +11,8 @@ import pytest
 
 import holdfast
 from holdfast.files.dirty import Dirty
+from holdfast.files.hashing import HashSink
 from holdfast.files.local import LocalTree
-from holdfast.files.scan import HashSink
 from holdfast.model.errors import HoldfastError
 from holdfast.model.ids import Hash
 from holdfast.testing.permissions import obey_permissions

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from .applying import Workspace
+
 
 @pytest.fixture
 def overlay(tmp_path: Path) -> Iterator[Path]:
@@ -50,3 +52,13 @@ def _mapped(path: Path) -> Generator[Callable[[bytes], object]]:
         yield lambda data: ctypes.memmove(at, data, len(data))
     finally:
         libc.munmap(at, size)
+
+
+@pytest.fixture(params=["renameat2", "no flags"])
+def space(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Workspace]:
+    (tmp_path / "w").mkdir()
+    flags = request.param == "renameat2"
+    space = Workspace(tmp_path / "w", flags=flags, beneath=flags)
+    yield space
+    assert space.temporaries() == [], "nothing of ours is left lying"
+    space.root.close()

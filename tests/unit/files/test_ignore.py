@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.files.gitconfig import MAX_RULES_BYTES, User, find_repository, global_excludes
+from holdfast.files.hashing import HashSink
 from holdfast.files.ignore import (
     DEFAULT_CHECKPOINTIGNORE,
     DirectoryRules,
@@ -21,7 +22,6 @@ from holdfast.files.ignore import (
 from holdfast.files.local import LocalTree
 from holdfast.files.matching import MAX_GLOBS, Rules
 from holdfast.files.patterns import parse_rules
-from holdfast.files.scan import HashSink
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -172,7 +172,7 @@ def test_common_rules_need_no_regular_expression(tmp_path: Path) -> None:
         content="*.py[cod]\nnode_modules/\n/build\n.env*\ndocs/_build/\n**/x\n.vscode/*\n[Bb]in/\n*~\n",
     )
     code = (
-        "import sys; from holdfast.files.local import LocalTree; from holdfast.files.scan import HashSink; "
+        "import sys; from holdfast.files.local import LocalTree; from holdfast.files.hashing import HashSink; "
         f"assert len(LocalTree({bytes(tmp_path)!r}).scan(HashSink()).changes) == 3; print('pathspec' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ})

@@ -17,10 +17,10 @@ import pytest
 
 from holdfast.files import capture, kernel, stillness
 from holdfast.files.dirty import Dirty
+from holdfast.files.hashing import HashSink
 from holdfast.files.index import Signature
 from holdfast.files.local import LocalTree
 from holdfast.files.rooted import Root
-from holdfast.files.scan import HashSink
 from holdfast.model.errors import NotFoundError, StorageError
 from holdfast.model.ids import Hash, hash_bytes
 from holdfast.model.sinks import SMALL_BLOB_BYTES

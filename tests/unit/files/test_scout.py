@@ -17,7 +17,8 @@ SCRIPT = """
 import os, signal, sys
 from holdfast.files import scan, scout
 from holdfast.files.local import LocalTree
-from holdfast.files.scan import HashSink, Scanner
+from holdfast.files.hashing import HashSink
+from holdfast.files.scan import Scanner
 
 root = os.fsencode(sys.argv[1])
 scout.MIN_FILES = 1
@@ -151,9 +152,9 @@ check()
 
 def test_a_process_with_threads_sends_no_scout(root: Path) -> None:
     from holdfast.files import scout
+    from holdfast.files.hashing import HashSink
     from holdfast.files.ignore import IgnoreSources
     from holdfast.files.local import LocalTree
-    from holdfast.files.scan import HashSink
 
     tree = LocalTree(bytes(root))
     tree.scan(HashSink())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
 import socket
@@ -102,7 +103,7 @@ def test_a_directory_that_is_gone_is_named_and_the_next_command_runs(channel: Ch
 
 def test_what_the_kernel_does_not_start_is_said(channel: Channel) -> None:
     with pytest.raises(HoldfastError, match="too long") as caught:
-        channel.execute(1, "x" * 200_000, cwd=b"/", on_output=ignore)
+        channel.execute(1, "x" * 32 * mmap.PAGESIZE, cwd=b"/", on_output=ignore)
     assert caught.value.code == "cannot_start"
     assert channel.execute(2, "exit 4", cwd=b"/", on_output=ignore).exit_code == 4
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import base64
 import json
+import mmap
 import os
 import re
 import select
@@ -222,7 +223,7 @@ def test_a_command_has_signals_as_a_shell_gives_them(talk: Talk) -> None:
 @pytest.mark.parametrize(
     ("fields", "code"),
     [
-        ({"command": "x" * 200_000}, "cannot_start"),
+        ({"command": "x" * 32 * mmap.PAGESIZE}, "cannot_start"),
         ({"command": "a\0b"}, "bad_request"),
         ({"command": "\ud800"}, "bad_request"),
         ({"command": "true", "env": {"A=": ""}}, "bad_request"),

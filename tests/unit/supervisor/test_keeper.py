@@ -14,10 +14,10 @@ import msgspec
 import pytest
 
 from holdfast.files.sockets import address
-from holdfast.model.errors import FormatError, HoldfastError, LockedError, NotFoundError
+from holdfast.model.errors import FormatError, HoldfastError, LockedError, NotFoundError, RefusedError, UsageError
 from holdfast.supervisor.control import SOCKET
 from holdfast.supervisor.keeper import Keeper
-from holdfast.supervisor.messages import GONE, LENGTH, MAX_REQUEST_BYTES, decode_answer, encode_request
+from holdfast.supervisor.messages import GONE, LENGTH, MAX_REQUEST_BYTES, MOST_READ_ONLY, decode_answer, encode_request
 from holdfast.supervisor.remote import Remote, connect, visit
 from holdfast.supervisor.settings import Settings
 
@@ -145,6 +145,43 @@ def test_a_run_joins_with_a_listener_alone(settings: Settings) -> None:
     with connected(settings) as remote, pytest.raises(HoldfastError):
         remote.join("r", os.getpid(), null, null, one_step=False, command=[b"x"], directory=b"/")
     os.close(null)
+    with connected(settings) as remote:
+        assert remote.steps() == []
+
+
+@pytest.mark.usefixtures("keeper")
+def test_a_run_joins_with_directories_apart_from_the_workspace(settings: Settings, tmp_path: Path) -> None:
+    """What could not be kept read-only is said, and what got lost on the way is not taken for nothing."""
+    (tmp_path / "apart").mkdir()
+    (tmp_path / "gone").mkdir()
+    (tmp_path / "file").touch()
+    inside = Path(os.fsdecode(settings.root)) / "inside"
+    inside.mkdir()
+    paths = [tmp_path / "gone", tmp_path / "file", tmp_path, settings.root, inside, "/"]
+    fds = {str(path): os.open(path, os.O_PATH) for path in paths}
+    (tmp_path / "gone").rmdir()
+    apart = os.open(tmp_path / "apart", os.O_PATH)
+    null = os.open(os.devnull, os.O_RDONLY)
+
+    def join(*read_only: int) -> None:
+        with connected(settings) as remote:
+            remote.join(
+                "r", os.getpid(), null, null, one_step=False, command=[b"x"], directory=b"/", read_only=read_only
+            )
+
+    for fd in fds.values():
+        with pytest.raises(RefusedError):
+            join(apart, fd)
+    with pytest.raises(UsageError):
+        join(*[apart] * (MOST_READ_ONLY + 1))
+    with raw(settings) as other:
+        frame = encode_request("join", "r", os.getpid(), False, [b"x"], b"/", 2)
+        socket.send_fds(other, [frame], [null, null, apart])
+        (length,) = LENGTH.unpack(other.recv(LENGTH.size, socket.MSG_WAITALL))
+        with pytest.raises(HoldfastError, match="a run joins with"):
+            decode_answer("join", other.recv(length, socket.MSG_WAITALL))
+    for fd in (*fds.values(), apart, null):
+        os.close(fd)
     with connected(settings) as remote:
         assert remote.steps() == []
 

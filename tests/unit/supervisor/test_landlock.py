@@ -21,7 +21,7 @@ def inside(root: Path, act: Callable[[], object]) -> str:
         said = "no result"
         try:
             give_up_privileges()
-            confine(os.fsencode(root))
+            confine([os.fsencode(root)])
             act()
             said = "done"
         except BaseException as error:
@@ -89,10 +89,13 @@ def test_those_outside_are_not_traced(tmp_path: Path) -> None:
 
 def test_a_workspace_below_a_device_directory_is_left_out() -> None:
     root = b"/dev/shm"
-    found = list(writable(root))
+    found = list(writable([root]))
     assert b"/dev/null" in found
     assert b"/proc" in found
     assert b"/sys" in found
     assert b"/dev" not in found
     assert root not in found
-    assert set(writable(b"/srv/work")) == {b"/dev", b"/proc", b"/sys"}
+    both = set(writable([b"/srv/work", b"/dev/shm/kept", root]))
+    assert b"/dev/null" in both
+    assert not any(path == b"/dev" or path.startswith(root) for path in both)
+    assert set(writable([b"/srv/work"])) == {b"/dev", b"/proc", b"/sys"}

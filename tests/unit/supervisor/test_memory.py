@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.supervisor.ancestor import begin_serving
 from holdfast.supervisor.call import Call
-from holdfast.supervisor.memory import PATH_MAX, read, read_path, read_paths, read_string
+from holdfast.supervisor.memory import PATH_MAX, read, read_path, read_paths, read_string, read_structure
 from holdfast.supervisor.reach import Permission, Reach
 
 PAGE = mmap.PAGESIZE
@@ -55,6 +55,17 @@ def test_a_path_is_read_up_to_its_end(call: Call, length: int, start: int) -> No
     pages = Pages()
     path = b"x" * length
     assert read_path(call, pages.put(start, path + b"\0y")) == path
+
+
+def test_a_structure_is_as_long_as_its_caller_says_up_to_a_page(call: Call) -> None:
+    pages = Pages()
+    address = pages.put(0, b"x" * PAGE)
+    for size in (16, 24, PAGE):
+        assert read_structure(call, address, size, 16) == b"x" * size
+    with fails(errno.EINVAL):
+        read_structure(call, address, 15, 16)
+    with fails(errno.E2BIG):
+        read_structure(call, address, PAGE + 1, 16)
 
 
 def test_a_path_may_end_where_memory_ends(call: Call) -> None:

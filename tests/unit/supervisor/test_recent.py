@@ -16,6 +16,7 @@ from holdfast.supervisor.call import Call
 from holdfast.supervisor.operations import HANDLERS
 from holdfast.supervisor.reach import Permission, Reach
 from holdfast.supervisor.resolve import AT_FDCWD
+from holdfast.supervisor.territory import ReadOnly
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recorder import Recorder
 from holdfast.undo.records import Make, StepId
@@ -33,6 +34,7 @@ class World:
         self.reach = Reach(begin_serving(), Permission())
         self.root_fd = root_fd
         self.forbidden = (forbidden,)
+        self.read_only: tuple[ReadOnly, ...] = ()
         self._step = log.new_id()
         log.recorder.begin(self._step, "api")
 

@@ -15,10 +15,11 @@ from holdfast.supervisor.notify import give_up_privileges, install
 from holdfast.supervisor.settings import Settings
 
 
-def agent(its: socket.socket) -> int:
-    """A filtered process that sends its listener and waits until it is told to end."""
+def agent(its: socket.socket, ours: socket.socket) -> int:
+    """A filtered process that sends its listener and waits until it is told to end, or nobody is there to do it."""
     if pid := os.fork():
         return pid
+    ours.close()
     try:
         give_up_privileges()
         listener = install(program(os.uname().machine))
@@ -36,16 +37,21 @@ def test_who_was_of_a_tree_is_until_all_that_it_did_has_been_noticed(tmp_path: P
     keeper = Keeper(Settings(root=os.fsencode(tmp_path / "tree"), log=os.fsencode(tmp_path / "log"), forbidden=()))
     runs = keeper._runs
     ours, its = socket.socketpair()
-    pid = agent(its)
+    pid = agent(its, ours)
     _, fds, _, _ = socket.recv_fds(ours, 1, 1)
     parent, others = socket.socketpair()
     selector = select.epoll()
     client = Client(ours, selector, peer(ours), None, was_inside=False)
-    client.fds = [*fds, parent.detach()]
-    runs.join(client, "r", pid, False, [b"agent"], b"/")
+    (tmp_path / "kept").mkdir()
+    kept = os.open(tmp_path / "kept", os.O_PATH)
+    client.fds = [*fds, parent.detach(), kept]
+    runs.join(client, "r", pid, False, [b"agent"], b"/", 1)
     (tree,) = runs.trees.values()
+    assert os.readlink(f"/proc/self/fd/{kept}") == str(tmp_path / "kept")
 
     runs.gone(tree)
+    assert not os.path.lexists(f"/proc/self/fd/{kept}")
+    assert tree.read_only[0].paths() == (os.fsencode(tmp_path / "kept"),) * 2  # for who is not done yet
     assert runs.is_inside(pid)
     assert runs.over() == ()
     ours.send(b"x")

@@ -54,9 +54,7 @@ def tree(handler: Handler) -> tuple[Tree, Listening]:
     run = Run("r", 1)
     calls = {263: ("unlinkat", handler)}
     processes = Processes(lambda fd: None)
-    made = Tree(
-        run, listening, nothing, calls, processes, steps, nothing, -1, (), lambda: None, lambda tree, ticket, tid: None
-    )
+    made = Tree(run, listening, nothing, calls, processes, steps, nothing, -1, (), (), lambda: None, lambda *_: None)
     return made, listening
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from holdfast.api.mcp import results
 from holdfast.api.mcp.looking import Answer
 from holdfast.api.mcp.objects import checkpoint_object, restored_object, step_object
 from holdfast.api.mcp.text import decoded
@@ -18,6 +19,7 @@ from holdfast.undo.safeguards import OFF
 if TYPE_CHECKING:
     from holdfast.api.mcp.requests import EditFile, Fork, Redo, Restore, TakeCheckpoint, Undo, WriteFile
     from holdfast.api.mcp.workplace import Workplace
+    from holdfast.api.objects import Step
     from holdfast.engine.hosting import Hosted
     from holdfast.engine.results import RestoreResult
     from holdfast.undo.service import StepInfo
@@ -29,13 +31,8 @@ def write_file(_workplace: Workplace, hosted: Hosted, request: WriteFile) -> Ans
     content = decoded(request.content, request.encoding)
     _be_guarded(hosted)
     step = hosted.write_file(path, content, expected=_expected(request.expected_hash))
-    value = {
-        "path": display(path),
-        "bytes": len(content),
-        "hash": format_hash(hash_bytes(content)),
-        "step": _step(step),
-    }
-    return Answer(value)
+    digest = format_hash(hash_bytes(content))
+    return Answer(results.FileWritten(path=display(path), bytes=len(content), hash=digest, step=_step(step)))
 
 
 def edit_file(_workplace: Workplace, hosted: Hosted, request: EditFile) -> Answer:
@@ -43,7 +40,7 @@ def edit_file(_workplace: Workplace, hosted: Hosted, request: EditFile) -> Answe
     path = path_in(hosted.path, request.path)
     _be_guarded(hosted)
     done = hosted.edit_file(path, request.old_text.encode(), request.new_text.encode(), every=request.replace_all)
-    return Answer({"path": display(path), "replaced": done.replaced, "step": _step(done.step)})
+    return Answer(results.FileEdited(path=display(path), replaced=done.replaced, step=_step(done.step)))
 
 
 def undo(_workplace: Workplace, hosted: Hosted, request: Undo) -> Answer:
@@ -81,6 +78,7 @@ def fork(workplace: Workplace, hosted: Hosted, request: Fork) -> Answer:
     A client says the name alone, not where: what runs isolated has no other way to write elsewhere, and gets none here.
     """
     folder = workplace.forks or hosted.path + b".forks"
+    hosted.refuse_others(folder)
     try:
         os.mkdir(folder)
     except FileExistsError:
@@ -113,7 +111,7 @@ def _expected(given: str | None) -> bytes | None:
     return value
 
 
-def _step(step: StepInfo | None) -> dict[str, Any] | None:
+def _step(step: StepInfo | None) -> Step | None:
     return None if step is None else step_object(step)
 
 

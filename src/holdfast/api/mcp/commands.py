@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio
 from anyio import CapacityLimiter, to_thread
@@ -16,10 +16,12 @@ from holdfast.model.errors import ChannelError, HoldfastError
 from holdfast.model.log import Log, logged
 
 if TYPE_CHECKING:
+    from holdfast.api.mcp import results
     from holdfast.api.mcp.activity import Activity
     from holdfast.api.mcp.requests import ExecuteCommand
     from holdfast.api.mcp.workplace import Workplace
-    from holdfast.engine.hosting import Held, Hosted
+    from holdfast.engine.hosting import Hosted
+    from holdfast.engine.monitor import Held
     from holdfast.engine.session import Executed
     from holdfast.wire.control import Stream
 
@@ -112,7 +114,7 @@ class _Command:
 
 async def execute(
     workplace: Workplace, hosted: Hosted, request: ExecuteCommand, activity: Activity
-) -> tuple[dict[str, Any], str]:
+) -> tuple[results.Executed, str]:
     """What ``execute_command`` does: the result, and the same for reading.
 
     A call that is cancelled while it waits for its turn runs nothing; later, its command is ended (SIGTERM, then
@@ -140,9 +142,9 @@ async def execute(
     return _answer(command, command.result(), activity, timed_out)
 
 
-def _answer(command: _Command, done: Executed, activity: Activity, timed_out: bool) -> tuple[dict[str, Any], str]:
+def _answer(command: _Command, done: Executed, activity: Activity, timed_out: bool) -> tuple[results.Executed, str]:
     out, err = command.output["stdout"], command.output["stderr"]
-    value: dict[str, Any] = {
+    value: results.Executed = {
         "exit_code": done.exit_code,
         "stdout": out.text(),
         "stderr": err.text(),

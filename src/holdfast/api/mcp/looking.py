@@ -5,18 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast import __version__
+from holdfast.api.mcp import results
 from holdfast.api.mcp.objects import step_object
 from holdfast.api.mcp.pages import after, cursor, page
 from holdfast.api.mcp.text import encoded, whole_characters
 from holdfast.api.paths import path_in
-from holdfast.engine import encoding, encoding_undo
-from holdfast.model.clock import isoformat
+from holdfast.engine import encoding, encoding_browsing, encoding_undo
+from holdfast.model.entries import count_changes
 from holdfast.model.ids import format_hash
 from holdfast.model.paths import display
 from holdfast.undo.safeguards import OFF
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from holdfast.api.mcp.requests import (
         Compare,
@@ -40,7 +41,7 @@ _BARRIERS = 20
 class Answer(NamedTuple):
     """What a tool says."""
 
-    value: dict[str, Any]
+    value: Mapping[str, Any]
     text: str | None = None
     """For reading; the value itself without."""
 
@@ -54,7 +55,7 @@ def read_file(_workplace: Workplace, hosted: Hosted, request: ReadFile) -> Answe
     if more and content:
         content = content[: content.rfind(b"\n") + 1] or whole_characters(content)
     text, how = encoded(content)
-    value: dict[str, Any] = {
+    value: results.FileRead = {
         "path": display(path),
         "content": text,
         "encoding": how,
@@ -76,18 +77,8 @@ def list_directory(_workplace: Workplace, hosted: Hosted, request: ListDirectory
     path = path_in(hosted.path, request.path)
     items = hosted.list_directory(path)
     shown, following = page(items, _name, "entries", request.cursor, str, request.limit)
-    entries: list[dict[str, Any]] = [
-        {
-            "name": display(item.name),
-            "kind": item.kind,
-            "size": item.size,
-            "mode": f"{item.mode:04o}",
-            "mtime": isoformat(item.mtime // 1000),
-            "target": None if item.target is None else display(item.target),
-        }
-        for item in shown
-    ]
-    return Answer({"path": display(path), "entries": entries, "total": len(items), "next_cursor": following})
+    value: results.Listing = {**encoding_browsing.listing(path, shown), "total": len(items), "next_cursor": following}
+    return Answer(value)
 
 
 def get_undo_history(_workplace: Workplace, hosted: Hosted, request: GetUndoHistory) -> Answer:
@@ -98,18 +89,20 @@ def get_undo_history(_workplace: Workplace, hosted: Hosted, request: GetUndoHist
             shown, following = page(
                 changes, lambda change: display(change.path), "changes", request.cursor, str, request.limit
             )
-            value = step_object(step, shown) | {"totals": {"changes": len(changes)}}
-            return Answer({"steps": [value], "total": 1, "next_cursor": following})
+            value = step_object(step, shown)
+            value["totals"] = {"changes": len(changes)}
+            return Answer(results.History(steps=[value], total=1, next_cursor=following))
         steps = workspace.steps()[::-1]
     shown, following = page(steps, lambda each: each.id, "steps", request.cursor, int, request.limit)
-    return Answer({"steps": [step_object(each) for each in shown], "total": len(steps), "next_cursor": following})
+    listed = [step_object(each) for each in shown]
+    return Answer(results.History(steps=listed, total=len(steps), next_cursor=following))
 
 
 def get_session_status(workplace: Workplace, hosted: Hosted, request: GetSessionStatus) -> Answer:
     """What runs, what waits, and where the tree stands."""
     if hosted.access == "read_write":
         hosted.recover()
-    value: dict[str, Any] = {
+    value: results.SessionStatus = {
         "version": __version__,
         "directories": [
             {
@@ -135,23 +128,14 @@ def get_session_status(workplace: Workplace, hosted: Hosted, request: GetSession
     }
     if hosted.access == "read_write":
         with hosted.workspace() as workspace:
-            value |= {
-                "guarded": hosted.thresholds != OFF,
-                "held": encoding_undo.tickets(workspace.held())["held"],
-                "barriers": encoding_undo.barriers(workspace.barriers()[-_BARRIERS:])["barriers"],
-                "last_checkpoint": workspace.log(0).head,
-                "steps": len(workspace.steps()),
-                "unfinished_restore": workspace.unfinished() is not None,
-            }
+            value["guarded"] = hosted.thresholds != OFF
+            value["held"] = [encoding_undo.ticket(each) for each in workspace.held()]
+            value["barriers"] = [encoding_undo.barrier(each) for each in workspace.barriers()[-_BARRIERS:]]
+            value["last_checkpoint"] = workspace.log(0).head
+            value["steps"] = len(workspace.steps())
+            value["unfinished_restore"] = workspace.unfinished() is not None
             if request.compare:
-                changes = workspace.status().changes
-                added = sum(change.before is None for change in changes)
-                deleted = sum(change.after is None for change in changes)
-                value["differs"] = {
-                    "added": added,
-                    "modified": len(changes) - added - deleted,
-                    "deleted": deleted,
-                }
+                value["differs"] = encoding.counts(count_changes(workspace.status().changes))
     return Answer(value)
 
 
@@ -164,7 +148,7 @@ def list_checkpoints(_workplace: Workplace, hosted: Hosted, request: ListCheckpo
     )
     listed = [encoding.record(each) for each in shown]
     total = len(found.checkpoints)
-    return Answer({"head": found.head, "checkpoints": listed, "total": total, "next_cursor": following})
+    return Answer(results.Checkpoints(head=found.head, checkpoints=listed, total=total, next_cursor=following))
 
 
 def compare(_workplace: Workplace, hosted: Hosted, request: Compare) -> Answer:
@@ -174,7 +158,7 @@ def compare(_workplace: Workplace, hosted: Hosted, request: Compare) -> Answer:
         whole = workspace.diff(request.base, request.target, paths=paths)
         items = _differences(whole)
         shown, following = page(items, lambda item: display(item.path), "files", request.cursor, str, request.limit)
-        value: dict[str, Any] = {
+        value: results.Difference = {
             "base": whole.base,
             "target": whole.target,
             "files": [],
@@ -188,11 +172,11 @@ def compare(_workplace: Workplace, hosted: Hosted, request: Compare) -> Answer:
             if number < len(shown):
                 shown = shown[:number]
                 value["next_cursor"] = cursor("files", display(shown[-1].path))
-            value |= {"patch": text, "patch_omitted": omitted}
+            value["patch"], value["patch_omitted"] = text, omitted
         value["files"] = [item.row() for item in shown]
         if request.format == "stat":
             for row, stat in zip(value["files"], workspace.diff_stat(_joined(whole, shown)), strict=True):
-                row |= {"added": stat.added, "removed": stat.removed, "binary": stat.binary}
+                row["added"], row["removed"], row["binary"] = stat.added, stat.removed, stat.binary
     return Answer(value, _reading(value))
 
 
@@ -201,11 +185,11 @@ class _Difference(NamedTuple):
 
     path: bytes
     before_path: bytes
-    status: str
+    status: results.FileStatus
     alone: Diff
     """Of this file."""
 
-    def row(self) -> dict[str, Any]:
+    def row(self) -> results.FileDifference:
         return {
             "path": display(self.path),
             "before_path": display(self.before_path),
@@ -245,7 +229,7 @@ def _patch(workspace: Workspace, items: Sequence[_Difference]) -> tuple[str, int
     return text.decode(errors="replace"), 0, len(items)
 
 
-def _reading(value: dict[str, Any]) -> str:
+def _reading(value: results.Difference) -> str:
     lines: list[str] = []
     if value["patch"]:
         lines.append(value["patch"].rstrip("\n"))

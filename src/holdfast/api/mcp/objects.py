@@ -1,33 +1,35 @@
-"""The engine's JSON objects, with their long lists cut: what `results` describes."""
+"""The engine's objects as the tools answer them, with their long lists cut."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from holdfast.api.mcp.text import cut
+from holdfast.api.objects import MadeCheckpoint, Restored, Step, cut
 from holdfast.engine import encoding, encoding_undo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.engine.checkpoint import CheckpointResult
-    from holdfast.engine.encoding import Json
     from holdfast.engine.results import RestoreResult
     from holdfast.undo.service import PathChange, StepInfo
 
+SHOWN: Final = 200
+"""Items of a list that grows with the tree and has no pages."""
 
-def step_object(value: StepInfo, changes: Sequence[PathChange] | None = None) -> Json:
+
+def step_object(value: StepInfo, changes: Sequence[PathChange] | None = None) -> Step:
     """A step; without ``changes`` only their number."""
     if changes is None:
         return {**encoding_undo.step(value), "changes": [], "totals": {"changes": value.paths}}
-    return cut(encoding_undo.step_with_changes(value, changes), "changes")
+    return cut(encoding_undo.step_with_changes(value, changes), "changes", most=SHOWN)
 
 
-def restored_object(result: RestoreResult) -> Json:
+def restored_object(result: RestoreResult) -> Restored:
     """What a restore, an undo or a redo did, or would do."""
-    return cut(encoding.restored(result), "written", "deleted", "skipped", "steps")
+    return cut(encoding.restored(result), "written", "deleted", "skipped", "steps", most=SHOWN)
 
 
-def checkpoint_object(result: CheckpointResult) -> Json:
+def checkpoint_object(result: CheckpointResult) -> MadeCheckpoint:
     """A checkpoint that was taken."""
-    return cut(encoding.checkpoint(result), "not_captured")
+    return cut(encoding.checkpoint(result), "not_captured", most=SHOWN)

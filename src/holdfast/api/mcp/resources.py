@@ -9,9 +9,10 @@ from urllib.parse import quote, unquote_to_bytes
 
 import mcp_types as types
 
+from holdfast.api.mcp.objects import SHOWN
 from holdfast.api.mcp.pages import page
-from holdfast.api.mcp.text import cut
 from holdfast.api.mcp.workplace import directories
+from holdfast.api.objects import cut
 from holdfast.engine import encoding
 from holdfast.model.clock import isoformat
 from holdfast.model.errors import NotFoundError, RefusedError
@@ -123,5 +124,5 @@ def _content(
 
 
 def _details(value: dict[str, Any]) -> dict[str, Any]:
-    paths = cut(value["paths"], "added", "modified", "deleted")
-    return cut(value, "not_captured") | {"paths": paths}
+    paths = cut(value["paths"], "added", "modified", "deleted", most=SHOWN)
+    return cut(value, "not_captured", most=SHOWN) | {"paths": paths}

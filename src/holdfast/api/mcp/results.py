@@ -1,87 +1,12 @@
-"""What the tools answer: the shapes of the engine's JSON objects (docs/json.md), for the schemas that clients see.
-
-Lists that grow with the tree are cut; ``totals`` says how long each really is.
-"""
+"""What the tools answer that is no object of docs/json.md, for the schemas that clients see."""
 
 from __future__ import annotations
 
 from typing import Literal, TypedDict
 
 from holdfast.api.mcp.text import Encoding
-
-Totals = dict[str, int]
-
-
-class Counts(TypedDict):
-    added: int
-    modified: int
-    deleted: int
-
-
-class NotCaptured(TypedDict):
-    path: str
-    reason: str
-
-
-class Changed(TypedDict):
-    path: str
-    change: Literal["added", "modified", "deleted", "renamed", "metadata"]
-    source: str | None
-
-
-class Step(TypedDict):
-    id: int
-    kind: str
-    state: Literal["open", "done", "undone", "partly"]
-    command: list[str]
-    directory: str
-    run: str
-    parent: int | None
-    started_at: str
-    ended_at: str | None
-    paths: int
-    bytes: int
-    protected: bool
-    unprotected_reason: str
-    exit_code: int | None
-    barrier_after: bool
-    changes: list[Changed]
-    totals: Totals
-
-
-class Ticket(TypedDict):
-    id: int
-    step: int
-    danger: str
-    path: str
-    message: str
-    asked_at: str
-    denied_at: str
-
-
-class Barrier(TypedDict):
-    id: int
-    at: str
-    after: int | None
-    paths: list[str]
-    who: str
-    blocks: bool
-
-
-class Checkpoint(TypedDict):
-    id: str
-    workspace: str
-    parent: str | None
-    label: str
-    kind: str
-    created_at: str
-    changes: Counts
-    message: str
-    author: str
-    command: str
-    total_files: int
-    total_bytes: int
-    not_captured: int
+from holdfast.api.objects import Step
+from holdfast.engine.objects import Barrier, Checkpoint, Counts, Entry, Ticket
 
 
 class Executed(TypedDict):
@@ -121,33 +46,11 @@ class FileEdited(TypedDict):
     step: Step | None
 
 
-class Entry(TypedDict):
-    name: str
-    kind: Literal["file", "directory", "link", "other"]
-    size: int
-    mode: str
-    mtime: str
-    target: str | None
-
-
 class Listing(TypedDict):
     path: str
     entries: list[Entry]
     total: int
     next_cursor: str | None
-
-
-class Restored(TypedDict):
-    checkpoint: str
-    rescue: str | None
-    written: list[str]
-    deleted: list[str]
-    skipped: list[NotCaptured]
-    dry_run: bool
-    undo_command: str | None
-    steps: list[int]
-    together: list[list[int]]
-    totals: Totals
 
 
 class History(TypedDict):
@@ -185,23 +88,6 @@ class SessionStatus(TypedDict):
     unfinished_restore: bool
 
 
-class CheckpointTaken(TypedDict):
-    id: str
-    parent: str | None
-    label: str
-    kind: str
-    created: bool
-    labelled: bool
-    created_at: str
-    changes: Counts
-    total_files: int
-    not_captured: list[NotCaptured]
-    new_blobs: int
-    stored_bytes: int
-    elapsed_ms: float
-    totals: Totals
-
-
 class Checkpoints(TypedDict):
     head: str | None
     checkpoints: list[Checkpoint]
@@ -209,10 +95,13 @@ class Checkpoints(TypedDict):
     next_cursor: str | None
 
 
+FileStatus = Literal["A", "M", "D", "T", "R"]
+
+
 class FileDifference(TypedDict):
     path: str
     before_path: str
-    status: Literal["A", "M", "D", "T", "R"]
+    status: FileStatus
     added: int | None
     removed: int | None
     binary: bool
@@ -226,11 +115,3 @@ class Difference(TypedDict):
     patch_omitted: int
     total: int
     next_cursor: str | None
-
-
-class Forked(TypedDict):
-    workspace: str
-    path: str
-    checkpoint: str
-    source: str
-    written: int

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
 
     from holdfast.api.mcp.door import Door
-    from holdfast.engine.hosting import Event, Host, Hosted
+    from holdfast.engine.hosting import Host, Hosted
+    from holdfast.engine.monitor import Event
 
 _log = Log(__name__)
 

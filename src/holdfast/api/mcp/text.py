@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Literal
 
 from holdfast.model.errors import UsageError
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 Encoding = Literal["utf-8", "base64"]
-
-SHOWN: Final = 200
-"""Items of a list that grows with the tree and has no pages."""
 
 
 def decoded(content: str, encoding: Encoding) -> bytes:
@@ -86,13 +80,3 @@ class Kept:
         """The newest line that is not empty, cut to ``most`` characters."""
         lines = (self._head + self._tail)[-4 * most :].decode(errors="replace").split("\n")
         return next((line.strip()[-most:] for line in reversed(lines) if line.strip()), "")
-
-
-def cut(value: Mapping[str, Any], *names: str, most: int = SHOWN) -> dict[str, Any]:
-    """``value`` with at most so many items in each of the lists ``names``, and ``totals``: how long each really is."""
-    lists = {name: value[name] for name in names}
-    return {
-        **value,
-        **{name: items[:most] for name, items in lists.items()},
-        "totals": {name: len(items) for name, items in lists.items()},
-    }

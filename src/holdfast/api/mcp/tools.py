@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import msgspec
 
+from holdfast.api import objects
 from holdfast.api.mcp import changing, looking, requests, results
 from holdfast.api.mcp.commands import execute
 from holdfast.api.mcp.looking import Answer
+from holdfast.engine.objects import Forked
 from holdfast.model.errors import RefusedError, UsageError
 
 if TYPE_CHECKING:
@@ -100,7 +102,7 @@ TOOLS = (
         "Take back the newest changes to the tree, or one step, or all that a run did. What there is is saved first, "
         "and redo brings it back. Refused where somebody else has changed the same since.",
         requests.Undo,
-        results.Restored,
+        objects.Restored,
         "change",
         changing.undo,
         destructive=True,
@@ -111,7 +113,7 @@ TOOLS = (
         "Redo",
         "Bring back what undo took back.",
         requests.Redo,
-        results.Restored,
+        objects.Restored,
         "change",
         changing.redo,
         destructive=True,
@@ -142,7 +144,7 @@ TOOLS = (
         "Save the state of the tree. Ignored files are not part of it. If nothing has changed, the newest checkpoint "
         "gets the label.",
         requests.TakeCheckpoint,
-        results.CheckpointTaken,
+        objects.MadeCheckpoint,
         "change",
         changing.take_checkpoint,
         idempotent=True,
@@ -171,7 +173,7 @@ TOOLS = (
         "Bring the tree, or some paths of it, to a saved state. What there is is saved first (rescue), and undo goes "
         "back to it. Ignored files stay.",
         requests.Restore,
-        results.Restored,
+        objects.Restored,
         "change",
         changing.restore,
         destructive=True,
@@ -183,7 +185,7 @@ TOOLS = (
         "Fork a checkpoint",
         "Write a checkpoint out into a new directory, which is a workspace of its own with its own history.",
         requests.Fork,
-        results.Forked,
+        Forked,
         "change",
         changing.fork,
         outside_only=True,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import anyio
 from anyio import to_thread
 
-from holdfast.engine.hosting import Edited, Held, Mismatched, RolledBack
+from holdfast.engine.monitor import Edited, Held, Mismatched, RolledBack
 from holdfast.model.errors import RefusedError
 from holdfast.model.log import Log
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
     from holdfast.api.mcp.activity import Activity
-    from holdfast.engine.hosting import Event, Host, Hosted
+    from holdfast.engine.hosting import Host, Hosted
+    from holdfast.engine.monitor import Event
     from holdfast.undo.service import UndoReport
 
 T = TypeVar("T")

@@ -9,10 +9,8 @@ from collections import deque
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
-from holdfast.api.objects import MAX_LISTED
 from holdfast.api.paths import path_in
 from holdfast.api.stdio import events, results
-from holdfast.engine import encoding_undo
 from holdfast.engine.session import Executed
 from holdfast.model.errors import ChannelError, HoldfastError, RefusedError, UsageError, unexpected
 from holdfast.model.log import Log, logged
@@ -22,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from concurrent.futures import Executor
 
-    from holdfast.api.objects import Object
     from holdfast.api.stdio.outbox import Outbox
+    from holdfast.api.stdio.results import Result
     from holdfast.engine.hosting import Hosted
     from holdfast.engine.session import Lost
     from holdfast.wire.control import Stream
@@ -80,7 +78,7 @@ class Lane:
         *,
         pool: Executor,
         outbox: Outbox,
-        answer: Callable[[str, Object | HoldfastError], object],
+        answer: Callable[[str, Result | HoldfastError], object],
     ) -> None:
         """``answer`` is given what became of each request, once."""
         self._hosted = hosted
@@ -156,7 +154,7 @@ class Lane:
                 command.over.set()
                 self._answer(command.request_id, result)
 
-    def _outcome(self, command: Command) -> Object | HoldfastError:
+    def _outcome(self, command: Command) -> Result | HoldfastError:
         try:
             done = self._run(command)
         except ChannelError as error:
@@ -241,10 +239,10 @@ def _output(index: int, command: Command, stream: Stream, data: bytes) -> events
 
 
 def _completed(index: int, command: Command, done: Executed | Lost) -> events.StepCompleted:
-    changed = [display(change.path) for change in done.changes[:MAX_LISTED]]
+    changed = [display(change.path) for change in done.changes[: results.MAX_LISTED]]
     step = None
     if done.info is not None:
-        step = events.step(encoding_undo.step_with_changes(done.info, done.changes[:MAX_LISTED]), 0)
+        step = events.step(done.info, done.changes[: results.MAX_LISTED], 0)
     return events.StepCompleted(
         request_id=command.request_id,
         directory=index,

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
-from holdfast.api.objects import MAX_LISTED, Barrier, Conflict, Object, Step, as_object, cut
+import msgspec
+
+from holdfast.api.objects import Step, cut
 from holdfast.api.stdio import messages
-from holdfast.engine import encoding_undo, hosting
+from holdfast.api.stdio.results import MAX_LISTED, Object, Waiting
+from holdfast.engine import encoding_undo, monitor, objects
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
-    from holdfast.engine.encoding import Json
-    from holdfast.engine.hosting import Event, Hosted
-    from holdfast.undo.service import TicketInfo
+    from collections.abc import Sequence
+
+    from holdfast.engine.hosting import Hosted
+    from holdfast.engine.monitor import Event
+    from holdfast.undo.service import PathChange, StepInfo, TicketInfo
+
+T = TypeVar("T")
 
 
 class TerminalOutput(Object, frozen=True, kw_only=True):
@@ -80,7 +87,7 @@ class SafeguardTriggered(Object, frozen=True, kw_only=True):
     directory: int
     safeguard_id: str
     step_id: int
-    danger: Literal["delete", "overwrite", "rename_over", "limit"]
+    danger: objects.Danger
     path: str
     message: str
     delete_count: int
@@ -91,19 +98,16 @@ class SafeguardTriggered(Object, frozen=True, kw_only=True):
     denied_at: str
 
 
-class ExternalModification(Barrier, frozen=True, kw_only=True):
+class ExternalModification(objects.Barrier):
     """Somebody else has changed the tree."""
 
     directory: int
 
 
-class Recovery(Object, frozen=True, kw_only=True):
+class Recovery(objects.RolledBack):
     """What was left open by a keeper that was killed has been taken back."""
 
     directory: int
-    steps: list[int]
-    paths: int
-    conflicts: list[Conflict]
 
 
 class UndoVersionMismatch(Object, frozen=True, kw_only=True):
@@ -114,7 +118,7 @@ class UndoVersionMismatch(Object, frozen=True, kw_only=True):
     hint: str | None
 
 
-EVENTS: dict[str, type[Object]] = {
+EVENTS: dict[str, type[object]] = {
     "event.terminal_output": TerminalOutput,
     "event.agent_output": AgentOutput,
     "event.step_started": StepStarted,
@@ -131,44 +135,55 @@ _NAMES = {kind: name for name, kind in EVENTS.items()}
 
 def line(event: Object) -> bytes:
     """The line that tells of an event."""
-    return messages.event(_NAMES[type(event)], event)
+    return _line(type(event), event)
 
 
-def told(hosted: Hosted, value: Event) -> Object:
-    """What the host tells of a working directory, as an event."""
+def told(hosted: Hosted, value: Event) -> bytes:
+    """What the host tells of a working directory, as the line of an event."""
     directory = hosted.index
     match value:
-        case hosting.Held():
-            return SafeguardTriggered(
-                **waiting(directory, value.ticket),
+        case monitor.Held():
+            event = SafeguardTriggered(
+                **msgspec.structs.asdict(waiting(directory, value.ticket)),
                 directory=directory,
                 delete_count=value.deleted,
                 sample_paths=[display(path) for path in value.sample],
                 command=[] if value.step is None else [display(word) for word in value.step.command],
             )
-        case hosting.Edited():
-            (barrier,) = encoding_undo.barriers([value.barrier])["barriers"]
-            barrier["paths"] = barrier["paths"][:MAX_LISTED]
-            return ExternalModification(directory=directory, **barrier)
-        case hosting.RolledBack():
+            return line(event)
+        case monitor.Edited():
+            barrier = encoding_undo.barrier(value.barrier)
+            paths = barrier["paths"][:MAX_LISTED]
+            return _line(ExternalModification, {**barrier, "paths": paths, "directory": directory})
+        case monitor.RolledBack():
             done = encoding_undo.rolled_back(value.report)
             conflicts = done["conflicts"][:MAX_LISTED]
-            return as_object({**done, "conflicts": conflicts, "directory": directory}, Recovery)
-        case hosting.Mismatched():
-            return UndoVersionMismatch(directory=directory, message=value.error.message, hint=value.error.hint)
-        case hosting.Warned():
-            return Warned(directory=directory, step_id=value.step, code=value.code, message=value.message)
+            return _line(Recovery, {**done, "conflicts": conflicts, "directory": directory})
+        case monitor.Mismatched():
+            return line(UndoVersionMismatch(directory=directory, message=value.error.message, hint=value.error.hint))
+        case monitor.Warned():
+            return line(Warned(directory=directory, step_id=value.step, code=value.code, message=value.message))
 
 
-def step(value: Json, most: int) -> Step:
+def step(value: StepInfo, changes: Sequence[PathChange], most: int) -> Step:
     """A step with its changes, of which at most so many are listed."""
-    return as_object(cut(value, "changes", most=most), Step)
+    return cut(encoding_undo.step_with_changes(value, changes), "changes", most=most)
 
 
-def waiting(directory: int, ticket: TicketInfo) -> Json:
+def waiting(directory: int, ticket: TicketInfo) -> Waiting:
     """What waits for an answer, with what the answer has to name."""
     said = encoding_undo.ticket(ticket)
-    # (The time makes it that of one ticket of one keeper: the next keeper counts from 1 again.)
-    step = said.pop("step")
-    del said["id"]
-    return {**said, "step_id": step, "safeguard_id": f"{directory}-{ticket.id}-{ticket.asked_at}"}
+    return Waiting(
+        # (The time makes it that of one ticket of one keeper: the next keeper counts from 1 again.)
+        safeguard_id=f"{directory}-{ticket.id}-{ticket.asked_at}",
+        step_id=said["step"],
+        danger=said["danger"],
+        path=said["path"],
+        message=said["message"],
+        asked_at=said["asked_at"],
+        denied_at=said["denied_at"],
+    )
+
+
+def _line(kind: type[T], event: T) -> bytes:
+    return messages.event(_NAMES[kind], event)

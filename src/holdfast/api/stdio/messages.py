@@ -306,7 +306,7 @@ def decode(line: bytes, known: Mapping[str, type[Payload]]) -> Request:
         raise _refused(error, "payload", found.request_id) from None
 
 
-def response(request_id: str, payload: msgspec.Struct) -> bytes:
+def response(request_id: str, payload: object) -> bytes:
     """The line that says what became of a request."""
     return _line({"type": "response", "request_id": request_id, "status": "ok", "payload": payload})
 
@@ -317,7 +317,7 @@ def refusal(request_id: str | None, error: HoldfastError, data: Mapping[str, obj
     return _line({"type": "response", "request_id": request_id, "status": "error", "error": failure})
 
 
-def event(name: str, payload: msgspec.Struct) -> bytes:
+def event(name: str, payload: object) -> bytes:
     """The line that tells of an event."""
     return _line({"type": name, "payload": payload})
 

@@ -7,19 +7,19 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from holdfast.api import objects
-from holdfast.api.objects import as_object, cut
+from holdfast.api.objects import MadeCheckpoint, Restored, Status, cut
 from holdfast.api.paths import path_in
 from holdfast.api.stdio import events, messages, results
-from holdfast.engine import encoding, encoding_browsing, encoding_undo
+from holdfast.engine import encoding, encoding_browsing, encoding_undo, objects
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
 from holdfast.model.paths import parse_display
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from holdfast.api.objects import Step
     from holdfast.engine.hosting import Hosted
-    from holdfast.engine.results import Diff
+    from holdfast.engine.results import Diff, RestoreResult
     from holdfast.undo.log import Limits
     from holdfast.undo.safeguards import Thresholds
     from holdfast.undo.service import BarrierInfo
@@ -34,25 +34,23 @@ class Operation(NamedTuple):
     """One that is done on a working directory, which its payload names."""
 
     payload: type[messages.Payload]
-    result: type[objects.Object]
-    work: Callable[[Hosted, Any], objects.Object]
+    result: type[object]
+    work: Callable[[Hosted, Any], results.Result]
 
 
-def undo_rollback(hosted: Hosted, asked: messages.UndoRollback) -> objects.Restored:
+def undo_rollback(hosted: Hosted, asked: messages.UndoRollback) -> Restored:
     """Take changes back."""
     with hosted.workspace() as workspace:
         done = workspace.undo(asked.steps, step=asked.step_id, run=asked.run, force=asked.force, dry_run=asked.dry_run)
     if not done.dry_run:
         hosted.rolled_back(done.steps)
-    return _restored(encoding.restored(done))
+    return _restored(done)
 
 
-def redo(hosted: Hosted, asked: messages.Redo) -> objects.Restored:
+def redo(hosted: Hosted, asked: messages.Redo) -> Restored:
     """Bring changes forward again."""
     with hosted.workspace() as workspace:
-        return _restored(
-            encoding.restored(workspace.redo(asked.steps, step=asked.step_id, force=asked.force, dry_run=asked.dry_run))
-        )
+        return _restored(workspace.redo(asked.steps, step=asked.step_id, force=asked.force, dry_run=asked.dry_run))
 
 
 def undo_history(hosted: Hosted, asked: messages.UndoHistory) -> results.History:
@@ -60,17 +58,15 @@ def undo_history(hosted: Hosted, asked: messages.UndoHistory) -> results.History
     with hosted.undo_log() as log:
         steps = [] if log is None else list(reversed(log.steps()))
         page, following = _page(steps, lambda step: step.id, asked.before, asked.limit)
-        shown: list[objects.Step] = []
+        shown: list[Step] = []
         barriers: Sequence[BarrierInfo] = ()
         if log is not None:
-            shown = [
-                events.step(encoding_undo.step_with_changes(step, log.changes(step.id)), asked.changes) for step in page
-            ]
+            shown = [events.step(step, log.changes(step.id), asked.changes) for step in page]
             barriers = log.barriers()
     ids, known = {step.id for step in page}, {step.id for step in steps}
     # (What was edited before the oldest step is on the page that ends the list.)
     among = [each for each in barriers if each.after in ids or (following is None and each.after not in known)]
-    said = as_object(encoding_undo.barriers(among[-objects.MAX_LISTED :])["barriers"], list[objects.Barrier])
+    said = [encoding_undo.barrier(each) for each in among[-results.MAX_LISTED :]]
     return results.History(steps=shown, next=following, barriers=said)
 
 
@@ -112,21 +108,22 @@ def fs_list(hosted: Hosted, asked: messages.FsList) -> results.Listing:
         items = [item for item in items if item.name > behind]
     listing = encoding_browsing.listing(path, items[: asked.limit])
     more = listing["entries"][-1]["name"] if len(items) > asked.limit else None
-    return as_object({**listing, "next": more}, results.Listing)
+    return results.Listing(**listing, next=more)
 
 
 def fs_read(hosted: Hosted, asked: messages.FsRead) -> objects.Part:
     """A part of a file."""
     path = path_in(hosted.path, asked.path)
     read = hosted.read_file(path, offset=asked.offset, limit=asked.limit)
-    return as_object(encoding_browsing.read(path, read), objects.Part)
+    return encoding_browsing.read(path, read)
 
 
-def fs_status(hosted: Hosted, _asked: messages.FsStatus) -> objects.Status:
+def fs_status(hosted: Hosted, _asked: messages.FsStatus) -> Status:
     """How the tree differs from its last checkpoint."""
     with hosted.workspace() as workspace:
         status = encoding.status(workspace.status())
-    return as_object(cut(status, "added", "modified", "deleted", "not_captured"), objects.Status)
+    names = ("added", "modified", "deleted", "not_captured")
+    return cut(status, *names, most=results.MAX_LISTED)
 
 
 def safeguard_configure(hosted: Hosted, asked: messages.SafeguardConfigure) -> results.Thresholds:
@@ -142,11 +139,11 @@ def safeguard_configure(hosted: Hosted, asked: messages.SafeguardConfigure) -> r
     return thresholds(hosted.thresholds)
 
 
-def checkpoint_create(hosted: Hosted, asked: messages.CheckpointCreate) -> objects.MadeCheckpoint:
+def checkpoint_create(hosted: Hosted, asked: messages.CheckpointCreate) -> MadeCheckpoint:
     """Save the present state."""
     with hosted.workspace() as workspace:
         made = encoding.checkpoint(workspace.checkpoint(asked.label, message=asked.message, author=asked.author))
-    return as_object(cut(made, "not_captured"), objects.MadeCheckpoint)
+    return cut(made, "not_captured", most=results.MAX_LISTED)
 
 
 def checkpoint_list(hosted: Hosted, asked: messages.CheckpointList) -> results.Checkpoints:
@@ -154,10 +151,7 @@ def checkpoint_list(hosted: Hosted, asked: messages.CheckpointList) -> results.C
     with hosted.workspace() as workspace:
         log = workspace.log()
     page, following = _page(log.checkpoints, lambda each: str(each.id), asked.before, asked.limit)
-    return as_object(
-        {"head": log.head, "checkpoints": [encoding.record(each) for each in page], "next": following},
-        results.Checkpoints,
-    )
+    return results.Checkpoints(head=log.head, checkpoints=[encoding.record(each) for each in page], next=following)
 
 
 def checkpoint_diff(hosted: Hosted, asked: messages.CheckpointDiff) -> objects.Diff:
@@ -165,14 +159,14 @@ def checkpoint_diff(hosted: Hosted, asked: messages.CheckpointDiff) -> objects.D
     with hosted.workspace() as workspace:
         diff = workspace.diff(asked.base, asked.target, paths=_paths(hosted, asked.paths))
         _check_size(diff)
-        return as_object(workspace.diff_json(diff), objects.Diff)
+        return workspace.diff_json(diff)
 
 
-def checkpoint_restore(hosted: Hosted, asked: messages.CheckpointRestore) -> objects.Restored:
+def checkpoint_restore(hosted: Hosted, asked: messages.CheckpointRestore) -> Restored:
     """Bring the tree, or some paths, to a checkpoint."""
     with hosted.workspace() as workspace:
         done = workspace.restore(asked.checkpoint, _paths(hosted, asked.paths), dry_run=asked.dry_run)
-    return _restored(encoding.restored(done))
+    return _restored(done)
 
 
 def fork(hosted: Hosted, asked: messages.Fork) -> objects.Forked:
@@ -180,24 +174,25 @@ def fork(hosted: Hosted, asked: messages.Fork) -> objects.Forked:
     path = parse_display(asked.path)
     if not os.path.isabs(path):
         raise UsageError("path: a fork's path begins with /")
+    hosted.refuse_others(path)
     with hosted.workspace() as workspace:
-        return as_object(encoding.forked(workspace.fork(asked.checkpoint, path)), objects.Forked)
+        return encoding.forked(workspace.fork(asked.checkpoint, path))
 
 
 OPERATIONS: dict[str, Operation] = {
-    "undo.rollback": Operation(messages.UndoRollback, objects.Restored, undo_rollback),
-    "redo": Operation(messages.Redo, objects.Restored, redo),
+    "undo.rollback": Operation(messages.UndoRollback, Restored, undo_rollback),
+    "redo": Operation(messages.Redo, Restored, redo),
     "undo.history": Operation(messages.UndoHistory, results.History, undo_history),
     "undo.configure": Operation(messages.UndoConfigure, results.UndoLimits, undo_configure),
     "undo.discard": Operation(messages.UndoDiscard, results.Discarded, undo_discard),
     "fs.list": Operation(messages.FsList, results.Listing, fs_list),
     "fs.read": Operation(messages.FsRead, objects.Part, fs_read),
-    "fs.status": Operation(messages.FsStatus, objects.Status, fs_status),
+    "fs.status": Operation(messages.FsStatus, Status, fs_status),
     "safeguard.configure": Operation(messages.SafeguardConfigure, results.Thresholds, safeguard_configure),
-    "checkpoint.create": Operation(messages.CheckpointCreate, objects.MadeCheckpoint, checkpoint_create),
+    "checkpoint.create": Operation(messages.CheckpointCreate, MadeCheckpoint, checkpoint_create),
     "checkpoint.list": Operation(messages.CheckpointList, results.Checkpoints, checkpoint_list),
     "checkpoint.diff": Operation(messages.CheckpointDiff, objects.Diff, checkpoint_diff),
-    "checkpoint.restore": Operation(messages.CheckpointRestore, objects.Restored, checkpoint_restore),
+    "checkpoint.restore": Operation(messages.CheckpointRestore, Restored, checkpoint_restore),
     "fork": Operation(messages.Fork, objects.Forked, fork),
 }
 
@@ -246,8 +241,9 @@ def _page(items: Sequence[T], key: Callable[[T], K], before: K | None, limit: in
     return page, key(page[-1]) if begin + limit < len(items) else None
 
 
-def _restored(value: encoding.Json) -> objects.Restored:
-    return as_object(cut(value, "written", "deleted", "skipped"), objects.Restored)
+def _restored(done: RestoreResult) -> Restored:
+    names = ("written", "deleted", "skipped")
+    return cut(encoding.restored(done), *names, most=results.MAX_LISTED)
 
 
 def _said(values: dict[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,26 @@
 
 from __future__ import annotations
 
-from holdfast.api.objects import Barrier, Checkpoint, Entry, Object, Step
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import msgspec
+
+from holdfast.api.objects import Step
+from holdfast.engine.objects import Barrier, Checkpoint, Danger, Entry
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MAX_LISTED: Final = 1000
+"""So many items are in a list."""
+
+
+class Object(msgspec.Struct, frozen=True, kw_only=True):
+    """What all of them are."""
+
+
+Result: TypeAlias = "Object | Mapping[str, object]"
+"""One of those, or an object of docs/json.md."""
 
 
 class Server(Object, frozen=True, kw_only=True):
@@ -66,7 +85,7 @@ class Waiting(Object, frozen=True, kw_only=True):
 
     safeguard_id: str
     step_id: int
-    danger: str
+    danger: Danger
     path: str
     message: str
     asked_at: str

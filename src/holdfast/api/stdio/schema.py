@@ -25,8 +25,6 @@ def schema() -> Json:
     """All that may be said, in either direction. In what the server says, more fields may come with later versions."""
     payloads, given = _components([payload for payload, _ in REQUESTS.values()])
     said, told = _components([*(result for _, result in REQUESTS.values()), *EVENTS.values()])
-    for component in told.values():
-        component.pop("additionalProperties", None)
     requests: Json = {}
     responses: Json = {}
     for name, (payload, result) in REQUESTS.items():
@@ -67,7 +65,7 @@ def text() -> str:
     return json.dumps(schema(), indent=1, ensure_ascii=False) + "\n"
 
 
-def _components(kinds: Iterable[type[msgspec.Struct]]) -> tuple[Mapping[type, Json], Json]:
+def _components(kinds: Iterable[type]) -> tuple[Mapping[type, Json], Json]:
     """A reference for each of ``kinds``, and what they refer to."""
     each = list(dict.fromkeys(kinds))
     references, components = msgspec.json.schema_components(each, ref_template=_REF)

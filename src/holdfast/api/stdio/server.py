@@ -13,7 +13,6 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.api.objects import MAX_LISTED, Object
 from holdfast.api.stdio import events, messages, operations, results
 from holdfast.api.stdio.commands import MAX_QUEUED, Command, prompt_command
 from holdfast.api.stdio.messages import BadRequestError, Request
@@ -28,6 +27,8 @@ from holdfast.wire.lines import Lines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from holdfast.api.stdio.results import Result
 
 _log = Log(__name__)
 
@@ -45,7 +46,7 @@ _HELLO = "hello"
 _URGENT = frozenset({"agent.cancel", "safeguard.confirm", "session.status", "session.stop"})
 _COMMANDS = frozenset({"agent.execute", "agent.prompt"})
 
-REQUESTS: dict[str, tuple[type[messages.Payload], type[Object]]] = {
+REQUESTS: dict[str, tuple[type[messages.Payload], type[object]]] = {
     _HELLO: (messages.Hello, results.Welcome),
     "session.start": (messages.SessionStart, results.SessionStatus),
     "session.stop": (messages.Nothing, results.Done),
@@ -206,7 +207,7 @@ class Server:
                 requests=MAX_REQUESTS,
                 queued_commands=MAX_QUEUED,
                 read_bytes=messages.MAX_PART_BYTES,
-                listed=MAX_LISTED,
+                listed=results.MAX_LISTED,
                 diff_bytes=MAX_DIFF_BYTES,
             ),
         )
@@ -243,7 +244,7 @@ class Server:
                 result = unexpected(error)
             self._answer(request.request_id, result, details)
 
-    def _of_the_session(self, request: Request) -> Object:
+    def _of_the_session(self, request: Request) -> Result:
         asked: Any = request.payload
         match request.type:
             case "session.start":
@@ -260,7 +261,7 @@ class Server:
                 return self._sessions.confirm(asked)
 
     def _answer(
-        self, request_id: str, result: Object | HoldfastError, details: Mapping[str, object] | None = None
+        self, request_id: str, result: Result | HoldfastError, details: Mapping[str, object] | None = None
     ) -> None:
         with self._turn:
             operation = self._unanswered.pop(request_id)

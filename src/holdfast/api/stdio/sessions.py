@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Executor
 
-    from holdfast.api.objects import Object
     from holdfast.api.stdio.messages import SafeguardConfirm, SessionStart
     from holdfast.api.stdio.outbox import Outbox
-    from holdfast.engine.hosting import Event, Hosted
+    from holdfast.api.stdio.results import Result
+    from holdfast.engine.hosting import Hosted
+    from holdfast.engine.monitor import Event
     from holdfast.model.config import Isolation
     from holdfast.undo.service import TicketInfo
 
@@ -49,7 +50,7 @@ class Sessions:
         directory: bytes,
         pool: Executor,
         outbox: Outbox,
-        answer: Callable[[str, Object | HoldfastError], object],
+        answer: Callable[[str, Result | HoldfastError], object],
     ) -> None:
         """``directory``: where to work if nothing is said of that, and what paths are relative to. For the rest see
         `Host` and `Lane`.
@@ -168,7 +169,7 @@ class Sessions:
 
     def _told(self, hosted: Hosted, event: Event) -> None:
         try:
-            self._outbox.offer(events.line(events.told(hosted, event)))
+            self._outbox.offer(events.told(hosted, event))
         except Exception:  # noqa: BLE001 - whoever tells goes on
             _log.exception("an event could not be told", event=type(event).__name__)
 
@@ -211,4 +212,4 @@ def _held(hosted: Hosted) -> list[results.Waiting]:
     except HoldfastError as error:  # the log is of another version: nothing runs, so nothing waits
         _log.info("%s", error.message)
         return []
-    return [results.Waiting(**events.waiting(hosted.index, ticket)) for ticket in tickets]
+    return [events.waiting(hosted.index, ticket) for ticket in tickets]

@@ -66,6 +66,7 @@ def change(call: Call, world: Supervision, target: Target, perform: Callable[[in
     """Let ``perform`` change the metadata of what the target names, which it is given as a descriptor."""
     with Sight(call, world) as sight:
         thing = target.find(sight)
+        sight.check_writable(thing)
         if thing.path is not None:
             world.interceptor.changing(world.step(call.tid), thing.place, thing.fd)
         with sight.acting():
@@ -213,6 +214,7 @@ def truncate(call: Call, world: Supervision) -> Reply:
         found = os.fstat(thing.fd)
         if not stat.S_ISREG(found.st_mode):
             raise failure(errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.EINVAL)
+        sight.check_writable(thing)
         if thing.path is not None and not call.patient and (found.st_size > _SLOW_BYTES or takes_long(found)):
             raise SlowError
         # It tells whether it may be done at all; and while it is open nobody gets a lease that it would wait for.

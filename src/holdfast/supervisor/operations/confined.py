@@ -40,8 +40,8 @@ class Confined:
         self._begin(dirfd, path)
         return self._sight.reached(self._open(path, 0 if follow else os.O_NOFOLLOW))
 
-    def parent(self, dirfd: int, path: bytes) -> Spot:
-        """See `Sight.parent`."""
+    def locate(self, dirfd: int, path: bytes) -> Spot:
+        """See `Sight.locate`."""
         self._begin(dirfd, path)
         return self._parent(path)
 

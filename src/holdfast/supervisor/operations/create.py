@@ -38,7 +38,7 @@ def make(
 def _mkdir(call: Call, world: Supervision, dirfd: int, address: int, mode: int) -> Reply:
     path = read_path(call, address)
     with Sight(call, world) as sight:
-        spot = sight.parent(dirfd, path)
+        spot = sight.parent(dirfd, path, makes=True)
         return make(sight, call, world, spot, "d", lambda: os.mkdir(spot.full, mode, dir_fd=spot.dir_fd))
 
 
@@ -60,7 +60,7 @@ def _mknod(call: Call, world: Supervision, dirfd: int, address: int, mode: int, 
     if kind not in (stat.S_IFREG, stat.S_IFIFO, stat.S_IFSOCK, stat.S_IFCHR, stat.S_IFBLK):
         raise failure(errno.EINVAL)
     with Sight(call, world) as sight:
-        spot = sight.parent(dirfd, path)
+        spot = sight.parent(dirfd, path, makes=True)
 
         def perform() -> None:
             os.mknod(spot.full, mode, device, dir_fd=spot.dir_fd)
@@ -83,7 +83,7 @@ def _symlink(call: Call, world: Supervision, target_address: int, dirfd: int, ad
     if not target:
         raise failure(errno.ENOENT)
     with Sight(call, world) as sight:
-        spot = sight.parent(dirfd, path)
+        spot = sight.parent(dirfd, path, makes=True)
         return make(sight, call, world, spot, "l", lambda: os.symlink(target, spot.full, dir_fd=spot.dir_fd))
 
 
@@ -105,7 +105,7 @@ def _link(call: Call, world: Supervision, source: tuple[int, int], target: tuple
             thing = sight.descriptor(source[0]) if source[0] != AT_FDCWD else sight.thing(sight.start(AT_FDCWD))
         else:
             thing = sight.object(source[0], old, follow=bool(flags & _AT_SYMLINK_FOLLOW))
-        spot = sight.parent(target[0], new)
+        spot = sight.parent(target[0], new, makes=True)
         return _name_again(sight, call, world, thing, spot)
 
 
@@ -114,6 +114,9 @@ def _name_again(sight: Sight, call: Call, world: Supervision, thing: Thing, spot
         source = b"%d" % thing.fd
         os.link(source, spot.full, src_dir_fd=SELF_FD, dst_dir_fd=spot.dir_fd, follow_symlinks=True)
 
+    if thing.where.read_only:
+        # How many names it has would change. Who is told of another file system makes a copy, which is allowed.
+        raise _crossing(sight, spot)
     performed = sight.by_caller(perform)
     found = os.fstat(thing.fd)
     if not found.st_nlink:
@@ -126,21 +129,14 @@ def _name_again(sight: Sight, call: Call, world: Supervision, thing: Thing, spot
         performed()
     elif thing.path is None or spot.path is None:
         # Changes through a name outside would be nobody's: for links, the workspace is a file system of its own.
-        if _exists(sight, spot):
-            raise failure(errno.EEXIST)
-        raise failure(errno.EXDEV)
+        raise _crossing(sight, spot)
     else:
         world.interceptor.link(world.step(call.tid), thing.fd, spot.place, performed)
     return Reply()
 
 
-def _exists(sight: Sight, spot: Spot) -> bool:
-    try:
-        with sight.acting():
-            os.stat(spot.full, dir_fd=spot.dir_fd, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return True
+def _crossing(sight: Sight, spot: Spot) -> OSError:
+    return failure(errno.EEXIST if sight.is_taken(spot) else errno.EXDEV)
 
 
 def link(call: Call, world: Supervision) -> Reply:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from holdfast.files.unreadable import takes_long
 from holdfast.supervisor import landlock
 from holdfast.supervisor.call import Reply, SlowError
-from holdfast.supervisor.memory import read, read_path
+from holdfast.supervisor.memory import read_path, read_structure
 from holdfast.supervisor.operations.arguments import failure, integer, unsigned
 from holdfast.supervisor.operations.confined import Confined, check_resolve
 from holdfast.supervisor.operations.waiting import LEASED, NOBODY_READS, reopen_in_time
@@ -30,9 +30,11 @@ O_TMPFILE = os.O_TMPFILE & ~os.O_DIRECTORY
 _LINK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _NAMING = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 _WRITING = os.O_WRONLY | os.O_RDWR
+_LARGE_FILE = (0o100000 | 0o400000) & ~os.O_NOFOLLOW
+"""The kernel's, which C libraries of 64-bit machines call 0: x86-64 and aarch64 have it and ``O_NOFOLLOW`` swapped."""
 _KNOWN = (
     os.O_ACCMODE | os.O_CREAT | os.O_EXCL | os.O_NOCTTY | os.O_TRUNC | os.O_APPEND | os.O_NONBLOCK | os.O_SYNC
-    | os.O_DSYNC | os.O_ASYNC | os.O_DIRECT | 0o100000 | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NOATIME
+    | os.O_DSYNC | os.O_ASYNC | os.O_DIRECT | _LARGE_FILE | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NOATIME
     | os.O_CLOEXEC | os.O_PATH | os.O_TMPFILE
 )  # fmt: skip
 _MOST_LINKS = 40
@@ -73,7 +75,7 @@ def open_path(call: Call, world: Supervision, dirfd: int, path: bytes, wish: Wis
         if flags & O_TMPFILE or not flags & os.O_CREAT:
             follow = not flags & os.O_NOFOLLOW
             return open_found(sight, call, world, look.object(dirfd, path, follow=follow), wish)
-        spot = look.parent(dirfd, path)
+        spot = look.locate(dirfd, path)
         for _ in range(_TRIES):
             try:
                 return _open_or_create(sight, call, world, look, spot, wish)
@@ -117,8 +119,8 @@ def _is_there(spot: Spot) -> bool:
 
 
 def _create(sight: Sight, call: Call, world: Supervision, spot: Spot, wish: Wish) -> Reply:
+    sight.check_writable(spot, makes=True)
     flags, mode = wish.flags | os.O_EXCL, wish.mode & 0o7777  # which follows no link
-
     performed = sight.creating(lambda: os.open(spot.name, flags, mode, dir_fd=spot.dir_fd))
     if spot.path is None:
         fd = performed()
@@ -133,6 +135,7 @@ def open_found(sight: Sight, call: Call, world: Supervision, thing: Thing, wish:
     kind = stat.S_IFMT(found.st_mode)
     if kind == stat.S_IFDIR:
         if wish.flags & O_TMPFILE:
+            sight.check_writable(thing)
             # It has no name, so nothing changes: the call that gives it one is recorded.
             create = sight.creating(lambda: os.open(b".", wish.flags & ~os.O_NOFOLLOW, wish.mode, dir_fd=thing.fd))
             return _reply(create(), wish)
@@ -141,6 +144,8 @@ def open_found(sight: Sight, call: Call, world: Supervision, thing: Thing, wish:
         raise failure(errno.ENOTDIR)
     if kind == stat.S_IFLNK:
         raise failure(errno.ELOOP)
+    if wish.writes:
+        sight.check_writable(thing)  # (pipes and devices too: it must not be left to the kernel, nor a time change)
     if thing.path is None and is_native(thing.where, found.st_mode):
         if landlock.version():
             return Reply(native=True)
@@ -229,12 +234,7 @@ def openat(call: Call, world: Supervision) -> Reply:
 
 def openat2(call: Call, world: Supervision) -> Reply:
     """``openat2``."""
-    size = call.args[3]
-    if size < _HOW.size:
-        raise failure(errno.EINVAL)
-    if size > 4096:
-        raise failure(errno.E2BIG)
-    raw = read(call, call.args[2], size)
+    raw = read_structure(call, call.args[2], call.args[3], _HOW.size)
     if any(raw[_HOW.size :]):
         raise failure(errno.E2BIG)
     flags, mode, resolve = _HOW.unpack_from(raw)

@@ -34,6 +34,8 @@ def _rename(call: Call, world: Supervision, source: tuple[int, int], target: tup
         # (An exchange moves what is at either name.)
         if any(sight.territory.holds_forbidden(spot.where.absolute) for spot in (origin, place)):
             raise failure(errno.EACCES)
+        if any(sight.territory.holds_read_only(spot.where.absolute) for spot in (origin, place)):
+            raise failure(errno.EROFS)
         if origin.path is not None and place.path is not None:
             if (origin.slash or place.slash) and not _is_directory(sight, origin):
                 perform()  # which is an error, and the system knows which

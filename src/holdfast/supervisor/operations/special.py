@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from holdfast.supervisor import landlock
 from holdfast.supervisor.call import Reply
 from holdfast.supervisor.calls import NOTIFIED_IOCTLS
-from holdfast.supervisor.memory import read
+from holdfast.supervisor.memory import read, read_structure
 from holdfast.supervisor.operations.arguments import failure, integer, unsigned
 from holdfast.supervisor.operations.attributes import AT_EMPTY_PATH, Target, change, check, named
 from holdfast.supervisor.operations.create import make
@@ -69,11 +69,7 @@ def ioctl(call: Call, world: Supervision) -> Reply:
 def file_setattr(call: Call, world: Supervision) -> Reply:
     """``file_setattr``."""
     dirfd, path, address, size, flags, _ = call.args
-    if size < _FILE_ATTR.size:
-        raise failure(errno.EINVAL)
-    if size > os.sysconf("SC_PAGE_SIZE"):
-        raise failure(errno.E2BIG)
-    raw = read(call, address, size)
+    raw = read_structure(call, address, size, _FILE_ATTR.size)
     _check_fixed(_FILE_ATTR.unpack_from(raw)[0] & _XFLAGS_FIXED)
     target = named(call, integer(dirfd), path, unsigned(flags))
     length = ctypes.c_size_t(size)
@@ -100,7 +96,7 @@ def bind(call: Call, world: Supervision) -> Reply:
     if length > _UNIX_MAX:
         raise failure(errno.EINVAL)
     with Sight(call, world) as sight:
-        spot = sight.parent(AT_FDCWD, path)
+        spot = sight.parent(AT_FDCWD, path, makes=True)
         bound = _socket_of(sight, call)
 
         def perform() -> None:

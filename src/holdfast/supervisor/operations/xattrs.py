@@ -8,7 +8,7 @@ import struct
 from typing import TYPE_CHECKING
 
 from holdfast.files.metadata import through
-from holdfast.supervisor.memory import read, read_path, read_string
+from holdfast.supervisor.memory import read, read_path, read_string, read_structure
 from holdfast.supervisor.operations.arguments import check_flags, failure, integer, unsigned
 from holdfast.supervisor.operations.attributes import AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW, Target, change, named
 from holdfast.supervisor.resolve import AT_FDCWD
@@ -65,11 +65,7 @@ def fsetxattr(call: Call, world: Supervision) -> Reply:
 def setxattrat(call: Call, world: Supervision) -> Reply:
     """``setxattrat``."""
     dirfd, path, flags, name, arguments, size = call.args
-    if size < _ARGS.size:
-        raise failure(errno.EINVAL)
-    if size > _SIZE_MAX:
-        raise failure(errno.E2BIG)
-    raw = read(call, arguments, size)
+    raw = read_structure(call, arguments, size, _ARGS.size)
     if any(raw[_ARGS.size :]):
         raise failure(errno.E2BIG)
     target = _at(call, dirfd, path, flags)

@@ -1,0 +1,263 @@
+"""What this machine, the home and a workspace allow, what Holdfast does because of it, and what would change that.
+
+Everything is found out by trying it, in temporary directories of its own where something has to be written. Nothing is
+mended and nothing is begun: a home or a workspace that is not there is not made.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from typing import TYPE_CHECKING, Final, Literal
+
+from holdfast.engine.opening import Opener
+from holdfast.model.errors import HoldfastError, NotFoundError, UnsupportedError, unexpected
+from holdfast.model.named import NamedTuple
+from holdfast.model.paths import display
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from holdfast.engine.context import Context
+    from holdfast.files.watch import Backend
+
+Verdict = Literal["good", "limited", "wrong"]
+"""It is as it can be; something cannot be had, or costs more; something is broken, and commands will fail."""
+
+Area = Literal["system", "home", "workspace", "watching", "supervision", "isolation"]
+
+_LITTLE_BYTES: Final = 1 << 30
+_PATIENCE_SECONDS: Final = 20.0
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at."""
+
+    area: Area
+    verdict: Verdict
+    message: str
+    """What was found, and what follows from it."""
+    help: str = ""
+    """What would change it."""
+
+
+def diagnose(
+    path: str | bytes | os.PathLike[str] = ".", *, home: str | bytes | os.PathLike[str] | None = None
+) -> Sequence[Finding]:
+    """Look at everything; ``path`` is in the workspace, if there is one. Takes a second or two.
+
+    Raises nothing for what it finds: what cannot be looked at is a finding too.
+    """
+    directory = os.path.realpath(os.fsencode(path))
+    found: list[Finding] = []
+    try:
+        opener = Opener(home=None if home is None else os.fsencode(home))
+    except HoldfastError as error:
+        return [*_system(), _failed("home", error)]
+    areas: Sequence[tuple[Area, Callable[[], Iterator[Finding]]]] = (
+        ("system", _system),
+        ("home", lambda: _home(opener)),
+        ("workspace", lambda: _workspace(opener, directory)),
+        ("watching", lambda: _watching(directory)),
+        ("supervision", _supervision),
+        ("isolation", _isolation),
+    )
+    try:
+        for area, look in areas:
+            try:
+                found.extend(look())
+            except HoldfastError as error:
+                found.append(_failed(area, error))
+            except OSError as error:
+                found.append(_failed(area, unexpected(error)))
+    finally:
+        opener.close()
+    return found
+
+
+def _failed(area: Area, error: HoldfastError) -> Finding:
+    return Finding(area, "wrong", error.message, error.hint or "")
+
+
+# -- the machine ------------------------------------------------------------------------------------------------------
+
+
+def _system() -> Iterator[Finding]:
+    from importlib.metadata import version
+
+    about = os.uname()
+    text = f"Holdfast {version('holdfast')}, Python {platform.python_version()}, {about.sysname} {about.release}"
+    yield Finding("system", "good", f"{text} on {about.machine}, user {os.geteuid()}")
+
+
+def _supervision() -> Iterator[Finding]:
+    """Whether `holdfast run` can record what a command does: tried with one that does nothing."""
+    from holdfast.supervisor import landlock
+    from holdfast.supervisor.launch import yama_scope
+
+    with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
+        os.mkdir(os.path.join(folder, "tree"))
+        words = [sys.executable, "-P", "-m", "holdfast.supervisor.launch", "--root", os.path.join(folder, "tree")]
+        words += ["--log", os.path.join(folder, "log"), "--", "true"]
+        path = os.pathsep.join(filter(None, sys.path))
+        try:
+            tried = subprocess.run(
+                words,
+                env=os.environ | {"PYTHONPATH": path},
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_PATIENCE_SECONDS,
+                check=False,
+            )
+            reason = tried.stderr.decode("utf-8", "replace").strip().removeprefix("holdfast: ")
+        except subprocess.TimeoutExpired:
+            tried, reason = None, f"nothing happened for {_PATIENCE_SECONDS:.0f} seconds"
+    if tried is None or tried.returncode:
+        text = f"`holdfast run` cannot record what a command does here: {reason or 'it ended without a word'}"
+        yield Finding("supervision", "limited", text, "`holdfast watch` saves without supervision")
+        return
+    yield Finding("supervision", "good", "`holdfast run` records every change that a command makes, as it is made")
+    for text in landlock.shortcomings():
+        yield Finding("supervision", "limited", text)
+    if scope := yama_scope():
+        text = f"each path of a call is asked for by way of the command's parent (kernel.yama.ptrace_scope is {scope})"
+        yield Finding("supervision", "limited", text, "`sudo sysctl kernel.yama.ptrace_scope=0` makes that faster")
+
+
+def _isolation() -> Iterator[Finding]:
+    from holdfast.sandbox.possible import findings
+
+    for found in findings():
+        text = found.name if found.works else f"{found.name}: {found.reason}"
+        yield Finding("isolation", "good" if found.works else "limited", text, found.help)
+
+
+# -- the home and the workspace ---------------------------------------------------------------------------------------
+
+
+def _home(opener: Opener) -> Iterator[Finding]:
+    home = opener.home
+    if not os.path.isdir(home):
+        yield Finding("home", "good", f"{display(home)} is not there yet: `holdfast init` makes it")
+        return
+    about = os.stat(home)
+    if about.st_uid != os.geteuid():
+        text = f"{display(home)} belongs to user {about.st_uid}, not to you"
+        yield Finding("home", "wrong", text, "HOLDFAST_HOME and --home name another one")
+        return
+    if stat.S_IMODE(about.st_mode) & 0o077:
+        text = f"others may look into {display(home)} (mode {stat.S_IMODE(about.st_mode):04o})"
+        yield Finding("home", "limited", text, "the next command that saves takes that away")
+    known = len(opener.open_home().store.catalog.workspaces())
+    yield Finding("home", "good", f"{display(home)}, on {_file_system(home)}; workspaces in it: {known}")
+    usage = shutil.disk_usage(home)
+    if usage.free < _LITTLE_BYTES:
+        text = f"{usage.free >> 20} MiB are left on the file system of the home"
+        yield Finding("home", "limited", text, "`holdfast forget` and `holdfast gc` free what nobody needs")
+
+
+def _workspace(opener: Opener, directory: bytes) -> Iterator[Finding]:
+    try:
+        context = opener.open(directory)
+    except NotFoundError as error:
+        if error.code != "no_workspace":
+            raise
+        text = f"{display(directory)} is in no workspace"
+        yield Finding("workspace", "good", text, error.hint or "")
+        return
+    root = context.workspace.path
+    if not os.path.isdir(root):
+        text = f"{display(root)} is gone; its checkpoints are not"
+        yield Finding("workspace", "limited", text, "`holdfast restore @` brings it back")
+        return
+    yield Finding("workspace", "good", f"{display(root)}, on {_file_system(root)}")
+    yield _begun(context)
+    yield _sharing(context)
+    yield _removing(context)
+
+
+def _begun(context: Context) -> Finding:
+    from holdfast.engine import journal
+
+    unfinished = journal.read(context.folder)
+    if unfinished is None:
+        return Finding("workspace", "good", "no restore was cut short in it")
+    text = f"a {unfinished.operation} was cut short, and files may be half way"
+    help_ = "`holdfast restore --continue` finishes it, `holdfast restore --abort` goes back"
+    return Finding("workspace", "limited", text, help_)
+
+
+def _sharing(context: Context) -> Finding:
+    from holdfast.files.reflink import share_blocks
+
+    with (
+        tempfile.TemporaryFile(dir=context.folder) as source,
+        tempfile.TemporaryFile(dir=context.workspace.path) as target,
+    ):
+        source.write(bytes(1 << 16))
+        source.flush()
+        shares = share_blocks(source.fileno(), target.fileno())
+    if shares:
+        return Finding("workspace", "good", "its files share their blocks with copies of them (reflinks)")
+    text = "its files cannot share blocks with copies in the home: a file that a step writes to is copied first"
+    return Finding("workspace", "limited", text, "btrfs, or XFS with reflinks, for the tree and the home together")
+
+
+def _removing(context: Context) -> Finding:
+    from holdfast.engine.steps import IN_THE_TREE, log_directory
+
+    if log_directory(context) != os.path.join(context.workspace.path, IN_THE_TREE):
+        return Finding("workspace", "good", "what a step removes is renamed into the undo log, and not copied")
+    text = "the home is on another mount, so that the undo log lies in the workspace, as .holdfast/undo"
+    return Finding("workspace", "good", text)
+
+
+def _file_system(path: bytes) -> str:
+    from holdfast.files.watch.root import WatchedRoot
+
+    root = WatchedRoot(path)
+    try:
+        return display(root.mount().type) or "a file system of no known kind"
+    finally:
+        root.close()
+
+
+# -- watching ---------------------------------------------------------------------------------------------------------
+
+
+def _watching(directory: bytes) -> Iterator[Finding]:
+    """What `holdfast watch` would see changes by; tried on a directory without anything below it."""
+    from holdfast.files.watch import open_watcher
+    from holdfast.files.watch.root import WatchedRoot
+
+    if not os.path.isdir(directory):
+        return
+    root = WatchedRoot(directory)
+    mount = root.mount()
+    root.close()
+    if mount.remote:
+        text = f"{display(directory)} is on {display(mount.type)}, where others change files unseen by this kernel"
+        yield Finding("watching", "limited", f"{text}: all of it is looked at again and again")
+        return
+    with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
+        places: dict[Backend, bytes] = {"fanotify": directory, "inotify": os.fsencode(folder)}
+        for backend, where in places.items():
+            try:
+                watcher = open_watcher(where, backend)
+            except UnsupportedError as error:
+                text = error.message.removeprefix(f"cannot watch {display(where)} by {backend}: ")
+                yield Finding("watching", "limited", f"{backend} cannot be had: {text}", error.hint or "")
+                continue
+            limits = watcher.limits
+            watcher.close()
+            yield Finding("watching", "good", f"`holdfast watch` sees changes by {backend}")
+            if limits:
+                yield Finding("watching", "limited", limits)
+            return
+    yield Finding("watching", "limited", "all of the workspace is looked at again and again")

@@ -1,0 +1,107 @@
+"""What happens in a working directory beside what was asked for, and who looks out for it."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.model.errors import HoldfastError
+from holdfast.model.log import Log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from holdfast.supervisor.remote import Remote
+    from holdfast.undo.service import BarrierInfo, StepInfo, TicketInfo, UndoReport
+
+_log = Log(__name__)
+
+_LOOK_SECONDS = 0.2
+_SAMPLE = 20
+
+
+class Held(NamedTuple):
+    """A safeguard holds an operation until a person answers."""
+
+    ticket: TicketInfo
+    step: StepInfo | None
+    sample: Sequence[bytes]
+    """Some of the paths that the step has changed so far."""
+    deleted: int
+    """How many it has deleted so far."""
+
+
+class Edited(NamedTuple):
+    """Somebody else has changed the tree."""
+
+    barrier: BarrierInfo
+
+
+class RolledBack(NamedTuple):
+    """What a killed keeper had left open was taken back, when the undo log was opened."""
+
+    report: UndoReport
+
+
+class Mismatched(NamedTuple):
+    """The undo log is of another version: it has to be discarded before anything is recorded."""
+
+    error: HoldfastError
+
+
+class Warned(NamedTuple):
+    """What a person should know of."""
+
+    code: str
+    message: str
+    step: int | None = None
+
+
+Event = Held | Edited | RolledBack | Mismatched | Warned
+
+
+class Monitor:
+    """Sees what the keeper holds and notes, on a thread."""
+
+    def __init__(self, undo_log: bytes, notify: Callable[[Event], object], keeper: Remote) -> None:
+        """Look on from now, with what ``keeper`` has noted already left out, until `stop`; ``notify`` is told."""
+        self._undo_log = undo_log
+        self._notify = notify
+        self._held: set[int] = set()
+        self._noted = max((barrier.id for barrier in keeper.barriers()), default=0)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look_on, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no longer."""
+        self._over.set()
+        self._thread.join()
+
+    def _look_on(self) -> None:
+        from holdfast.supervisor.remote import connect
+
+        while not self._over.wait(_LOOK_SECONDS):
+            try:
+                keeper = connect(self._undo_log)
+                if keeper is None:
+                    self._held.clear()  # the next one counts anew
+                    continue
+                with keeper:
+                    self._look(keeper)
+            except HoldfastError as error:
+                _log.info("%s", error.message)  # the keeper has just ended
+
+    def _look(self, keeper: Remote) -> None:
+        held = {ticket.id: ticket for ticket in keeper.held()}
+        for number, ticket in held.items():
+            if number not in self._held:
+                step = next((step for step in keeper.steps() if step.id == ticket.step), None)
+                changes = () if step is None else keeper.changes(step.id)
+                deleted = sum(change.change == "deleted" for change in changes)
+                self._notify(Held(ticket, step, [change.path for change in changes[:_SAMPLE]], deleted))
+        self._held = set(held)
+        for barrier in keeper.barriers():
+            if barrier.id > self._noted:
+                self._noted = barrier.id
+                self._notify(Edited(barrier))

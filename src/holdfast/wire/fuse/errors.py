@@ -1,0 +1,33 @@
+"""How what is wrong with a request is said: as a `FormatError` here, and to the kernel as an errno."""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING, Final
+
+from holdfast.model.errors import FormatError
+
+if TYPE_CHECKING:
+    from holdfast.model.errors import HoldfastError
+
+UNKNOWN_OPCODE: Final = "unknown_opcode"
+NAME_TOO_LONG: Final = "name_too_long"
+STALE_NODE: Final = "stale_node"
+BAD_HANDLE: Final = "bad_handle"
+TOO_MANY: Final = "too_many"
+OLD_PROTOCOL: Final = "old_protocol"
+
+_ERRNOS: Final = {
+    FormatError.code: errno.EINVAL,
+    UNKNOWN_OPCODE: errno.ENOSYS,
+    NAME_TOO_LONG: errno.ENAMETOOLONG,
+    STALE_NODE: errno.ESTALE,
+    BAD_HANDLE: errno.EBADF,
+    TOO_MANY: errno.ENFILE,
+    OLD_PROTOCOL: errno.EPROTO,
+}
+
+
+def errno_of(error: HoldfastError) -> int:
+    """What to answer a request with that this package has raised ``error`` for."""
+    return _ERRNOS.get(error.code, errno.EIO)

@@ -1,0 +1,276 @@
+"""Encodes replies: to `unique`, the id of the request, whatever its opcode.
+
+A reply is one message, written with one call. Where it carries data it comes in pieces for ``writev``, so that data is
+not copied here.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+from typing import TYPE_CHECKING, Final
+
+from holdfast.model.named import NamedTuple
+from holdfast.wire.fuse.kernel import FOPEN_PASSTHROUGH
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+
+_HEAD: Final = struct.Struct("=IiQ")
+HEAD_BYTES: Final = _HEAD.size
+
+_ATTRIBUTES: Final = "QQQqqqIIIIIIIIII"
+_ENTRY_FIELDS: Final = "QQQQII" + _ATTRIBUTES
+_OPENED_FIELDS: Final = "QIi"
+ENTRY: Final = struct.Struct("=" + _ENTRY_FIELDS)
+_ENTRY: Final = struct.Struct("=IiQ" + _ENTRY_FIELDS)
+_NEGATIVE: Final = struct.Struct("=IiQ" + "QQQQII88x")
+_ATTR: Final = struct.Struct("=IiQ" + "QI4x" + _ATTRIBUTES)
+_STATX: Final = struct.Struct("=IiQ" + "QII16x" + "IIQIIIH2xQQQQ" + "qI4x" * 4 + "IIII112x")
+_OPENED: Final = struct.Struct("=IiQ" + _OPENED_FIELDS)
+_CREATED: Final = struct.Struct("=IiQ" + _ENTRY_FIELDS + _OPENED_FIELDS)
+_U32: Final = struct.Struct("=IiQ" + "I4x")
+_U64: Final = struct.Struct("=IiQ" + "Q")
+_STATFS: Final = struct.Struct("=IiQ" + "QQQQQIII28x")
+_LOCK: Final = struct.Struct("=IiQ" + "QQII")
+
+_SECOND_NS: Final = 1_000_000_000
+_NO_ERRNO: Final = 512
+"""From here on numbers are the kernel's own; some file systems let them out (524, ENOTSUPP)."""
+
+
+class Valid(NamedTuple):
+    """How long the kernel may remember something."""
+
+    seconds: int
+    nanoseconds: int = 0
+
+
+NEVER: Final = Valid(0)
+FOREVER: Final = Valid((1 << 32) - 1)
+"""Long enough (a century), and within what every kernel can count with."""
+
+
+class Attributes(NamedTuple):
+    """``struct fuse_attr``, in its order. Times are seconds since 1970, and nanoseconds besides."""
+
+    inode: int
+    size: int
+    blocks: int
+    atime: int
+    mtime: int
+    ctime: int
+    atime_nanoseconds: int
+    mtime_nanoseconds: int
+    ctime_nanoseconds: int
+    mode: int
+    links: int
+    uid: int
+    gid: int
+    rdev: int
+    block_bytes: int
+    flags: int
+    """``ATTR_*``"""
+
+
+class Entry(NamedTuple):
+    """What a name leads to. Who is told it has looked it up once more."""
+
+    node: int
+    attributes: Attributes
+    entry_valid: Valid
+    attributes_valid: Valid
+    generation: int = 0
+    """Together with ``node`` it never names two things."""
+
+
+class Opened(NamedTuple):
+    """An open file or directory."""
+
+    handle: int
+    flags: int = 0
+    """``FOPEN_*``"""
+    backing: int = 0
+    """With passthrough: what the kernel has called the file that it is to read and write itself."""
+
+
+class StatX(NamedTuple):
+    """``struct statx``: only what ``mask`` names counts. Times are (seconds, nanoseconds), devices (major, minor)."""
+
+    mask: int
+    block_bytes: int
+    attributes: int
+    links: int
+    uid: int
+    gid: int
+    mode: int
+    inode: int
+    size: int
+    blocks: int
+    attributes_mask: int
+    atime: tuple[int, int]
+    btime: tuple[int, int]
+    ctime: tuple[int, int]
+    mtime: tuple[int, int]
+    rdev: tuple[int, int]
+    device: tuple[int, int]
+
+
+def attributes(status: os.stat_result, *, inode: int | None = None, links: int | None = None) -> Attributes:
+    """What `os.stat` said, with another inode number or count of links if they are given."""
+    atime, atime_ns = divmod(status.st_atime_ns, _SECOND_NS)
+    mtime, mtime_ns = divmod(status.st_mtime_ns, _SECOND_NS)
+    ctime, ctime_ns = divmod(status.st_ctime_ns, _SECOND_NS)
+    return Attributes(
+        status.st_ino if inode is None else inode,
+        status.st_size,
+        status.st_blocks,
+        atime,
+        mtime,
+        ctime,
+        atime_ns,
+        mtime_ns,
+        ctime_ns,
+        status.st_mode,
+        status.st_nlink if links is None else links,
+        status.st_uid,
+        status.st_gid,
+        status.st_rdev & 0xFFFFFFFF,  # as the kernel packs a device, wherever its numbers fit
+        status.st_blksize,
+        0,
+    )
+
+
+def error(unique: int, number: int) -> bytes:
+    """The request failed with this errno. (Of a lookup, ENOENT; `negative` is the same, to be remembered.)
+
+    What the kernel takes for no errno becomes EIO: it would refuse the reply, and the caller would wait for ever.
+    """
+    if not 0 < number < _NO_ERRNO:
+        number = errno.EIO
+    return _HEAD.pack(HEAD_BYTES, -number, unique)
+
+
+def done(unique: int) -> bytes:
+    """The request succeeded, and there is nothing more to say."""
+    return _HEAD.pack(HEAD_BYTES, 0, unique)
+
+
+def data(unique: int, *pieces: bytes | bytearray | memoryview) -> Sequence[bytes | bytearray | memoryview]:
+    """What was read: of a file, a directory, a link or an attribute. The pieces follow each other."""
+    return (_HEAD.pack(HEAD_BYTES + sum(map(len, pieces)), 0, unique), *pieces)
+
+
+def entry(unique: int, found: Entry) -> bytes:
+    """LOOKUP, MKNOD, MKDIR, SYMLINK, LINK."""
+    return _ENTRY.pack(_ENTRY.size, 0, unique, *entry_fields(found))
+
+
+def entry_fields(found: Entry) -> tuple[int, ...]:
+    """The numbers of `ENTRY`."""
+    node, attributes, entry_valid, attributes_valid, generation = found
+    return (
+        node,
+        generation,
+        entry_valid[0],
+        attributes_valid[0],
+        entry_valid[1],
+        attributes_valid[1],
+        *attributes,
+    )
+
+
+def negative(unique: int, valid: Valid) -> bytes:
+    """LOOKUP: there is no such name, which may be remembered. Counts as no lookup."""
+    return _NEGATIVE.pack(_NEGATIVE.size, 0, unique, 0, 0, valid.seconds, 0, valid.nanoseconds, 0)
+
+
+def attr(unique: int, found: Attributes, valid: Valid) -> bytes:
+    """GETATTR, SETATTR."""
+    return _ATTR.pack(_ATTR.size, 0, unique, *valid, *found)
+
+
+def statx(unique: int, found: StatX, valid: Valid, flags: int = 0) -> bytes:
+    """STATX. ``flags`` as in `Attributes`."""
+    numbers, pairs = found[:11], found[11:]
+    return _STATX.pack(_STATX.size, 0, unique, *valid, flags, *numbers, *(number for pair in pairs for number in pair))
+
+
+def opened(unique: int, handle: Opened) -> bytes:
+    """OPEN, OPENDIR."""
+    return _OPENED.pack(_OPENED.size, 0, unique, *_checked(handle))
+
+
+def created(unique: int, found: Entry, handle: Opened) -> bytes:
+    """CREATE, TMPFILE."""
+    return _CREATED.pack(_CREATED.size, 0, unique, *entry_fields(found), *_checked(handle))
+
+
+def _checked(handle: Opened) -> Opened:
+    """The kernel would take a wrong backing id for an error of the file, once it is read: better said here."""
+    if (handle.backing > 0) != bool(handle.flags & FOPEN_PASSTHROUGH):
+        raise ValueError(f"passthrough and a backing id go together: {handle}")
+    return handle
+
+
+def written(unique: int, count: int) -> bytes:
+    """WRITE, COPY_FILE_RANGE: so many bytes."""
+    return _U32.pack(_U32.size, 0, unique, count)
+
+
+def copied(unique: int, count: int) -> bytes:
+    """COPY_FILE_RANGE_64: so many bytes."""
+    return _U64.pack(_U64.size, 0, unique, count)
+
+
+def size(unique: int, count: int) -> bytes:
+    """GETXATTR, LISTXATTR with size 0: so many bytes there are."""
+    return _U32.pack(_U32.size, 0, unique, count)
+
+
+def statfs(unique: int, status: os.statvfs_result) -> bytes:
+    """STATFS, from what `os.statvfs` said."""
+    return _STATFS.pack(
+        _STATFS.size,
+        0,
+        unique,
+        status.f_blocks,
+        status.f_bfree,
+        status.f_bavail,
+        status.f_files,
+        status.f_ffree,
+        status.f_bsize,
+        status.f_namemax,
+        status.f_frsize,
+    )
+
+
+def lock(unique: int, kind: int, start: int = 0, end: int = 0, pid: int = 0) -> bytes:
+    """GETLK: the lock that is in the way; F_UNLCK if none is."""
+    return _LOCK.pack(_LOCK.size, 0, unique, start, end, kind, pid)
+
+
+def ready(unique: int, events: int) -> bytes:
+    """POLL: what is so of what was asked."""
+    return _U32.pack(_U32.size, 0, unique, events)
+
+
+def position(unique: int, offset: int) -> bytes:
+    """LSEEK."""
+    return _U64.pack(_U64.size, 0, unique, offset)
+
+
+def block(unique: int, number: int) -> bytes:
+    """BMAP."""
+    return _U64.pack(_U64.size, 0, unique, number)
+
+
+def again(unique: int) -> bytes:
+    """INTERRUPT of a request that has not come yet: to be told again."""
+    return error(unique, errno.EAGAIN)
+
+
+def no_ioctl(unique: int) -> bytes:
+    """IOCTL: refused, as by every file that has none of this command."""
+    return error(unique, errno.ENOTTY)

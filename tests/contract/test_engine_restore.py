@@ -1,0 +1,281 @@
+"""Restores over every implementation of the tree port: nothing is lost, however they end."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.engine import history
+from holdfast.engine.context import Context
+from holdfast.engine.opening import Opener
+from holdfast.engine.restore import abandon, restore, resume, unfinished
+from holdfast.engine.status import status
+from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError
+from holdfast.model.ids import CheckpointId
+from holdfast.store import manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+from .engine_house import Crash, House, Space, filled
+
+PROGRAM = stat.S_IFREG | 0o755
+
+
+def test_a_full_restore_brings_exactly_that_state(space: Space) -> None:
+    first = filled(space)
+    then = space.state()
+    space.edit.delete(b"d")
+    space.edit.write(b"d", b"a file now")
+    space.edit.delete(b"link")
+    space.edit.write(b"link/inner", b"a directory now")
+    space.edit.write(b"\xff\xfe name", b"changed")
+    space.edit.write(b"new/file", b"n")
+    changed = space.state()
+    result = restore(space.context, first)
+    assert not result.skipped
+    assert space.state() == then
+    assert space.clean()
+    assert space.head() == first
+    assert result.rescue is not None
+    assert space.context.catalog.checkpoint(result.rescue).kind == "rescue"
+    restore(space.context, result.rescue)  # I6
+    assert space.state() == changed
+    assert space.clean()
+
+
+def test_a_restore_touches_only_what_differs(space: Space) -> None:
+    first = filled(space)
+    space.edit.write(b"keep", b"2")
+    space.edit.write(b"extra", b"x")
+    result = restore(space.context, first)
+    assert (list(result.written), list(result.deleted)) == ([b"keep"], [b"extra"])
+    again = restore(space.context, first)
+    assert (list(again.written), list(again.deleted)) == ([], [])
+
+
+def test_a_restore_of_some_paths_leaves_the_others(space: Space) -> None:
+    first = filled(space)
+    space.edit.write(b"keep", b"2")
+    space.edit.write(b"d/run", b"2", 0o755)
+    space.edit.write(b"d/extra", b"x")
+    dirty = space.state()
+    result = restore(space.context, first, [b"d"])
+    assert sorted([*result.written, *result.deleted]) == [b"d/extra", b"d/run"]
+    assert space.state() == {
+        **{path: at for path, at in dirty.items() if path != b"d/extra"},
+        b"d/run": (PROGRAM, b"#!\n"),
+    }
+    assert not space.clean()
+    space.undo()
+    assert space.state() == dirty
+    with pytest.raises(NotFoundError):
+        restore(space.context, first, [b"nowhere"])
+    assert space.state() == dirty
+
+
+def test_a_dry_run_changes_nothing_at_all(space: Space) -> None:
+    first = filled(space)
+    space.edit.write(b"keep", b"2")
+    space.edit.write(b"extra", b"x")
+    catalog, mine = space.context.catalog, space.context.workspace.id
+    before = space.state(), catalog.cursor(mine), catalog.events(mine), catalog.checkpoints(), catalog.stats()
+    result = restore(space.context, first, dry_run=True)
+    assert (list(result.written), list(result.deleted), result.rescue) == ([b"keep"], [b"extra"], None)
+    assert result.dry_run
+    undone = history.undo(space.context, dry_run=True)
+    assert (list(undone.written), list(undone.deleted)) == ([b"keep"], [b"extra"])
+    assert (
+        space.state(),
+        catalog.cursor(mine),
+        catalog.events(mine),
+        catalog.checkpoints(),
+        catalog.stats(),
+    ) == before
+    assert "apply" not in space.tree.calls
+    done = restore(space.context, first)
+    assert (done.written, done.deleted) == (result.written, result.deleted)
+
+
+def test_what_changes_between_the_plan_and_the_write_is_left_alone_and_said(space: Space) -> None:
+    # I6, I8: the other's edit is neither overwritten nor deleted, and the printed command takes the restore back.
+    first = filled(space)
+    space.edit.write(b"keep", b"2")
+    space.edit.write(b"extra", b"x")
+    space.edit.delete(b"d/e/deep")
+    space.edit.delete(b"d/run")
+    before = space.state()
+
+    def meddle() -> None:
+        space.edit.write(b"keep", b"mine!")
+        space.edit.write(b"extra", b"mine too")
+        space.edit.write(b"d/e/deep", b"and this")
+
+    space.tree.before_apply = meddle
+    result = restore(space.context, first)
+    space.tree.before_apply = lambda: None
+    assert {path for path, _ in result.skipped} == {b"keep", b"extra", b"d/e/deep"}
+    assert all(reason for _, reason in result.skipped)
+    now = space.state()
+    assert (now[b"keep"][1], now[b"extra"][1], now[b"d/e/deep"][1]) == (b"mine!", b"mine too", b"and this")
+    assert result.undo_command == "holdfast undo"
+    undone = space.undo()
+    assert not undone.skipped
+    assert space.state() == before
+    kept = space.context.catalog.checkpoint(history_of(space, 1))
+    assert {path for path, _ in manifest.iterate(space.context.store.pages, kept.root)} >= {b"keep", b"extra"}
+
+
+def test_a_restore_that_left_everything_alone_offers_no_undo(space: Space) -> None:
+    # I6: there is nothing of its own to take back, and what others did is not it.
+    first = filled(space)
+    space.edit.write(b"keep", b"2")
+    space.tree.before_apply = lambda: space.edit.write(b"keep", b"mine!")
+    result = restore(space.context, first)
+    space.tree.before_apply = lambda: None
+    assert [path for path, _ in result.skipped] == [b"keep"]
+    assert result.undo_command is None
+
+
+def history_of(space: Space, back: int) -> CheckpointId:
+    return space.context.catalog.events(space.context.workspace.id)[back].checkpoint
+
+
+def test_after_an_undo_that_left_something_alone_the_command_it_gives_takes_it_back(space: Space) -> None:
+    filled(space)
+    space.edit.write(b"keep", b"2")
+    space.edit.write(b"d/run", b"2", 0o755)
+    space.save("second")
+    before = space.state()
+    space.tree.before_apply = lambda: space.edit.write(b"keep", b"mine!")
+    result = space.undo()
+    space.tree.before_apply = lambda: None
+    assert [path for path, _ in result.skipped] == [b"keep"]
+    assert result.undo_command is not None
+    verb, command, name = result.undo_command.split()
+    assert (verb, command) == ("holdfast", "restore")
+    (rescue,) = space.context.catalog.by_prefix(name)
+    restore(space.context, rescue)
+    assert space.state() == before
+    space.undo()
+    assert space.state()[b"keep"][1] == b"mine!"
+
+
+def test_ignored_files_survive_every_restore_and_undo(space: Space) -> None:
+    # I5
+    first = filled(space)
+    space.edit.write(b"d/own.pid", b"17")
+    space.edit.write(b"fresh/own.pid", b"18")
+    space.edit.write(b"fresh/file", b"f")
+    space.save()
+    restore(space.context, first)
+    assert space.state()[b"d/own.pid"][1] == b"17"
+    assert space.state()[b"fresh/own.pid"][1] == b"18"
+    assert b"fresh/file" not in space.state()
+    space.undo()
+    assert space.state()[b"fresh/file"][1] == b"f"
+    assert space.state()[b"fresh/own.pid"][1] == b"18"
+
+
+def test_what_no_checkpoint_holds_is_not_overwritten(space: Space) -> None:
+    # I5: where the target has a file, something lies that could not be captured.
+    first = filled(space)
+    space.edit.delete(b"keep")
+    space.edit.special(b"keep")
+    result = restore(space.context, first)
+    assert [path for path, _ in result.skipped] == [b"keep"]
+    assert b"keep" not in space.state()
+
+
+def test_damage_shows_before_anything_is_touched(house: House, space: Space) -> None:
+    first = filled(space)
+    space.edit.write(b"keep", os.urandom(5000))
+    second = space.save()
+    restore(space.context, first)
+    before = space.state()
+    packs = sorted((house.place / "home" / "objects").rglob("*"), key=lambda path: path.stat().st_mtime_ns)
+    broken = [(path, path.read_bytes()) for path in packs if path.is_file() and path.stat().st_size > 5000]
+    assert broken
+    fresh = Opener(home=bytes(house.place / "home"), clock=house.clock)
+    try:
+        for path, data in broken:
+            path.chmod(0o600)
+            path.write_bytes(data[:3000] + bytes([data[3000] ^ 255]) + data[3001:])
+        space.context.store = fresh.store()
+        with pytest.raises(IntegrityError):
+            restore(space.context, second)
+    finally:
+        for path, data in broken:
+            path.write_bytes(data)
+    assert space.state() == before
+    assert unfinished(space.context) is None
+    restore(space.context, second)
+    fresh.close()
+
+
+@pytest.mark.parametrize("writes", [0, 1, 3])
+@pytest.mark.parametrize("end", ["resume", "abandon"])
+def test_a_restore_that_was_cut_short_is_finished_or_taken_back(space: Space, writes: int, end: str) -> None:
+    # I3
+    first = filled(space)
+    then = space.state()
+    for path in (b"keep", b"d/run", b"d/e/deep", b"link"):
+        space.edit.delete(path)
+    space.edit.write(b"extra", b"x")
+    before = space.state()
+    space.tree.writes_left = writes
+    with pytest.raises(Crash):
+        restore(space.context, first)
+    space.tree.writes_left = None
+    journal = unfinished(space.context)
+    assert journal is not None
+    assert journal.target == first
+    for refused in (lambda: restore(space.context, first), space.undo, space.redo):
+        with pytest.raises(RefusedError) as caught:
+            refused()
+        assert caught.value.code == "unfinished_restore"
+    assert status(space.context, watching=False).unfinished_restore == first
+    if end == "resume":
+        resume(space.context)
+        assert space.state() == then
+        assert space.head() == first
+        space.undo()
+        assert space.state() == before
+    else:
+        half_way = space.state()
+        result = abandon(space.context)
+        assert space.state() == before
+        assert space.head() == journal.rescue
+        if half_way != before:
+            # I6
+            assert result.rescue is not None
+            assert result.undo_command == f"holdfast restore {result.rescue[:12]}"
+            restore(space.context, result.rescue)
+            assert space.state() == half_way
+        else:
+            assert result.undo_command is None
+    assert unfinished(space.context) is None
+    with pytest.raises(NotFoundError):
+        resume(space.context)
+
+
+@pytest.mark.parametrize("end", [resume, abandon])
+def test_what_was_made_after_a_restore_was_cut_short_is_not_deleted(
+    space: Space, end: Callable[[Context], object]
+) -> None:
+    # I5: no rescue of that restore holds it.
+    first = filled(space)
+    space.edit.delete(b"keep")
+    space.tree.writes_left = 0
+    with pytest.raises(Crash):
+        restore(space.context, first)
+    space.tree.writes_left = None
+    space.edit.write(b"made/since", b"precious")
+    end(space.context)
+    assert space.state()[b"made/since"][1] == b"precious"
+    assert not space.clean()
+    assert unfinished(space.context) is None

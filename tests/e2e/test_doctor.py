@@ -1,0 +1,79 @@
+"""``holdfast doctor`` finds out by trying, says what is broken, and begins nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .conftest import Cli
+
+
+def found(cli: Cli, code: int = 0) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """What it found, by area and verdict."""
+    findings: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    answer = cli.json("doctor", code=code)
+    assert answer["ok"] == (code == 0)
+    for finding in answer["findings"]:
+        findings.setdefault((finding["area"], finding["verdict"]), []).append(finding)
+    return findings
+
+
+def test_without_anything_it_begins_nothing(bare: Cli) -> None:
+    findings = found(bare)
+    assert "is not there yet" in findings["home", "good"][0]["message"]
+    assert findings["workspace", "good"][0]["help"] == "`holdfast init` begins to remember a directory"
+    assert not bare.home.exists()
+    assert os.listdir(bare.root) == []
+
+
+def test_it_tries_what_a_workspace_can_have(cli: Cli) -> None:
+    findings = found(cli)
+    assert f"{cli.root}, on " in findings["workspace", "good"][0]["message"]
+    assert any("sees changes by" in finding["message"] for finding in findings["watching", "good"])
+    assert "records every change" in findings["supervision", "good"][0]["message"]
+    assert cli("doctor").out.startswith("system\n  + Holdfast ")
+
+
+def test_isolation_that_cannot_be_had_is_named(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bin").mkdir()
+    for name in ("true", "sh"):
+        (tmp_path / "bin" / name).symlink_to(shutil.which(name) or name)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    missing = found(cli)["isolation", "limited"]
+    assert "bubblewrap" in str(missing[0])
+
+
+def test_inside_of_a_run_it_says_so(cli: Cli) -> None:
+    done = cli.process("run", "--", "holdfast", "doctor", code=None)
+    assert b"- `holdfast run` cannot record what a command does here: " in done.stdout
+
+
+@pytest.mark.parametrize("damage", ["catalog", "settings", "own settings"])
+def test_what_is_broken_is_an_exit_code(cli: Cli, damage: str) -> None:
+    path = {"catalog": cli.home / "catalog.db", "settings": cli.home / "config.toml"}
+    broken = path.get(damage, cli.root / "holdfast.toml")
+    kept = broken.read_bytes() if broken.exists() else None
+    broken.write_bytes(b"[capture\n" * 1000)
+    try:
+        wrong = [finding for (_, verdict), some in found(cli, code=1).items() if verdict == "wrong" for finding in some]
+        assert any(broken.name in finding["message"] for finding in wrong), wrong
+    finally:
+        broken.unlink() if kept is None else broken.write_bytes(kept)
+
+
+def test_a_workspace_that_is_gone(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    (cli.root / "file").write_text("1")
+    cli("checkpoint")
+    monkeypatch.chdir(cli.root.parent)
+    shutil.rmtree(cli.root)
+    answer = cli.json("-w", str(cli.root), "doctor")
+    helps = [finding["help"] for finding in answer["findings"] if finding["verdict"] == "limited"]
+    assert "`holdfast restore @` brings it back" in helps
+    cli("-w", str(cli.root), "restore", "@")
+    assert (cli.root / "file").read_text() == "1"
