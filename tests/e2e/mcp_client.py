@@ -51,9 +51,9 @@ class Place:
         return [json.loads(line) for line in self.log.read_text().splitlines()]
 
     @asynccontextmanager
-    async def client(self, *more: str, **options: Any) -> AsyncGenerator[Client]:
-        """A client with a server that it has started itself."""
-        words = self.words(*more)
+    async def client(self, *more: str, under: list[str] | None = None, **options: Any) -> AsyncGenerator[Client]:
+        """A client with a server that it has started itself; ``under``: by these words, which begin a command line."""
+        words = [*(under or []), *self.words(*more)]
         script = 'exec "$@" 2>> "$LOG"'
         environment = {**os.environ, "LOG": str(self.log), "PYTHONPATH": os.pathsep.join(sys.path)}
         server = StdioServerParameters(command="sh", args=["-c", script, "sh", *words], env=environment)

@@ -15,6 +15,9 @@ import anyio
 import pytest
 
 import holdfast
+from holdfast.model.errors import HoldfastError
+from holdfast.sandbox.policy import Files, Policy
+from holdfast.sandbox.possible import require
 from holdfast.supervisor.descent import descendants
 from holdfast.testing.photograph import differences, photograph
 
@@ -108,6 +111,32 @@ def test_undo_leaves_alone_what_others_have_changed_and_takes_steps_together(pla
             assert (place.tree / "f").read_text() == "by hand again"
 
     run(work)
+
+
+def test_commands_run_apart_if_that_is_asked_for(place: Place) -> None:
+    try:
+        require(Policy(Files(b"/nowhere")))
+    except HoldfastError as error:
+        pytest.skip(f"{error.message} ({error.hint})")
+    mine = place.base / "mine"
+    mine.write_text("1")
+
+    async def work() -> None:
+        async with place.client("--isolation", "namespace") as client:
+            done = await call(client, "execute_command", command=f"echo 1 > in; echo 2 > {mine}")
+            assert done["exit_code"] != 0
+            assert [change["path"] for change in done["step"]["changes"]] == ["in"]
+
+    run(work)
+    assert mine.read_text() == "1"
+
+
+def test_the_log_is_for_programs_unless_a_person_sits_there(place: Place) -> None:
+    """I13."""
+    words = [word for word in place.words() if word not in ("--log-level", "info")]
+    done = subprocess.run(words, input="no message\n", capture_output=True, check=True, text=True)
+    (record,) = [json.loads(line) for line in done.stderr.splitlines()]
+    assert (record["level"], record["component"]) == ("warn", "mcp")
 
 
 def test_checkpoints_are_compared_restored_and_forked(place: Place) -> None:
@@ -394,7 +423,7 @@ def test_several_directories_each_with_its_own_history(place: Place) -> None:
 
     async def work() -> None:
         async with place.client("--add", str(other), "--add-read-only", str(third)) as client:
-            for which in (None, "1", str(other)):
+            for which in (None, 1, "1"):
                 more = {} if which is None else {"directory": which}
                 await call(client, "execute_command", command="echo 1 >> f", **more)
             await call(client, "undo", directory="other")
@@ -417,6 +446,56 @@ def test_several_directories_each_with_its_own_history(place: Place) -> None:
             assert [each["access"] for each in listed] == ["read_write", "read_write", "read_only"]
 
     run(work)
+
+
+def test_a_killed_keeper_is_told_of_by_this_server_and_by_the_next(place: Place) -> None:
+    """I3."""
+
+    def keeper() -> int:
+        return next(
+            pid for pid in descendants(os.getpid()) if b"supervisor.keeper" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        )
+
+    async def first() -> None:
+        async with place.client() as client:
+            failed: list[Any] = []
+
+            async def execute(command: str) -> None:
+                failed.append(await client.call_tool("execute_command", {"command": command}))
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(execute, "touch half; sleep 1000")
+                await until((place.tree / "half").exists)
+                os.kill(keeper(), signal.SIGKILL)
+            assert failed[0].meta["holdfast/error"]["code"] == "keeper_gone"
+            assert "rolled back" in failed[0].meta["holdfast/error"]["hint"]
+            assert not (place.tree / "half").exists()
+            assert (await call(client, "get_session_status"))["recovered"] == [{"steps": [1], "paths": 1}]
+            assert (await call(client, "execute_command", command="true"))["exit_code"] == 0
+
+    async def second() -> None:
+        with anyio.CancelScope() as scope:
+            async with place.client() as client, anyio.create_task_group() as group:
+                group.start_soon(client.call_tool, "execute_command", {"command": "touch half; sleep 1000"})
+                await until((place.tree / "half").exists)
+                (server,) = [
+                    pid for pid in descendants(os.getpid()) if b"mcp" in Path(f"/proc/{pid}/cmdline").read_bytes()
+                ]
+                victims = (server, keeper())
+                for number in (signal.SIGSTOP, signal.SIGKILL):
+                    for pid in victims:
+                        os.kill(pid, number)
+                scope.cancel()
+
+    async def third() -> None:
+        async with place.client() as client:
+            assert len((await call(client, "get_session_status"))["recovered"]) == 1
+            assert os.listdir(place.tree) == []
+
+    run(first)
+    run(second)
+    wait_until(lambda: not (place.tree / "half").exists())
+    run(third)
 
 
 def test_mistakes_are_answered_with_what_is_wrong(place: Place) -> None:

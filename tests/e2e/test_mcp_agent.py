@@ -13,6 +13,7 @@ import pytest
 
 from holdfast.testing.photograph import differences, photograph
 
+from .frontend import Frontend
 from .mcp_client import Place, call, run, text, until
 
 PROJECT = Path(__file__).parents[2]
@@ -26,6 +27,13 @@ from shop.names import slug
 class Names(unittest.TestCase):
     def test_slug(self):
         self.assertEqual(slug("Two Words"), "two-words")
+"""
+MAKEFILE = """PREFIX = /usr/local
+install:
+\tmkdir -p $(PREFIX)/lib
+\tcp -r shop $(PREFIX)/lib/
+\tprintf '#!/bin/sh\\nPYTHONPATH=%s exec \"$$PYTHON\" -c \"$$@\"\\n' '$(abspath $(PREFIX))/lib' > $(PREFIX)/run
+\tchmod +x $(PREFIX)/run
 """
 
 
@@ -41,6 +49,7 @@ def _origin(tmp_path: Path) -> Path:
     (origin / "shop").mkdir(parents=True)
     git(origin, "init")
     (origin / ".gitignore").write_text("__pycache__/\nbuild/\n")
+    (origin / "Makefile").write_text(MAKEFILE)
     for number in range(80):
         (origin / "shop" / f"part{number}.py").write_text(f"NUMBER = {number}\n")
     git(origin, "add", "-A")
@@ -53,10 +62,12 @@ def _origin(tmp_path: Path) -> Path:
 
 
 def test_an_agent_works_breaks_things_and_nothing_is_lost(tmp_path: Path, origin: Path) -> None:
-    """I1, I9, I15: a second process answers its safeguards; the first no, the second yes."""
+    """I1, I9, I15: a frontend answers its safeguards over the other face; the first no, the second yes."""
     place = Place(tmp_path)
     (place.tree / "notes.txt").write_text("mine\n")
     before = photograph(place.tree)
+    frontend = Frontend(place.tree, place.home)
+    frontend.begin(guard=True)
     waits: list[str] = []
 
     async def note(progress: float, total: float | None, message: str | None) -> None:
@@ -80,14 +91,24 @@ def test_an_agent_works_breaks_things_and_nothing_is_lost(tmp_path: Path, origin
             assert source["content"].count(edit["old_text"]) == 1
             await call(client, "edit_file", **edit)
             await shell(unit, cwd="work")
+            await shell("make install PREFIX=build", cwd="work")
+            installed = "from shop.names import slug; print(slug('Two Words'))"
+            tried = await shell('work/build/run "$CODE"', environment={"CODE": installed, "PYTHON": sys.executable})
+            assert tried["stdout"] == "two-words\n"
             await shell("git -c user.name=A -c user.email=a@example.org commit -qam fixed", cwd="work")
             await call(client, "checkpoint", label="fixed", message="the test passes")
             fixed = photograph(place.tree)
 
             async def held(command: str, answer: str) -> Any:
-                """A command that a safeguard holds until another process has answered."""
+                """A command that a safeguard holds until the frontend has answered."""
                 results: list[Any] = []
-                count = len(waits)
+                count, since = len(waits), len(frontend.messages)
+
+                def confirm() -> None:
+                    asked = frontend.event("safeguard_triggered", since)
+                    assert asked["command"] == ["sh", "-c", command]
+                    assert f"allow {asked['safeguard_id'].split('-')[1]}`" in waits[-1]
+                    frontend.ask("safeguard.confirm", safeguard_id=asked["safeguard_id"], action=answer)
 
                 async def execute() -> None:
                     arguments = {"command": command, "cwd": "work"}
@@ -96,9 +117,7 @@ def test_an_agent_works_breaks_things_and_nothing_is_lost(tmp_path: Path, origin
                 async with anyio.create_task_group() as group:
                     group.start_soon(execute)
                     await until(lambda: len(waits) > count)
-                    ticket = (await call(client, "get_session_status"))["held"][0]["id"]
-                    assert str(ticket) in waits[-1]
-                    await anyio.to_thread.run_sync(lambda: place.holdfast("safeguard", answer, str(ticket)))
+                    await anyio.to_thread.run_sync(confirm)
                 return results[0]
 
             denied = await held("rm -rf shop .git && touch gone", "deny")
@@ -124,7 +143,10 @@ def test_an_agent_works_breaks_things_and_nothing_is_lost(tmp_path: Path, origin
             assert undone["totals"]["steps"] == len(done)
             assert differences(before, photograph(place.tree)) == []
 
-    run(work)
+    try:
+        run(work)
+    finally:
+        frontend.end()
 
 
 def test_the_example_runs(tmp_path: Path) -> None:

@@ -236,6 +236,42 @@ def test_what_makes_no_sense_is_refused_and_survived(start: Start, tree: Path, t
     assert client.ask("agent.execute", command="echo still there")["exit_code"] == 0
 
 
+def test_paths_are_those_in_the_directory_however_they_are_written(start: Start, tree: Path, tmp_path: Path) -> None:
+    """I7."""
+    (tree / "d").mkdir()
+    (tree / "d" / "f").write_text("1")
+    (tmp_path / "beside").mkdir()
+    (tmp_path / "beside" / "f").write_text("2")
+    client = start()
+    client.begin()
+    for path in ("d/f", f"{tree}/d/f", "d/../d/f"):
+        assert client.ask("fs.read", path=path)["path"] == "d/f"
+    for cwd in ("d", f"{tree}/d"):
+        assert output(client, client.answer(client.send("agent.execute", command="pwd", cwd=cwd))["request_id"]) == (
+            f"{tree}/d\n"
+        )
+    started = len(client.events("step_started"))
+    for outside in ("../beside", f"{tmp_path}/beside"):
+        assert client.refused("agent.execute", command="true", cwd=outside)["code"] == "escape"
+        assert client.refused("agent.prompt", prompt="x", cwd=outside)["code"] in ("escape", "no_agent")
+        assert client.refused("fs.list", path=outside)["code"] == "escape"
+        said = client.refused("fs.read", path=f"{outside}/f")
+        assert (said["code"], "outside of the working directory" in said["message"]) == ("escape", True)
+    for nowhere in ("nowhere", "d/f"):
+        assert client.refused("agent.execute", command="true", cwd=nowhere)["code"] == "no_directory"
+    assert len(client.events("step_started")) == started
+    assert client.refused("undo.rollback", steps=2, step_id=1)["code"] == "usage"
+
+
+def test_directories_in_each_other_are_named_as_they_were_given(start: Start, tree: Path) -> None:
+    (tree / "sub").mkdir()
+    client = start()
+    client.ask("hello", versions=[1])
+    directories = [{"path": str(tree)}, {"path": str(tree / "sub")}]
+    said = client.refused("session.start", working_directories=directories)
+    assert f"{tree / 'sub'} and {tree} lie in each other" in said["message"]
+
+
 def test_commands_queue_and_are_cancelled(start: Start, tree: Path) -> None:
     client = start()
     client.begin()
@@ -468,6 +504,7 @@ def test_an_undo_log_of_another_version(start: Start, tree: Path, tmp_path: Path
     assert client.event("undo_version_mismatch")["directory"] == 0
     for operation, payload in (("agent.execute", {"command": "touch g"}), ("undo.history", {}), ("undo.rollback", {})):
         assert client.refused(operation, **payload)["code"] == "undo_version_mismatch"
+    assert len(client.events("undo_version_mismatch")) == 1
     assert client.ask("fs.list")["entries"][0]["name"] == "f"
     assert client.ask("checkpoint.create", label="meanwhile")["label"] == "meanwhile"
     assert client.ask("undo.discard") == {"discarded": None}

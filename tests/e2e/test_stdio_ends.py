@@ -199,26 +199,63 @@ def test_killed_with_its_keeper_the_next_start_takes_the_step_back_and_says_so(s
     assert len(client.events("recovery")) == 1
 
 
-def test_what_runs_the_commands_is_killed(start: Start, tree: Path) -> None:
-    """I3."""
+def test_killed_with_its_keeper_while_the_launcher_lives_the_next_start_says_so(start: Start, tree: Path) -> None:
+    """I3: the launcher rolls the step back, and has nobody to tell."""
     client = start()
     client.begin()
-    go_on = tree / "go on"
-    os.mkfifo(go_on)
-    running = client.send("agent.execute", command="touch half; echo up; read line < 'go on'")
+    client.send("agent.execute", command="touch half; echo up; sleep 1000")
+    client.event("terminal_output")
+
+    def victims(server: int) -> list[int]:
+        keeper = next(
+            pid for pid in descendants(server) if b"supervisor.keeper" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        )
+        return [server, keeper]
+
+    processes = killed(client, victims)
+    wait_until(lambda: not any(map(alive, processes)))
+    assert os.listdir(tree) == []
+    client = start()
+    client.begin()
+    assert client.event("recovery")["steps"] == [1]
+    client.ask("session.stop")
+    client.ask("session.start")
+    assert client.ask("agent.execute", command="true")["exit_code"] == 0
+    assert len(client.events("recovery")) == 1
+
+
+def test_what_runs_the_commands_is_killed_and_takes_all_that_it_has_started_with_it(start: Start, tree: Path) -> None:
+    """I3: whoever is left would write beside the next command."""
+    client = start()
+    client.begin()
+    server = [client.process.pid, *descendants(client.process.pid)]
+    client.ask("agent.execute", command="setsid sleep 1000 > /dev/null 2>&1 &")
+    running = client.send("agent.execute", command="trap '' TERM; touch half; echo up; while :; do echo >> half; done")
     client.event("terminal_output")
     shim = next(
         pid
         for pid in descendants(client.process.pid)
         if b"sandbox/shim.py" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[-2]
     )
+    commands = set(descendants(client.process.pid)) - set(server)
+    assert len(commands) == 2
     os.kill(shim, signal.SIGKILL)
     failed = client.answer(running)["error"]
-    assert client.event("error")["code"] == failed["code"]
+    assert not any(map(alive, commands))
+    completed = client.wait(lambda message: message["type"] == "event.step_completed" and running in str(message))
+    step = completed["payload"]
+    assert (step["request_id"], step["exit_code"], step["affected_paths"]) == (running, None, ["half"])
+    assert client.event("error")["code"] == failed["code"] == "shim_gone"
     assert client.ask("session.status")["state"] == "error"
     assert client.ask("agent.execute", command="ls")["exit_code"] == 0
     assert client.ask("session.status")["state"] == "idle"
-    go_on.write_text("\n")  # what had been started goes on, supervised, until it ends
+    assert [step["state"] for step in client.ask("undo.history")["steps"]] == ["done"]
+    client.ask("session.stop")
+    wait_until(lambda: not any(map(alive, set(server) - {client.process.pid})))
+    assert descendants(client.process.pid) == []
+    client.ask("session.start")
+    client.ask("undo.rollback")
+    assert os.listdir(tree) == []
 
 
 def test_a_file_of_requests_is_answered_into_a_file(tree: Path, tmp_path: Path) -> None:

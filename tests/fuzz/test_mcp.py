@@ -19,7 +19,8 @@ from mcp.shared.message import SessionMessage
 from holdfast.api.mcp import resources, streams, tools
 from holdfast.api.mcp.pages import after, cursor, page
 from holdfast.api.mcp.streams import Connection
-from holdfast.api.mcp.text import Kept, path_in, whole_characters
+from holdfast.api.mcp.text import Kept, whole_characters
+from holdfast.api.paths import path_in
 from holdfast.model.errors import HoldfastError, NotFoundError, UsageError
 from holdfast.model.paths import display
 

@@ -27,6 +27,8 @@ class Command(NamedTuple):
     """Command lines, each with what it does."""
     exits: Sequence[tuple[int, str]] = ()
     """What exit codes other than the usual ones mean here."""
+    usual_exits: bool = True
+    """False if it has none but ``exits``."""
     paths_after_dashes: bool = False
     """True if what stands behind ``--`` are paths (``arguments.paths``), whatever stands before."""
 
@@ -110,7 +112,8 @@ def _epilog(command: Command) -> str:
     lines = ["examples:"]
     lines += [f"  {line:<{width}}   {meaning}" for line, meaning in command.examples]
     lines += ["", "exit codes:"]
-    lines += [f"  {code}  {meaning}" for code, meaning in sorted({**dict(USUAL_EXITS), **dict(command.exits)}.items())]
+    exits = {**dict(USUAL_EXITS if command.usual_exits else ()), **dict(command.exits)}
+    lines += [f"  {code}  {meaning}" for code, meaning in sorted(exits.items())]
     return "\n".join(lines)
 
 

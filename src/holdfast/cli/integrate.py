@@ -236,5 +236,7 @@ COMMANDS = {
         configure=_configure_hook,
         run=_hook,
         examples=(("holdfast hook claude UserPromptSubmit", "as Claude Code does it"),),
+        exits=((0, "whatever happens"),),
+        usual_exits=False,
     ),
 }

@@ -44,6 +44,7 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
 
         relay(os.fsencode(arguments.connect))
         return 0
+    console.prepare_log(for_programs=True)
     if arguments.socket is None and is_terminal(sys.stdin):
         raise UsageError(
             "this is for programs: a client starts it, and speaks the Model Context Protocol with it",
@@ -77,7 +78,7 @@ def _opener(console: Console, arguments: argparse.Namespace) -> Callable[[Callab
     first = console.directory or here()
     given = [WorkingDirectory(os.fsencode(path)) for path in (first, *arguments.add)]
     given += [WorkingDirectory(os.fsencode(path), access="read_only") for path in arguments.add_read_only]
-    flags = {} if arguments.isolation is None else {"isolation": {"level": arguments.isolation}}
+    flags = {} if arguments.isolation is None else {"isolation.level": arguments.isolation}
 
     def open_host(notify: Callable[[Hosted, Event], object]) -> Host:
         home = None if console.home is None else os.fsencode(console.home)

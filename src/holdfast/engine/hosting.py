@@ -16,17 +16,19 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from holdfast.engine import browsing
 from holdfast.engine.home import own_directories
+from holdfast.engine.inner import Inside
+from holdfast.engine.inside import run_around
 from holdfast.engine.monitor import Mismatched, Monitor, RolledBack, Warned
 from holdfast.engine.opening import Opener
 from holdfast.engine.run import configured_thresholds
 from holdfast.engine.session import Session, oldest_step
 from holdfast.engine.steps import limits as configured_limits
-from holdfast.engine.steps import make_log, reached, required
+from holdfast.engine.steps import log_directory, make_log, reached, required
 from holdfast.engine.workspace import Workspace
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
 from holdfast.model.log import Log
 from holdfast.model.paths import display, under
-from holdfast.undo.safeguards import strictest
+from holdfast.undo.safeguards import OFF, strictest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 
     from holdfast.engine.context import Context
     from holdfast.engine.monitor import Event
-    from holdfast.engine.session import Executed, State
+    from holdfast.engine.session import Executed, Lost, State
     from holdfast.model.config import Isolation
     from holdfast.supervisor.remote import Remote
     from holdfast.undo.log import Limits
@@ -105,7 +107,7 @@ class Host:
             for other in self.directories[:at]:
                 if _overlap(one.path, other.path):
                     raise RefusedError(
-                        f"{display(one.path)} and {display(other.path)} lie in each other, or in one workspace",
+                        f"{display(one.given)} and {display(other.given)} lie in each other, or in one workspace",
                         hint="name directories that are apart",
                     )
         for one in self.directories:
@@ -132,6 +134,11 @@ class Host:
                 hosted.recover()
             except HoldfastError as error:
                 _log.warning("%s: %s", display(hosted.path), error.message)
+
+    @property
+    def inside(self) -> str | None:
+        """The run that this process belongs to, see `Hosted.inside`."""
+        return next((hosted.inside for hosted in self.directories if hosted.inside is not None), None)
 
     def close(self) -> None:
         """Stop every session. What goes wrong with one is logged, and does not keep the others from ending."""
@@ -161,7 +168,8 @@ class Hosted:
     ) -> None:
         self.index = index
         self.access: Access = given.access
-        self.path: bytes = os.path.realpath(given.path)
+        self.given: bytes = os.path.realpath(given.path)
+        self.path: bytes = self.given
         """The workspace's root, which may be above what was given."""
         self.isolation: Isolation | None = None
         """Where its commands run; None where none do."""
@@ -171,6 +179,7 @@ class Hosted:
         self._flags = flags
         self._notify = notify
         self._session: Session | None = None
+        self._inside: Inside | None = None
         self._undo_log = b""
         self._own: Sequence[bytes] = ()
         """Directories that are out of reach, wherever they lie."""
@@ -181,6 +190,8 @@ class Hosted:
         self._monitor: Monitor | None = None
         self._oldest: int | None = None
         """Of the steps of commands in the undo log, after the last command."""
+        self._is_mismatched = False
+        """That the undo log is of another version was told."""
         self._lock = threading.Lock()
         if given.access == "read_only":
             if not os.path.isdir(self.path):
@@ -207,8 +218,14 @@ class Hosted:
             self.agent_command = context.settings.agent.command
             configured = context.settings.isolation
             self.isolation = isolation(configured) if callable(isolation) else isolation or configured
-            self._undo_log = make_log(context)
+            inside = run_around(context)
+            self._undo_log = make_log(context) if inside is None else log_directory(context)
             self._own = (*self._own, self._undo_log)
+            if inside is not None:
+                self._inside = Inside(inside, self.path, self._undo_log, self._own)
+                self.isolation = None  # it is as the run's
+                self._thresholds = OFF
+                _tell_what_has_no_effect(guard=guard, isolation=isolation)
             self._session = Session(
                 self.path,
                 self._undo_log,
@@ -216,9 +233,9 @@ class Hosted:
                 flags=self._flags,
                 isolation=self.isolation,
                 thresholds=self._thresholds,
+                inside=self._inside,
             )
             self._session.on_join = self._joined
-            self._session.on_recovery = self._told
         finally:
             opener.close()
 
@@ -246,6 +263,14 @@ class Hosted:
         return "stopped" if self._session is None else self._session.state
 
     @property
+    def inside(self) -> str | None:
+        """The id of the run that this process belongs to, and is recorded with; None if there is none.
+
+        Its commands are that run's; what goes back is not to be asked for here, and safeguards are as that was told.
+        """
+        return None if self._inside is None else self._inside.run
+
+    @property
     def run(self) -> str:
         """The id of the session's run; empty before the first one."""
         return "" if self._session is None else self._session.run
@@ -264,17 +289,21 @@ class Hosted:
         session.start()
 
     def recover(self) -> None:
-        """Finish what a killed keeper has left, which is an event. Raises `VersionMismatchError`, also an event, for an
-        undo log of another version.
+        """Finish what a killed keeper has left. All that was rolled back, and nobody was told of yet, is an event; so
+        is, once, an undo log of another version, which raises `VersionMismatchError`.
         """
         from holdfast.undo.version import VersionMismatchError
 
+        self._writable()
         with self._opened() as (_, context):
             try:
                 self._take_notice(context)
             except VersionMismatchError as error:
-                self._notify(self, Mismatched(error))
+                if not self._is_mismatched:
+                    self._is_mismatched = True
+                    self._notify(self, Mismatched(error))
                 raise
+        self._is_mismatched = False
 
     def stop(self) -> None:
         """End what runs, and the session; its end is saved."""
@@ -295,16 +324,29 @@ class Hosted:
         environment: Mapping[str, str] | None = None,
         on_output: Callable[[Stream, bytes], None],
         on_start: Callable[[int], None] = lambda _step: None,
+        on_lost: Callable[[Lost], None] = lambda _lost: None,
     ) -> Executed:
         """See `Session.execute`. ``directory`` may lead there by links; raises `EscapeError` for one that leads out."""
         self.start()
+        session = self._writable()
         try:
             place = browsing.find_directory(self.path, directory, own=self._own)
         except NotFoundError as error:
             raise NotFoundError(error.message, code="no_directory") from None
-        done = self._writable().execute(
-            command, directory=place, environment=environment, on_output=on_output, on_start=on_start
-        )
+        try:
+            done = session.execute(
+                command,
+                directory=place,
+                environment=environment,
+                on_output=on_output,
+                on_start=on_start,
+                on_lost=on_lost,
+            )
+        except HoldfastError:
+            if session.state == "failed":
+                with suppress(HoldfastError):
+                    self.recover()
+            raise
         if self._oldest is not None and (done.oldest is None or done.oldest > self._oldest):
             gone = (
                 f"the undo log has forgotten step {self._oldest}, and maybe later ones: they cannot be undone any more"
@@ -332,11 +374,15 @@ class Hosted:
     def write_file(self, path: bytes, content: bytes, *, expected: bytes | None = None) -> StepInfo | None:
         """See `UndoService.write`: a step of its own."""
         self._writable()
+        if self._inside is not None:
+            self._inside.require_served()
         fd = os.memfd_create("content", os.MFD_CLOEXEC)
         try:
             with open(fd, "wb", closefd=False) as file:
                 file.write(content)
             with self._opened() as (_, context), self._reached(context, always=True) as log:
+                if self._inside is not None:
+                    return self._inside.write(required(log), path, fd, expected)
                 return required(log).write(path, fd, expected=expected, run=self.run)
         finally:
             os.close(fd)
@@ -460,8 +506,13 @@ class Hosted:
         return reached(context, always=always, told=self._told, own_limits=self._limits)
 
     def _take_notice(self, context: Context) -> None:
-        with self._reached(context):
-            pass  # to reach it is to have finished what was left
+        from holdfast.undo.untold import take
+
+        if self._inside is not None:
+            return  # (The run has done it, before it began.)
+        with self._reached(context) as log:  # to reach it is to have finished what was left
+            for report in () if log is None else take(self._undo_log):
+                self._told(report)
 
     def _told(self, report: UndoReport) -> None:
         self._notify(self, RolledBack(report))
@@ -471,6 +522,12 @@ class Hosted:
         with self._lock:
             if self._monitor is None:
                 self._monitor = Monitor(self._undo_log, lambda event: self._notify(self, event), keeper)
+
+
+def _tell_what_has_no_effect(*, guard: bool, isolation: object) -> None:
+    for name, is_given in (("guard", guard), ("isolation", isolation is not None)):
+        if is_given:
+            _log.warning("%s has no effect inside of a run: it is as `holdfast run` was told", name)
 
 
 def _overlap(one: bytes, other: bytes) -> bool:

@@ -12,12 +12,14 @@ import socket
 import subprocess
 import sys
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from holdfast.engine.opening import Opener
 from holdfast.engine.run import run
+from holdfast.engine.steps import log_directory
 from holdfast.files.kernel import RESOLVE_NO_SYMLINKS, openat2
 from holdfast.model.config import Isolation
 from holdfast.model.errors import HoldfastError, NotFoundError, rebuilt
@@ -27,10 +29,10 @@ from holdfast.model.paths import display
 from holdfast.sandbox.channel import shim_command
 from holdfast.undo.log import Limits
 from holdfast.undo.safeguards import Thresholds
-from holdfast.undo.service import UndoReport
+from holdfast.undo.untold import note
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Generator, Sequence
 
 _MOST_BYTES = 1 << 20
 _AT_FDCWD = -100
@@ -68,8 +70,6 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     code: str = ""
     message: str = ""
     hint: str | None = None
-    recovered: tuple[UndoReport, ...] = ()
-    """What a killed keeper had left open, and was rolled back."""
 
     @property
     def error(self) -> HoldfastError | None:
@@ -111,13 +111,7 @@ class Launcher:
 
     def wait(self, seconds: float) -> Outcome:
         """Wait until it has ended, and end it if it takes longer than ``seconds``: first in order, then at once."""
-        for end in (lambda: None, self._process.terminate, self._process.kill):
-            end()
-            try:
-                self._process.wait(seconds)
-                break
-            except subprocess.TimeoutExpired:
-                continue
+        wait_for(self._process, seconds)
         with self._outcome, self._outcome.makefile("rb") as file:
             said = file.read(_MOST_BYTES)
         try:
@@ -127,6 +121,17 @@ class Launcher:
             return Outcome(kind="HoldfastError", code="launcher_gone", message=message)
 
 
+def wait_for(process: subprocess.Popen[bytes], seconds: float) -> int:
+    """Wait until a process has ended, and end it if it takes longer than ``seconds``: first in order, then at once.
+    Its exit code, negative for a signal.
+    """
+    for end in (lambda: None, process.terminate, process.kill):
+        end()
+        with suppress(subprocess.TimeoutExpired):
+            return process.wait(seconds)
+    return process.wait()
+
+
 def main(fd: int) -> None:
     """Be a launcher: read a `Launch` from the socket ``fd``, run the shim, and say there how it fared."""
     with socket.socket(fileno=fd) as starter:
@@ -134,21 +139,21 @@ def main(fd: int) -> None:
         with starter.makefile("rb") as file:
             launch = msgspec.msgpack.decode(file.read(), type=Launch)
         arrange(launch.log_level, lambda: send(launch.log_level, Lines(as_json=not sys.stderr.isatty())))
-        recovered: list[UndoReport] = []
         try:
-            outcome = Outcome(exit_code=_run(launch, recovered.append))
+            outcome = Outcome(exit_code=_run(launch))
         except HoldfastError as error:
             outcome = Outcome(kind=type(error).__name__, code=error.code, message=error.message, hint=error.hint)
         with suppress(BrokenPipeError):  # whoever started it is gone, and asks no more
-            starter.sendall(msgspec.msgpack.encode(msgspec.structs.replace(outcome, recovered=tuple(recovered))))
+            starter.sendall(msgspec.msgpack.encode(outcome))
 
 
-def _run(launch: Launch, told: Callable[[UndoReport], object]) -> int:
+def _run(launch: Launch) -> int:
     opener = Opener(home=launch.home, flags=launch.flags)
     try:
+        context = opener.open(launch.root)
         with _held(launch.read_only) as read_only:
             return run(
-                opener.open(launch.root),
+                context,
                 shim_command(),
                 directory=launch.root,
                 environment=launch.environment,
@@ -156,7 +161,8 @@ def _run(launch: Launch, told: Callable[[UndoReport], object]) -> int:
                 limits=launch.limits,
                 isolation=launch.isolation,
                 identity=launch.run,
-                told=told,
+                fails_whole=True,  # a shim ends in order or was lost, and then nobody can end its command any more
+                told=partial(note, log_directory(context)),  # whoever has started us may be gone
                 read_only=read_only,
             ).exit_code
     finally:

@@ -13,7 +13,7 @@ from holdfast.engine import identity
 from holdfast.engine.context import Context, HomeContext
 from holdfast.engine.folder import DIRECTORIES, INDEX, folder_in
 from holdfast.engine.home import default_home, make_private, own_directories
-from holdfast.engine.inside import refuse_hidden
+from holdfast.engine.inside import refuse_hidden, refuse_inside
 from holdfast.engine.roots import check_root, refuse_own
 from holdfast.engine.settings import MAX_WORKSPACE_FILE_BYTES, WORKSPACE_FILE, load_settings
 from holdfast.model.clock import SystemClock
@@ -151,6 +151,7 @@ class Opener:
         known = self._known(root)
         if known is not None:
             return self._context(known), False
+        refuse_inside(self.open_home(), "beginning to remember a directory")
         about = os.stat(root)
         workspace = Workspace(
             id=new_workspace_id(self._random),

@@ -63,6 +63,7 @@ def run(
     directory: bytes | None = None,
     environment: Mapping[bytes, bytes] | None = None,
     one_step: bool = False,
+    fails_whole: bool = False,
     guard: bool = False,
     isolation: Isolation | None = None,
     ask: Callable[[TicketInfo], bool | None] | None = None,
@@ -77,9 +78,10 @@ def run(
     Nothing runs if the first checkpoint fails, or if it cannot be supervised or isolated as asked for
     (`UnsupportedError`). ``one_step``: the whole run is one step. ``guard``: the safeguards' preset, where the settings
     do not say otherwise. ``isolation``: None means what the settings say. What it leaves running goes on, supervised,
-    but for namespaces, which end with it. ``ask``, on a thread of its own, is asked of operations that safeguards hold:
-    True lets one happen, False denies it, None leaves it to others. ``identity`` is the run's id (`new_run_id`), if
-    somebody has to know it before. ``told`` is told of what a killed keeper had left open, and was rolled back.
+    but for namespaces, which end with it, and with ``fails_whole``, if it has failed. ``ask``, on a thread of its own,
+    is asked of operations that safeguards hold: True lets one happen, False denies it, None leaves it to others.
+    ``identity`` is the run's id (`new_run_id`), if somebody has to know it before. ``told`` is told of what a killed
+    keeper had left open, and was rolled back.
     ``read_only`` are descriptors of directories that it may not change, nor anything beneath; see `supervise`.
     ``thresholds``: when a person is asked (None: as the settings and ``guard`` say); what other runs here ask for holds
     beside it. ``limits``: of the undo log, if nobody keeps it yet (None: as the settings say).
@@ -119,6 +121,7 @@ def run(
                 directory=directory,
                 environment=surroundings,
                 one_step=one_step,
+                fails_whole=fails_whole,
                 box=box,
                 read_only=read_only,
                 thresholds=asked_for,

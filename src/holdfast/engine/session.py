@@ -15,19 +15,21 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from holdfast.engine.launching import Launch, Launcher
 from holdfast.engine.run import new_run_id
-from holdfast.model.errors import ChannelError, HoldfastError, RefusedError, StorageError
+from holdfast.model.errors import ChannelError, HoldfastError, NotFoundError, RefusedError, StorageError
 from holdfast.model.log import Log, inherited
+from holdfast.model.paths import display
 from holdfast.sandbox.channel import Channel
 from holdfast.undo.safeguards import OFF
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from holdfast.engine.inner import InnerShim, Inside
     from holdfast.model.config import Isolation
     from holdfast.supervisor.remote import Remote
     from holdfast.undo.log import Limits
     from holdfast.undo.safeguards import Thresholds
-    from holdfast.undo.service import PathChange, StepInfo, UndoReport, UndoService
+    from holdfast.undo.service import PathChange, Settled, StepInfo, UndoService
     from holdfast.wire.control import Stream
 
 _log = Log(__name__)
@@ -59,6 +61,17 @@ class Executed(NamedTuple):
     """Of the steps of commands that the undo log still holds."""
 
 
+class Lost(NamedTuple):
+    """What is known of a command of which nobody knows how it ended."""
+
+    step: int
+    info: StepInfo | None
+    """None if it changed nothing, or the keeper was lost: then it is rolled back."""
+    changes: Sequence[PathChange]
+    cancelled: bool
+    denied: bool
+
+
 class Session:
     """See the module. Any thread may call; commands wait for each other."""
 
@@ -73,9 +86,11 @@ class Session:
         thresholds: Thresholds = OFF,
         environment: Mapping[bytes, bytes] | None = None,
         random: Callable[[int], bytes] = os.urandom,
+        inside: Inside | None = None,
     ) -> None:
         """``root`` and ``log`` are the directories of the workspace and of its undo log; ``thresholds`` is when a
-        person is to be asked. Nothing runs yet.
+        person is to be asked. ``inside`` is the run that this process belongs to, if it does: then commands run in
+        that. Nothing runs yet.
         """
         self._root = root
         self._undo_log = log
@@ -85,9 +100,10 @@ class Session:
         self._thresholds = thresholds
         self._environment = dict(os.environb if environment is None else environment)
         self._random = random
+        self._inside = inside
         self._turn = threading.Lock()
         """Held by whoever starts, stops, or has a command run."""
-        self._launcher: Launcher | None = None
+        self._launcher: Launcher | InnerShim | None = None
         self._channel: Channel | None = None
         self._step: int | None = None
         self._cancelled = False
@@ -100,8 +116,6 @@ class Session:
         """Of the undo log, where a start begins to keep it; None: as the settings say."""
         self.on_join: Callable[[Remote], object] = lambda _keeper: None
         """Is told of the keeper before the first command."""
-        self.on_recovery: Callable[[UndoReport], object] = lambda _report: None
-        """Is told of what a killed keeper had left open, and was rolled back."""
 
     @property
     def state(self) -> State:
@@ -128,33 +142,43 @@ class Session:
         environment: Mapping[str, str] | None = None,
         on_output: Callable[[Stream, bytes], None],
         on_start: Callable[[int], None] = lambda _step: None,
+        on_lost: Callable[[Lost], None] = lambda _lost: None,
     ) -> Executed:
         """Run ``command`` with ``sh -c`` in ``directory`` (absolute, or in the workspace), when its turn has come.
 
         ``environment`` goes beside the session's own. ``on_start`` gets the step's id; ``on_output`` what it writes, in
         order for each stream, and while that has not returned the command waits in the end. Starts the session if it
-        has not begun. Raises `NotFoundError` (no such directory), `ChannelError` if the shim is gone: then the session
-        has failed, and the next command begins another.
+        has not begun. Raises `NotFoundError` (``no_directory``), `ChannelError` if the shim is gone: then the session
+        has failed, with all that it had started, and the next command begins another. If it raises after ``on_start``,
+        ``on_lost`` gets what there is to say of the step.
         """
+        cwd = os.path.join(self._root, directory)
+        if not os.path.isdir(cwd):
+            raise NotFoundError(f"there is no directory {display(directory)}", code="no_directory")
         with self._turn:
             channel = self._start()
             keeper = self._keeper()
             with keeper:
-                self._step = step = keeper.expect(self.run, [b"sh", b"-c", command.encode("utf-8", "surrogateescape")])
+                self._step = step = self._open(keeper, command)
                 self._cancelled = False
+                has_begun = False
                 try:
                     on_start(step)
-                    cwd = os.path.join(self._root, directory)
+                    has_begun = True
                     done = channel.execute(step, command, cwd=cwd, env=environment or {}, on_output=on_output)
                 except BaseException as error:
-                    with suppress(HoldfastError):
-                        keeper.settle(step, None)
                     if isinstance(error, ChannelError):
-                        self._fail(error)
+                        self._fail(error)  # (first: what the command does until it has ended is its step's)
+                    lost = self._left(keeper, step)
+                    if has_begun:
+                        on_lost(lost)
+                    if isinstance(error, ChannelError) and (cause := self._failure) is not None:
+                        # (The launcher knows better than the channel what was lost.)
+                        raise ChannelError(cause.message, hint=cause.hint, code=cause.code) from error
                     raise
                 finally:
                     self._step = None
-                settled = keeper.settle(step, done.exit_code)
+                settled = self._close(keeper, step, done.exit_code)
                 changes = keeper.changes(step) if settled.info is not None else ()
                 return Executed(
                     step,
@@ -211,7 +235,7 @@ class Session:
             if self._launcher is not None and not self._launcher.is_over:
                 return self._channel
             self._fail(ChannelError("what runs the commands has ended", code="shim_gone"))
-        self.run = new_run_id(self._random)
+        self.run = new_run_id(self._random) if self._inside is None else self._inside.run
         launch = Launch(
             home=self._home,
             root=self._root,
@@ -225,7 +249,7 @@ class Session:
             log_level=inherited(),
         )
         try:
-            self._launcher = Launcher(launch)
+            self._launcher = Launcher(launch) if self._inside is None else self._inside.launch(launch)
         except OSError as error:
             raise StorageError(f"a session cannot be started: {error.strerror}") from error
         self._channel = Channel(self._launcher.reader, self._launcher.writer)
@@ -256,6 +280,26 @@ class Session:
             time.sleep(_PAUSE_SECONDS)
         raise HoldfastError("what runs the commands ended at once", code="launcher_gone")
 
+    def _open(self, keeper: Remote, command: str) -> int:
+        if self._inside is not None:
+            return self._inside.begin(keeper, command)
+        return keeper.expect(self.run, [b"sh", b"-c", command.encode("utf-8", "surrogateescape")])
+
+    def _close(self, keeper: Remote, step: int, exit_code: int | None) -> Settled:
+        if self._inside is not None:
+            return self._inside.settle(keeper, step)
+        return keeper.settle(step, exit_code)
+
+    def _left(self, keeper: Remote, step: int) -> Lost:
+        """Close the step of a command that was lost, if that has not been done with its run."""
+        denied, info, changes = False, None, ()
+        with suppress(HoldfastError):
+            denied = self._close(keeper, step, None).denied
+        with suppress(HoldfastError):  # the keeper may be what was lost
+            info = next((info for info in keeper.steps() if info.id == step), None)
+            changes = keeper.changes(step) if info is not None else ()
+        return Lost(step, info, changes, self._cancelled, denied)
+
     def _keeper(self) -> Remote:
         keeper = self._visited()
         if keeper is None:
@@ -281,11 +325,9 @@ class Session:
             return None
         outcome = launcher.wait(STOP_SECONDS)
         _log.info("session ended", run=self.run, exit_code=outcome.exit_code)
-        for report in outcome.recovered:
-            self.on_recovery(report)
         return outcome.error
 
 
 def oldest_step(log: UndoService) -> int | None:
-    """The oldest step of a command that the undo log still holds."""
-    return min((step.id for step in log.steps() if step.id > 0), default=None)
+    """The oldest finished step of a command that the undo log still holds."""
+    return min((step.id for step in log.steps() if step.id > 0 and step.state != "open"), default=None)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine.folder import UNDO_LOG
 from holdfast.engine.home import own_directories
+from holdfast.engine.inside import run_around
 from holdfast.model.errors import LockedError, NotFoundError, RefusedError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
@@ -37,9 +38,13 @@ def log_directory(context: Context) -> bytes:
     In the workspace's folder of the home if a file can be renamed from the tree to there; else in the tree.
     """
     root = context.workspace.path
-    if not _is_other_mount(context.folder, root):
-        return os.path.join(context.folder, UNDO_LOG)
-    return os.path.join(root, IN_THE_TREE)
+    outside, in_the_tree = os.path.join(context.folder, UNDO_LOG), os.path.join(root, IN_THE_TREE)
+    if run_around(context) is not None:
+        from holdfast.supervisor.control import SOCKET
+
+        # (What is tried otherwise would be recorded here, and held as anything else is. A run has a keeper.)
+        return in_the_tree if os.path.lexists(os.path.join(in_the_tree, SOCKET)) else outside
+    return in_the_tree if _is_other_mount(context.folder, root) else outside
 
 
 def limits(context: Context) -> Limits:

@@ -226,7 +226,11 @@ class Control:
                 _log.trace("request", process=client.peer.pid, bytes=body.hex(" "))
             method, arguments = decode_request(body)
             if method in OUTSIDE_ONLY and (client.was_inside or self._may_be_inside(client.peer, client.process)):
-                raise RefusedError(f"a supervised process may not ask for {method}")
+                raise RefusedError(
+                    f"a supervised process may not ask for {method}",
+                    hint="do it from another terminal",
+                    code="inside_run",
+                )
             result = self._perform(client, method, arguments)
         except HoldfastError as error:
             client.send(encode_error(error))

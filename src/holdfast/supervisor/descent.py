@@ -5,12 +5,16 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-
+GRACE_SECONDS = 5.0
+"""From SIGTERM to SIGKILL."""
+_LOOK_SECONDS = 0.02
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_GET_CHILD_SUBREAPER = 37
 _OF_THIS_THREAD = 0x20000000  # __WNOTHREAD: not what another thread traces
@@ -65,6 +69,20 @@ def end_descendants(spare: Collection[int] = ()) -> None:
                 os.waitpid(pid, 0)
             except ChildProcessError:
                 pass
+
+
+def end_in_order(seconds: float, spare: Collection[int] = ()) -> None:
+    """`end_descendants`, which are asked to end before, by SIGTERM, and have ``seconds`` for it."""
+    own = os.getpid()
+    for pid in descendants(own, spare=spare):
+        for number in (signal.SIGTERM, signal.SIGCONT):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+    deadline = time.monotonic() + seconds
+    while descendants(own, spare=spare) and time.monotonic() < deadline:
+        time.sleep(_LOOK_SECONDS)
+    end_descendants(spare)
+    reap_orphans(spare)
 
 
 def reap_orphans(spare: Collection[int]) -> None:

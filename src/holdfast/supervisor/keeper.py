@@ -37,6 +37,8 @@ from holdfast.undo.desk import Desk
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recovery import BEAT_SECONDS, recover
 from holdfast.undo.safeguards import Safeguards
+from holdfast.undo.showing import report
+from holdfast.undo.untold import note
 
 if TYPE_CHECKING:
     import socket
@@ -65,7 +67,9 @@ class Keeper:
         clock = SystemClock()
         safeguards = Safeguards(clock)
         self._undo_log = UndoLog(settings.log, root_fd, clock, safeguards, settings.limits)
-        recover(self._undo_log)
+        recovered = recover(self._undo_log).rolled_back
+        if recovered is not None and recovered.steps:
+            note(settings.log, report(self._undo_log.aside, [recovered]))
         self._desk = Desk(self._undo_log, safeguards, intercepts=True, own=settings.forbidden)
         self._worker = Worker()
         self._epoll = select.epoll()
@@ -225,7 +229,7 @@ class Keeper:
                 ticket, allow = arguments
                 return self._change(client, lambda: self._desk.answer(ticket, allow=allow), self._runs.retry)
             case "begin":
-                run = self._runs.around(client.peer.pid)
+                run = self._runs.begins(client.peer.pid)
                 return self._ask(client, lambda: self._desk.begin(*arguments, run=run))
             case "rollback":
                 return self._change(client, lambda: self._desk.rollback(*arguments))

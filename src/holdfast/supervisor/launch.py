@@ -49,13 +49,15 @@ def supervise(
     directory: bytes | None = None,
     environment: Mapping[bytes, bytes] | None = None,
     one_step: bool = False,
+    fails_whole: bool = False,
     box: Box | None = None,
     read_only: Sequence[int] = (),
     thresholds: Thresholds = OFF,
 ) -> int:
     """Run ``command`` until it ends, and return its exit code; if a signal ended it, 128 and its number.
 
-    When it returns, all steps of the run are finished. What the command has left running goes on, supervised. The
+    When it returns, all steps of the run are finished. What the command has left running goes on, supervised; with
+    ``fails_whole`` it ends if the command has failed (SIGTERM, and then SIGKILL). The
     directory and the environment default to this process's own; without a ``box`` it runs as any child does.
     ``read_only`` are directories that nothing of the tree may change; see `Remote.join`. ``thresholds`` is when the run
     wants a person to be asked; see `Remote.guard`. Raises
@@ -68,6 +70,7 @@ def supervise(
         environment=dict(os.environb if environment is None else environment),
         run=run,
         one_step=one_step,
+        fails_whole=fails_whole,
         settings=settings,
         read_only=tuple(read_only),
         closed=(settings.root, *(os.readlink(b"/proc/self/fd/%d" % fd) for fd in read_only)),

@@ -23,6 +23,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     environment: dict[bytes, bytes]
     run: str
     one_step: bool
+    fails_whole: bool = False
+    """If the command fails, or is killed, all that it has started ends with it."""
     settings: Settings
     read_only: tuple[int, ...] = ()
     """Directories that the command may not change anything beneath, open; inherited."""

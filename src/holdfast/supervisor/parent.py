@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from holdfast.model.errors import HoldfastError, UnsupportedError
 from holdfast.supervisor.ancestor import begin_serving
-from holdfast.supervisor.descent import descendants, end_descendants, reap_orphans
+from holdfast.supervisor.descent import GRACE_SECONDS, descendants, end_descendants, end_in_order, reap_orphans
 from holdfast.supervisor.joining import join
 from holdfast.supervisor.orders import Order, Report, receive, send
 from holdfast.supervisor.shim import CANNOT_EXECUTE, GO, enter
@@ -69,6 +69,8 @@ class _Parent:
         stays = False
         if status is not None:
             self._say_what_failed()
+            if status and self._order.fails_whole:
+                end_in_order(GRACE_SECONDS, self._spared)  # (still served: all that it does at last is recorded)
             remote.leave()
             stays = bool(descendants(os.getpid(), spare=self._spared))
             # (Nobody is there to be told: the launcher was killed in the same moment.)

@@ -19,7 +19,7 @@ from holdfast.supervisor.descent import descendants
 from holdfast.undo.safeguards import OFF
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 _MAX_COMMAND_BYTES = 1 << 16
 _PIDFD_GET_INFO = 0xC040FF0B
@@ -168,10 +168,14 @@ class Processes:
         """Descriptors (pidfds) of the run's processes that are known and live."""
         return [process.pidfd for process in self._processes.values() if process.group.run is run]
 
-    def all(self, run: Run) -> Iterator[tuple[int, Group]]:
-        """Every process of the run's tree, with its group; also those that were never seen to change anything."""
+    def everybody(self, run: Run) -> Iterable[int]:
+        """Every process of the run's tree; also those that were never seen to change anything."""
         known = [process.tgid for process in self._processes.values() if process.group.run is run]
-        for tgid in dict.fromkeys((run.agent, *known, *descendants(run.agent, *known))):
+        return dict.fromkeys((run.agent, *known, *descendants(run.agent, *known)))
+
+    def all(self, run: Run) -> Iterator[tuple[int, Group]]:
+        """`everybody`, with their groups."""
+        for tgid in self.everybody(run):
             process = self._find(run, tgid)
             if process is not None:
                 yield tgid, process.group
@@ -266,6 +270,14 @@ def parent_of(tgid: int) -> int:
     try:
         return _stat(tgid).parent
     except (OSError, IndexError, ValueError):
+        return 0
+
+
+def thread_group(tid: int) -> int:
+    """The number of a thread's process; 0 if it is gone."""
+    try:
+        return _tgid(tid)
+    except (OSError, ValueError):
         return 0
 
 

@@ -18,7 +18,7 @@ from holdfast.supervisor.held import inodes_held_for_writing
 from holdfast.supervisor.notify import Listener
 from holdfast.supervisor.operations import HANDLERS
 from holdfast.supervisor.proc import is_below
-from holdfast.supervisor.processes import Processes, Run, parent_of
+from holdfast.supervisor.processes import Processes, Run, parent_of, thread_group
 from holdfast.supervisor.reach import Permission, Reach
 from holdfast.supervisor.recent import RECENT
 from holdfast.supervisor.serving import Tree, table
@@ -64,6 +64,10 @@ class Runs:
         self.calls_ready.register(selector.fileno(), select.POLLIN)
         self._runs: dict[Client, Run] = {}
         self._frozen: dict[StepId, dict[Run, Freezer]] = {}
+        self._spared: frozenset[int] = frozenset()
+        """Processes that were there when one of them opened the explicit step: they go on while that is held, as far
+        as they change nothing. Whoever has asked for what is held has to be able to say so, and to cancel it.
+        """
         self._desk = desk
         self._steps = steps
         self._interceptor = interceptor
@@ -162,9 +166,14 @@ class Runs:
         present = {*self._runs.values(), *(tree.run for tree in self.trees.values())}
         self._desk.guard(strictest(run.thresholds for run in present))
 
-    def around(self, pid: int) -> str:
-        """The id of the run that a process belongs to; empty for none."""
-        return next((tree.run.id for tree in self.trees.values() if self._is_of(tree.run, pid)), "")
+    def begins(self, pid: int) -> str:
+        """A process is about to open an explicit step: the id of the run that it belongs to; empty for none."""
+        tree = next((tree for tree in self.trees.values() if self._is_of(tree.run, pid)), None)
+        if tree is None:
+            return ""
+        if self._desk.explicit is None:
+            self._spared = frozenset(self._processes.everybody(tree.run))
+        return tree.run.id
 
     def expect(self, id_: str, command: list[bytes]) -> StepId:
         """See `Remote.expect`."""
@@ -325,15 +334,20 @@ class Runs:
                 if info.step not in self._frozen:
                     self._frozen[info.step] = {}
                     self._freeze_all(info.step)
-                else:
+                elif thread_group(tid) not in self._spared_of(info.step):
                     self._freeze(info.step, tree, [tid])
 
     def _freeze_all(self, step: StepId) -> None:
         """Stop every process of the step."""
+        spared = self._spared_of(step)
         for tree in self.trees.values():
-            of_step = [tgid for tgid, group in self._processes.all(tree.run) if self._steps.is_of(group, step)]
+            found = ((tgid, group) for tgid, group in self._processes.all(tree.run) if tgid not in spared)
+            of_step = [tgid for tgid, group in found if self._steps.is_of(group, step)]
             if of_step:
                 self._freeze(step, tree, of_step)
+
+    def _spared_of(self, step: StepId) -> frozenset[int]:
+        return self._spared if step == self._desk.explicit and self._desk.explicit_run else frozenset()
 
     def _freeze(self, step: StepId, tree: Tree, processes: list[int]) -> None:
         freezers = self._frozen[step]

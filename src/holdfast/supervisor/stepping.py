@@ -136,7 +136,7 @@ class Steps:
         Left open when the keeper ends, it would be taken for that of a killed one, and rolled back.
         """
         step = self._desk.explicit
-        if step is not None and (run is None or self._recorder.step(step).begin.run == run.id):
+        if step is not None and (run is None or self._desk.explicit_run == run.id):
             self._finish(step, lambda: self._desk.closing(step))
 
     def _close(self, group: Group) -> None:
@@ -148,7 +148,7 @@ class Steps:
                 self._do(finish)
         except HoldfastError as error:
             # It stays in the journal: whoever opens the log next finishes it.
-            _log.warning("step %d could not be finished: %s", step, error)
+            _log.warning("step %d could not be finished: %s", step, error, step_id=step)
 
     def _closing(self, group: Group) -> Callable[[], StepInfo | None] | None:
         step, group.step = group.step, 0

@@ -131,11 +131,12 @@ class Contents:
     def removed(self, step: StepId, fd: int) -> bool:
         """See `Interceptor.removed`."""
         with self._recorder.gate:
-            opened = self._recorder.entered(step)
             found = os.fstat(fd)
             number = self._preimages.number_of(fd)
             if number is None:
-                return not found.st_nlink or identity(fd, b"") in opened.created
+                # (Only a question: also who waits for a person, or was denied, may have it answered.)
+                return not found.st_nlink or self._recorder.has_created(step, identity(fd, b""))
+            opened = self._recorder.entered(step)
             if not stat.S_ISDIR(found.st_mode) and (not stat.S_ISREG(found.st_mode) or found.st_nlink > 1):
                 return False
             opened.copied += self._preimages.break_off(number)

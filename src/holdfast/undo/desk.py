@@ -6,6 +6,7 @@ belongs that is no command's, calls `Desk.tick` a few times a second, and keeps 
 
 from __future__ import annotations
 
+from bisect import insort
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ from holdfast.undo.records import End
 from holdfast.undo.safeguards import Safeguards
 from holdfast.undo.sealing import Left, look, seal
 from holdfast.undo.settling import settle
-from holdfast.undo.showing import all_steps, report, shown_barriers, shown_step
+from holdfast.undo.showing import all_steps, report, shown_barriers, shown_open, shown_step
 from holdfast.undo.strangers import theirs
 from holdfast.undo.undoing import redo, undo
 
@@ -71,6 +72,10 @@ class Desk:
         self._ambient_quiet = ambient_quiet
         self._ambient: StepId | None = None
         self._explicit: StepId | None = None
+        self._denied: StepInfo | None = None
+        """The explicit step, if it is of a run's own process and was denied: it is shown as open, and all that would
+        belong to it fails, until it is closed or the next one is opened.
+        """
         self._quiets = 0
         self._late: dict[StepId, Callable[[], Head | None]] = {}
 
@@ -85,6 +90,13 @@ class Desk:
         """Change when a person is asked."""
         with self._recorder.gate:
             self._safeguards.thresholds = thresholds
+
+    @property
+    def explicit_run(self) -> str:
+        """The run whose own process has opened the explicit step; empty if nobody's has."""
+        if self._denied is not None:
+            return self._denied.run
+        return "" if self._explicit is None else self._recorder.step(self._explicit).begin.run
 
     @property
     def is_quiet(self) -> bool:
@@ -188,7 +200,11 @@ class Desk:
     def steps(self) -> Sequence[StepInfo]:
         """See `UndoService.steps`."""
         with self._recorder.gate:
-            return all_steps(self._undo_log)
+            found, denied = all_steps(self._undo_log), self._denied
+            if denied is not None:
+                found = [step for step in found if step.id != denied.id]
+                insort(found, denied, key=lambda step: step.started_at)
+            return found
 
     def changes(self, step: StepId) -> Sequence[PathChange]:
         """See `UndoService.changes`."""
@@ -228,6 +244,8 @@ class Desk:
                 raise RefusedError(
                     "nothing is intercepted here: a step would hold nothing", hint="holdfast run -- COMMAND intercepts"
                 )
+            if self._denied is not None:
+                self._forgive(self._denied.id)  # whoever had opened it never came back
             if self._explicit is not None:
                 raise RefusedError(f"step {self._explicit} is open", hint="holdfast step commit or rollback closes it")
             command = (label.encode("utf-8", "surrogateescape"),) if label else ()
@@ -236,17 +254,14 @@ class Desk:
 
     def commit(self, step: StepId) -> StepInfo:
         """See `UndoService.commit`."""
-        info = shown_step(self._close_explicit(step))
-        if info.run and not info.paths:
-            with self._recorder.gate:
-                self._undo_log.remove(step)  # as with a command: what changed nothing is no step
-        return info
+        return shown_step(self._close_explicit(step))
 
     def rollback(self, step: StepId) -> UndoReport:
         """See `UndoService.rollback`."""
         head = self._close_explicit(step)
         with self._recorder.gate:
-            return report(self._undo_log.aside, [self._take_back(head.id)])
+            done = [self._take_back(head.id)] if head.id in self._undo_log.heads else []
+            return report(self._undo_log.aside, done)
 
     def write(self, path: bytes, content: int, *, expected: bytes | None = None, run: str = "") -> StepInfo | None:
         """See `UndoService.write`; instead of waiting for a person it raises `HeldError`. No run is going on here."""
@@ -264,7 +279,7 @@ class Desk:
             failed = None
             with self._recorder.gate:
                 if step is None:
-                    step = self._explicit
+                    step = self._explicit if self._denied is None else None
                 if step is None:
                     step = self.open("api", run=run, command=(b"write", path), directory=directory)
                 is_own = step != self._explicit
@@ -325,6 +340,8 @@ class Desk:
             # What waits for the gate finds the step closed, and is refused; until `close`.
             opened = self._end(info.step)
             self._recorder.deny(info.step)
+            if opened.begin.kind == "explicit" and opened.begin.run:
+                self._explicit, self._denied = info.step, shown_open(opened)
             finish = self._finishing(opened, None, take_back=True) if opened.records else None
         if finish is not None:
             finish()
@@ -348,7 +365,7 @@ class Desk:
         with self._recorder.gate:
             found = list(self._undo_log.heads)
             for step in found:
-                self._undo_log.remove(step)
+                self._undo_log.forget(step)
             self._undo_log.restart()
             return len(found)
 
@@ -367,9 +384,13 @@ class Desk:
 
     def _leave(self, step: StepId) -> None:
         if step == self._explicit:
-            self._explicit = None
+            self._explicit = self._denied = None
         if step == self._ambient:
             self._ambient = None
+
+    def _forgive(self, step: StepId) -> None:
+        self._recorder.forgive(step)
+        self._leave(step)
 
     def _finishing(
         self, opened: OpenStep, exit_code: int | None, *, take_back: bool = False
@@ -437,12 +458,19 @@ class Desk:
         with self._recorder.gate:
             if step != self._explicit:
                 raise NotFoundError(f"step {step} is no explicit step that is open")
+            if self._denied is not None:
+                self._forgive(step)
+                raise RefusedError(f"step {step} was denied: what it had done was taken back", code="denied")
             opened = self._end(step)
             self._undo_log.unsealed.add(step)
             finish = self._finishing(opened, None)
         finish()
         self._catch_up()
-        return self._undo_log.heads[step]
+        with self._recorder.gate:
+            head = self._undo_log.heads[step]
+            if head.run and not head.paths:
+                self._undo_log.remove(step)  # as with a command: what changed nothing is no step
+            return head
 
     def _reverse(self, change: Callable[..., Undone], steps: Sequence[StepId], *, force: bool) -> UndoReport:
         self._catch_up()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from holdfast.files.metadata import through
 from holdfast.model.errors import EscapeError, HoldfastError, RefusedError, StorageError, room_hint
@@ -19,10 +19,14 @@ from holdfast.model.paths import check_path, display
 from holdfast.undo.writing import AT_ONCE, TRY_AGAIN, leased
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from holdfast.files.own import Own
     from holdfast.undo.directories import Directories
-    from holdfast.undo.interceptor import Interceptor, Place
-    from holdfast.undo.records import StepId
+    from holdfast.undo.interceptor import Place
+    from holdfast.undo.records import FileType, StepId
+
+T = TypeVar("T")
 
 _PIECE = 1 << 20
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -32,8 +36,20 @@ ABSENT = b""
 """What is expected where there must be no file."""
 
 
+class Filing(Protocol):
+    """What of an `Interceptor` is needed here."""
+
+    def create(self, step: StepId, place: Place, type_: FileType, perform: Callable[[], T]) -> T:
+        """See `Interceptor.create`."""
+        ...
+
+    def opening(self, step: StepId, place: Place, fd: int, *, truncates: bool = False) -> None:
+        """See `Interceptor.opening`."""
+        ...
+
+
 def write_file(
-    interceptor: Interceptor,
+    interceptor: Filing,
     directories: Directories,
     own: Own,
     step: StepId,
@@ -68,7 +84,7 @@ def write_file(
         raise _translated(path, error) from error
 
 
-def _make_directories(interceptor: Interceptor, directories: Directories, own: Own, step: StepId, path: bytes) -> None:
+def _make_directories(interceptor: Filing, directories: Directories, own: Own, step: StepId, path: bytes) -> None:
     missing: list[bytes] = []
     while True:
         try:
@@ -93,7 +109,7 @@ def _make_directories(interceptor: Interceptor, directories: Directories, own: O
         _inherit(made, above, above.st_mode & 0o777)
 
 
-def _create(interceptor: Interceptor, step: StepId, place: Place, content: int) -> None:
+def _create(interceptor: Filing, step: StepId, place: Place, content: int) -> None:
     fd = interceptor.create(step, place, "f", lambda: os.open(place.name, _NEW, 0o600, dir_fd=place.dir_fd))
     try:
         above = os.stat(place.dir_fd)
@@ -103,7 +119,7 @@ def _create(interceptor: Interceptor, step: StepId, place: Place, content: int) 
         os.close(fd)
 
 
-def _overwrite(interceptor: Interceptor, step: StepId, place: Place, content: int, expected: bytes | None) -> None:
+def _overwrite(interceptor: Filing, step: StepId, place: Place, content: int, expected: bytes | None) -> None:
     held = os.open(place.name, _OBJECT, dir_fd=place.dir_fd)
     try:
         # Before anything is recorded; from here on, nobody gets a lease on it.

@@ -218,9 +218,13 @@ class UndoLog:
         write_step(self._steps, _name(sealed.head.id), sealed, sync=self.sync)
         self.heads[sealed.head.id] = sealed.head
 
-    def remove(self, step: StepId) -> None:
-        """Forget a finished step and its preimages. Raises `StorageError`."""
+    def forget(self, step: StepId) -> None:
+        """Let a finished step go that could have been undone, and say so of its run. Raises `StorageError`."""
         self.forgotten.add(self.heads[step].run)
+        self.remove(step)
+
+    def remove(self, step: StepId) -> None:
+        """Remove a finished step and its preimages. Raises `StorageError`."""
         for preimage in self.heads[step].preimages:
             self.preimages.discard(preimage.number)
         os.unlink(self._path(step))
@@ -236,7 +240,7 @@ class UndoLog:
             if used <= self.limits.max_bytes and len(order) - at <= self.limits.max_steps:
                 break
             try:
-                self.remove(head.id)
+                self.forget(head.id)
             except StorageError as error:
                 _log.warning("the undo log is at its limit, and cannot forget its oldest steps: %s", error.message)
                 break

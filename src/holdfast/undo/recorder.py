@@ -223,6 +223,11 @@ class Recorder:
             opened.aliases.append((old, new))
             self.aliases.add(old, new)
 
+    def has_created(self, step: StepId, object_: Identity) -> bool:
+        """Whether the step, if it is open, has created this object itself."""
+        opened = self._steps.get(step)
+        return opened is not None and object_ in opened.created
+
     # For its parts ----------------------------------------------------------------------------------------------
 
     def entered(self, step: StepId) -> OpenStep:

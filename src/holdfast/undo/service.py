@@ -167,7 +167,12 @@ class UndoService(Protocol):
         ...
 
     def commit(self, step: StepId) -> StepInfo:
-        """Close an explicit step. Of one that a process of a run has opened nothing is left if it changed nothing."""
+        """Close an explicit step. Of one that a process of a run has opened nothing is left if it changed nothing (nor
+        is after a `rollback`).
+
+        Raises `NotFoundError` if it is not open, and `RefusedError` (``denied``) if it was denied: what belongs to the
+        step of a run's own process fails from then on, until this, the next `begin`, or the end of the run.
+        """
         ...
 
     def rollback(self, step: StepId) -> UndoReport:

@@ -56,6 +56,11 @@ def _finished(head: Head) -> Callable[[bool], StepInfo]:
     )
 
 
+def shown_open(step: OpenStep) -> StepInfo:
+    """A step by itself, as it was before it ended."""
+    return _open(step)(False)
+
+
 def _begun(step: OpenStep) -> int:
     """As `Head.first` will be."""
     return step.records[0].seq if step.records else step.begin.seq

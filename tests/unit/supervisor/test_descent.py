@@ -10,7 +10,9 @@ from holdfast.supervisor.descent import children, descendants
 
 PROGRAM = """
 import os, subprocess, sys, time
-from holdfast.supervisor.descent import become_subreaper, children, descendants, end_descendants, reap_orphans
+from holdfast.supervisor.descent import (
+    become_subreaper, children, descendants, end_descendants, end_in_order, reap_orphans
+)
 assert not become_subreaper()
 spared = subprocess.Popen(["sleep", "100"])
 subprocess.run(["sh", "-c", "sleep 100 & (setsid sh -c 'sleep 100 & sleep 100' &) ; exit"])
@@ -29,6 +31,14 @@ while children() != {spared.pid}:
     reap_orphans({spared.pid})
     time.sleep(0.005)
 assert spared.wait() == -9
+ready, told = os.pipe()
+obeys = "trap 'exit 0' TERM; echo; while :; do sleep 0.01; done"
+for script in (obeys, "trap '' TERM; (sleep 100 & sleep 100)& echo; wait"):
+    subprocess.Popen(["sh", "-c", script], stdout=told)
+while len(os.read(ready, 1)) + len(os.read(ready, 1)) < 2:
+    pass
+end_in_order(0.2, {spared.pid})
+assert children() == set(), children()
 assert become_subreaper(wanted=False)
 print("done")
 """

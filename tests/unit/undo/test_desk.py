@@ -255,6 +255,55 @@ def test_what_is_denied_is_rolled_back_alone(three: Bench, is_late: bool) -> Non
         three.assert_as(before)
 
 
+def test_a_group_of_a_run_that_held_nothing_is_no_step_that_was_forgotten(bench: Bench) -> None:
+    with opened(bench) as office:
+        desk = office.desk
+        office.step(write(b"f"))
+        desk.commit(desk.begin("looked", run="r"))
+        assert desk.rollback(desk.begin("looked again", run="r")).steps == ()
+        assert [info.kind for info in desk.steps()] == ["command"]
+        assert "r" not in desk.forgotten()
+
+
+def test_what_a_run_groups_itself_and_is_denied_changes_nothing_more_until_it_is_closed(three: Bench) -> None:
+    """I9: also where the first change was the one that was denied, and nothing of the step is left."""
+    with opened(three, Thresholds(deletes=1)) as office:
+        desk = office.desk
+        step = desk.begin("command", run="r")
+        with pytest.raises(HeldError):
+            office.act(step, lambda actor: actor.unlink(b"1"))
+        desk.answer(desk.held()[0].id, allow=False)
+        assert [(info.id, info.state) for info in desk.steps()] == [(step, "open")]
+        assert desk.explicit == step
+        assert desk.explicit_run == "r"
+        with pytest.raises(PermissionError):
+            office.act(step, write(b"new"))
+        with (three.tree.parent / "content").open("w+b") as file:
+            info = desk.write(b"other", file.fileno(), expected=b"")
+        assert info is not None
+        assert info.id != step
+        with pytest.raises(RefusedError) as caught:
+            desk.commit(step)
+        assert caught.value.code == "denied"
+        assert desk.explicit is None
+        assert [info.kind for info in desk.steps()] == ["api"]
+        by_hand = desk.begin("by hand")
+        with pytest.raises(HeldError):
+            office.act(by_hand, lambda actor: actor.unlink(b"2"))
+        desk.answer(desk.held()[0].id, allow=False)
+        assert desk.explicit is None
+        again = desk.begin("left", run="r")
+        office.act(again, write(b"left"))
+        with pytest.raises(HeldError):
+            office.act(again, lambda actor: actor.unlink(b"1"))
+        desk.answer(desk.held()[0].id, allow=False)
+        assert not (three.tree / "left").exists()
+        third = desk.begin("next", run="r")
+        office.act(third, write(b"new"))
+        assert desk.commit(third).paths == 1
+        assert [(info.id, info.state) for info in desk.steps()][1:] == [(again, "undone"), (third, "done")]
+
+
 def test_what_a_step_made_itself_is_no_loss(bench: Bench) -> None:
     with opened(bench, Thresholds(deletes=1, overwrite_bytes=1, rename_over=True)) as office:
 

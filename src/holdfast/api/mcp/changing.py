@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from holdfast.api.mcp import results
 from holdfast.api.mcp.looking import Answer
 from holdfast.api.mcp.objects import checkpoint_object, restored_object, step_object
-from holdfast.api.mcp.text import decoded, path_in
+from holdfast.api.mcp.text import decoded
+from holdfast.api.paths import path_in
 from holdfast.api.steps import named
 from holdfast.engine import encoding
 from holdfast.model.errors import RefusedError, StorageError, UsageError
@@ -95,7 +96,7 @@ def fork(workplace: Workplace, hosted: Hosted, request: Fork) -> Answer:
 
 def _be_guarded(hosted: Hosted) -> None:
     """A safeguard can hold an operation only where somebody keeps the undo log until the answer."""
-    if hosted.access == "read_write" and hosted.thresholds.asks:
+    if hosted.access == "read_write" and hosted.inside is None and hosted.thresholds.asks:
         hosted.start()
 
 

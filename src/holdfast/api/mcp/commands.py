@@ -8,7 +8,8 @@ import anyio
 from anyio import CapacityLimiter, to_thread
 
 from holdfast.api.mcp.objects import step_object
-from holdfast.api.mcp.text import Kept, path_in
+from holdfast.api.mcp.text import Kept
+from holdfast.api.paths import path_in
 from holdfast.engine import encoding_undo
 from holdfast.engine.hosting import MAX_DIRECTORIES
 from holdfast.model.errors import ChannelError, HoldfastError

@@ -8,7 +8,8 @@ from holdfast import __version__
 from holdfast.api.mcp import results
 from holdfast.api.mcp.objects import step_object
 from holdfast.api.mcp.pages import after, cursor, page
-from holdfast.api.mcp.text import encoded, path_in, whole_characters
+from holdfast.api.mcp.text import encoded, whole_characters
+from holdfast.api.paths import path_in
 from holdfast.engine import encoding, encoding_browsing, encoding_undo
 from holdfast.model.entries import count_changes
 from holdfast.model.ids import format_hash
@@ -102,6 +103,8 @@ def get_undo_history(_workplace: Workplace, hosted: Hosted, request: GetUndoHist
 
 def get_session_status(workplace: Workplace, hosted: Hosted, request: GetSessionStatus) -> Answer:
     """What runs, what waits, and where the tree stands."""
+    if hosted.access == "read_write":
+        hosted.recover()
     value: results.SessionStatus = {
         "version": __version__,
         "directories": [

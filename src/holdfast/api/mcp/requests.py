@@ -16,7 +16,7 @@ DEFAULT_ITEMS: Final = 100
 MOST_ITEMS: Final = 1000
 
 Directory = Annotated[
-    str | None,
+    int | str | None,
     Meta(
         description="Which working directory: its index, label or path (get_session_status lists them); else the first"
     ),

@@ -43,12 +43,20 @@ INSTRUCTIONS: Final = (
     "answered: its progress says so, and only a person can let it happen."
 )
 
+INSIDE: Final = (
+    "A working directory with a memory, inside of a run: everything that changes there is recorded. What "
+    "execute_command, write_file and edit_file change is a step that a person can take back exactly, by `holdfast "
+    "undo` in another terminal; checkpoints can be taken and compared with. A safeguard may hold an operation until a "
+    "person has answered: its progress says so, and only a person can let it happen."
+)
+"""The same inside of a run."""
+
 
 def build(workplace: Workplace) -> Server[Any]:
     """The server; one is enough for any number of connections."""
 
     async def list_tools(_ctx: ServerRequestContext[Any, Any], _params: object) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=LISTED)
+        return types.ListToolsResult(tools=LISTED if workplace.host.inside is None else LISTED_INSIDE)
 
     async def call_tool(
         ctx: ServerRequestContext[Any, Any], params: types.CallToolRequestParams
@@ -87,7 +95,7 @@ def build(workplace: Workplace) -> Server[Any]:
         "holdfast",
         version=__version__,
         title="Holdfast",
-        instructions=INSTRUCTIONS,
+        instructions=INSTRUCTIONS if workplace.host.inside is None else INSIDE,
         on_list_tools=list_tools,
         on_call_tool=call_tool,
         on_list_resources=list_resources,
@@ -187,3 +195,5 @@ def _listed(tool: tools.Tool) -> types.Tool:
 
 LISTED: Final = [_listed(tool) for tool in tools.TOOLS]
 """The tools as clients see them."""
+LISTED_INSIDE: Final = [_listed(tool) for tool in tools.TOOLS if not tool.outside_only]
+"""The same inside of a run."""

@@ -11,7 +11,7 @@ from holdfast.api.mcp import changing, looking, requests, results
 from holdfast.api.mcp.commands import execute
 from holdfast.api.mcp.looking import Answer
 from holdfast.engine.objects import Forked
-from holdfast.model.errors import UsageError
+from holdfast.model.errors import RefusedError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -43,6 +43,8 @@ class Tool(NamedTuple):
     """None for ``execute``."""
     destructive: bool = False
     idempotent: bool = False
+    outside_only: bool = False
+    """It goes back, or elsewhere, and is not there inside of a run: what is recorded has no say in the record."""
 
 
 TOOLS = (
@@ -108,6 +110,7 @@ TOOLS = (
         "change",
         changing.undo,
         destructive=True,
+        outside_only=True,
     ),
     Tool(
         "redo",
@@ -118,6 +121,7 @@ TOOLS = (
         "change",
         changing.redo,
         destructive=True,
+        outside_only=True,
     ),
     Tool(
         "get_undo_history",
@@ -178,6 +182,7 @@ TOOLS = (
         changing.restore,
         destructive=True,
         idempotent=True,
+        outside_only=True,
     ),
     Tool(
         "fork",
@@ -187,6 +192,7 @@ TOOLS = (
         Forked,
         "change",
         changing.fork,
+        outside_only=True,
     ),
 )
 
@@ -204,7 +210,7 @@ def convert(tool: Tool, arguments: Mapping[str, Any] | None) -> requests.Request
 def directory(workplace: Workplace, request: requests.Request) -> Hosted:
     """The working directory that a request is about."""
     which = request.directory
-    if which is not None and which.isdecimal() and len(which) <= _MOST_DIGITS:
+    if isinstance(which, str) and which.isdecimal() and len(which) <= _MOST_DIGITS:
         return workplace.host.directory(int(which))
     return workplace.host.directory(which)
 
@@ -212,6 +218,14 @@ def directory(workplace: Workplace, request: requests.Request) -> Hosted:
 async def work(workplace: Workplace, tool: Tool, request: requests.Request, activity: Activity) -> Answer:
     """Do what the tool does. Raises `HoldfastError`."""
     hosted = directory(workplace, request)
+    if tool.outside_only and hosted.inside is not None:
+        raise RefusedError(
+            f"{tool.name} cannot be asked for here, inside of the run {hosted.inside}: what is recorded has no say in "
+            "the record",
+            hint="a person does it from another terminal, as by `holdfast undo`; a server that was started outside, "
+            "with `--socket`, has this tool",
+            code="inside_run",
+        )
     if tool.work is None:
         value, text = await execute(workplace, hosted, cast("requests.ExecuteCommand", request), activity)
         return Answer(value, text)
@@ -224,7 +238,7 @@ async def work(workplace: Workplace, tool: Tool, request: requests.Request, acti
         case "look":
             return await workplace.look(doing)
         case "write":
-            activity.concerns = lambda held: held.step is not None and held.step.kind == "api"
+            activity.concerns = lambda held: held.step is not None and held.step.kind in ("api", "explicit")
             with workplace.listening(hosted, activity):
                 return await workplace.write(doing)
         case _:
@@ -250,6 +264,7 @@ def _inlined(value: Any, parts: Mapping[str, Any], optional: bool) -> Any:
         return _inlined({name: each for name, each in parts[given["$ref"]].items() if name != "title"}, parts, optional)
     out = {name: _inlined(each, parts, optional) for name, each in given.items()}
     if optional and {"type": "null"} in out.get("anyOf", ()):
-        (kept,) = [each for each in out.pop("anyOf") if each != {"type": "null"}]
-        out = kept | {name: each for name, each in out.items() if name != "default"}
+        kept = [each for each in out.pop("anyOf") if each != {"type": "null"}]
+        rest = {name: each for name, each in out.items() if name != "default"}
+        out = (kept[0] if len(kept) == 1 else {"anyOf": kept}) | rest
     return out

@@ -10,10 +10,12 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
 from holdfast.api.hints import FOR_FRONTENDS, hint
+from holdfast.api.paths import path_in
 from holdfast.api.stdio import events, results
+from holdfast.engine.session import Executed
 from holdfast.model.errors import ChannelError, HoldfastError, RefusedError, UsageError, unexpected
 from holdfast.model.log import Log, logged
-from holdfast.model.paths import display, parse_display
+from holdfast.model.paths import display
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from holdfast.api.stdio.outbox import Outbox
     from holdfast.api.stdio.results import Result
     from holdfast.engine.hosting import Hosted
-    from holdfast.engine.session import Executed
+    from holdfast.engine.session import Lost
     from holdfast.wire.control import Stream
 
 _log = Log(__name__)
@@ -46,7 +48,7 @@ class Command:
         env: Mapping[str, str] | None = None,
         output: type[events.TerminalOutput] = events.TerminalOutput,
     ) -> None:
-        """``output`` is the event that tells of what it writes. Raises `UsageError`."""
+        """``output`` is the event that tells of what it writes; ``cwd`` is as clients give it. Raises `UsageError`."""
         if len(command.encode("utf-8", "surrogatepass")) >= MAX_COMMAND_BYTES:
             raise UsageError(
                 f"a command, or a prompt with the agent's command, has less than {MAX_COMMAND_BYTES} bytes",
@@ -55,7 +57,7 @@ class Command:
             )
         self.request_id = request_id
         self.command = command
-        self.cwd = parse_display(cwd)
+        self.cwd = cwd
         self.env = env or {}
         self.output = output
         self.step: int | None = None
@@ -180,6 +182,7 @@ class Lane:
 
     def _run(self, command: Command) -> Executed:
         index = self._hosted.index
+        directory = path_in(self._hosted.path, command.cwd)
         with ExitStack() as stack:
 
             def begins(step: int) -> None:
@@ -198,10 +201,11 @@ class Lane:
 
             return self._hosted.execute(
                 command.command,
-                directory=command.cwd,
+                directory=directory,
                 environment=command.env,
                 on_output=writes,
                 on_start=begins,
+                on_lost=lambda lost: self._outbox.owe(events.line(_completed(index, command, lost))),
             )
 
 
@@ -236,7 +240,7 @@ def _output(index: int, command: Command, stream: Stream, data: bytes) -> events
     )
 
 
-def _completed(index: int, command: Command, done: Executed) -> events.StepCompleted:
+def _completed(index: int, command: Command, done: Executed | Lost) -> events.StepCompleted:
     changed = [display(change.path) for change in done.changes[: results.MAX_LISTED]]
     step = None
     if done.info is not None:
@@ -245,12 +249,12 @@ def _completed(index: int, command: Command, done: Executed) -> events.StepCompl
         request_id=command.request_id,
         directory=index,
         step_id=done.step,
-        exit_code=done.exit_code,
+        exit_code=done.exit_code if isinstance(done, Executed) else None,
         affected_paths=changed,
         affected_count=len(done.changes),
         cancelled=done.cancelled,
         denied=done.denied,
-        output_open=done.output_open,
+        output_open=isinstance(done, Executed) and done.output_open,
         step=step,
     )
 

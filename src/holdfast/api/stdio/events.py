@@ -52,7 +52,8 @@ class StepCompleted(Object, frozen=True, kw_only=True):
     request_id: str
     directory: int
     step_id: int
-    exit_code: int
+    exit_code: int | None
+    """Null if nobody knows it, as what ran the command was lost."""
     affected_paths: list[str]
     affected_count: int
     """How many there are; of those at most 1,000 are listed."""

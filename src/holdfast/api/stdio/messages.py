@@ -140,7 +140,7 @@ class AgentExecute(Payload, frozen=True, kw_only=True):
     command: Text
     directory: Directory = None
     cwd: str = ""
-    """Relative to the workspace's root."""
+    """Relative to the workspace's root, or absolute in it."""
     env: dict[str, str] = {}
 
 

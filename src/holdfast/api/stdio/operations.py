@@ -8,6 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from holdfast.api.objects import MadeCheckpoint, Restored, Status, cut
+from holdfast.api.paths import path_in
 from holdfast.api.stdio import events, messages, results
 from holdfast.api.steps import named
 from holdfast.engine import encoding, encoding_browsing, encoding_undo, objects
@@ -112,7 +113,7 @@ def undo_discard(hosted: Hosted, asked: messages.UndoDiscard) -> results.Discard
 
 def fs_list(hosted: Hosted, asked: messages.FsList) -> results.Listing:
     """A page of a directory."""
-    path = parse_display(asked.path)
+    path = path_in(hosted.path, asked.path)
     behind = b"" if asked.after is None else parse_display(asked.after)
     found = hosted.list_directory(path, after=behind, limit=asked.limit)
     following = None if found.following is None else display(found.following)
@@ -121,7 +122,7 @@ def fs_list(hosted: Hosted, asked: messages.FsList) -> results.Listing:
 
 def fs_read(hosted: Hosted, asked: messages.FsRead) -> objects.Part:
     """A part of a file."""
-    path = parse_display(asked.path)
+    path = path_in(hosted.path, asked.path)
     read = hosted.read_file(path, offset=asked.offset, limit=asked.limit)
     return encoding_browsing.read(path, read)
 
@@ -166,7 +167,7 @@ def checkpoint_list(hosted: Hosted, asked: messages.CheckpointList) -> results.C
 def checkpoint_diff(hosted: Hosted, asked: messages.CheckpointDiff) -> objects.Diff:
     """What differs, with its text."""
     with hosted.workspace() as workspace:
-        diff = workspace.diff(asked.base, asked.target, paths=_paths(asked.paths))
+        diff = workspace.diff(asked.base, asked.target, paths=_paths(hosted, asked.paths))
         _check_size(diff)
         return workspace.diff_json(diff)
 
@@ -174,7 +175,7 @@ def checkpoint_diff(hosted: Hosted, asked: messages.CheckpointDiff) -> objects.D
 def checkpoint_restore(hosted: Hosted, asked: messages.CheckpointRestore) -> Restored:
     """Bring the tree, or some paths, to a checkpoint."""
     with hosted.workspace() as workspace:
-        done = workspace.restore(asked.checkpoint, _paths(asked.paths), dry_run=asked.dry_run, as_state=True)
+        done = workspace.restore(asked.checkpoint, _paths(hosted, asked.paths), dry_run=asked.dry_run, as_state=True)
     return _restored(done)
 
 
@@ -265,8 +266,8 @@ def _said(values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _paths(texts: Sequence[str]) -> list[bytes]:
-    return [parse_display(text) for text in texts]
+def _paths(hosted: Hosted, texts: Sequence[str]) -> list[bytes]:
+    return [path_in(hosted.path, text) for text in texts]
 
 
 def _check_size(diff: Diff) -> None:

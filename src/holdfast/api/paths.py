@@ -1,0 +1,25 @@
+"""Paths as those give them who ask from outside: the same for every face."""
+
+from __future__ import annotations
+
+import os
+
+from holdfast.model.errors import EscapeError
+from holdfast.model.paths import display, parse_display
+
+
+def path_in(root: bytes, given: str) -> bytes:
+    """The path that ``given`` means, relative to ``root``, which is itself the empty one.
+
+    It may be written as results show it, relative, or absolute below the root. Links are for others to follow or to
+    refuse. Raises `EscapeError` if it leads out.
+    """
+    path = parse_display(given)
+    if b"\0" in path:
+        raise EscapeError(f"refused path {display(path)!r}: it holds a NUL")
+    if path.startswith(b"/"):
+        path = os.path.relpath(os.path.normpath(path), root)
+    path = os.path.normpath(path) if path else b"."
+    if path == b".." or path.startswith((b"../", b"/")):
+        raise EscapeError(f"{given} is outside of the working directory", hint="paths are relative to it")
+    return b"" if path == b"." else path
