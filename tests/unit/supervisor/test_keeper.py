@@ -20,6 +20,7 @@ from holdfast.supervisor.keeper import Keeper
 from holdfast.supervisor.messages import GONE, LENGTH, MAX_REQUEST_BYTES, MOST_READ_ONLY, decode_answer, encode_request
 from holdfast.supervisor.remote import Remote, connect, visit
 from holdfast.supervisor.settings import Settings
+from holdfast.undo.safeguards import OFF
 
 
 @pytest.fixture(name="settings")
@@ -175,7 +176,7 @@ def test_a_run_joins_with_directories_apart_from_the_workspace(settings: Setting
     with pytest.raises(UsageError):
         join(*[apart] * (MOST_READ_ONLY + 1))
     with raw(settings) as other:
-        frame = encode_request("join", "r", os.getpid(), False, [b"x"], b"/", 2)
+        frame = encode_request("join", "r", os.getpid(), False, [b"x"], b"/", 2, OFF)
         socket.send_fds(other, [frame], [null, null, apart])
         (length,) = LENGTH.unpack(other.recv(LENGTH.size, socket.MSG_WAITALL))
         with pytest.raises(HoldfastError, match="a run joins with"):
