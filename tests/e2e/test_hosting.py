@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -462,7 +463,8 @@ def torn(tree: Path, home: Path) -> None:
     client.send("agent.execute", command="printf to > f; echo up; sleep 1000")
     client.event("terminal_output")
     for pid in (client.process.pid, *descendants(client.process.pid)):
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it ends with the one before
+            os.kill(pid, signal.SIGKILL)
     client.ended()
     assert (tree / "f").read_text() == "to"
 

@@ -331,7 +331,9 @@ class Hosted:
         session = self._writable()
         try:
             place = browsing.find_directory(self.path, directory, own=self._own)
-        except NotFoundError as error:
+        except HoldfastError as error:
+            if error.code not in ("no_such_path", "not_a_directory"):
+                raise
             raise NotFoundError(error.message, code="no_directory") from None
         try:
             done = session.execute(

@@ -272,7 +272,8 @@ class Session:
             if keeper is not None:
                 with keeper:
                     if keeper.serves(self.run):
-                        keeper.guard(self.run, self._thresholds)  # which may have been changed meanwhile
+                        if self._inside is None:
+                            keeper.guard(self.run, self._thresholds)  # which may have been changed meanwhile
                         self.on_join(keeper)
                         return
             if time.monotonic() > deadline:

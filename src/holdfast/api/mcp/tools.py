@@ -222,8 +222,6 @@ async def work(workplace: Workplace, tool: Tool, request: requests.Request, acti
         raise RefusedError(
             f"{tool.name} cannot be asked for here, inside of the run {hosted.inside}: what is recorded has no say in "
             "the record",
-            hint="a person does it from another terminal, as by `holdfast undo`; a server that was started outside, "
-            "with `--socket`, has this tool",
             code="inside_run",
         )
     if tool.work is None:
