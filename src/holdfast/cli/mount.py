@@ -17,7 +17,7 @@ from holdfast.cli.wording import short
 from holdfast.model.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator
     from types import FrameType
 
     from holdfast.cli.console import Console
@@ -107,7 +107,7 @@ class _Ended(BaseException):
 
 
 @contextmanager
-def _ended_by_signals() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
+def _ended_by_signals() -> Generator[Callable[[subprocess.Popen[bytes]], None]]:
     """For the length of the block, a signal ends it by `_Ended`, once: what takes the mount away is not interrupted.
 
     Once the function that this gives has been called with a process, signals are that process's instead.

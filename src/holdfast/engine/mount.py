@@ -1,4 +1,4 @@
-"""Mounting a checkpoint: a directory that shows it, read from the store as it is looked at, and that nobody can change."""
+"""Mounting a checkpoint: a directory that shows it and that nobody can change, read from the store as it is used."""
 
 from __future__ import annotations
 
