@@ -2,8 +2,8 @@
 
 Nothing is kept for the kernel: a node's number says by itself what it is. It is made of the position of an entry in the
 sorted list of paths, and of a depth: 0 for that entry itself, and n for the directory that the first n parts of its
-path name, of which it is the first entry. So a number stands for one thing as long as the checkpoint is mounted, and is
-its inode number as well, whatever the kernel has forgotten meanwhile; there is nothing to count, and nothing that grows.
+path name, of which it is the first entry. So a number stands for one thing as long as the checkpoint is mounted, and
+is its inode number as well, whatever the kernel has forgotten meanwhile; nothing has to be counted, and nothing grows.
 """
 
 from __future__ import annotations
