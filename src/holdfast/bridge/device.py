@@ -172,14 +172,15 @@ def clear_dead(directory: bytes) -> bool:
     Raises `RefusedError` if it is somebody else's that is dead.
     """
     try:
-        os.stat(directory)
+        # (What stat(2) says of the root may be remembered by the kernel.)
+        os.statvfs(directory)
         return False
     except OSError as error:
-        if error.errno != errno.ENOTCONN:
+        if error.errno not in (errno.ENOTCONN, errno.ECONNABORTED):
             return False
     try:
         detach(directory, helped=os.geteuid() != 0)
-        os.stat(directory)
+        os.statvfs(directory)
     except OSError as error:
         raise RefusedError(
             f"{display(directory)} is a mount that nobody serves any more",

@@ -87,7 +87,12 @@ class Server:
         return self._gone.wait(timeout)
 
     def stop(self, timeout: float = 10.0) -> bool:
-        """Answer nothing more. Returns whether all threads have ended: only then the device may be closed."""
+        """Answer nothing more. Returns whether all threads have ended: only then the device may be closed.
+
+        Harmless a second time.
+        """
+        if self._wake < 0:
+            return True
         self._stopping = True
         self._gone.set()
         os.eventfd_write(self._wake, 1)
@@ -97,6 +102,7 @@ class Server:
             _LOG.warning("a request is still being worked on after %g s; it ends with this process", timeout)
             return False
         os.close(self._wake)
+        self._wake = -1
         return True
 
     def _negotiate(self) -> Terms:

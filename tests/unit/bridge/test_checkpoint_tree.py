@@ -230,9 +230,8 @@ def test_nobody_changes_anything() -> None:
         Opcode.WRITE: bytes(c.WriteIn(size=1)) + b"x",
     }
     for opcode, body in changes.items():
-        with pytest.raises(OSError) as refused:
+        with pytest.raises(OSError, match="Read-only"):
             ask(opcode, body)
-        assert refused.value.errno == errno.EROFS, opcode
 
 
 @pytest.mark.parametrize("offered", [EVERYTHING, Init(0)])
@@ -241,15 +240,13 @@ def test_nothing_is_asked_at_an_open_where_the_kernel_can_do_without(offered: In
     z = ask.node(b"z")
     for opcode, node in ((Opcode.OPEN, z), (Opcode.OPENDIR, 1)):
         if offered:
-            with pytest.raises(OSError) as unknown:
+            with pytest.raises(OSError, match="not there"):
                 ask(opcode, bytes(c.OpenIn()), node)
-            assert unknown.value.errno == errno.ENOSYS
         else:
             assert len(ask(opcode, bytes(c.OpenIn()), node)) == 16
     if not offered:
-        with pytest.raises(OSError) as refused:
+        with pytest.raises(OSError, match="Read-only"):
             ask(Opcode.OPEN, bytes(c.OpenIn(flags=os.O_RDWR)), z)
-        assert refused.value.errno == errno.EROFS
 
 
 @pytest.mark.parametrize(
@@ -264,9 +261,8 @@ def test_a_node_that_is_none_is_stale(node: int, opcode: Opcode) -> None:
         Opcode.READDIR: bytes(c.ReadIn(size=100)),
         Opcode.LOOKUP: b"x\0",
     }
-    with pytest.raises(OSError) as refused:
+    with pytest.raises(OSError, match="Stale"):
         Asked(TREE)(opcode, bodies[opcode], node)
-    assert refused.value.errno == errno.ESTALE
 
 
 @pytest.mark.parametrize("offset", [1, 2, 7, 2**40, 2**63 - 1])

@@ -23,6 +23,7 @@ KEY = "blobs/t/a"
 CONTENT = b"".join(
     random.Random(number).randbytes(CHUNK_BYTES) if number % 3 else bytes([number]) * CHUNK_BYTES for number in range(9)
 )[: 8 * CHUNK_BYTES + 12345]
+NAME = hash_bytes(CONTENT)
 
 
 class CountingObjects(LocalObjects):
@@ -45,11 +46,16 @@ def encoded(content: bytes) -> bytes:
     return b"".join([*parts, large.encode_trailer(len(content), hash_bytes(content))])
 
 
-def stored(place: Path, data: bytes, name: Hash = hash_bytes(CONTENT)) -> tuple[LargeBlob, CountingObjects]:
+def stored(place: Path, data: bytes, name: Hash = NAME) -> tuple[LargeBlob, CountingObjects]:
     objects = CountingObjects(bytes(place))
     objects.reads = []
     objects.put(KEY, [data])
     return LargeBlob(objects, name, Location(KEY, 0, len(data), LARGE, len(CONTENT), None)), objects
+
+
+def read_all(blob: LargeBlob) -> None:
+    for index in range(blob.chunks):
+        blob.chunk(index)
 
 
 def chunk(index: int) -> bytes:
@@ -94,16 +100,14 @@ def test_a_wrong_byte_in_what_is_around_the_content_is_noticed(tmp_path: Path, a
     data[at] ^= 0x55
     blob, _ = stored(tmp_path, bytes(data))
     with pytest.raises(IntegrityError, match=KEY):
-        for index in range(9):
-            blob.chunk(index)
+        read_all(blob)
 
 
 @pytest.mark.parametrize("length", [0, 8, 20, CHUNK_BYTES, 5 * CHUNK_BYTES, -1])
 def test_an_object_that_is_cut_short_is_noticed(tmp_path: Path, length: int) -> None:
     blob, _ = stored(tmp_path, encoded(CONTENT)[:length])
     with pytest.raises(IntegrityError):
-        for index in range(9):
-            blob.chunk(index)
+        read_all(blob)
 
 
 def test_an_object_that_is_gone_is_said_to_be(tmp_path: Path) -> None:
