@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import select
+import signal
 import threading
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -63,7 +64,8 @@ class Server:
         self._file_system = file_system
         self._count = threads
         self._threads: list[threading.Thread] = []
-        self._gone = threading.Event()
+        # (No `threading.Event`: a signal handler may have to write to it, whatever its thread is doing.)
+        self._gone = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._stopping = False
 
@@ -74,17 +76,31 @@ class Server:
         os.set_blocking(self._device, False)
         terms = self._negotiate()
         decoder, operations = Decoder(terms), self._file_system.operations(terms)
-        for number in range(self._count):
-            buffer = bytearray(terms.frame_bytes)
-            thread = threading.Thread(
-                target=self._serve, args=(decoder, operations, buffer), name=f"holdfast-fuse-{number}", daemon=True
-            )
-            thread.start()
-            self._threads.append(thread)
+        # Signals are for the threads that wait for them: one that came here would wake nobody.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            for number in range(self._count):
+                buffer = bytearray(terms.frame_bytes)
+                thread = threading.Thread(
+                    target=self._serve, args=(decoder, operations, buffer), name=f"holdfast-fuse-{number}", daemon=True
+                )
+                thread.start()
+                self._threads.append(thread)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait, at most ``timeout`` seconds, until the device is gone or `stop` was called; whether that is so."""
-        return self._gone.wait(timeout)
+        """Wait, at most ``timeout`` seconds, until the device is gone, or until `end` or `stop`; whether that is so."""
+        if self._wake < 0:
+            return True
+        poll = select.poll()
+        poll.register(self._gone, select.POLLIN)
+        return bool(poll.poll(None if timeout is None else timeout * 1000))
+
+    def end(self) -> None:
+        """Have `wait` return. May be called by a signal handler."""
+        if self._wake >= 0:
+            os.eventfd_write(self._gone, 1)
 
     def stop(self, timeout: float = 10.0) -> bool:
         """Answer nothing more. Returns whether all threads have ended: only then the device may be closed.
@@ -94,7 +110,6 @@ class Server:
         if self._wake < 0:
             return True
         self._stopping = True
-        self._gone.set()
         os.eventfd_write(self._wake, 1)
         for thread in self._threads:
             thread.join(timeout)
@@ -102,6 +117,7 @@ class Server:
             _LOG.warning("a request is still being worked on after %g s; it ends with this process", timeout)
             return False
         os.close(self._wake)
+        os.close(self._gone)
         self._wake = -1
         return True
 
@@ -138,7 +154,7 @@ class Server:
         except Exception:  # noqa: BLE001 - whoever waits for an answer has to get one: the device is given up
             _LOG.exception("serving a mount has failed; it ends")
         finally:
-            self._gone.set()
+            os.eventfd_write(self._gone, 1)
 
     def _read(self, buffer: bytearray, poll: select.epoll) -> memoryview | None:
         """The next request, when there is one; None if none will come, or none is to be taken any more."""

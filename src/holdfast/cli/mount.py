@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import select
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from holdfast import UsageError
 from holdfast.cli.command import Command, text
 from holdfast.cli.terminal import show_path
 from holdfast.cli.wording import short
 from holdfast.model.errors import StorageError
+from holdfast.model.paths import display
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable
     from types import FrameType
 
     from holdfast.cli.console import Console
@@ -47,36 +49,34 @@ def _mount(console: Console, arguments: argparse.Namespace) -> int:
     words: list[str] = [*(arguments.exec or ()), *arguments.paths]
     if bool(words) != (arguments.exec is not None):
         raise UsageError("--exec and a command go together", hint="holdfast mount @- DIR --exec -- COMMAND")
-    with console.open() as workspace, _ended_by_signals() as calm:
-        try:
-            mounted = workspace.mount(
-                arguments.name or "@", arguments.directory, at=arguments.at, allow_other=arguments.allow_other
-            )
-            with mounted:
-                return _run(console, mounted, words, calm) if words else _stay(console, mounted)
-        except _Ended:
-            if not words and console.json:
-                console.give({"event": "unmounted"})
-            return 0
-
-
-def _stay(console: Console, mounted: Mounted) -> int:
+    with (
+        console.open() as workspace,
+        _Signals() as signals,
+        workspace.mount(
+            arguments.name or "@", arguments.directory, at=arguments.at, allow_other=arguments.allow_other
+        ) as mounted,
+    ):
+        if words:
+            return _run(console, mounted, words, signals)
+        _stay(console, mounted, signals)
     if console.json:
-        from holdfast.model.paths import display
+        console.give({"event": "unmounted"})
+    return 0
 
+
+def _stay(console: Console, mounted: Mounted, signals: _Signals) -> None:
+    if console.json:
         console.give({"event": "mounted", "checkpoint": mounted.checkpoint, "directory": display(mounted.path)})
     else:
         console.say(
             f"Mounted {short(mounted.checkpoint)} on {show_path(mounted.path)}; Ctrl-C or `umount` ends it.",
         )
     sys.stdout.flush()
+    signals.send_to(lambda _: mounted.end())
     mounted.wait()
-    if console.json:
-        console.give({"event": "unmounted"})
-    return 0
 
 
-def _run(console: Console, mounted: Mounted, words: list[str], calm: Callable[[subprocess.Popen[bytes]], None]) -> int:
+def _run(console: Console, mounted: Mounted, words: list[str], signals: _Signals) -> int:
     """Run a command; its exit code."""
     try:
         # The shell replaces itself by the command: this process, which has to answer whoever looks at the mount, would
@@ -84,17 +84,17 @@ def _run(console: Console, mounted: Mounted, words: list[str], calm: Callable[[s
         process = subprocess.Popen(["/bin/sh", "-c", 'exec "$@"', "sh", *words])
     except OSError as error:
         raise StorageError(f"cannot run a command: {error.strerror}") from error
-    calm(process)
-    while True:
-        try:
-            process.wait(_LOOK)
-            break
-        except subprocess.TimeoutExpired:
-            mounted.wait(0)
-    code = process.returncode if process.returncode >= 0 else 128 - process.returncode
+    # (What Ctrl-C sends, the terminal has sent to the command as well.)
+    signals.send_to(lambda number: None if number == signal.SIGINT else process.send_signal(number))
+    ended = os.pidfd_open(process.pid)
+    poll = select.poll()
+    poll.register(ended, select.POLLIN)
+    while not poll.poll(_LOOK * 1000):
+        mounted.wait(0)
+    os.close(ended)
+    code = process.wait()
+    code = code if code >= 0 else 128 - code
     if console.json:
-        from holdfast.model.paths import display
-
         # (Standard output is the command's.)
         done = {"checkpoint": mounted.checkpoint, "directory": display(mounted.path), "exit_code": code}
         sys.stderr.write(json.dumps(done) + "\n")
@@ -102,38 +102,33 @@ def _run(console: Console, mounted: Mounted, words: list[str], calm: Callable[[s
     return code
 
 
-class _Ended(BaseException):
-    """A signal has asked for the end."""
+class _Signals:
+    """For the length of a block, what asks for the end is only noted, until it is said what to do about it.
 
-
-@contextmanager
-def _ended_by_signals() -> Generator[Callable[[subprocess.Popen[bytes]], None]]:
-    """For the length of the block, a signal ends it by `_Ended`, once: what takes the mount away is not interrupted.
-
-    Once the function that this gives has been called with a process, signals are that process's instead.
+    An exception in the middle of something, such as a transaction, could leave its locks held for ever.
     """
-    others: list[subprocess.Popen[bytes]] = []
-    ended = False
 
-    def end(number: int, _: FrameType | None) -> None:
-        nonlocal ended
-        if others:
-            if number != signal.SIGINT:  # which the terminal has sent to the command as well
-                others[0].send_signal(number)
-        elif not ended:
-            ended = True
-            _end()
+    def __init__(self) -> None:
+        self._noted: list[int] = []
+        self._send: Callable[[int], None] = self._noted.append
+        self._before: dict[int, Any] = {}
 
-    before = {number: signal.signal(number, end) for number in _SIGNALS}
-    try:
-        yield others.append
-    finally:
-        for number, handler in before.items():
+    def send_to(self, end: Callable[[int], None]) -> None:
+        """From now on ``end`` is called with each signal, and with those that have come already."""
+        self._send = end
+        while self._noted:
+            end(self._noted.pop())
+
+    def __enter__(self) -> _Signals:
+        self._before = {number: signal.signal(number, self._take) for number in _SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
             signal.signal(number, handler)
 
-
-def _end() -> NoReturn:
-    raise _Ended
+    def _take(self, number: int, _: FrameType | None) -> None:
+        self._send(number)
 
 
 COMMANDS = {

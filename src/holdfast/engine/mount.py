@@ -54,7 +54,7 @@ class Mounted:
         self._renewed = time.monotonic()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until somebody unmounts it, at most ``timeout`` seconds; whether somebody has.
+        """Wait until somebody unmounts it, or `end`, at most ``timeout`` seconds; whether somebody has.
 
         To be called now and then, as it is what keeps the checkpoint from being collected for longer than a day.
         """
@@ -70,6 +70,11 @@ class Mounted:
             if deadline is not None and time.monotonic() >= deadline:
                 return False
         return True
+
+    def end(self) -> None:
+        """Have `wait` return as if somebody had unmounted it. May be called by a signal handler."""
+        if self._server is not None:
+            self._server.end()
 
     def close(self) -> None:
         """Unmount it. Files that are still open in it are of no more use. Harmless a second time."""

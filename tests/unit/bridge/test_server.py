@@ -37,7 +37,7 @@ class Operations:
     def wishes(self) -> Wishes:
         return Wishes()
 
-    def operations(self, _: Terms) -> Mapping[int, Operation]:
+    def operations(self, terms: Terms) -> Mapping[int, Operation]:
         return self._operations
 
 
