@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from holdfast.model.errors import HoldfastError, StorageError, room_hint
@@ -73,10 +74,18 @@ class MountPin:
             checkpoint=self._checkpoint.id,
             expires_at=catalog.clock.now() + _LASTS,
         )
-        os.pwrite(self._file, b"%020d" % self._number, 0)
+        try:
+            os.pwrite(self._file, b"%020d" % self._number, 0)
+        except OSError as error:
+            catalog.unpin(self._number)
+            self._number = None
+            raise StorageError(
+                f"cannot write {display(self._path)}: {error.strerror}", hint=room_hint(error)
+            ) from error
 
     def _let_go(self) -> None:
-        os.unlink(self._path)
+        with suppress(FileNotFoundError):
+            os.unlink(self._path)
         os.close(self._file)
 
 
