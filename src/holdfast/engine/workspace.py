@@ -445,8 +445,8 @@ class Workspace(RecordedSteps):
         """Mount a checkpoint, read-only, on ``directory``, which must be empty, or is made for as long as that lasts.
 
         With ``at``, an ISO 8601 time or an age (``2h``), it is the newest that was there then, and ``name`` is of no
-        account. Threads of this process serve it until `Mounted.close`, which comes before this workspace is closed; it is
-        kept from being collected for as long.
+        account. Threads of this process serve it until `Mounted.close`, which has to come before that of the workspace;
+        the checkpoint is kept from being collected for as long.
         ``allow_other``: other users can look at it too, as far as the modes let them. Raises `UnsupportedError` where
         nothing can be mounted.
         """
