@@ -15,7 +15,6 @@ import pytest
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.supervisor.remote import Remote
 from holdfast.testing.photograph import differences, photograph
-from holdfast.undo.log import Limits
 from holdfast.undo.safeguards import PRESET
 from holdfast.undo.service import StepInfo
 
@@ -136,7 +135,7 @@ def test_files_are_written_beside_what_runs(place: Place) -> None:
         assert (info.kind, info.paths) == ("api", 1)
         assert host.end(step) is not None
         assert host.remote.barriers() == []
-        host.remote.configure(PRESET, Limits())
+        host.remote.guard("", PRESET)
         found: list[object] = []
 
         def write() -> None:
@@ -161,6 +160,28 @@ def test_files_are_written_beside_what_runs(place: Place) -> None:
         assert differences(before, photograph(place.tree)) == []
 
 
+def test_only_who_started_a_run_changes_what_it_asks_for(place: Place) -> None:
+    """I9."""
+    script = f"""
+import sys
+sys.path[:] = {sys.path!r}
+from holdfast.model.errors import HoldfastError
+from holdfast.supervisor.remote import connect
+from holdfast.undo.safeguards import OFF
+with connect({os.fsencode(place.log)!r}) as remote:
+    for run in ("", "another"):
+        try:
+            remote.guard(run, OFF)
+        except HoldfastError as error:
+            print(error.code)
+"""
+    with hosted(place) as host:
+        host.remote.guard("", PRESET)
+        told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+        assert told.split() == ["refused", "not_found"]
+        assert host.remote.thresholds() == PRESET
+
+
 @pytest.mark.parametrize("orphaned", [False, True])
 def test_what_runs_may_not_ask_for_what_concerns_others(place: Place, orphaned: bool) -> None:
     """I9."""
@@ -171,11 +192,14 @@ while {orphaned} and os.path.exists("/proc/" + os.environ["PARENT"]):
 sys.path[:] = {sys.path!r}
 from holdfast.model.errors import RefusedError
 from holdfast.supervisor.remote import connect
+from holdfast.undo.log import Limits
+from holdfast.undo.safeguards import OFF
 with connect({os.fsencode(place.log)!r}) as remote:
     content = os.memfd_create("content")
     for ask in (
         lambda: remote.write(b"f", content), lambda: remote.expect("", [b"x"]), lambda: remote.settle(1, 0),
-        lambda: remote.configure(None, None), lambda: remote.answer(1, allow=True), remote.discard,
+        lambda: remote.configure(Limits()), lambda: remote.guard("", OFF), lambda: remote.answer(1, allow=True),
+        remote.discard,
         lambda: remote.undo([1], force=True), lambda: remote.redo([1]), lambda: remote.quiet().__enter__(),
     ):
         try:
@@ -186,4 +210,4 @@ with connect({os.fsencode(place.log)!r}) as remote:
     words = [sys.executable, "-c", script]
     if orphaned:
         words = ["sh", "-c", f"PARENT=$$ {shlex.join(words)} & kill -KILL $$"]  # which sorts nothing that it leaves
-    assert place.run(*words, code=137 if orphaned else 0) == "refused\n" * 9
+    assert place.run(*words, code=137 if orphaned else 0) == "refused\n" * 10

@@ -163,8 +163,7 @@ def test_files_are_written_and_edited_with_and_without_a_session(stage: Stage) -
 def test_a_held_command_is_an_event_and_somebody_else_answers(stage: Stage) -> None:
     """I9."""
     tree = stage.tree()
-    for number in range(60):
-        (tree / f"f{number}").write_text("1")
+    fill(tree)
     before = photograph(tree)
     hosted = stage.hosted(guard=True)
     other = stage.hosted(guard=True)
@@ -190,17 +189,92 @@ def test_a_held_command_is_an_event_and_somebody_else_answers(stage: Stage) -> N
             assert result[0].info.state == "undone"
         assert result[0].denied != allow
     assert sorted(os.listdir(tree)) == ["after"]
-    hosted.configure(thresholds=OFF, limits=Limits(max_steps=1))
+    hosted.limit(Limits(max_steps=1))
     execute(hosted, "touch x")
     with hosted.workspace() as workspace:
         assert len(workspace.steps()) == 1
+
+
+def fill(tree: Path) -> None:
+    for number in range(60):
+        (tree / f"f{number}").write_text("1")
+
+
+def test_safeguards_hold_for_all_as_long_as_whoever_asked_for_them_is_there(stage: Stage) -> None:
+    """I9: nobody who comes, and nobody who changes their mind, switches off what another one has asked for."""
+    tree = stage.tree()
+    fill(tree)
+    guarded, other = stage.hosted(), stage.hosted()
+    guarded.guard(PRESET._replace(timeout=0.5))
+    guarded.start()
+    other.start()
+    other.guard(PRESET._replace(deletes=55, timeout=100))
+    other.guard(OFF)
+    for hosted in (guarded, other):
+        assert execute(hosted, "rm -f f*")[0].denied
+        with hosted.undo_log() as log:
+            assert hosted.rules(log).thresholds == PRESET._replace(timeout=0.5)
+    assert other.thresholds == OFF
+    assert len(os.listdir(tree)) == 60
+    guarded.stop()
+    assert not execute(other, "rm -f f*")[0].denied
+    assert os.listdir(tree) == []
+
+
+def test_safeguards_of_a_session_are_its_own_to_change(stage: Stage) -> None:
+    tree = stage.tree()
+    fill(tree)
+    hosted = stage.hosted(guard=True)
+    hosted.start()
+    hosted.guard(OFF)
+    assert not execute(hosted, "rm -f f*")[0].denied
+    fill(tree)
+    hosted.guard(PRESET._replace(timeout=0.5))
+    hosted.stop()
+    assert execute(hosted, "rm -f f*")[0].denied
+
+
+def test_limits_of_the_undo_log_are_the_last_that_were_set(stage: Stage) -> None:
+    one, other = stage.hosted(), stage.hosted()
+    one.limit(Limits(max_steps=3))
+    one.start()
+    other.start()
+    for hosted in (one, other):
+        with hosted.undo_log() as log:
+            assert hosted.rules(log).limits == Limits(max_steps=3)
+    other.limit(Limits(max_steps=2))
+    for number in range(4):
+        execute(one, f"touch f{number}")
+    with one.undo_log() as log:
+        assert log is not None
+        assert len(log.steps()) == 2
+        assert one.rules(log).limits == Limits(max_steps=2)
+
+
+def test_what_a_session_writes_is_of_its_run(stage: Stage) -> None:
+    hosted = stage.hosted()
+    before = photograph(stage.tree())
+    execute(hosted, "touch f")
+    written = hosted.write_file(b"a/g", b"1")
+    hosted.edit_file(b"a/g", b"1", b"2")
+    assert written is not None
+    with hosted.workspace() as workspace:
+        steps = workspace.steps()
+        assert [step.kind for step in steps] == ["command", "api", "api"]
+        assert {(step.run, step.directory) for step in steps} == {(hosted.run, os.fsencode(stage.tree()))}
+        assert sorted(workspace.undo(run=hosted.run).steps) == [step.id for step in steps]
+    assert differences(before, photograph(stage.tree())) == []
+    hosted.stop()
+    again = hosted.write_file(b"g", b"1")
+    assert again is not None
+    assert again.run == ""
 
 
 def test_thresholds_are_set_before_there_is_a_keeper(stage: Stage) -> None:
     tree = stage.tree()
     (tree / "large").write_bytes(b"1" * (2 << 20))
     hosted = stage.hosted()
-    hosted.configure(thresholds=PRESET._replace(timeout=0.5))
+    hosted.guard(PRESET._replace(timeout=0.5))
     done, _, _ = execute(hosted, "echo small > large; true")
     assert done.denied
     assert done.info is None
@@ -241,7 +315,8 @@ def test_directories_are_apart(stage: Stage) -> None:
         lambda: third.write_file(b"g", b""),
         lambda: third.edit_file(b"f", b"3", b"4"),
         lambda: third.workspace().__enter__(),
-        third.configure,
+        lambda: third.guard(PRESET),
+        lambda: third.limit(Limits()),
     ):
         with pytest.raises(RefusedError) as caught:
             attempt()

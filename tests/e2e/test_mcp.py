@@ -78,6 +78,37 @@ def test_what_a_model_does_is_steps_and_can_be_undone(place: Place, mode: str) -
     assert len({line["request_id"] for line in called}) == len(called) == 10
 
 
+def test_undo_leaves_alone_what_others_have_changed_and_takes_steps_together(place: Place) -> None:
+    """I8, I9."""
+    (place.tree / "f").write_text("by hand")
+
+    async def work() -> None:
+        async with place.client() as client:
+            await call(client, "checkpoint", label="begin")
+            (place.tree / "f").write_text("by hand again")
+            await call(client, "checkpoint", label="theirs")
+            await call(client, "execute_command", command="echo 1 > g")
+            await call(client, "edit_file", path="g", old_text="1", new_text="2")
+            result = await client.call_tool("undo", {"count": 3})
+            assert result.is_error
+            assert result.meta is not None
+            error: Any = result.meta["holdfast/error"]
+            assert (error["code"], error["data"]) == ("barrier", {"paths": ["f"]})
+            assert (place.tree / "g").read_text() == "2\n"
+            result = await client.call_tool("undo", {"step": 1})
+            assert result.meta is not None
+            error = result.meta["holdfast/error"]
+            assert (error["code"], error["data"]) == ("steps_connected", {"together": [1, 2]})
+            assert "holdfast" not in text(result)
+            assert (await call(client, "undo", steps=[1, 2]))["steps"] == [2, 1]
+            assert (await call(client, "redo", steps=[1, 2]))["steps"] == [1, 2]
+            assert (await call(client, "undo", count=2))["steps"] == [2, 1]
+            assert await refused(client, "undo") == "barrier"
+            assert (place.tree / "f").read_text() == "by hand again"
+
+    run(work)
+
+
 def test_checkpoints_are_compared_restored_and_forked(place: Place) -> None:
     async def work() -> None:
         async with place.client() as client:

@@ -29,7 +29,7 @@ from holdfast.supervisor.settings import Settings
 from holdfast.undo.safeguards import Thresholds
 root, log, deletes, timeout, *command = map(os.fsencode, sys.argv[1:])
 thresholds = Thresholds(deletes=int(deletes), timeout=float(timeout))
-sys.exit(supervise(command, Settings(root=root, log=log, thresholds=thresholds)))
+sys.exit(supervise(command, Settings(root=root, log=log), thresholds=thresholds))
 """
 
 
@@ -45,8 +45,10 @@ class Place:
         self.timeout = 100.0
         self.path = [str(ROOT / "src")]
 
-    def start(self, *command: str) -> subprocess.Popen[str]:
-        words = [sys.executable, "-P", "-c", _LAUNCH, str(self.tree), str(self.log), "2", str(self.timeout), *command]
+    def start(self, *command: str, deletes: int = 2) -> subprocess.Popen[str]:
+        """``deletes``: at which file it asks; 0 for never."""
+        words = [sys.executable, "-P", "-c", _LAUNCH, str(self.tree), str(self.log), str(deletes), str(self.timeout)]
+        words += command
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(self.path)}
         return subprocess.Popen(words, cwd=self.tree, text=True, env=environment, stdout=subprocess.PIPE)
 
@@ -187,3 +189,19 @@ def test_a_run_that_is_ended_while_it_waits_leaves_nobody_behind(place: Place) -
         run.kill()
         run.communicate(timeout=60)
     assert place.files() == 199
+
+
+def test_what_one_run_asks_for_holds_for_the_others_too(place: Place) -> None:
+    """Also where the keeper was started by a run that asks for nothing, and for what one that asks leaves behind."""
+    waits = "until [ -e go ]; do sleep 0.01; done"
+    unguarded = place.start("sh", "-c", f"touch first; {waits}; rm f0 f1 f2", deletes=0)
+    wait_until((place.tree / "first").exists)
+    with place.kept() as remote:
+        assert not remote.thresholds().asks
+        finish(place.start("sh", "-c", "(until [ -e leave ]; do sleep 0.01; done) >&- & true"))
+        assert remote.thresholds().deletes == 2
+        (place.tree / "go").touch()
+        remote.answer(place.held(remote).id, allow=False)
+        finish(unguarded, 1)
+        assert place.files() == 201  # and "first"
+        (place.tree / "leave").touch()

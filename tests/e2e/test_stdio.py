@@ -323,6 +323,7 @@ def test_safeguards(start: Start, tree: Path) -> None:
         "rename_over": False,
         "unprotected": False,
         "timeout_seconds": 40.0,
+        "own": None,
     }
     for action in ("deny", "allow"):
         count = len(client.messages)
@@ -355,6 +356,61 @@ def test_edits_by_others_are_told_and_stop_undo(start: Start, tree: Path) -> Non
     assert [barrier["id"] for barrier in client.ask("undo.history")["barriers"]] == [told["id"]]
     client.ask("undo.rollback", step_id=1, force=True)
     assert os.listdir(tree) == []
+
+
+def test_edits_by_others_that_were_saved_stop_undo_too(start: Start, tree: Path) -> None:
+    """I8."""
+    client = start()
+    client.begin()
+    client.ask("agent.execute", command="touch f")
+    client.ask("undo.rollback")
+    (tree / "theirs").write_text("1")
+    for _ in range(2):
+        refused = client.refused("undo.rollback")
+        assert refused["code"] == "barrier"
+        assert refused["data"]["paths"] == ["theirs"]
+        assert "force" in refused["hint"]
+        assert "--force" not in refused["hint"]
+        client.ask("checkpoint.create", label="theirs")
+    client.ask("agent.execute", command="touch g")
+    assert client.refused("undo.rollback", steps=2)["code"] == "barrier"
+    assert sorted(os.listdir(tree)) == ["g", "theirs"]
+    client.ask("undo.rollback", steps=2, force=True)
+    assert os.listdir(tree) == []
+
+
+def test_steps_that_go_together_are_named_and_taken_together(start: Start, tree: Path) -> None:
+    client = start()
+    client.begin()
+    client.ask("agent.execute", command="echo 1 > f")
+    client.ask("agent.execute", command="echo 2 > f")
+    for operation, taken in (("undo.rollback", []), ("redo", ["f"])):
+        refused = client.refused(operation, step_id=1 if taken == [] else 2)
+        assert refused["code"] == "steps_connected"
+        assert refused["data"] == {"together": [1, 2]}
+        assert "holdfast" not in refused["hint"]
+        assert sorted(client.ask(operation, step_ids=refused["data"]["together"])["steps"]) == [1, 2]
+        assert os.listdir(tree) == taken
+    assert client.refused("undo.rollback", step_ids=[])["code"] == "bad_request"
+
+
+def test_what_one_frontend_asks_for_another_one_does_not_switch_off(start: Start, tree: Path) -> None:
+    """I9."""
+    fill(tree)
+    one, other = start(), start()
+    own = {"overwrite_threshold_bytes": 0, "rename_over": False, "unprotected": False, "timeout_seconds": 30.0}
+    own |= {"delete_threshold": 0}
+    one.begin(guard=True)
+    asked = one.ask("safeguard.configure", timeout_seconds=2)
+    assert asked["own"] is None
+    assert other.begin()["directories"][0]["safeguard"] == asked | {"own": own}
+    assert other.ask("safeguard.configure", delete_threshold=0)["delete_threshold"] == asked["delete_threshold"]
+    limits = one.ask("undo.configure", max_step_count=7)
+    assert other.ask("session.status")["directories"][0]["undo"] == limits
+    assert other.answer(other.send("agent.execute", command="rm f*; true"))["payload"]["denied"]
+    assert len(os.listdir(tree)) == 60
+    one.ask("session.stop")
+    assert other.ask("session.status")["directories"][0]["safeguard"] == own | {"own": None}
 
 
 def test_the_log_is_configured_and_listed_in_pages(start: Start, tree: Path) -> None:

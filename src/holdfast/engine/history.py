@@ -38,20 +38,22 @@ def undo(
     count: int = 1,
     *,
     force: bool = False,
+    recorded_only: bool = False,
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> RestoreResult:
     """Take back the newest ``count`` changes to the tree; unsaved changes are saved first and are the first one.
 
     What steps did is reversed by the undo log, ignored files included. Raises `NotFoundError` with code
-    ``nothing_to_undo`` if there are not that many; if no step was taken back until then, nothing is touched, and the
-    hint names the checkpoint that holds what was not saved before.
-    `RefusedError` if somebody else has changed the same since (``force`` goes ahead). An undo that was cut short is
-    finished first, and counts.
+    ``nothing_to_undo`` if there are not that many, and the hint names the checkpoint that holds what was not saved
+    before; `RefusedError` if somebody else has changed the same since (``force`` goes ahead), or with ``recorded_only``
+    if one of the changes was made by neither a step nor Holdfast itself. Then all is as it was; if what was taken back
+    until then cannot be brought forward again, ``data`` has its steps (``taken_back``) and how many changes `redo` is
+    to bring forward (``redo``). An undo that was cut short is finished first, and counts.
     """
     check_count(count)
     with _reached(context, progress) as (service, caught_up):
-        walk = Walk(context, service, force=force, progress=progress)
+        walk = Walk(context, service, force=force, progress=progress, recorded_only=recorded_only)
         if dry_run:
             return walk.foresee(count)
         done = _of("undo", caught_up)
@@ -63,6 +65,7 @@ def undo(
             refuse_unfinished(context)
             context.tree.make_root()
             if not came_to_light(context, cursor):
+                walk.refuse_unsaved()
                 saved = save_first(context, progress)
                 # What only went out of sight is no change to take back: the state before it is.
                 count += walk.is_out_of_sight(cursor, saved)
@@ -76,20 +79,23 @@ def undo_steps(
     steps: Sequence[int] = (),
     run: str = "",
     force: bool = False,
+    recorded_only: bool = False,
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> RestoreResult:
     """Take back these steps together, or (without any) all that a run did (``run`` empty: the newest one).
 
     Where the undo log does not hold all of a run any more, what is missing is taken back by the checkpoint that the
-    run began with: not what was ignored. Raises as `undo`. Where the same was asked for before and cut short, that is
-    finished.
+    run began with (not with ``recorded_only``): not what was ignored. Raises as `undo`. Where the same was asked for
+    before and cut short, that is finished.
     """
     with _reached(context, progress) as (service, caught_up):
         if dry_run:
             if steps:
                 return foresee_steps(context, required(service), steps, backward=True)
-            return foresee_run(context, service, run or newest_run(context, service), force=force)
+            return foresee_run(
+                context, service, run or newest_run(context, service), force=force, recorded_only=recorded_only
+            )
         with quiet(service):
             refuse_unfinished(context)
             context.tree.make_root()
@@ -102,7 +108,14 @@ def undo_steps(
                 chosen = reversible(required(service), steps, backward=True)
                 save_first(context, progress)
                 return take_back(context, required(service), chosen, force=force, progress=progress)
-            return undo_run(context, service, run or newest_run(context, service), force=force, progress=progress)
+            return undo_run(
+                context,
+                service,
+                run or newest_run(context, service),
+                force=force,
+                recorded_only=recorded_only,
+                progress=progress,
+            )
 
 
 def redo(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from holdfast.engine import browsing
 from holdfast.engine.monitor import Mismatched, Monitor, RolledBack, Warned
 from holdfast.engine.opening import Opener
-from holdfast.engine.run import thresholds as chosen_thresholds
+from holdfast.engine.run import configured_thresholds
 from holdfast.engine.session import Session, oldest_step
 from holdfast.engine.steps import limits as configured_limits
 from holdfast.engine.steps import make_log, reached, required
@@ -25,9 +25,11 @@ from holdfast.engine.workspace import Workspace
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
 from holdfast.model.log import Log
 from holdfast.model.paths import display, under
+from holdfast.undo.safeguards import strictest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from holdfast.engine.context import Context
     from holdfast.engine.monitor import Event
@@ -54,6 +56,15 @@ class WorkingDirectory(NamedTuple):
     label: str = ""
     """Another name for it; the last part of its path, if it is empty."""
     access: Access = "read_write"
+
+
+class Rules(NamedTuple):
+    """What holds in a working directory."""
+
+    thresholds: Thresholds
+    """When a person is asked."""
+    limits: Limits
+    """How much the undo log holds."""
 
 
 class Change(NamedTuple):
@@ -171,7 +182,7 @@ class Hosted:
             except NotFoundError:
                 context, _ = opener.init(self.path)
             self.path = context.workspace.path
-            self._thresholds = chosen_thresholds(context.settings.safeguard, guard=guard)
+            self._thresholds = configured_thresholds(context.settings.safeguard, guard=guard)
             self._limits = configured_limits(context)
             self.agent_command = context.settings.agent.command
             configured = context.settings.isolation
@@ -183,7 +194,7 @@ class Hosted:
                 home=opener.home,
                 flags=self._flags,
                 isolation=self.isolation,
-                guard=guard,
+                thresholds=self._thresholds,
             )
             self._session.on_join = self._joined
             self._session.on_recovery = self._told
@@ -287,8 +298,8 @@ class Hosted:
         try:
             with open(fd, "wb", closefd=False) as file:
                 file.write(content)
-            with self._opened() as (_, context), reached(context, always=True, told=self._told) as log:
-                return required(log).write(path, fd, expected=expected)
+            with self._opened() as (_, context), self._reached(context, always=True) as log:
+                return required(log).write(path, fd, expected=expected, run=self.run)
         finally:
             os.close(fd)
 
@@ -330,7 +341,7 @@ class Hosted:
     def undo_log(self) -> Generator[UndoService | None]:
         """The undo log, or its keeper, for the length of the block; None if nothing was recorded yet."""
         self._writable()
-        with self._opened() as (_, context), reached(context, told=self._told) as log:
+        with self._opened() as (_, context), self._reached(context) as log:
             yield log
 
     def rolled_back(self, steps: Sequence[int]) -> None:
@@ -349,28 +360,40 @@ class Hosted:
                 raise NotFoundError("nothing waits for this answer, or not any more")
             return log.answer(ticket, allow=allow)
 
-    def configure(self, *, thresholds: Thresholds | None = None, limits: Limits | None = None) -> None:
-        """Change when a person is asked, and how much the undo log holds, for as long as this host lives."""
-        self._writable()
-        self._thresholds = thresholds or self._thresholds
-        self._limits = limits or self._limits
-        with self.undo_log() as log:
-            if log is not None:
-                log.configure(thresholds, limits)
+    def guard(self, thresholds: Thresholds) -> None:
+        """Change when a person is asked on behalf of this host, for as long as it lives. What others ask for holds
+        beside it, see `rules`.
+        """
+        session = self._writable()
+        with self._lock:
+            self._thresholds = thresholds
+            session.guard(thresholds)
+
+    def limit(self, limits: Limits) -> None:
+        """Change how much the undo log holds: at once, whoever keeps it, and where this host begins to keep it."""
+        session = self._writable()
+        with self._lock:
+            self._limits = session.limits = limits
+            with self.undo_log() as log:
+                if log is not None:
+                    log.configure(limits)
 
     @property
     def thresholds(self) -> Thresholds:
-        """When a person is asked."""
+        """When a person is asked on behalf of this host."""
         self._writable()
         assert self._thresholds is not None
         return self._thresholds
 
-    @property
-    def limits(self) -> Limits:
-        """How much the undo log holds."""
-        self._writable()
+    def rules(self, log: UndoService | None) -> Rules:
+        """What holds for a command here, by the undo log (see `undo_log`): the strictest of what all ask for who are
+        there, and the last limits that were set.
+        """
         assert self._limits is not None
-        return self._limits
+        if log is None:
+            return Rules(self.thresholds, self._limits)
+        held_to = strictest([self.thresholds, log.thresholds()])
+        return Rules(held_to if held_to.asks else self.thresholds, log.limits())
 
     # -- the rest ------------------------------------------------------------------------------------------------------
 
@@ -388,11 +411,14 @@ class Hosted:
         finally:
             opener.close()
 
+    def _reached(self, context: Context, *, always: bool = False) -> AbstractContextManager[UndoService | None]:
+        return reached(context, always=always, told=self._told, own_limits=self._limits)
+
     def _recover(self) -> None:
         from holdfast.undo.version import VersionMismatchError
 
         try:
-            with self._opened() as (_, context), reached(context, told=self._told):
+            with self._opened() as (_, context), self._reached(context):
                 pass
         except VersionMismatchError as error:
             self._notify(self, Mismatched(error))
@@ -402,7 +428,6 @@ class Hosted:
         self._notify(self, RolledBack(report))
 
     def _joined(self, keeper: Remote) -> None:
-        keeper.configure(self._thresholds, self._limits)
         self._oldest = oldest_step(keeper)
         with self._lock:
             if self._monitor is None:

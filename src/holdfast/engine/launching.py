@@ -25,6 +25,8 @@ from holdfast.model.log import Level, arrange
 from holdfast.model.loglines import Lines, send
 from holdfast.model.paths import display
 from holdfast.sandbox.channel import shim_command
+from holdfast.undo.log import Limits
+from holdfast.undo.safeguards import Thresholds
 from holdfast.undo.service import UndoReport
 
 if TYPE_CHECKING:
@@ -43,7 +45,10 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """Settings that go before all others."""
     run: str
     """The run's id."""
-    guard: bool
+    thresholds: Thresholds
+    """When a person is to be asked."""
+    limits: Limits | None = None
+    """Of the undo log, if nobody keeps it yet; None: as the settings say."""
     isolation: Isolation | None
     """None: as the settings say."""
     environment: dict[bytes, bytes]
@@ -147,7 +152,8 @@ def _run(launch: Launch, told: Callable[[UndoReport], object]) -> int:
                 shim_command(),
                 directory=launch.root,
                 environment=launch.environment,
-                guard=launch.guard,
+                thresholds=launch.thresholds,
+                limits=launch.limits,
                 isolation=launch.isolation,
                 identity=launch.run,
                 told=told,

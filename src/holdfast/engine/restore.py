@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from holdfast.engine import journal as journals
-from holdfast.engine.checkpoint import Request, take_locked
+from holdfast.engine.checkpoint import Recorded, Request, take_locked
 from holdfast.engine.journal import Journal
 from holdfast.engine.results import RestoreResult
 from holdfast.engine.rules import left_out, touches_rules
@@ -65,9 +65,13 @@ def restore(
     paths: Sequence[bytes] = (),
     *,
     dry_run: bool = False,
+    as_state: bool = False,
     progress: Progress | None = None,
 ) -> RestoreResult:
     """Bring the tree, or only ``paths`` of it, to ``target``. Touches nothing that does not differ.
+
+    Where it leaves another state than the target, as with ``paths``, that is unsaved, among whatever comes next; with
+    ``as_state`` it is saved as what this restore did.
 
     Atomic per file, durable when it returns, not atomic as a whole: cut short, it is finished by `resume` or taken back
     by `abandon`. Files that changed meanwhile, or that no checkpoint holds, are left alone and listed in ``skipped``.
@@ -95,7 +99,18 @@ def restore(
             at=context.clock.now(),
             redo_tip=cursor.redo_tip,
         )
-        return carry_out(context, journal, rescue, checkpoint, progress)
+        done = carry_out(context, journal, rescue, checkpoint, progress)
+        if as_state and (done.written or done.deleted):
+            _save_as_its_own(context, journal, progress)
+        return done
+
+
+def _save_as_its_own(context: Context, journal: Journal, progress: Progress | None) -> None:
+    """Enter what a restore has left in the history as its own state, unless it is the target's."""
+    cursor = context.catalog.cursor(context.workspace.id)
+    if cursor.head is not None and cursor.position == journal.position:
+        event = HistoryEvent(0, 0, "restore", cursor.head, cursor.position)
+        take_locked(context, Request(kind="rescue"), progress, recorded=Recorded(event, None))
 
 
 def save_first(

@@ -297,4 +297,4 @@ def _with_a_way_out(context: Context, error: RefusedError, position: int) -> Ref
     if previous is not None:
         saved = context.catalog.event(previous).checkpoint[:12]
         hint += f"{'; ' if hint else ''}`holdfast restore {saved}` goes back by what checkpoints hold"
-    return RefusedError(error.message, hint=hint or None, code=error.code)
+    return RefusedError(error.message, hint=hint or None, code=error.code, data=error.data)

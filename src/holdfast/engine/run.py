@@ -16,7 +16,8 @@ from holdfast.engine.checkpoint import Recorded, Request, take_locked
 from holdfast.engine.inside import RUN_VARIABLE, refuse_inside
 from holdfast.engine.isolation import make_box, own_directories
 from holdfast.engine.reversing import note_contents
-from holdfast.engine.steps import limits, make_log, reached
+from holdfast.engine.steps import limits as configured_limits
+from holdfast.engine.steps import make_log, reached
 from holdfast.model.checkpoint import Provenance
 from holdfast.model.errors import HoldfastError, RefusedError
 from holdfast.model.log import Log, inherited
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from holdfast.model.config import Isolation, Safeguard
     from holdfast.model.ids import CheckpointId
     from holdfast.store.records import Cursor
+    from holdfast.undo.log import Limits
     from holdfast.undo.safeguards import Thresholds
     from holdfast.undo.service import StepInfo, TicketInfo, UndoReport
 
@@ -66,6 +68,8 @@ def run(
     identity: str | None = None,
     told: Callable[[UndoReport], object] | None = None,
     read_only: Sequence[int] = (),
+    thresholds: Thresholds | None = None,
+    limits: Limits | None = None,
 ) -> RunResult:
     """Run ``command`` under supervision until it ends. The terminal is its own meanwhile.
 
@@ -76,11 +80,12 @@ def run(
     True lets one happen, False denies it, None leaves it to others. ``identity`` is the run's id (`new_run_id`), if
     somebody has to know it before. ``told`` is told of what a killed keeper had left open, and was rolled back.
     ``read_only`` are descriptors of directories that it may not change, nor anything beneath; see `supervise`.
+    ``thresholds``: when a person is asked (None: as the settings and ``guard`` say); what other runs here ask for holds
+    beside it. ``limits``: of the undo log, if nobody keeps it yet (None: as the settings say).
     """
     from holdfast.engine.serving_run import answering_run
     from holdfast.supervisor.launch import supervise
     from holdfast.supervisor.settings import Settings
-    from holdfast.undo.safeguards import OFF
 
     shown = " ".join(os.fsdecode(word) for word in command).encode("utf-8", "replace").decode()
     refuse_inside(context, "another run")
@@ -93,19 +98,19 @@ def run(
     box = make_box(context, isolation, directory=directory, log=log)
     identity = begin_run(context, shown, identity)
     before = _head(context)
+    asked_for = configured_thresholds(context.settings.safeguard, guard=guard) if thresholds is None else thresholds
     settings = Settings(
         root=context.workspace.path,
         log=log,
         forbidden=tuple(filter(os.path.isdir, own_directories(context))),
-        limits=limits(context),
-        thresholds=thresholds(context.settings.safeguard, guard=guard),
+        limits=limits or configured_limits(context),
         outside_blocks=context.settings.undo.outside == "barrier",
         log_level=inherited(),
     )
     surroundings = dict(os.environb if environment is None else environment)
     surroundings[RUN_VARIABLE] = identity.encode()
     try:
-        with _asking(settings.log, ask if settings.thresholds != OFF else None), answering_run(context, identity):
+        with _asking(settings.log, ask if asked_for.asks else None), answering_run(context, identity):
             code = supervise(
                 command,
                 settings,
@@ -115,6 +120,7 @@ def run(
                 one_step=one_step,
                 box=box,
                 read_only=read_only,
+                thresholds=asked_for,
             )
     finally:
         steps = end_run(context, identity, shown, told)
@@ -220,7 +226,7 @@ def _is_undone_to(context: Context, cursor: Cursor, steps: Sequence[StepInfo]) -
     return last is not None and all(step.ended_at is not None and step.ended_at <= last.at * 1000 for step in steps)
 
 
-def thresholds(settings: Safeguard, *, guard: bool) -> Thresholds:
+def configured_thresholds(settings: Safeguard, *, guard: bool) -> Thresholds:
     """What safeguards ask about; ``guard`` turns the preset on."""
     from holdfast.undo.safeguards import OFF, PRESET
 

@@ -18,12 +18,15 @@ from holdfast.engine.run import new_run_id
 from holdfast.model.errors import ChannelError, HoldfastError, RefusedError, StorageError
 from holdfast.model.log import Log, inherited
 from holdfast.sandbox.channel import Channel
+from holdfast.undo.safeguards import OFF
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from holdfast.model.config import Isolation
     from holdfast.supervisor.remote import Remote
+    from holdfast.undo.log import Limits
+    from holdfast.undo.safeguards import Thresholds
     from holdfast.undo.service import PathChange, StepInfo, UndoReport, UndoService
     from holdfast.wire.control import Stream
 
@@ -67,17 +70,19 @@ class Session:
         home: bytes,
         flags: Mapping[str, object] | None = None,
         isolation: Isolation | None = None,
-        guard: bool = False,
+        thresholds: Thresholds = OFF,
         environment: Mapping[bytes, bytes] | None = None,
         random: Callable[[int], bytes] = os.urandom,
     ) -> None:
-        """``root`` and ``log`` are the directories of the workspace and of its undo log. Nothing runs yet."""
+        """``root`` and ``log`` are the directories of the workspace and of its undo log; ``thresholds`` is when a
+        person is to be asked. Nothing runs yet.
+        """
         self._root = root
         self._undo_log = log
         self._home = home
         self._flags = dict(flags or {})
         self._isolation = isolation
-        self._guard = guard
+        self._thresholds = thresholds
         self._environment = dict(os.environb if environment is None else environment)
         self._random = random
         self._turn = threading.Lock()
@@ -91,6 +96,8 @@ class Session:
         """The id of the run, while there is one, and of the last one."""
         self.read_only: Sequence[bytes] = ()
         """The real paths of directories that no command may change anything beneath, from the next start on."""
+        self.limits: Limits | None = None
+        """Of the undo log, where a start begins to keep it; None: as the settings say."""
         self.on_join: Callable[[Remote], object] = lambda _keeper: None
         """Is told of the keeper before the first command."""
         self.on_recovery: Callable[[UndoReport], object] = lambda _report: None
@@ -170,6 +177,16 @@ class Session:
         self._cancelled = True
         return channel.cancel(step)
 
+    def guard(self, thresholds: Thresholds) -> None:
+        """Change when a person is to be asked: from now on, if it runs, and from the next start on."""
+        self._thresholds = thresholds
+        keeper = self._visited() if self._channel is not None else None
+        if keeper is None:
+            return
+        with keeper:
+            if keeper.serves(self.run):
+                keeper.guard(self.run, thresholds)
+
     def notify_rollback(self, step: int) -> None:
         """Tell what runs that a step was rolled back."""
         channel = self._channel
@@ -200,7 +217,8 @@ class Session:
             root=self._root,
             flags=self._flags,
             run=self.run,
-            guard=self._guard,
+            thresholds=self._thresholds,
+            limits=self.limits,
             isolation=self._isolation,
             environment=self._environment,
             read_only=tuple(self.read_only),
@@ -230,6 +248,7 @@ class Session:
             if keeper is not None:
                 with keeper:
                     if keeper.serves(self.run):
+                        keeper.guard(self.run, self._thresholds)  # which may have been changed meanwhile
                         self.on_join(keeper)
                         return
             if time.monotonic() > deadline:

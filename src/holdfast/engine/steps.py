@@ -51,11 +51,16 @@ def limits(context: Context) -> Limits:
 
 @contextmanager
 def reached(
-    context: Context, *, always: bool = False, told: Callable[[UndoReport], object] | None = None
+    context: Context,
+    *,
+    always: bool = False,
+    told: Callable[[UndoReport], object] | None = None,
+    own_limits: Limits | None = None,
 ) -> Generator[UndoService | None]:
     """The workspace's undo log; None if it has none (``always``: it is made), or its directory is gone.
 
-    What a killed keeper left is rolled back first, and reported: to the log, and to ``told``. Raises
+    What a killed keeper left is rolled back first, and reported: to the log, and to ``told``. ``own_limits`` hold for a
+    log that has no keeper (None: what the settings say). Raises
     `VersionMismatchError`, `StorageError`, and `LockedError` if another process has the log without answering for it.
     """
     directory = log_directory(context)
@@ -73,7 +78,7 @@ def reached(
             with keeper:
                 yield keeper
             return
-        own = _open(context, directory, told, wait=context.clock.monotonic() < deadline)
+        own = _open(context, directory, told, own_limits or limits(context), wait=context.clock.monotonic() < deadline)
         if own is not None:
             with own as service:
                 yield service
@@ -208,7 +213,7 @@ def _is_other_mount(folder: bytes, root: bytes) -> bool:
 
 
 def _open(
-    context: Context, directory: bytes, told: Callable[[UndoReport], object] | None, *, wait: bool
+    context: Context, directory: bytes, told: Callable[[UndoReport], object] | None, within: Limits, *, wait: bool
 ) -> AbstractContextManager[UndoService] | None:
     """The log opened by this process; None if another one has it and there is time to ``wait``."""
     from holdfast.undo.log import UndoLog
@@ -216,7 +221,7 @@ def _open(
     # (A command may have left it so that its owner may not read it.)
     root_fd = os.open(context.workspace.path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        log = UndoLog(directory, root_fd, context.clock, limits=limits(context))
+        log = UndoLog(directory, root_fd, context.clock, limits=within)
     except LockedError:
         os.close(root_fd)
         if not wait:

@@ -6,17 +6,26 @@ from itertools import groupby
 from operator import ne
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from holdfast.engine import undo_note
 from holdfast.engine.foreseeing import foreseen
 from holdfast.engine.journal import Journal
-from holdfast.engine.restore import REDO_COMMAND, UNDO_COMMAND, carry_out, new_nonce, preview
+from holdfast.engine.restore import (
+    REDO_COMMAND,
+    UNDO_COMMAND,
+    carry_out,
+    new_nonce,
+    preview,
+    refuse_unfinished,
+)
 from holdfast.engine.results import RestoreResult
 from holdfast.engine.reversing import bring_forward, refuse_open, steps_since, take_back
 from holdfast.engine.states import ahead, came_to_light, kept, nothing, out_of_sight
 from holdfast.engine.status import present
 from holdfast.engine.steps import infos
-from holdfast.model.errors import NotFoundError
+from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, rebuilt
 from holdfast.model.ids import CheckpointId
 from holdfast.model.log import Log
+from holdfast.model.paths import display
 from holdfast.store import manifest
 from holdfast.store.records import HistoryEvent
 
@@ -31,6 +40,11 @@ if TYPE_CHECKING:
     from holdfast.undo.service import StepInfo, UndoService
 
 _LOG = Log(__name__)
+
+_OWN = ("restore", "redo")
+"""Operations whose state is all that they did: what an undo leaves may stand beside what others have done."""
+_SHOWN = 5
+_TOLD = 100
 
 
 class _Target(NamedTuple):
@@ -47,49 +61,114 @@ class Walk:
     """Goes along the history of one workspace, whose lock is held."""
 
     def __init__(
-        self, context: Context, service: UndoService | None, *, force: bool, progress: Progress | None
+        self,
+        context: Context,
+        service: UndoService | None,
+        *,
+        force: bool,
+        progress: Progress | None,
+        recorded_only: bool = False,
     ) -> None:
+        """``recorded_only``: `back` takes back what steps and Holdfast itself have done, and refuses what others have
+        (``barrier``).
+        """
         self._context = context
         self._service = service
         self._force = force
         self._progress = progress
+        self._recorded_only = recorded_only
+        self._pages = context.store.pages
         self.new: Checkpoint | None = None
         """The checkpoint that was made for what was not saved yet, if one was."""
 
     def is_out_of_sight(self, before: Cursor, saved: Checkpoint) -> bool:
         """Whether a state that was saved just now is new, and only by what went out of sight."""
-        if before.head is None or before.head == saved.id or steps_since(self._context, self._service, self._now()):
+        if before.head is None or before.head == saved.id or steps_since(self._context, self._service, self.now()):
             return False
         head = self._context.catalog.checkpoint(before.head)
         return out_of_sight(self._context, manifest.diff(self._context.store.pages, head.root, saved.root))
 
+    def now(self) -> HistoryEvent:
+        """The state that the tree is in."""
+        cursor = self._context.catalog.cursor(self._context.workspace.id)
+        if cursor.position is None:
+            raise nothing("undo", self.new)
+        return self._context.catalog.event(cursor.position)
+
+    def refuse_unsaved(self) -> None:
+        """With ``recorded_only``, refuse before anything is saved if what is not saved yet was made by others, and so
+        is the newest change.
+        """
+        cursor = self._context.catalog.cursor(self._context.workspace.id)
+        if not self._recorded_only or cursor.position is None:
+            return
+        changes = present(self._context, gone_is_empty=True).changes()
+        if not changes or out_of_sight(self._context, changes):
+            return
+        unsaved = HistoryEvent(0, self._context.clock.now(), "checkpoint", CheckpointId(""), cursor.position)
+        if not steps_since(self._context, self._service, unsaved):
+            refuse_open(self._context, self._service, unsaved)
+            raise _by_others([change.path for change in changes])
+
     def back(self, count: int) -> RestoreResult:
-        """Take back ``count`` changes, from the state that was just saved."""
+        """Take back ``count`` changes, from the state that was just saved: all of them, or none."""
         done: list[RestoreResult] = []
-        start = self._now()
-        while count:
-            now = self._now()
-            try:
-                target = self._next(now, self._root(now), count)
-            except NotFoundError as error:
-                raise _short(error, done) from None
-            if target.back:
-                checkpoint = self._context.catalog.checkpoint(target.state.checkpoint)
-                done.append(self._go("undo", now, target.state, checkpoint))
-                count -= target.back
-            else:
-                done.append(self._take_back(target.steps[0]))
-                count -= 1
+        start = self.now()
+        try:
+            while count:
+                count -= self._back(count, done)
+        except HoldfastError as error:
+            raise self.forward_again(start, done, error) from error
         result = together(done)
         if result.skipped or not any(one.undo_command for one in done):
             return result
+        onward = self._onward(start)
+        if not onward:
+            return result  # the checkpoint that it began with was forgotten
+        return result._replace(undo_command=_in_turn([REDO_COMMAND] * len(onward)))
+
+    def _back(self, most: int, done: list[RestoreResult]) -> int:
+        """Take back one step, or up to ``most`` changes that checkpoints know; how many."""
+        now = self.now()
+        target = self._next(now, self._root(now), most)
+        if not target.back:
+            done.append(self._take_back(target.steps[0]))
+            return 1
+        checkpoint = self._context.catalog.checkpoint(target.state.checkpoint)
+        done.append(self._go("undo", now, target.state, checkpoint))
+        return target.back
+
+    def _onward(self, start: HistoryEvent) -> list[HistoryEvent]:
+        """The states from just after the present one to ``start``, which lies ahead; none if that is not kept."""
         cursor = self._context.catalog.cursor(self._context.workspace.id)
         assert cursor.position is not None
         assert cursor.redo_tip is not None
-        onward = [state.seq for state in ahead(self._context, cursor.position, cursor.redo_tip)]
-        if start.seq not in onward:
-            return result  # the checkpoint that it began with was forgotten
-        return result._replace(undo_command=_in_turn([REDO_COMMAND] * (onward.index(start.seq) + 1)))
+        onward = ahead(self._context, cursor.position, cursor.redo_tip)
+        return onward[: [state.seq for state in onward].index(start.seq) + 1] if start in onward else []
+
+    def forward_again(self, start: HistoryEvent, done: Sequence[RestoreResult], error: HoldfastError) -> HoldfastError:
+        """Bring forward what was done of an undo, from the state ``start``, before ``error`` put an end to it. Returns
+        the error to raise, which says so if that fails too.
+        """
+        if not done:
+            return error
+        try:
+            refuse_unfinished(self._context)
+            onward = self._onward(start)
+            if undo_note.read(self._context.folder) is None and onward and not self.forward(onward).skipped:
+                return error
+        except HoldfastError as failure:
+            _LOG.warning("what was taken back could not be brought forward again: %s", failure.message)
+        redo = len(self._onward(start))
+        steps = sorted(step for result in done for step in result.steps)
+        what = f"step {', '.join(map(str, steps))}" if steps else f"{len(done)} of the changes"
+        return rebuilt(
+            type(error).__name__,
+            f"{error.message}; {what} had been taken back, and could not be brought forward again",
+            hint=f"`{_in_turn([REDO_COMMAND] * redo)}` brings it forward" if redo else error.hint,
+            code=error.code,
+            data={**(error.data or {}), "taken_back": steps, "redo": redo},
+        )
 
     def forward(self, states: Sequence[HistoryEvent]) -> RestoreResult:
         """Go to the last of ``states``, which lie ahead, one behind the other."""
@@ -97,7 +176,7 @@ class Walk:
         ways_back: list[str] = []
         at = 0
         while at < len(states):
-            now = self._now()
+            now = self.now()
             if now.steps and now.ahead == states[at].seq:
                 result = self._bring_forward(states[at])
                 if result is not None:
@@ -124,6 +203,7 @@ class Walk:
         cursor = context.catalog.cursor(context.workspace.id)
         now = None if cursor.position is None else context.catalog.event(cursor.position)
         at_present = present(context, gone_is_empty=True)
+        self._pages = at_present.pages
         root, target = at_present.root, None
         written, deleted, steps = list[bytes](), list[bytes](), list[int]()
         groups: list[Sequence[int]] = []
@@ -165,12 +245,6 @@ class Walk:
         done = take_back(self._context, self._service, steps, force=self._force, progress=self._progress)
         return done._replace(together=_groups(done.steps))
 
-    def _now(self) -> HistoryEvent:
-        cursor = self._context.catalog.cursor(self._context.workspace.id)
-        if cursor.position is None:
-            raise nothing("undo", self.new)
-        return self._context.catalog.event(cursor.position)
-
     def _root(self, state: HistoryEvent) -> Hash:
         return self._context.catalog.checkpoint(state.checkpoint).root
 
@@ -183,6 +257,7 @@ class Walk:
                 return _Target(state, back, steps)
             if not self._force:
                 refuse_open(self._context, self._service, state)
+            left = [state]
             while True:
                 if state.previous is None:
                     raise nothing("undo", self.new)
@@ -190,10 +265,24 @@ class Walk:
                 checkpoint = kept(self._context, state)
                 if checkpoint is not None:
                     break
+                left.append(state)
             if checkpoint.root != root:
+                if self._recorded_only and not all(one.operation in _OWN for one in left):
+                    self._refuse_others(checkpoint.root, root, done)
                 root, back = checkpoint.root, back + 1
             if back == most:
                 return _Target(state, back, ())
+
+    def _refuse_others(self, before: Hash, after: Hash, done: Sequence[int]) -> None:
+        """Raise `RefusedError` if others have made one state into the other; that is what no step has changed which the
+        undo log holds. ``done``: steps that are part of it, and only thought of as taken back.
+        """
+        changes = manifest.diff(self._pages, before, after)
+        if done and self._service is not None:
+            by_steps = {change.path for step in done for change in self._service.changes(step)}
+            changes = [change for change in changes if change.path not in by_steps]
+        if changes and not out_of_sight(self._context, changes):
+            raise _by_others([change.path for change in changes])
 
     def _bring_forward(self, target: HistoryEvent) -> RestoreResult | None:
         """Redo by the undo log; None if it does not hold the steps any more."""
@@ -257,12 +346,10 @@ def _groups(steps: Sequence[int]) -> list[Sequence[int]]:
     return [tuple(sorted(steps))] if len(steps) > 1 else []
 
 
-def _short(error: NotFoundError, done: Sequence[RestoreResult]) -> NotFoundError:
-    if not done:
-        return error
-    back = ", ".join(str(step) for result in done for step in result.steps)
-    return NotFoundError(
-        f"there is nothing more to undo; step {back} was taken back",
-        hint="`holdfast redo` brings it forward again",
-        code="nothing_to_undo",
+def _by_others(paths: Sequence[bytes]) -> RefusedError:
+    shown = [display(path) for path in paths[:_SHOWN]]
+    return RefusedError(
+        f"others have changed {', '.join(shown)}{', …' if len(paths) > _SHOWN else ''}, and undo would take that back",
+        code="barrier",
+        data={"paths": [display(path) for path in paths[:_TOLD]]},
     )

@@ -9,8 +9,8 @@ from holdfast.engine.journal import Journal
 from holdfast.engine.restore import carry_out, new_nonce, preview, save_first
 from holdfast.engine.reversing import take_back
 from holdfast.engine.states import kept
-from holdfast.engine.walking import together
-from holdfast.model.errors import NotFoundError, RefusedError
+from holdfast.engine.walking import Walk, together
+from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.model.log import Log
 
 if TYPE_CHECKING:
@@ -46,9 +46,11 @@ def newest_run(context: Context, service: UndoService | None) -> str:
     raise NotFoundError("there is no run to undo", hint="holdfast run -- COMMAND makes one", code="nothing_to_undo")
 
 
-def foresee_run(context: Context, service: UndoService | None, run: str, *, force: bool) -> RestoreResult:
+def foresee_run(
+    context: Context, service: UndoService | None, run: str, *, force: bool, recorded_only: bool
+) -> RestoreResult:
     """What `undo_run` would do. Changes nothing."""
-    chosen, start = _left_of(context, service, run, force=force)
+    chosen, start = _left_of(context, service, run, force=force, recorded_only=recorded_only)
     done: list[RestoreResult] = []
     if chosen:
         assert service is not None
@@ -59,15 +61,23 @@ def foresee_run(context: Context, service: UndoService | None, run: str, *, forc
 
 
 def undo_run(
-    context: Context, service: UndoService | None, run: str, *, force: bool, progress: Progress | None
+    context: Context,
+    service: UndoService | None,
+    run: str,
+    *,
+    force: bool,
+    recorded_only: bool,
+    progress: Progress | None,
 ) -> RestoreResult:
-    """Take back what is left of a run, after what is there was saved. Needs the lock.
+    """Take back what is left of a run, all of it or nothing, after what is there was saved. Needs the lock.
 
     Raises `NotFoundError` if nothing is left, or cannot be had any more; `RefusedError` if the run is still going on,
-    or somebody else's changes would be taken back with it, and what `take_back` raises.
+    or somebody else's changes would be taken back with it (``recorded_only``: might be), and what `take_back` raises.
     """
-    chosen, start = _left_of(context, service, run, force=force)
+    chosen, start = _left_of(context, service, run, force=force, recorded_only=recorded_only)
     save_first(context, progress)
+    walk = Walk(context, service, force=force, progress=progress)
+    before = walk.now()
     done: list[RestoreResult] = []
     if chosen:
         assert service is not None
@@ -77,7 +87,10 @@ def undo_run(
             "the undo log does not hold all of the run any more: what is missing is taken back by the checkpoint "
             "that it began with, ignored files are not"
         )
-        done.append(_to_the_start(context, start, progress))
+        try:
+            done.append(_to_the_start(context, start, progress))
+        except HoldfastError as error:
+            raise walk.forward_again(before, done, error) from error
     result = together(done)
     if start is not None and chosen:
         again = "".join(f" --step {step}" for step in sorted(result.steps))
@@ -85,7 +98,7 @@ def undo_run(
     return result
 
 
-def _left_of(context: Context, service: UndoService | None, run: str, *, force: bool) -> _OfRun:
+def _left_of(context: Context, service: UndoService | None, run: str, *, force: bool, recorded_only: bool) -> _OfRun:
     """Raises as `undo_run`."""
     steps = service.steps() if service is not None else ()
     of_run = [step for step in steps if step.run == run]
@@ -102,6 +115,12 @@ def _left_of(context: Context, service: UndoService | None, run: str, *, force: 
         start = _start(context, run, events)
     if not chosen and (start is None or _is_taken_back(context, start)):
         raise NotFoundError(f"nothing of the run {run} is left to undo", code="nothing_to_undo")
+    if start is not None and recorded_only:
+        raise RefusedError(
+            f"the undo log does not hold all of the run {run} any more, and the checkpoint that it began with would "
+            "also take back what others have changed since",
+            code="barrier",
+        )
     if start is not None and not force:
         _refuse_others(steps, start)
     return _OfRun(chosen, start)

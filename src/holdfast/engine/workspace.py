@@ -283,13 +283,20 @@ class Workspace(RecordedSteps):
     # -- going back and forth -----------------------------------------------------------------------------------
 
     def restore(
-        self, name: str, paths: Sequence[str | bytes] = (), *, dry_run: bool = False, progress: Progress | None = None
+        self,
+        name: str,
+        paths: Sequence[str | bytes] = (),
+        *,
+        dry_run: bool = False,
+        as_state: bool = False,
+        progress: Progress | None = None,
     ) -> RestoreResult:
         """Bring the tree, or only ``paths`` of it, to a checkpoint; what it held before is saved first (I6).
 
         Touches only what differs, and deletes only what the rescue checkpoint holds (I5). Atomic per file; if it is
         cut short, `restore_continue` finishes it and `restore_abort` takes it back. Files that changed meanwhile are
-        left alone and listed in ``skipped``.
+        left alone and listed in ``skipped``. What a restore of ``paths`` leaves is unsaved; with ``as_state`` it is
+        saved as what the restore did, so that ``undo(recorded_only=True)`` takes it back.
 
         An undo or a redo that was cut short is finished first.
 
@@ -305,7 +312,9 @@ class Workspace(RecordedSteps):
             self._finish_first(progress)
         with self._paused(), kept_still(self._context):
             target = resolve_for_restore(self._context, name)
-            return restore(self._context, target, _encoded(paths), dry_run=dry_run, progress=progress)
+            return restore(
+                self._context, target, _encoded(paths), dry_run=dry_run, as_state=as_state, progress=progress
+            )
 
     def restore_continue(self, *, progress: Progress | None = None) -> RestoreResult:
         """Finish a restore or fork that was cut short. Raises `NotFoundError` if there is none."""
@@ -340,6 +349,7 @@ class Workspace(RecordedSteps):
         step: int | Sequence[int] | None = None,
         run: str | None = None,
         force: bool = False,
+        recorded_only: bool = False,
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> RestoreResult:
@@ -348,7 +358,9 @@ class Workspace(RecordedSteps):
         each other are one change.
 
         What steps of a `run` did is reversed exactly, ignored files included; the rest goes by checkpoints. Raises
-        `RefusedError` if somebody else has changed the same since, unless ``force``.
+        `RefusedError` if somebody else has changed the same since, unless ``force``. With ``recorded_only`` nothing is
+        taken back but what steps and Holdfast itself did: that is refused, as a whole, which would take others' changes
+        back, be they saved or not.
         """
         refuse_inside(self._context, "an undo")
         from holdfast.engine.history import undo, undo_steps
@@ -356,11 +368,24 @@ class Workspace(RecordedSteps):
         chosen = _chosen(step)
         with self._paused():
             if not chosen and run is None:
-                return undo(self._context, count, force=force, dry_run=dry_run, progress=progress)
+                return undo(
+                    self._context,
+                    count,
+                    force=force,
+                    recorded_only=recorded_only,
+                    dry_run=dry_run,
+                    progress=progress,
+                )
             if count != 1 or (chosen and run is not None):
                 raise UsageError("a step or a run is undone by itself")
             return undo_steps(
-                self._context, steps=chosen, run=run or "", force=force, dry_run=dry_run, progress=progress
+                self._context,
+                steps=chosen,
+                run=run or "",
+                force=force,
+                recorded_only=recorded_only,
+                dry_run=dry_run,
+                progress=progress,
             )
 
     def redo(

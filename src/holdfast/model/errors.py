@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import errno
 import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class HoldfastError(Exception):
@@ -16,10 +20,19 @@ class HoldfastError(Exception):
     code: str = "failed"
     exit_code: int = 1
 
-    def __init__(self, message: str, *, hint: str | None = None, code: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        code: str | None = None,
+        data: Mapping[str, object] | None = None,
+    ) -> None:
+        """``hint`` is for the command line; ``data``, as JSON has it, for who goes by ids, and not by words."""
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.data = data
         if code is not None:
             self.code = code
 
@@ -143,9 +156,11 @@ def unexpected(error: Exception) -> HoldfastError:
     return HoldfastError(f"this is a bug: {type(error).__name__}: {error}", code="bug")
 
 
-def rebuilt(kind: str, message: str, *, hint: str | None, code: str) -> HoldfastError:
+def rebuilt(
+    kind: str, message: str, *, hint: str | None, code: str, data: Mapping[str, object] | None = None
+) -> HoldfastError:
     """The error that another process of ours has raised, from the name of its class and what it says."""
     found = globals().get(kind)
     if not (isinstance(found, type) and issubclass(found, HoldfastError)) or found is HeldError:
         found = HoldfastError
-    return found(message, hint=hint, code=code)
+    return found(message, hint=hint, code=code, data=data)

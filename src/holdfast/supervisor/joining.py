@@ -49,6 +49,7 @@ def join(order: Order, listener: int, agent: int, parent: int) -> tuple[Remote, 
                     command=order.command,
                     directory=order.directory,
                     read_only=order.read_only,
+                    thresholds=order.thresholds,
                 )
                 if starter is not None:
                     starter.close()

@@ -63,7 +63,7 @@ class Keeper:
         """
         root_fd = os.open(settings.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         clock = SystemClock()
-        safeguards = Safeguards(clock, settings.thresholds)
+        safeguards = Safeguards(clock)
         self._undo_log = UndoLog(settings.log, root_fd, clock, safeguards, settings.limits)
         recover(self._undo_log)
         self._desk = Desk(self._undo_log, safeguards, intercepts=True)
@@ -231,6 +231,8 @@ class Keeper:
                 return self._change(client, lambda: self._desk.rollback(*arguments))
             case "write":
                 return self._write(client, *arguments)
+            case "guard":
+                return self._runs.guard(client, *arguments)
             case "serves":
                 return self._runs.find(*arguments) is not None
             case "expect":
@@ -243,14 +245,16 @@ class Keeper:
             case _:
                 return self._ask(client, lambda: getattr(self._desk, method)(*arguments))
 
-    def _write(self, client: Client, path: bytes, expected: bytes | None) -> object:
+    def _write(self, client: Client, path: bytes, expected: bytes | None, run: str) -> object:
         if not client.fds:
             raise FormatError("write: the content comes as a descriptor")
         content = client.fds.pop(0)
         if not stat.S_ISREG(os.fstat(content).st_mode):
             os.close(content)
             raise FormatError("write: the content is no regular file")
-        go_on = self._desk.writing(path, content, expected)
+        joined = self._runs.find(run)
+        whose = ("", b"") if joined is None else (joined.id, joined.agents.directory)
+        go_on = self._desk.writing(path, content, expected, *whose)
 
         def write() -> StepInfo | None:
             try:

@@ -24,12 +24,14 @@ from holdfast.model.errors import HoldfastError, UnsupportedError
 from holdfast.supervisor.descent import become_subreaper, children, end_descendants
 from holdfast.supervisor.orders import Order, Report, receive, send
 from holdfast.supervisor.shim import arguments
+from holdfast.undo.safeguards import OFF
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
 
     from holdfast.supervisor.box import Box
     from holdfast.supervisor.settings import Settings
+    from holdfast.undo.safeguards import Thresholds
 
 _PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
 _CAP_SYS_PTRACE = 19
@@ -49,12 +51,14 @@ def supervise(
     one_step: bool = False,
     box: Box | None = None,
     read_only: Sequence[int] = (),
+    thresholds: Thresholds = OFF,
 ) -> int:
     """Run ``command`` until it ends, and return its exit code; if a signal ended it, 128 and its number.
 
     When it returns, all steps of the run are finished. What the command has left running goes on, supervised. The
     directory and the environment default to this process's own; without a ``box`` it runs as any child does.
-    ``read_only`` are directories that nothing of the tree may change; see `Remote.join`. Raises
+    ``read_only`` are directories that nothing of the tree may change; see `Remote.join`. ``thresholds`` is when the run
+    wants a person to be asked; see `Remote.guard`. Raises
     `UnsupportedError` where the kernel cannot supervise, `LockedError` if somebody else keeps the undo log, and what
     opening that raises.
     """
@@ -67,6 +71,7 @@ def supervise(
         settings=settings,
         read_only=tuple(read_only),
         closed=(settings.root, *(os.readlink(b"/proc/self/fd/%d" % fd) for fd in read_only)),
+        thresholds=thresholds,
     )
     require_tracing(yama_scope(), _effective())
     mine = children()

@@ -1,8 +1,8 @@
 """What a keeper and those who ask it say to each other: frames of MessagePack, in their length. Pure: no I/O.
 
-A request is ``[method, [argument, …]]``, an answer ``[result, nil]`` or ``[nil, [type, code, message, hint]]``. Every
-method of `UndoService` is one, and those of runs. Both sides are of one version: whoever asks finds the socket in the
-log, and the log has a version.
+A request is ``[method, [argument, …]]``, an answer ``[result, nil]`` or ``[nil, [type, code, message, hint, data]]``.
+Every method of `UndoService` is one, and those of runs. Both sides are of one version: whoever asks finds the socket in
+the log, and the log has a version.
 """
 
 from __future__ import annotations
@@ -32,11 +32,14 @@ SIGNATURES: Final[dict[str, tuple[Any, Any]]] = {
     "begin": (tuple[str], int),
     "commit": (tuple[int], StepInfo),
     "rollback": (tuple[int], UndoReport),
-    "write": (tuple[bytes, bytes | None], StepInfo | None),
+    "write": (tuple[bytes, bytes | None, str], StepInfo | None),
     "serves": (tuple[str], bool),
     "expect": (tuple[str, list[bytes]], int),
     "settle": (tuple[int, int | None], Settled),
-    "configure": (tuple[Thresholds | None, Limits | None], None),
+    "guard": (tuple[str, Thresholds], None),
+    "thresholds": (tuple[()], Thresholds),
+    "limits": (tuple[()], Limits),
+    "configure": (tuple[Limits], None),
     "barriers": (tuple[()], list[BarrierInfo]),
     "held": (tuple[()], list[TicketInfo]),
     "answer": (tuple[int, bool], TicketInfo),
@@ -44,15 +47,15 @@ SIGNATURES: Final[dict[str, tuple[Any, Any]]] = {
     "quiet": (tuple[()], None),
     "resume": (tuple[()], None),
     "visit": (tuple[()], None),
-    "join": (tuple[str, int, bool, list[bytes], bytes, int], None),
+    "join": (tuple[str, int, bool, list[bytes], bytes, int, Thresholds], None),
     "leave": (tuple[()], None),
 }
 """Of every method: the types of its arguments, and of its result."""
 
 OUTSIDE_ONLY: Final = frozenset(
     {
-        *("answer", "configure", "discard", "expect", "join", "note_contents", "quiet", "redo", "resume", "settle"),
-        *("undo", "write"),
+        *("answer", "configure", "discard", "expect", "guard", "join", "note_contents", "quiet", "redo", "resume"),
+        *("settle", "undo", "write"),
     }
 )
 """What a process of a supervised tree may not ask: who asks for something never approves it (I9)."""
@@ -65,7 +68,7 @@ GONE = "keeper_gone"
 
 _encoder = msgspec.msgpack.Encoder()
 _request = msgspec.msgpack.Decoder(tuple[str, list[Any]])
-_answer = msgspec.msgpack.Decoder(tuple[Any, tuple[str, str, str, str | None] | None])
+_answer = msgspec.msgpack.Decoder(tuple[Any, tuple[str, str, str, str | None, dict[str, Any] | None] | None])
 
 
 def encode_request(method: str, *arguments: object) -> bytes:
@@ -94,7 +97,7 @@ def encode_result(result: object) -> bytes:
 
 def encode_error(error: HoldfastError) -> bytes:
     """A frame that `decode_answer` raises on the other side."""
-    return _frame((None, (type(error).__name__, error.code, error.message, error.hint)))
+    return _frame((None, (type(error).__name__, error.code, error.message, error.hint, error.data)))
 
 
 def decode_answer(method: str, body: bytes) -> Any:
@@ -105,8 +108,8 @@ def decode_answer(method: str, body: bytes) -> Any:
             return msgspec.convert(result, SIGNATURES[method][1])
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise FormatError(f"the keeper's answer to {method}: {error}") from error
-    name, code, message, hint = failure
-    raise rebuilt(name, message, hint=hint, code=code)
+    name, code, message, hint, data = failure
+    raise rebuilt(name, message, hint=hint, code=code, data=data)
 
 
 def _frame(value: object) -> bytes:

@@ -9,6 +9,7 @@ import msgspec
 
 from holdfast.supervisor.messages import LENGTH
 from holdfast.supervisor.settings import Settings
+from holdfast.undo.safeguards import OFF, Thresholds
 
 T = TypeVar("T")
 
@@ -27,6 +28,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """Directories that the command may not change anything beneath, open; inherited."""
     closed: tuple[bytes, ...] = ()
     """What `landlock.confine` is told of: the paths of the workspace and of those directories."""
+    thresholds: Thresholds = OFF
+    """When a person is to be asked."""
     box: tuple[bytes, ...] = ()
     """If the command runs in a box: what to execute for that. It starts the shim inside, with the environment above."""
     descriptors: tuple[int, ...] = ()

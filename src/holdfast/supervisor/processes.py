@@ -16,6 +16,7 @@ from fcntl import ioctl
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.supervisor.descent import descendants
+from holdfast.undo.safeguards import OFF
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -55,12 +56,14 @@ class Group:
 class Run:
     """One supervised process tree."""
 
-    __slots__ = ("agent", "agents", "ambient", "awaited", "awaited_since", "id", "members", "one_step")
+    __slots__ = ("agent", "agents", "ambient", "awaited", "awaited_since", "id", "members", "one_step", "thresholds")
 
     def __init__(self, id_: str, agent: int, *, one_step: bool = False) -> None:
         self.id = id_
         self.agent = agent
         self.one_step = one_step
+        self.thresholds = OFF
+        """When it wants a person to be asked."""
         self.agents = Group(self, agent)
         """What the agent does by itself."""
         self.ambient = Group(self, 0, ambient=True)

@@ -17,6 +17,7 @@ from holdfast.supervisor.messages import (
     decode_answer,
     encode_request,
 )
+from holdfast.undo.safeguards import OFF
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -123,9 +124,9 @@ class Remote:
         """See `UndoService.rollback`."""
         return self._ask("rollback", step)
 
-    def write(self, path: bytes, content: int, *, expected: bytes | None = None) -> StepInfo | None:
+    def write(self, path: bytes, content: int, *, expected: bytes | None = None, run: str = "") -> StepInfo | None:
         """See `UndoService.write`."""
-        return self._ask("write", path, expected, descriptors=[content])
+        return self._ask("write", path, expected, run, descriptors=[content])
 
     def serves(self, run: str) -> bool:
         """Whether a run of this id has joined, and has not left."""
@@ -145,9 +146,24 @@ class Remote:
         """
         return self._ask("settle", step, exit_code)
 
-    def configure(self, thresholds: Thresholds | None = None, limits: Limits | None = None) -> None:
+    def guard(self, run: str, thresholds: Thresholds) -> None:
+        """Change when a person is asked on behalf of a run: what others ask for holds beside it, the strictest of all.
+
+        Raises `NotFoundError` if no such run has joined, `RefusedError` unless the run was started by this process.
+        """
+        self._ask("guard", run, thresholds)
+
+    def thresholds(self) -> Thresholds:
+        """See `UndoService.thresholds`."""
+        return self._ask("thresholds")
+
+    def limits(self) -> Limits:
+        """See `UndoService.limits`."""
+        return self._ask("limits")
+
+    def configure(self, limits: Limits) -> None:
         """See `UndoService.configure`."""
-        self._ask("configure", thresholds, limits)
+        self._ask("configure", limits)
 
     def barriers(self) -> Sequence[BarrierInfo]:
         """See `UndoService.barriers`."""
@@ -190,6 +206,7 @@ class Remote:
         command: Sequence[bytes],
         directory: bytes,
         read_only: Sequence[int] = (),
+        thresholds: Thresholds = OFF,
     ) -> None:
         """Have the keeper serve a tree whose filter's listener this is and whose first process ``agent`` is; on the
         socket ``parent`` its parent answers (`holdfast.supervisor.ancestor`). The descriptors are borrowed.
@@ -198,11 +215,13 @@ class Remote:
         `MOST_READ_ONLY`: whatever of the tree would change one, or anything beneath, fails with EROFS. Raises
         `RefusedError` if one is none, `UsageError` if they are too many.
 
+        ``thresholds`` is what the run asks for; see `guard`. It counts until nothing of the tree is left.
+
         The run lasts until the tree is gone or this connection ends without a `leave`, which ends the tree.
         """
         if len(read_only) > MOST_READ_ONLY:
             raise UsageError(f"at most {MOST_READ_ONLY} directories are read-only for one run, not {len(read_only)}")
-        arguments = run, agent, one_step, list(command), directory, len(read_only)
+        arguments = run, agent, one_step, list(command), directory, len(read_only), thresholds
         self._ask("join", *arguments, descriptors=[listener, parent, *read_only])
 
     def leave(self) -> None:

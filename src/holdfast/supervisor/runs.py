@@ -23,6 +23,7 @@ from holdfast.supervisor.reach import Permission, Reach
 from holdfast.supervisor.recent import RECENT
 from holdfast.supervisor.serving import Tree, table
 from holdfast.supervisor.territory import ReadOnly, absolute, is_deleted
+from holdfast.undo.safeguards import strictest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from holdfast.undo.desk import Desk
     from holdfast.undo.interceptor import Interceptor
     from holdfast.undo.records import StepId
+    from holdfast.undo.safeguards import Thresholds
 
 _log = Log(__name__)
 
@@ -88,6 +90,7 @@ class Runs:
         command: list[bytes],
         directory: bytes,
         read_only: int,
+        thresholds: Thresholds,
     ) -> None:
         """Serve the tree whose listener came with the request, and so many descriptors of directories that are
         read-only for it.
@@ -97,6 +100,7 @@ class Runs:
         self._check_apart(client.fds[_JOINS_WITH:])
         run = Run(id_, agent, one_step=one_step)
         run.agents.command, run.agents.directory = tuple(command), directory
+        run.thresholds = thresholds
         # Known from the start: a run that is one step goes on as long as its first process, whatever that does itself.
         self._processes.group(run, agent)
         waiting, parent, *kept = client.fds
@@ -120,6 +124,7 @@ class Runs:
         tree.anchors = frozenset((agent, client.peer.pid))
         self.trees[listener.fd] = tree
         self._runs[client] = run
+        self._guard()
         self.calls_ready.register(listener.fd, select.POLLIN)
         _log.info("run joined", run=id_, agent=agent)
 
@@ -142,6 +147,21 @@ class Runs:
         """The run of this id, if it has joined and not left."""
         return next((run for run in self._runs.values() if run.id == id_), None)
 
+    def guard(self, client: Client, id_: str, thresholds: Thresholds) -> None:
+        """See `Remote.guard`."""
+        joined = next((joined for joined, run in self._runs.items() if run.id == id_), None)
+        if joined is None:
+            raise NotFoundError(f"no run {id_} is served here")
+        if not _is_above(client.peer.pid, joined.peer.pid):
+            raise RefusedError(f"the run {id_} was started by somebody else, who alone changes its safeguards")
+        self._runs[joined].thresholds = thresholds
+        self._guard()
+
+    def _guard(self) -> None:
+        """What a run asks for counts until nothing of it is left: what lives on behind it has to be guarded too."""
+        present = {*self._runs.values(), *(tree.run for tree in self.trees.values())}
+        self._desk.guard(strictest(run.thresholds for run in present))
+
     def around(self, pid: int) -> str:
         """The id of the run that a process belongs to; empty for none."""
         return next((tree.run.id for tree in self.trees.values() if self._is_of(tree.run, pid)), "")
@@ -159,6 +179,7 @@ class Runs:
         _log.info("run left", run=run.id)
         self._see_ends(run)
         self._steps.close_run(run)
+        self._guard()
 
     def lose(self, client: Client) -> None:
         """The connection has ended. If a run came by it and has not left, its tree is to end."""
@@ -170,6 +191,7 @@ class Runs:
         for tree in [tree for tree in self.trees.values() if tree.run is run]:
             self.gone(tree)
         self._steps.close_run(run)
+        self._guard()
 
     def gone(self, tree: Tree) -> None:
         """Nothing is left of the tree, or nothing is to be."""
@@ -185,6 +207,7 @@ class Runs:
         if tree.run not in self._runs.values():
             # (Else it leaves in a moment. A process lets go of its filter before how it ends can be seen.)
             self._steps.close_run(tree.run)
+            self._guard()
 
     def over(self) -> tuple[Tree, ...]:
         """Trees that are gone, with all of their processes that were seen: nothing is changed by these any more.
@@ -326,6 +349,13 @@ class Runs:
             ends.register(pidfd, select.POLLIN)
         for pidfd, _ in ends.poll(0):
             self.ended(pidfd)
+
+
+def _is_above(pid: int, other: int) -> bool:
+    """Whether a process is another one, or started it, or what started that."""
+    while other > 1 and other != pid:
+        other = parent_of(other)
+    return other == pid > 0  # (0: gone, or out of sight)
 
 
 def _kill(pid: int) -> None:

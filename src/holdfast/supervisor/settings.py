@@ -8,7 +8,6 @@ import msgspec
 
 from holdfast.model.log import Level
 from holdfast.undo.log import Limits
-from holdfast.undo.safeguards import OFF, Thresholds
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,7 +19,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     forbidden: tuple[bytes, ...] = ()
     """Directories beside it that nothing inside may change anything beneath."""
     limits: Limits = Limits()
-    thresholds: Thresholds = OFF
     outside_blocks: bool = True
     """Whether undo refuses to cross what others have changed; else it is only listed."""
     watch: Literal["auto", "fanotify", "inotify"] = "auto"

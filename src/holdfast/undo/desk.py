@@ -76,6 +76,11 @@ class Desk:
         """The explicit step that is open: everything belongs to it."""
         return self._explicit
 
+    def guard(self, thresholds: Thresholds) -> None:
+        """Change when a person is asked."""
+        with self._recorder.gate:
+            self._safeguards.thresholds = thresholds
+
     @property
     def is_quiet(self) -> bool:
         """Whether mutations have to wait: somebody has entered `quiet`."""
@@ -238,12 +243,15 @@ class Desk:
         with self._recorder.gate:
             return report(self._undo_log.aside, [self._take_back(head.id)])
 
-    def write(self, path: bytes, content: int, *, expected: bytes | None = None) -> StepInfo | None:
-        """See `UndoService.write`; instead of waiting for a person it raises `HeldError`."""
+    def write(self, path: bytes, content: int, *, expected: bytes | None = None, run: str = "") -> StepInfo | None:
+        """See `UndoService.write`; instead of waiting for a person it raises `HeldError`. No run is going on here."""
+        del run
         return self.writing(path, content, expected)()
 
-    def writing(self, path: bytes, content: int, expected: bytes | None) -> Callable[[], StepInfo | None]:
-        """`write`, to be called again after each `HeldError`."""
+    def writing(
+        self, path: bytes, content: int, expected: bytes | None, run: str = "", directory: bytes = b""
+    ) -> Callable[[], StepInfo | None]:
+        """`write`, to be called again after each `HeldError`. ``run`` and ``directory`` are what the step is given."""
         step: StepId | None = None
 
         def go_on() -> StepInfo | None:
@@ -251,7 +259,9 @@ class Desk:
             failed = None
             with self._recorder.gate:
                 if step is None:
-                    step = self._explicit if self._explicit is not None else self.open("api", command=(b"write", path))
+                    step = self._explicit
+                if step is None:
+                    step = self.open("api", run=run, command=(b"write", path), directory=directory)
                 is_own = step != self._explicit
                 try:
                     with self._undo_log.looking() as directories:
@@ -276,15 +286,20 @@ class Desk:
     def _shown_open(self, step: StepId) -> StepInfo:
         return next(info for info in self.steps() if info.id == step)
 
-    def configure(self, thresholds: Thresholds | None, limits: Limits | None) -> None:
+    def thresholds(self) -> Thresholds:
+        """See `UndoService.thresholds`."""
+        return self._safeguards.thresholds
+
+    def limits(self) -> Limits:
+        """See `UndoService.limits`."""
+        return self._undo_log.limits
+
+    def configure(self, limits: Limits) -> None:
         """See `UndoService.configure`."""
         with self._recorder.gate:
-            if thresholds is not None:
-                self._safeguards.thresholds = thresholds
-            if limits is not None:
-                self._undo_log.limits = limits
-                self._recorder.max_step_bytes = limits.max_step_bytes
-                self._undo_log.evict()
+            self._undo_log.limits = limits
+            self._recorder.max_step_bytes = limits.max_step_bytes
+            self._undo_log.evict()
 
     def barriers(self) -> Sequence[BarrierInfo]:
         """See `UndoService.barriers`."""

@@ -18,6 +18,8 @@ from holdfast.undo.safeguard import Danger
 from holdfast.undo.service import TicketInfo
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from holdfast.model.clock import Clock
     from holdfast.undo.records import StepId
     from holdfast.undo.steps import OpenStep
@@ -44,10 +46,30 @@ class Thresholds(NamedTuple):
     timeout: float = 30.0
     """Seconds until a ticket is denied."""
 
+    @property
+    def asks(self) -> bool:
+        """Whether a person is asked of anything at all."""
+        return bool(self.deletes or self.overwrite_bytes or self.rename_over or self.limit)
+
 
 OFF = Thresholds()
 PRESET = Thresholds(deletes=50, overwrite_bytes=_MIB, limit=True)
 """Mass deletion and large overwrites; never renames over something, which every ``git`` command does."""
+
+
+def strictest(asked_for: Iterable[Thresholds]) -> Thresholds:
+    """What holds where several ask for safeguards: of each the strictest. Who asks for nothing changes nothing.
+
+    The shortest time to answer is the strictest one: when it is over, nothing happens.
+    """
+    wanted = [each for each in asked_for if each.asks]
+    return Thresholds(
+        deletes=min((each.deletes for each in wanted if each.deletes), default=0),
+        overwrite_bytes=min((each.overwrite_bytes for each in wanted if each.overwrite_bytes), default=0),
+        rename_over=any(each.rename_over for each in wanted),
+        limit=any(each.limit for each in wanted),
+        timeout=min((each.timeout for each in wanted), default=OFF.timeout),
+    )
 
 
 class _Ticket(NamedTuple):

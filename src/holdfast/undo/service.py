@@ -174,11 +174,12 @@ class UndoService(Protocol):
         """Close an explicit step and undo it."""
         ...
 
-    def write(self, path: bytes, content: int, *, expected: bytes | None = None) -> StepInfo | None:
+    def write(self, path: bytes, content: int, *, expected: bytes | None = None, run: str = "") -> StepInfo | None:
         """Make the file ``path``, relative to the root, hold what the descriptor ``content`` of a regular file does:
         a step of its own, of the kind *api*, or a part of the explicit one that is open; all of it or nothing.
 
-        ``expected``: the hash of what must be there, empty for nothing, None for whatever. Waits while a safeguard
+        ``expected``: the hash of what must be there, empty for nothing, None for whatever. ``run``: the one that it
+        belongs to, where that is going on. Waits while a safeguard
         holds it. Missing directories are made. None if nothing changed. Raises `RefusedError` with the code
         ``changed`` if something else is there, ``denied`` if a person has said no; `EscapeError`; `StorageError`.
         """
@@ -203,10 +204,16 @@ class UndoService(Protocol):
         """While it is entered, mutations by supervised processes wait; what the caller changes makes no barrier."""
         ...
 
-    def configure(self, thresholds: Thresholds | None, limits: Limits | None) -> None:
-        """Change when a person is asked, and how much the log holds, for as long as it is kept by whoever keeps it now;
-        None leaves it as it is.
-        """
+    def thresholds(self) -> Thresholds:
+        """When a person is asked: the strictest of what all ask for who are there (`holdfast.undo.safeguards`)."""
+        ...
+
+    def limits(self) -> Limits:
+        """How much the log holds."""
+        ...
+
+    def configure(self, limits: Limits) -> None:
+        """Change how much the log holds, for as long as it is kept by whoever keeps it now. The last one holds."""
         ...
 
     def discard(self) -> int:

@@ -80,14 +80,16 @@ def _settle(
     for path, was in ready.items():
         now = signature(directories, path)
         if log.recorder.known.last(was.inode) is not None:
-            continue  # a later step has left it since: that one says what is there
+            # A later step has left it since, and says what is there; but who wrote last, nobody can tell.
+            late.append((path, log.recorder.seq))
+            continue
         if now is None or now.inode != was.inode or not edited.isdisjoint((path, b"")):
             found[path] = unknown(was)
             continue
         if not is_left(directories, path, was):
             late.append((path, log.recorder.seq))
         found[path] = checked(directories, path, now)
-    if found:
+    if found or late:
         left = tuple((path, found.get(path, one)) for path, one in head.left)
         log.write(
             msgspec.structs.replace(sealed, head=msgspec.structs.replace(head, left=left, late=(*head.late, *late)))

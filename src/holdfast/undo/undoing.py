@@ -140,11 +140,22 @@ def _refuse_overlaps(log: UndoLog, sealed: Sequence[Sealed]) -> None:
     )
     if first is found:
         verb = "undo" if state == "done" else "redo"
-        together = "".join(f" --step {step}" for step in sorted({*ids, *(need.step for need in found)}))
-        raise RefusedError(message, hint=f"`holdfast {verb}{together}` takes them together", code="steps_connected")
+        both = sorted({*ids, *(need.step for need in found)})
+        together = "".join(f" --step {step}" for step in both)
+        raise RefusedError(
+            message,
+            hint=f"`holdfast {verb}{together}` takes them together",
+            code="steps_connected",
+            data={"together": both},
+        )
     if any(need.state == "open" for need in first):
         raise RefusedError(f"{message}, and still going on", hint="wait until it ends", code="step_open")
-    raise RefusedError(message, hint=f"undo {_named(need.step for need in first)} first", code="steps_connected")
+    raise RefusedError(
+        message,
+        hint=f"undo {_named(need.step for need in first)} first",
+        code="steps_connected",
+        data={"first": sorted(need.step for need in first)},
+    )
 
 
 def _named(steps: Iterable[StepId]) -> str:

@@ -216,7 +216,8 @@ def test_thresholds_and_limits_change_while_it_is_open(bench: Bench) -> None:
     with opened(bench) as office, content(b"small") as fd:
         for number in range(5):
             write(office, b"f%d" % number, b"1")
-        office.desk.configure(PRESET, office.log.limits._replace(max_steps=2))
+        office.desk.guard(PRESET)
+        office.desk.configure(office.log.limits._replace(max_steps=2))
         assert len(office.desk.steps()) == 2
         with pytest.raises(HeldError):
             office.desk.write(b"large", fd)

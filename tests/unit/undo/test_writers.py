@@ -12,6 +12,7 @@ from holdfast.testing.acting import Actor
 from holdfast.undo.desk import Desk
 from holdfast.undo.interceptor import Place
 from holdfast.undo.sealing import seal
+from holdfast.undo.settling import settle
 from holdfast.undo.undoing import redo, undo
 
 from .conftest import Bench
@@ -105,6 +106,41 @@ def test_what_others_edited_while_it_was_written_to_is_not_known(bench: Bench) -
             undo(log, [step])
         assert refused.value.code == "barrier"
         assert path.read_bytes() == b"edited by hand"
+
+
+@pytest.mark.parametrize("order", ["the later one is looked at after that", "the later one is settled before"])
+def test_what_is_written_late_is_not_taken_for_a_later_steps(bench: Bench, order: str) -> None:
+    """I1, I8: else an undo of the later one alone would lose it."""
+    path = bench.tree / "file"
+    path.write_bytes(b"before\n")
+    before = bench.photograph()
+    with bench.keeper() as log, open(path, "ab", buffering=0) as file:
+        log.writers = lambda: frozenset({path.stat().st_ino})
+
+        def write(actor: Actor) -> None:
+            os.close(actor.open(b"file", os.O_WRONLY))
+            file.write(b"early\n")
+
+        first = bench.step(log, write)
+        between = bench.open_step(log, lambda actor: actor.write(b"file", b"between\n", at=13))
+        if order == "the later one is settled before":
+            file.write(b"late\n")
+            bench.finish(log, between)
+            file.close()
+            log.writers = frozenset
+            waiting = log.unsettled.pop(first)
+            settle(log)
+            log.unsettled[first] = waiting
+        else:
+            file.write(b"late\n")
+            file.close()
+            log.writers = frozenset
+            bench.finish(log, between)
+        with pytest.raises(RefusedError, match=f"step {first} has to do with file too"):
+            undo(log, [between])
+        assert path.read_bytes() == b"before\nearly\nbetween\nlate\n"
+        undo(log, [between, first])
+        bench.assert_as(before)
 
 
 def test_a_step_that_is_forgotten_is_not_waited_for(bench: Bench) -> None:

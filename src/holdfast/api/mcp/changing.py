@@ -9,11 +9,11 @@ from holdfast.api.mcp import results
 from holdfast.api.mcp.looking import Answer
 from holdfast.api.mcp.objects import checkpoint_object, restored_object, step_object
 from holdfast.api.mcp.text import decoded, path_in
+from holdfast.api.steps import named
 from holdfast.engine import encoding
 from holdfast.model.errors import RefusedError, StorageError, UsageError
 from holdfast.model.ids import HASH_BYTES, format_hash, hash_bytes
 from holdfast.model.paths import display
-from holdfast.undo.safeguards import OFF
 
 if TYPE_CHECKING:
     from holdfast.api.mcp.requests import EditFile, Fork, Redo, Restore, TakeCheckpoint, Undo, WriteFile
@@ -43,9 +43,10 @@ def edit_file(_workplace: Workplace, hosted: Hosted, request: EditFile) -> Answe
 
 
 def undo(_workplace: Workplace, hosted: Hosted, request: Undo) -> Answer:
-    """The newest changes, a step, or a run, taken back."""
+    """The newest changes, some steps, or a run, taken back; not what others have changed, be it saved or not."""
     with hosted.workspace() as workspace:
-        result = workspace.undo(request.count, step=request.step, run=request.run, dry_run=request.dry_run)
+        steps = named(request.step, request.steps)
+        result = workspace.undo(request.count, step=steps, run=request.run, recorded_only=True, dry_run=request.dry_run)
     if not result.dry_run:
         hosted.rolled_back(result.steps)
     return _answer(result)
@@ -54,14 +55,15 @@ def undo(_workplace: Workplace, hosted: Hosted, request: Undo) -> Answer:
 def redo(_workplace: Workplace, hosted: Hosted, request: Redo) -> Answer:
     """What undo took back, brought back."""
     with hosted.workspace() as workspace:
-        return _answer(workspace.redo(request.count, step=request.step, dry_run=request.dry_run))
+        steps = named(request.step, request.steps)
+        return _answer(workspace.redo(request.count, step=steps, dry_run=request.dry_run))
 
 
 def restore(_workplace: Workplace, hosted: Hosted, request: Restore) -> Answer:
     """The tree, or some paths of it, as a checkpoint holds them."""
     paths = [path_in(hosted.path, path) for path in request.paths]
     with hosted.workspace() as workspace:
-        return _answer(workspace.restore(request.checkpoint, paths, dry_run=request.dry_run))
+        return _answer(workspace.restore(request.checkpoint, paths, dry_run=request.dry_run, as_state=True))
 
 
 def take_checkpoint(_workplace: Workplace, hosted: Hosted, request: TakeCheckpoint) -> Answer:
@@ -93,7 +95,7 @@ def fork(workplace: Workplace, hosted: Hosted, request: Fork) -> Answer:
 
 def _be_guarded(hosted: Hosted) -> None:
     """A safeguard can hold an operation only where somebody keeps the undo log until the answer."""
-    if hosted.access == "read_write" and hosted.thresholds != OFF:
+    if hosted.access == "read_write" and hosted.thresholds.asks:
         hosted.start()
 
 

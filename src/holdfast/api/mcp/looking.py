@@ -13,7 +13,6 @@ from holdfast.engine import encoding, encoding_browsing, encoding_undo
 from holdfast.model.entries import count_changes
 from holdfast.model.ids import format_hash
 from holdfast.model.paths import display
-from holdfast.undo.safeguards import OFF
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -124,8 +123,9 @@ def get_session_status(workplace: Workplace, hosted: Hosted, request: GetSession
         "unfinished_restore": False,
     }
     if hosted.access == "read_write":
+        with hosted.undo_log() as log:
+            value["guarded"] = hosted.rules(log).thresholds.asks
         with hosted.workspace() as workspace:
-            value["guarded"] = hosted.thresholds != OFF
             value["held"] = [encoding_undo.ticket(each) for each in workspace.held()]
             value["barriers"] = [encoding_undo.barrier(each) for each in workspace.barriers()[-_BARRIERS:]]
             value["last_checkpoint"] = workspace.log(0).head

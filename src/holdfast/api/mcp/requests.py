@@ -28,6 +28,7 @@ Checkpoint = Annotated[
     str, Meta(min_length=1, max_length=1000, description="An id or its beginning, a label, @ (the newest), @-, @-3")
 ]
 Count = Annotated[int, Meta(ge=1, le=10_000)]
+Steps = Annotated[list[int], Meta(min_length=1, max_length=MOST_ITEMS)]
 
 
 class Request(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -83,16 +84,18 @@ class ListDirectory(Request):
 
 
 class Undo(Request):
-    count: Annotated[Count, Meta(description="So many of the newest changes to the tree, whoever made them")] = 1
+    count: Annotated[Count, Meta(description="So many of the newest changes to the tree that steps or tools made")] = 1
     step: Annotated[int | None, Meta(description="Instead: this step, by its id")] = None
+    steps: Annotated[Steps | None, Meta(description="Instead: these steps, by their ids, together")] = None
     run: Annotated[str | None, Meta(description="Instead: all that one run did, by its id")] = None
-    dry_run: Annotated[bool, Meta(description="Only say what would be done; with count alone")] = False
+    dry_run: Annotated[bool, Meta(description="Only say what would be done")] = False
 
 
 class Redo(Request):
     count: Annotated[Count, Meta(description="So many of the newest changes that undo took back")] = 1
     step: Annotated[int | None, Meta(description="Instead: this step, by its id")] = None
-    dry_run: Annotated[bool, Meta(description="Only say what would be done; with count alone")] = False
+    steps: Annotated[Steps | None, Meta(description="Instead: these steps, by their ids, together")] = None
+    dry_run: Annotated[bool, Meta(description="Only say what would be done")] = False
 
 
 class GetUndoHistory(Request):

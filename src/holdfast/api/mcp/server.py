@@ -14,6 +14,7 @@ from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 
 from holdfast import __version__
+from holdfast.api.hints import FOR_MODELS, hint
 from holdfast.api.mcp import resources, tools
 from holdfast.api.mcp.activity import Activity
 from holdfast.model.errors import HoldfastError, NotFoundError, UsageError
@@ -33,7 +34,7 @@ client: ContextVar[str] = ContextVar("client", default="")
 
 PROGRESS_SECONDS: Final = 1.0
 ERROR_META: Final = "holdfast/error"
-"""Of a result that is an error: ``code``, ``message``, ``hint``."""
+"""Of a result that is an error: ``code``, ``message``, ``hint``, ``data``."""
 
 INSTRUCTIONS: Final = (
     "A working directory with a memory. Everything that execute_command, write_file and edit_file change is a step "
@@ -123,8 +124,8 @@ async def _resource(workplace: Workplace, work: Any) -> Any:
 def _failed(error: HoldfastError, activity: Activity | None = None) -> types.CallToolResult:
     """An error for the model to read and act on."""
     lines = [f"{error.message} [{error.code}]"]
-    if error.hint:
-        lines.append(f"hint: {error.hint}")
+    if (advice := hint(error, FOR_MODELS)) is not None:
+        lines.append(f"hint: {advice}")
     if activity is not None:
         lines += [f"it was held: {ticket.message}" for ticket in activity.held]
     content: list[Any] = [types.TextContent(text="\n".join(lines))]
@@ -132,7 +133,7 @@ def _failed(error: HoldfastError, activity: Activity | None = None) -> types.Cal
 
 
 def _error(error: HoldfastError) -> dict[str, Any]:
-    return {"code": error.code, "message": error.message, "hint": error.hint}
+    return {"code": error.code, "message": error.message, "hint": hint(error, FOR_MODELS), "data": error.data}
 
 
 @asynccontextmanager

@@ -97,8 +97,9 @@ TOOLS = (
     Tool(
         "undo",
         "Undo",
-        "Take back the newest changes to the tree, or one step, or all that a run did. What there is is saved first, "
-        "and redo brings it back. Refused where somebody else has changed the same since.",
+        "Take back the newest changes to the tree, or some steps, or all that a run did: all of it, or nothing. What "
+        "there is is saved first, and redo brings it back. Refused where it would take back what somebody else has "
+        "changed.",
         requests.Undo,
         objects.Restored,
         "change",

@@ -9,6 +9,7 @@ from collections import deque
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
+from holdfast.api.hints import FOR_FRONTENDS, hint
 from holdfast.api.stdio import events, results
 from holdfast.model.errors import ChannelError, HoldfastError, RefusedError, UsageError, unexpected
 from holdfast.model.log import Log, logged
@@ -158,7 +159,8 @@ class Lane:
         except ChannelError as error:
             if self._is_closed:
                 return _stopped()
-            said = events.Error(directory=self._hosted.index, code=error.code, message=error.message, hint=error.hint)
+            advice = hint(error, FOR_FRONTENDS)
+            said = events.Error(directory=self._hosted.index, code=error.code, message=error.message, hint=advice)
             self._outbox.owe(events.line(said))
             return error
         except HoldfastError as error:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
 
+from holdfast.api.hints import FOR_FRONTENDS, hint
 from holdfast.api.objects import Step, cut
 from holdfast.api.stdio import messages
 from holdfast.api.stdio.results import MAX_LISTED, Object, Waiting
@@ -159,7 +160,8 @@ def told(hosted: Hosted, value: Event) -> bytes:
             conflicts = done["conflicts"][:MAX_LISTED]
             return _line(Recovery, {**done, "conflicts": conflicts, "directory": directory})
         case monitor.Mismatched():
-            return line(UndoVersionMismatch(directory=directory, message=value.error.message, hint=value.error.hint))
+            advice = hint(value.error, FOR_FRONTENDS)
+            return line(UndoVersionMismatch(directory=directory, message=value.error.message, hint=advice))
         case monitor.Warned():
             return line(Warned(directory=directory, step_id=value.step, code=value.code, message=value.message))
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
 
+from holdfast.api.hints import FOR_FRONTENDS, hint
 from holdfast.engine import encoding
 from holdfast.model.errors import UsageError
 
@@ -31,6 +32,7 @@ Count = Annotated[int, msgspec.Meta(ge=1, le=1 << 53)]
 Whole = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
 Step = Annotated[int, msgspec.Meta(ge=-(1 << 53), le=1 << 53)]
 """The id of one; negative for what no command did."""
+Steps = Annotated[list[Step], msgspec.Meta(min_length=1, max_length=MAX_PAGE)]
 
 
 class Payload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -78,11 +80,14 @@ class Nothing(Payload, frozen=True, kw_only=True):
 
 
 class UndoRollback(Payload, frozen=True, kw_only=True):
-    """Take back the newest changes to the tree, or one step, or all that a run did (empty: the newest run)."""
+    """Take back the newest changes to the tree, or some steps, or all that a run did (empty: the newest run)."""
 
     directory: Directory = None
     steps: Count = 1
+    """How many changes."""
     step_id: Step | None = None
+    step_ids: Steps | None = None
+    """Several, together."""
     run: str | None = None
     force: bool = False
     """Go past edits by others, and what cannot be brought back whole."""
@@ -90,11 +95,13 @@ class UndoRollback(Payload, frozen=True, kw_only=True):
 
 
 class Redo(Payload, frozen=True, kw_only=True):
-    """Bring back what was taken back last, or one step that was."""
+    """Bring back what was taken back last, or some steps that were."""
 
     directory: Directory = None
     steps: Count = 1
     step_id: Step | None = None
+    step_ids: Steps | None = None
+    """Several, together."""
     force: bool = False
     dry_run: bool = False
 
@@ -313,7 +320,8 @@ def response(request_id: str, payload: object) -> bytes:
 
 def refusal(request_id: str | None, error: HoldfastError, data: Mapping[str, object] | None = None) -> bytes:
     """The line that says why a request was not followed; of a line that told no id, null stands for that."""
-    failure = {**encoding.error(error)["error"], "data": data}
+    told = {**(data or {}), **(error.data or {})} or None
+    failure = {**encoding.error(error)["error"], "hint": hint(error, FOR_FRONTENDS), "data": told}
     return _line({"type": "response", "request_id": request_id, "status": "error", "error": failure})
 
 

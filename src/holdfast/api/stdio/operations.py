@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from holdfast.api.objects import MadeCheckpoint, Restored, Status, cut
 from holdfast.api.stdio import events, messages, results
+from holdfast.api.steps import named
 from holdfast.engine import encoding, encoding_browsing, encoding_undo, objects
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
 from holdfast.model.paths import parse_display
@@ -40,7 +41,14 @@ class Operation(NamedTuple):
 def undo_rollback(hosted: Hosted, asked: messages.UndoRollback) -> Restored:
     """Take changes back."""
     with hosted.workspace() as workspace:
-        done = workspace.undo(asked.steps, step=asked.step_id, run=asked.run, force=asked.force, dry_run=asked.dry_run)
+        done = workspace.undo(
+            asked.steps,
+            step=named(asked.step_id, asked.step_ids),
+            run=asked.run,
+            force=asked.force,
+            recorded_only=not asked.force,
+            dry_run=asked.dry_run,
+        )
     if not done.dry_run:
         hosted.rolled_back(done.steps)
     return _restored(done)
@@ -49,7 +57,8 @@ def undo_rollback(hosted: Hosted, asked: messages.UndoRollback) -> Restored:
 def redo(hosted: Hosted, asked: messages.Redo) -> Restored:
     """Bring changes forward again."""
     with hosted.workspace() as workspace:
-        return _restored(workspace.redo(asked.steps, step=asked.step_id, force=asked.force, dry_run=asked.dry_run))
+        steps = named(asked.step_id, asked.step_ids)
+        return _restored(workspace.redo(asked.steps, step=steps, force=asked.force, dry_run=asked.dry_run))
 
 
 def undo_history(hosted: Hosted, asked: messages.UndoHistory) -> results.History:
@@ -76,8 +85,11 @@ def undo_configure(hosted: Hosted, asked: messages.UndoConfigure) -> results.Und
         "max_steps": asked.max_step_count,
         "max_step_bytes": asked.max_single_step_size_bytes,
     }
-    hosted.configure(limits=hosted.limits._replace(**_said(changed)))
-    return undo_limits(hosted.limits)
+    with hosted.undo_log() as log:
+        now = hosted.rules(log).limits
+    hosted.limit(now._replace(**_said(changed)))
+    with hosted.undo_log() as log:
+        return undo_limits(hosted.rules(log).limits)
 
 
 def undo_discard(hosted: Hosted, asked: messages.UndoDiscard) -> results.Discarded:
@@ -125,7 +137,7 @@ def fs_status(hosted: Hosted, _asked: messages.FsStatus) -> Status:
     return cut(status, *names, most=results.MAX_LISTED)
 
 
-def safeguard_configure(hosted: Hosted, asked: messages.SafeguardConfigure) -> results.Thresholds:
+def safeguard_configure(hosted: Hosted, asked: messages.SafeguardConfigure) -> results.Guarding:
     """Change when a person is asked."""
     changed = {
         "deletes": asked.delete_threshold,
@@ -134,8 +146,9 @@ def safeguard_configure(hosted: Hosted, asked: messages.SafeguardConfigure) -> r
         "limit": asked.unprotected,
         "timeout": asked.timeout_seconds,
     }
-    hosted.configure(thresholds=hosted.thresholds._replace(**_said(changed)))
-    return thresholds(hosted.thresholds)
+    hosted.guard(hosted.thresholds._replace(**_said(changed)))
+    with hosted.undo_log() as log:
+        return guarding(hosted.rules(log).thresholds, hosted.thresholds)
 
 
 def checkpoint_create(hosted: Hosted, asked: messages.CheckpointCreate) -> MadeCheckpoint:
@@ -164,7 +177,7 @@ def checkpoint_diff(hosted: Hosted, asked: messages.CheckpointDiff) -> objects.D
 def checkpoint_restore(hosted: Hosted, asked: messages.CheckpointRestore) -> Restored:
     """Bring the tree, or some paths, to a checkpoint."""
     with hosted.workspace() as workspace:
-        done = workspace.restore(asked.checkpoint, _paths(asked.paths), dry_run=asked.dry_run)
+        done = workspace.restore(asked.checkpoint, _paths(asked.paths), dry_run=asked.dry_run, as_state=True)
     return _restored(done)
 
 
@@ -187,7 +200,7 @@ OPERATIONS: dict[str, Operation] = {
     "fs.list": Operation(messages.FsList, results.Listing, fs_list),
     "fs.read": Operation(messages.FsRead, objects.Part, fs_read),
     "fs.status": Operation(messages.FsStatus, Status, fs_status),
-    "safeguard.configure": Operation(messages.SafeguardConfigure, results.Thresholds, safeguard_configure),
+    "safeguard.configure": Operation(messages.SafeguardConfigure, results.Guarding, safeguard_configure),
     "checkpoint.create": Operation(messages.CheckpointCreate, MadeCheckpoint, checkpoint_create),
     "checkpoint.list": Operation(messages.CheckpointList, results.Checkpoints, checkpoint_list),
     "checkpoint.diff": Operation(messages.CheckpointDiff, objects.Diff, checkpoint_diff),
@@ -214,15 +227,21 @@ def undo_limits(limits: Limits) -> results.UndoLimits:
     )
 
 
-def thresholds(value: Thresholds) -> results.Thresholds:
-    """When a person is asked, as an object."""
-    return results.Thresholds(
-        delete_threshold=value.deletes,
-        overwrite_threshold_bytes=value.overwrite_bytes,
-        rename_over=value.rename_over,
-        unprotected=value.limit,
-        timeout_seconds=value.timeout,
+def guarding(holding: Thresholds, own: Thresholds) -> results.Guarding:
+    """When a person is asked, and when the session alone would have one asked, as an object."""
+    return results.Guarding(
+        **_thresholds(holding), own=None if own == holding else results.Thresholds(**_thresholds(own))
     )
+
+
+def _thresholds(value: Thresholds) -> dict[str, Any]:
+    return {
+        "delete_threshold": value.deletes,
+        "overwrite_threshold_bytes": value.overwrite_bytes,
+        "rename_over": value.rename_over,
+        "unprotected": value.limit,
+        "timeout_seconds": value.timeout,
+    }
 
 
 T = TypeVar("T")

@@ -80,6 +80,13 @@ class Thresholds(Object, frozen=True, kw_only=True):
     timeout_seconds: float
 
 
+class Guarding(Thresholds, frozen=True, kw_only=True):
+    """What holds: of all that is asked for in the workspace the strictest."""
+
+    own: Thresholds | None
+    """What this session asks for, if that is something else."""
+
+
 class Waiting(Object, frozen=True, kw_only=True):
     """An operation that waits for a person."""
 
@@ -107,7 +114,7 @@ class DirectoryStatus(Object, frozen=True, kw_only=True):
     isolation: str | None
     """The level."""
     undo: UndoLimits | None
-    safeguard: Thresholds | None
+    safeguard: Guarding | None
     held: list[Waiting]
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.api.stdio import events, results
 from holdfast.api.stdio.commands import Lane
-from holdfast.api.stdio.operations import VERSION_MISMATCH, thresholds, undo_limits
+from holdfast.api.stdio.operations import VERSION_MISMATCH, guarding, undo_limits
 from holdfast.engine.hosting import Host, WorkingDirectory
 from holdfast.engine.isolation import adjusted
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from holdfast.api.stdio.messages import SafeguardConfirm, SessionStart
     from holdfast.api.stdio.outbox import Outbox
     from holdfast.api.stdio.results import Result
-    from holdfast.engine.hosting import Hosted
+    from holdfast.engine.hosting import Hosted, Rules
     from holdfast.engine.monitor import Event
     from holdfast.model.config import Isolation
     from holdfast.undo.service import TicketInfo
@@ -188,7 +188,7 @@ def _begin(hosted: Hosted) -> None:
 
 
 def _directory_status(hosted: Hosted, lane: Lane) -> results.DirectoryStatus:
-    writable = hosted.access == "read_write"
+    rules, held = _of_the_log(hosted) if hosted.access == "read_write" else (None, [])
     return results.DirectoryStatus(
         index=hosted.index,
         label=hosted.label,
@@ -199,17 +199,18 @@ def _directory_status(hosted: Hosted, lane: Lane) -> results.DirectoryStatus:
         step_id=hosted.step,
         queued=lane.queued,
         isolation=None if hosted.isolation is None else hosted.isolation.level,
-        undo=undo_limits(hosted.limits) if writable else None,
-        safeguard=thresholds(hosted.thresholds) if writable else None,
-        held=_held(hosted) if writable else [],
+        undo=None if rules is None else undo_limits(rules.limits),
+        safeguard=None if rules is None else guarding(rules.thresholds, hosted.thresholds),
+        held=held,
     )
 
 
-def _held(hosted: Hosted) -> list[results.Waiting]:
+def _of_the_log(hosted: Hosted) -> tuple[Rules, list[results.Waiting]]:
     try:
         with hosted.undo_log() as log:
+            rules = hosted.rules(log)
             tickets: Sequence[TicketInfo] = () if log is None else log.held()
     except HoldfastError as error:  # the log is of another version: nothing runs, so nothing waits
         _log.info("%s", error.message)
-        return []
-    return [events.waiting(hosted.index, ticket) for ticket in tickets]
+        return hosted.rules(None), []
+    return rules, [events.waiting(hosted.index, ticket) for ticket in tickets]

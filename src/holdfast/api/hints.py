@@ -1,0 +1,47 @@
+"""What the faces advise where the engine's advice is for the command line, which who speaks with a face has not got."""
+
+from __future__ import annotations
+
+import re
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.model.errors import HoldfastError
+
+FOR_FRONTENDS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "barrier": "force takes it back nevertheless, and what others have changed with it; redo brings that back",
+        "steps_connected": "step_ids takes several steps: all of data.together at once, or those of data.first before",
+        "step_open": "wait until it ends; force takes back what is there of it",
+        "others_since": "undo those first, or force takes all of it back",
+        "changed_since_undo": "undo.rollback saves those changes and takes them back",
+        "undo_version_mismatch": "undo.discard begins a new undo log; the steps of this one cannot be undone",
+    }
+)
+"""By the code of the error."""
+
+FOR_MODELS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "barrier": "only a person goes past it; get_undo_history lists the steps, and undo takes back those (step, "
+        "steps) whose files nobody else has changed since",
+        "steps_connected": "undo and redo take several steps at once (steps): all that the message names, and this one",
+        "step_open": "wait until it ends",
+        "others_since": "undo those first",
+        "changed_since_undo": "undo saves those changes and takes them back",
+        "unfinished_restore": "a person has to finish it, or take it back, first",
+        "undo_version_mismatch": "a person has to begin a new undo log first",
+        "no_undo_log": "execute_command, write_file and edit_file record what they change",
+    }
+)
+"""By the code of the error."""
+
+_COMMAND_LINE = re.compile(r"\bholdfast |(?<![\w-])--[a-z]")
+
+
+def hint(error: HoldfastError, known: Mapping[str, str]) -> str | None:
+    """What to do about an error: as ``known`` has it, or as the error has it, unless that is for the command line."""
+    said = known.get(error.code, error.hint)
+    return None if said is None or _COMMAND_LINE.search(said) else said
