@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from holdfast.engine.checkpoint import CheckpointResult
     from holdfast.engine.doctor import Finding, diagnose
     from holdfast.engine.household import Home, open_home
+    from holdfast.engine.mount import Mounted
     from holdfast.engine.results import (
         Details,
         Diff,
@@ -88,6 +89,7 @@ __all__ = [
     "Isolation",
     "LockedError",
     "Log",
+    "Mounted",
     "NotCaptured",
     "NotFoundError",
     "PathChange",
@@ -135,6 +137,7 @@ _ELSEWHERE = {
     "HistoryEvent": "store.records",
     "Home": "engine.household",
     "Isolation": "model.config",
+    "Mounted": "engine.mount",
     "NotCaptured": "model.entries",
     "Policy": "engine.retention",
     "Problem": "store.verify",

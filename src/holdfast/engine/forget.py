@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.engine.gone import find_moved, is_missing
+from holdfast.engine.mount_pins import release_dead
 from holdfast.engine.results import Forgotten
 from holdfast.engine.retention import Policy, Thinning, decide
 from holdfast.engine.upkeep import freeing
@@ -39,6 +40,8 @@ def forget(
     then; a policy keeps those. Each removal is one transaction that passes the changes on to the children;
     content that nothing else needs is freed by collection after the grace time.
     """
+    if not dry_run:
+        release_dead(context)
     if named:
         removed = [context.catalog.checkpoint(checkpoint) for checkpoint in dict.fromkeys(named)]
         _refuse_protected(context, removed)
@@ -84,6 +87,7 @@ def forget_gone(context: Shared, *, but: WorkspaceId | None = None, dry_run: boo
         for workspace in gone:
             if workspace.live:
                 freeing(context, partial(catalog.let_go, workspace.id))
+        release_dead(context)
     # None of them protects anything any more, least of all one another.
     silent = {workspace.id for workspace in gone}
     protections = catalog.protections()

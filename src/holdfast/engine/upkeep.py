@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
+from holdfast.engine.mount_pins import release_dead
 from holdfast.model.errors import LockedError, QuotaError, StorageError
 from holdfast.model.log import Log
 
@@ -37,6 +38,7 @@ def collect(
     collector = context.store.collector()
     if dry_run:
         return collector.foresee(seconds, progress=progress)
+    release_dead(context)
     return freeing(context, lambda: collector.collect(seconds, progress=progress))
 
 

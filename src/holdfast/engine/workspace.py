@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from holdfast.engine.context import Context
     from holdfast.engine.diff import Contents
     from holdfast.engine.journal import Journal
+    from holdfast.engine.mount import Mounted
     from holdfast.engine.results import (
         Details,
         Diff,
@@ -457,6 +458,39 @@ class Workspace(RecordedSteps):
             return self._opener.make_fork(os.fsencode(directory), source, self._context.workspace)
 
         return fork(self._context, source, open_fork, progress=progress)
+
+    def mount(
+        self,
+        name: str,
+        directory: str | bytes | os.PathLike[str],
+        *,
+        at: str | None = None,
+        allow_other: bool = False,
+    ) -> Mounted:
+        """Mount a checkpoint, read-only, on ``directory``, which must be empty, or is made for as long as that lasts.
+
+        With ``at``, an ISO 8601 time or an age (``2h``), it is the newest that was there then, and ``name`` is of no
+        account. Threads of this process serve it until `Mounted.close`, which has to come before that of the workspace;
+        the checkpoint is kept from being collected for as long.
+        ``allow_other``: other users can look at it too, as far as the modes let them. Raises `UnsupportedError` where
+        nothing can be mounted.
+        """
+        refuse_inside(self._context, "a mount")
+        from holdfast.engine.mount import mount_checkpoint, newest_at
+
+        if at is None:
+            checkpoint = self.resolve(name)
+        else:
+            from holdfast.model.values import parse_moment
+
+            try:
+                moment = parse_moment(at, self._context.clock.now())
+            except ValueError as error:
+                raise UsageError(str(error)) from None
+            checkpoint = newest_at(self._context, moment)
+        return mount_checkpoint(
+            self._context, checkpoint, os.fsencode(directory), home=self.home, allow_other=allow_other
+        )
 
     # -- watching -----------------------------------------------------------------------------------------------
 

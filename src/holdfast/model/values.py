@@ -71,6 +71,22 @@ def parse_age(value: object) -> float:
     return float(number) * factor
 
 
+def parse_moment(value: str, now: int) -> int:
+    """Microseconds since 1970 from an ISO 8601 date, or date and time (local, unless it says otherwise), or from an age
+    as `parse_age` takes it, counted back from ``now``. Raises `ValueError` saying why not.
+    """
+    from datetime import datetime
+
+    try:
+        return round(datetime.fromisoformat(value).timestamp() * 1_000_000)
+    except (ValueError, OverflowError):
+        pass
+    try:
+        return now - round(parse_age(value) * 1_000_000)
+    except (ValueError, OverflowError):
+        raise ValueError(f"{_shown(value)} is no time such as 2026-02-11T15:04, and no age such as 2h or 7d") from None
+
+
 def _scaled(value: object, units: Mapping[str, float], expected: str) -> tuple[Any, str]:
     match = _NUMBER.match(value) if isinstance(value, str) else None
     if match is None or match[2].lower() not in units:

@@ -274,6 +274,15 @@ class Catalog:
         assert row is not None
         return row[0]
 
+    def extend_pin(self, number: int, expires_at: int) -> bool:
+        """Keep a pin until ``expires_at``; False if it is there no more."""
+        with self.database.writing() as session:
+            return bool(
+                session.run(
+                    "UPDATE pins SET expires_at = ? WHERE tenant = ? AND number = ?", (expires_at, self.tenant, number)
+                )
+            )
+
     def unpin(self, number: int) -> None:
         """Take a pin away. Harmless a second time."""
         with self.database.writing() as session:

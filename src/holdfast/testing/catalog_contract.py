@@ -329,8 +329,12 @@ class CatalogContract:
         self.catalog.forget([old])
         self.store.collector().collect(0)
         assert self.catalog.known([root], pages=True) == {root}
+        assert self.catalog.extend_pin(pin, self.time.now() + 20_000_000)
         self.time.advance(11)
+        assert self.catalog.unpin_expired() == 0
+        self.time.advance(10)
         assert self.catalog.unpin_expired() == 1
+        assert not self.catalog.extend_pin(pin, self.time.now() + 20_000_000)
         self.catalog.unpin(pin)
         self.store.collector().collect(0)
         assert self.catalog.known([root]) == set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.model.values import parse_age, parse_duration, parse_size
+from holdfast.model.values import parse_age, parse_duration, parse_moment, parse_size
 
 
 @pytest.mark.parametrize(
@@ -83,3 +83,18 @@ def test_what_is_neither_size_nor_duration(bad: object) -> None:
             parse(bad)
     with pytest.raises(ValueError, match="whole number of bytes"):
         parse_size("1.5")
+
+
+def test_a_moment_is_a_time_or_an_age() -> None:
+    now = 1_700_000_000_000_000
+    assert parse_moment("2023-11-14T22:13:20Z", now) == now
+    assert parse_moment("2023-11-14T23:13:20.5+01:00", now) == now + 500_000
+    assert parse_moment("2023-11-14T22:13", now) == parse_moment("2023-11-14 22:13:00", now)
+    assert parse_moment("2h", now) == now - 7_200_000_000
+    assert parse_moment("1d12h", now) == now - 36 * 3_600_000_000
+
+
+@pytest.mark.parametrize("text", ["yesterday", "", "2023-13-01", "6m", "2023-11-14T25:00", "1e999d"])
+def test_what_is_no_moment_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="no time such as"):
+        parse_moment(text, 0)

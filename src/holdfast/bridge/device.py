@@ -1,0 +1,189 @@
+"""``/dev/fuse``: getting a file system mounted on a directory, and gone again.
+
+As root by mount(2); for anybody else by ``fusermount3``, a set-uid program of libfuse, which hands the device over.
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import errno
+import os
+import shutil
+import socket
+import subprocess
+from typing import Final
+
+from holdfast.files.watch.root import parse_mounts
+from holdfast.model.errors import RefusedError, StorageError, UnsupportedError
+from holdfast.model.log import Log
+from holdfast.model.paths import display
+
+_LOG = Log(__name__)
+DEVICE: Final = "/dev/fuse"
+FILE_SYSTEM: Final = b"fuse.holdfast"
+"""As the table of mounts calls it."""
+_SOURCE: Final = b"holdfast"
+_HELPER: Final = "fusermount3"
+_HELPER_SECONDS: Final = 30
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV = 1, 2, 4
+_MNT_DETACH = 2
+_NEEDED: Final = (
+    "mounting needs /dev/fuse, and root or fusermount3 (the package fuse3); in a container also "
+    "`--device /dev/fuse --cap-add SYS_ADMIN`"
+)
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Device:
+    """A mounted device. Whoever serves it reads requests from `descriptor` and writes replies to it."""
+
+    def __init__(self, descriptor: int, directory: bytes, *, helped: bool) -> None:
+        self.descriptor = descriptor
+        self.directory = directory
+        self._helped = helped
+
+    def unmount(self) -> None:
+        """Take the mount away, at once for whoever comes; harmless if it is gone. Logs what stands in the way.
+
+        Files that are open in it are of use as long as the device is served.
+        """
+        try:
+            detach(self.directory, helped=self._helped)
+        except OSError as error:
+            _LOG.error("%s cannot be unmounted: %s", display(self.directory), error.strerror)
+
+    def close(self) -> None:
+        """Give the device up: whoever still uses the file system gets an error (ENOTCONN, ECONNABORTED)."""
+        os.close(self.descriptor)
+
+
+def mount(directory: bytes, *, allow_other: bool = False) -> Device:
+    """Mount a read-only file system on ``directory``, a real path; served it is not yet.
+
+    Only the user who mounts it can use it, unless ``allow_other``; permissions are checked by the kernel, by the modes
+    and owners that it is told. Raises `UnsupportedError` where that is not possible, and says what would help.
+    """
+    options = b"default_permissions" + (b",allow_other" if allow_other else b"")
+    if os.geteuid() == 0:
+        try:
+            return Device(_mount_directly(directory, options), directory, helped=False)
+        except PermissionError:
+            if shutil.which(_HELPER) is None:
+                raise UnsupportedError(
+                    f"{display(directory)} cannot be mounted on: no permission", hint=_NEEDED
+                ) from None
+    return Device(_mount_by_helper(directory, options), directory, helped=True)
+
+
+def _mount_directly(directory: bytes, options: bytes) -> int:
+    """Raises `PermissionError` where this process may not mount."""
+    try:
+        descriptor = os.open(DEVICE, os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:
+        raise UnsupportedError(f"{DEVICE} cannot be opened: {error.strerror}", hint=_NEEDED) from error
+    try:
+        told = b"fd=%d,rootmode=40000,user_id=%d,group_id=%d,%b" % (descriptor, os.getuid(), os.getgid(), options)
+        if _libc.mount(_SOURCE, directory, FILE_SYSTEM, _MS_RDONLY | _MS_NOSUID | _MS_NODEV, told):
+            number = ctypes.get_errno()
+            if number in (errno.EPERM, errno.EACCES):
+                raise PermissionError(number, os.strerror(number))
+            if number == errno.ENODEV:
+                raise UnsupportedError("this kernel has no FUSE", hint="load its module: modprobe fuse")
+            raise StorageError(f"{display(directory)} cannot be mounted on: {os.strerror(number)}")
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _mount_by_helper(directory: bytes, options: bytes) -> int:
+    helper = shutil.which(_HELPER)
+    if helper is None:
+        raise UnsupportedError(f"{display(directory)} cannot be mounted on without {_HELPER}", hint=_NEEDED)
+    said = b"ro,nosuid,nodev,fsname=%b,subtype=holdfast,%b" % (_SOURCE, options)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        try:
+            done = subprocess.run(
+                [helper, b"-o", said, b"--", directory],
+                env={**os.environ, "_FUSE_COMMFD": str(theirs.fileno())},
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_HELPER_SECONDS,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise UnsupportedError(f"{helper} cannot be used: {error}", hint=_NEEDED) from error
+        if done.returncode:
+            said_why = display(done.stderr.strip()) or f"it ended with {done.returncode}"
+            raise UnsupportedError(f"{display(directory)} cannot be mounted on: {said_why}", hint=_NEEDED)
+        theirs.close()
+        return _received(ours)
+
+
+def _received(ours: socket.socket) -> int:
+    """The descriptor that the helper has sent."""
+    ours.settimeout(_HELPER_SECONDS)
+    descriptors = array.array("i")
+    _, ancillary, _, _ = ours.recvmsg(1, socket.CMSG_SPACE(descriptors.itemsize), socket.MSG_CMSG_CLOEXEC)
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS and len(data) >= descriptors.itemsize:
+            descriptors.frombytes(data[: descriptors.itemsize])
+            return descriptors[0]
+    raise StorageError(f"{_HELPER} has mounted, and handed over nothing")
+
+
+def detach(directory: bytes, *, helped: bool) -> None:
+    """Unmount ``directory``, lazily. Nothing if it is no mount of ours. Raises `OSError`."""
+    if not is_mounted(directory):
+        return
+    if not helped and os.geteuid() == 0:
+        if _libc.umount2(directory, _MNT_DETACH):
+            number = ctypes.get_errno()
+            if number != errno.EINVAL:  # it was unmounted just before
+                raise OSError(number, os.strerror(number))
+        return
+    try:
+        done = subprocess.run(
+            [shutil.which(_HELPER) or _HELPER, b"-u", b"-z", b"--", directory],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_HELPER_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise OSError(errno.ETIMEDOUT, f"{_HELPER} does not end") from error
+    if done.returncode and is_mounted(directory):
+        raise OSError(errno.EBUSY, display(done.stderr.strip()))
+
+
+def is_mounted(directory: bytes) -> bool:
+    """True if what is mounted on ``directory`` (the last, if several are) is a file system of ours."""
+    with open("/proc/self/mountinfo", "rb") as file:
+        found = [mount.type for mount in parse_mounts(file.read()) if mount.point == directory]
+    return found[-1:] == [FILE_SYSTEM]
+
+
+def clear_dead(directory: bytes) -> bool:
+    """Detach a mount of ours that nobody serves any more, as after its server was killed; True if there was one.
+
+    Raises `RefusedError` if it is somebody else's that is dead.
+    """
+    try:
+        # (What stat(2) says of the root may be remembered by the kernel.)
+        os.statvfs(directory)
+        return False
+    except OSError as error:
+        if error.errno not in (errno.ENOTCONN, errno.ECONNABORTED):
+            return False
+    try:
+        detach(directory, helped=os.geteuid() != 0)
+        os.statvfs(directory)
+    except OSError as error:
+        raise RefusedError(
+            f"{display(directory)} is a mount that nobody serves any more",
+            hint=f"unmount it: umount -l {display(directory)}",
+        ) from error
+    return True

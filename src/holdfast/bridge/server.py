@@ -1,0 +1,223 @@
+"""The loop that answers a kernel: requests come from the device, a file system answers them, on several threads."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import signal
+import threading
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from holdfast.model.errors import FormatError, HoldfastError, StorageError
+from holdfast.model.log import Log
+from holdfast.wire.fuse import negotiation, replies
+from holdfast.wire.fuse.errors import errno_of
+from holdfast.wire.fuse.kernel import UNANSWERED, Opcode
+from holdfast.wire.fuse.requests import Decoder, decode_header
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from holdfast.wire.fuse.bodies import Body, Header
+    from holdfast.wire.fuse.negotiation import Terms, Wishes
+
+    Reply = bytes | Sequence[bytes | bytearray | memoryview] | None
+    Operation = Callable[[Header, Any], Reply]
+    """Takes a request and its body, whose kind the opcode tells; returns the reply, in pieces or whole."""
+
+_LOG = Log(__name__)
+THREADS: Final = 4
+_GONE: Final = (errno.ENODEV, errno.ECONNABORTED)
+"""What the device says when nothing is mounted any more, or the connection was aborted."""
+_NOT_WAITED_FOR: Final = errno.ENOENT
+"""What the device says to a reply that came too late, or when a request was taken back while it was read."""
+_FIRST_FRAME: Final = 1 << 17
+
+
+class FileSystem(Protocol):
+    """What answers requests."""
+
+    def wishes(self) -> Wishes:
+        """What is to be agreed upon with the kernel."""
+        ...
+
+    def operations(self, terms: Terms) -> Mapping[int, Operation]:
+        """What answers each opcode, under what was agreed upon; the kernel does without what is not there (ENOSYS).
+
+        An operation runs on any thread, beside others, and ends by itself. It raises `OSError` for what it refuses.
+        Anything else that it raises is EIO for whoever asked, and logged: an error of the store, or our own mistake.
+        """
+        ...
+
+
+class Server:
+    """Serves one mounted device until that is gone, or `stop`.
+
+    Whoever waits for an answer is never left: what fails is answered with an error, and when the device is closed the
+    kernel answers the rest. INTERRUPT is told once that nothing here waits for long, and does not come again.
+    """
+
+    def __init__(self, device: int, file_system: FileSystem, *, threads: int = THREADS) -> None:
+        """``device`` is mounted already, stays the caller's, and becomes non-blocking."""
+        self._device = device
+        self._file_system = file_system
+        self._count = threads
+        self._threads: list[threading.Thread] = []
+        # (No `threading.Event`: a signal handler may have to write to it, whatever its thread is doing.)
+        self._gone = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._stopping = False
+
+    def start(self) -> None:
+        """Agree with the kernel, and begin to serve. Raises `UnsupportedError` for a kernel that is too old, and
+        `StorageError` if the device is gone already.
+        """
+        os.set_blocking(self._device, False)
+        terms = self._negotiate()
+        decoder, operations = Decoder(terms), self._file_system.operations(terms)
+        # Signals are for the threads that wait for them: one that came here would wake nobody.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            for number in range(self._count):
+                buffer = bytearray(terms.frame_bytes)
+                thread = threading.Thread(
+                    target=self._serve, args=(decoder, operations, buffer), name=f"holdfast-fuse-{number}", daemon=True
+                )
+                thread.start()
+                self._threads.append(thread)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait, at most ``timeout`` seconds, until the device is gone, or until `end` or `stop`; whether that is so."""
+        if self._wake < 0:
+            return True
+        poll = select.poll()
+        poll.register(self._gone, select.POLLIN)
+        return bool(poll.poll(None if timeout is None else timeout * 1000))
+
+    def end(self) -> None:
+        """Have `wait` return. May be called by a signal handler."""
+        if self._wake >= 0:
+            os.eventfd_write(self._gone, 1)
+
+    def stop(self, timeout: float = 10.0) -> bool:
+        """Answer nothing more. Returns whether all threads have ended: only then the device may be closed.
+
+        Harmless a second time.
+        """
+        if self._wake < 0:
+            return True
+        self._stopping = True
+        os.eventfd_write(self._wake, 1)
+        for thread in self._threads:
+            thread.join(timeout)
+        if any(thread.is_alive() for thread in self._threads):
+            _LOG.warning("a request is still being worked on after %g s; it ends with this process", timeout)
+            return False
+        os.close(self._wake)
+        os.close(self._gone)
+        self._wake = -1
+        return True
+
+    def _negotiate(self) -> Terms:
+        buffer = bytearray(_FIRST_FRAME)
+        with self._poll() as poll:
+            while (frame := self._read(buffer, poll)) is not None:
+                header = decode_header(frame)
+                if header.opcode != Opcode.INIT:
+                    raise FormatError(f"INIT: opcode {header.opcode} came before it")
+                try:
+                    terms = negotiation.negotiate(negotiation.decode_offer(frame), self._file_system.wishes())
+                except HoldfastError as error:
+                    self._write(header, replies.error(header.unique, errno_of(error)))
+                    raise
+                if terms is not None:
+                    self._write(header, negotiation.encode_terms(header.unique, terms))
+                    return terms
+                self._write(header, negotiation.encode_version(header.unique))
+        raise StorageError("the mount was gone before it could be served")
+
+    def _poll(self) -> select.epoll:
+        poll = select.epoll()
+        # One request is to wake one thread.
+        poll.register(self._device, select.EPOLLIN | select.EPOLLEXCLUSIVE)
+        poll.register(self._wake, select.EPOLLIN)
+        return poll
+
+    def _serve(self, decoder: Decoder, operations: Mapping[int, Operation], buffer: bytearray) -> None:
+        try:
+            with self._poll() as poll:
+                while (frame := self._read(buffer, poll)) is not None:
+                    self._handle(decoder, operations, frame)
+        except Exception:  # noqa: BLE001 - whoever waits for an answer has to get one: the device is given up
+            _LOG.exception("serving a mount has failed; it ends")
+        finally:
+            os.eventfd_write(self._gone, 1)
+
+    def _read(self, buffer: bytearray, poll: select.epoll) -> memoryview | None:
+        """The next request, when there is one; None if none will come, or none is to be taken any more."""
+        while not self._stopping:
+            try:
+                return memoryview(buffer)[: os.readv(self._device, [buffer])]
+            except BlockingIOError:
+                poll.poll()
+            except OSError as error:
+                if error.errno in _GONE:
+                    return None
+                if error.errno != _NOT_WAITED_FOR:
+                    raise
+        return None
+
+    def _handle(self, decoder: Decoder, operations: Mapping[int, Operation], frame: memoryview) -> None:
+        header = decode_header(frame)
+        operation = operations.get(header.opcode)
+        reply: Reply
+        try:
+            body = decoder.decode(header, frame)
+        except FormatError as error:
+            reply = replies.error(header.unique, errno_of(error))
+        else:
+            reply = _answer(operation, header, body)
+        if header.opcode not in UNANSWERED or header.opcode == Opcode.INTERRUPT:
+            self._write(header, reply)
+
+    def _write(self, header: Header, reply: Reply) -> None:
+        """Send a reply, if there is one. Nobody waits any more for one that the device does not know."""
+        if reply is None:
+            return
+        try:
+            os.writev(self._device, (reply,) if isinstance(reply, bytes) else reply)
+        except OSError as error:
+            if error.errno in _GONE or error.errno == _NOT_WAITED_FOR:
+                return
+            _LOG.error("the kernel has refused a reply: %s", error.strerror, opcode=_name(header))
+            try:
+                os.writev(self._device, (replies.error(header.unique, errno.EIO),))
+            except OSError:
+                return  # it was taken after all, or nobody waits
+
+
+def _answer(operation: Operation | None, header: Header, body: Body) -> Reply:
+    """What an operation answers, whatever becomes of it."""
+    if operation is None:
+        return replies.error(header.unique, errno.ENOSYS)
+    try:
+        return operation(header, body)
+    except OSError as error:
+        return replies.error(header.unique, error.errno or errno.EIO)
+    except HoldfastError as error:
+        if isinstance(error, FormatError) and error.code != FormatError.code:
+            return replies.error(header.unique, errno_of(error))
+        _LOG.error("a request of a mount has failed: %s", error.message, opcode=_name(header))
+    except Exception:  # noqa: BLE001 - one request fails, and the mount goes on
+        _LOG.exception("a request of a mount has failed by a mistake of Holdfast's own", opcode=_name(header))
+    return replies.error(header.unique, errno.EIO)
+
+
+def _name(header: Header) -> str:
+    try:
+        return Opcode(header.opcode).name
+    except ValueError:
+        return str(header.opcode)

@@ -1,0 +1,153 @@
+"""``mount``: a checkpoint as a directory, until somebody unmounts it or a command has ended."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+from holdfast import UsageError
+from holdfast.cli.command import Command, text
+from holdfast.cli.terminal import show_path
+from holdfast.cli.wording import short
+from holdfast.model.errors import StorageError
+from holdfast.model.paths import display
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+    from holdfast.cli.console import Console
+    from holdfast.engine.mount import Mounted
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_LOOK = 600.0
+"""Seconds between two times that a mount is looked after while a command uses it."""
+
+
+def _configure(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "holdfast mount [ID | --at TIME] DIR [--allow-other] [--exec -- COMMAND ...]"
+    parser.add_argument("name", metavar="ID", nargs="?", type=text, help="the checkpoint (default: @)")
+    parser.add_argument("directory", metavar="DIR", help="where; it must be empty, or is made and removed again")
+    parser.add_argument(
+        "--at", metavar="TIME", type=text, help="the newest checkpoint then: 2026-02-11T15:04 (local time), or 2h ago"
+    )
+    parser.add_argument("--allow-other", action="store_true", help="other users may look at it, too")
+    parser.add_argument(
+        "--exec", metavar="COMMAND", nargs=argparse.REMAINDER, help="run this, and unmount when it has ended"
+    )
+
+
+def _mount(console: Console, arguments: argparse.Namespace) -> int:
+    if arguments.name is not None and arguments.at is not None:
+        raise UsageError("a checkpoint is named, or the newest at a time is wanted, not both")
+    words: list[str] = [*(arguments.exec or ()), *arguments.paths]
+    if bool(words) != (arguments.exec is not None):
+        raise UsageError("--exec and a command go together", hint="holdfast mount @- DIR --exec -- COMMAND")
+    with (
+        console.open() as workspace,
+        _Signals() as signals,
+        workspace.mount(
+            arguments.name or "@", arguments.directory, at=arguments.at, allow_other=arguments.allow_other
+        ) as mounted,
+    ):
+        if words:
+            return _run(console, mounted, words, signals)
+        _stay(console, mounted, signals)
+    if console.json:
+        console.give({"event": "unmounted"})
+    return 0
+
+
+def _stay(console: Console, mounted: Mounted, signals: _Signals) -> None:
+    if console.json:
+        console.give({"event": "mounted", "checkpoint": mounted.checkpoint, "directory": display(mounted.path)})
+    else:
+        console.say(
+            f"Mounted {short(mounted.checkpoint)} on {show_path(mounted.path)}; Ctrl-C or `umount` ends it.",
+        )
+    sys.stdout.flush()
+    signals.send_to(lambda _: mounted.end())
+    mounted.wait()
+
+
+def _run(console: Console, mounted: Mounted, words: list[str], signals: _Signals) -> int:
+    """Run a command; its exit code."""
+    try:
+        # The shell replaces itself by the command: this process, which has to answer whoever looks at the mount, would
+        # stand still until a program that lies in there has been started.
+        process = subprocess.Popen(["/bin/sh", "-c", 'exec "$@"', "sh", *words])
+    except OSError as error:
+        raise StorageError(f"cannot run a command: {error.strerror}") from error
+    # (What Ctrl-C sends, the terminal has sent to the command as well.)
+    signals.send_to(lambda number: None if number == signal.SIGINT else process.send_signal(number))
+    ended = os.pidfd_open(process.pid)
+    poll = select.poll()
+    poll.register(ended, select.POLLIN)
+    while not poll.poll(_LOOK * 1000):
+        mounted.wait(0)
+    os.close(ended)
+    code = process.wait()
+    code = code if code >= 0 else 128 - code
+    if console.json:
+        # (Standard output is the command's.)
+        done = {"checkpoint": mounted.checkpoint, "directory": display(mounted.path), "exit_code": code}
+        sys.stderr.write(json.dumps(done) + "\n")
+        sys.stderr.flush()
+    return code
+
+
+class _Signals:
+    """For the length of a block, what asks for the end is only noted, until it is said what to do about it.
+
+    An exception in the middle of something, such as a transaction, could leave its locks held for ever.
+    """
+
+    def __init__(self) -> None:
+        self._noted: list[int] = []
+        self._send: Callable[[int], None] = self._noted.append
+        self._before: dict[int, Any] = {}
+
+    def send_to(self, end: Callable[[int], None]) -> None:
+        """From now on ``end`` is called with each signal, and with those that have come already."""
+        self._send = end
+        while self._noted:
+            end(self._noted.pop())
+
+    def __enter__(self) -> _Signals:
+        self._before = {number: signal.signal(number, self._take) for number in _SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _take(self, number: int, _: FrameType | None) -> None:
+        self._send(number)
+
+
+COMMANDS = {
+    "mount": Command(
+        description="Show a checkpoint as a directory that nobody can change. Nothing is written out: what is looked "
+        "at is read from the store then. It lasts until Ctrl-C, or until somebody unmounts it (umount DIR, fusermount3 "
+        "-u DIR); with --exec until the command has ended, whose exit code it has. The checkpoint is neither forgotten "
+        "nor collected meanwhile.",
+        configure=_configure,
+        run=_mount,
+        examples=(
+            ("holdfast mount @- /tmp/before", "the state before this one, until Ctrl-C"),
+            ("holdfast mount --at 2h /tmp/then", "as it was two hours ago"),
+            ("holdfast mount @- /tmp/before --exec -- diff -r /tmp/before .", "just for one command"),
+        ),
+        exits=(
+            (1, "nothing can be mounted here: it needs /dev/fuse, and root or fusermount3"),
+            (4, "refused: the directory is not empty, or lies in a workspace"),
+        ),
+        paths_after_dashes=True,
+    ),
+}
