@@ -143,8 +143,13 @@ class Runs:
         return next((run for run in self._runs.values() if run.id == id_), None)
 
     def around(self, pid: int) -> str:
-        """The id of the run that a process belongs to; empty for none."""
-        return next((tree.run.id for tree in self.trees.values() if self._is_of(tree.run, pid)), "")
+        """The id of the run that a process belongs to, if that can be told; empty for none."""
+        trees = self.trees.values()
+        found = next((tree.run.id for tree in trees if self._is_of(tree.run, pid)), "")
+        while not found and (pid := parent_of(pid)) > 1:
+            # Below the parent of a tree is also what was orphaned unseen.
+            found = next((tree.run.id for tree in trees if pid in tree.anchors), "")
+        return found
 
     def expect(self, id_: str, command: list[bytes]) -> StepId:
         """See `Remote.expect`."""
@@ -155,7 +160,9 @@ class Runs:
 
     def leave(self, client: Client) -> None:
         """The run's agent has ended; what is left of its tree is served until it ends too."""
-        run = self._runs.pop(client)
+        run = self._runs.pop(client, None)
+        if run is None:
+            raise NotFoundError("no run came by this connection, or it has left", code="no_run")
         _log.info("run left", run=run.id)
         self._see_ends(run)
         self._steps.close_run(run)

@@ -65,16 +65,23 @@ class Desk:
         self._intercepts = intercepts
         self._ambient_quiet = ambient_quiet
         self._ambient: StepId | None = None
-        self._explicit: StepId | None = None
+        self._explicit: dict[str, StepId] = {}
+        """The explicit steps that are open, by the run of which a process has opened it; "" for somebody outside."""
         self._quiets = 0
         self._late: dict[StepId, Callable[[], Head | None]] = {}
 
     # For whoever feeds the interceptor --------------------------------------------------------------------------
 
-    @property
-    def explicit(self) -> StepId | None:
-        """The explicit step that is open: everything belongs to it."""
-        return self._explicit
+    def explicit(self, run: str) -> StepId | None:
+        """The explicit step that is open and takes in what ``run`` changes: its own, else that of somebody outside,
+        which takes in everything.
+        """
+        # (Nearly always, none is open.)
+        return self._explicit.get(run, self._explicit.get("")) if self._explicit else None
+
+    def explicit_steps(self, run: str | None) -> Sequence[StepId]:
+        """Those that are open: the one that ``run`` itself has opened, or all of them (None)."""
+        return [step for owner, step in self._explicit.items() if run is None or owner == run]
 
     @property
     def is_quiet(self) -> bool:
@@ -212,29 +219,29 @@ class Desk:
             note_contents(self._undo_log, step, contents)
 
     def begin(self, label: str, *, run: str = "") -> StepId:
-        """See `UndoService.begin`. ``run``: the one whose own process asks for it."""
+        """See `UndoService.begin`. ``run``: the one whose own process asks for it, and to which it is limited."""
         with self._recorder.gate:
             if not self._intercepts:
                 raise RefusedError(
                     "nothing is intercepted here: a step would hold nothing", hint="holdfast run -- COMMAND intercepts"
                 )
-            if self._explicit is not None:
-                raise RefusedError(f"step {self._explicit} is open", hint="holdfast step commit or rollback closes it")
+            if (found := self.explicit(run)) is not None:
+                raise RefusedError(f"step {found} is open", hint="holdfast step commit or rollback closes it")
             command = (label.encode("utf-8", "surrogateescape"),) if label else ()
-            self._explicit = self.open("explicit", run=run, command=command)
-            return self._explicit
+            self._explicit[run] = self.open("explicit", run=run, command=command)
+            return self._explicit[run]
 
-    def commit(self, step: StepId) -> StepInfo:
-        """See `UndoService.commit`."""
-        info = shown_step(self._close_explicit(step))
+    def commit(self, step: StepId, *, run: str | None = None) -> StepInfo:
+        """See `UndoService.commit`. ``run``: the one whose own process asks for it; None for somebody outside."""
+        info = shown_step(self._close_explicit(step, run))
         if info.run and not info.paths:
             with self._recorder.gate:
                 self._undo_log.remove(step)  # as with a command: what changed nothing is no step
         return info
 
-    def rollback(self, step: StepId) -> UndoReport:
-        """See `UndoService.rollback`."""
-        head = self._close_explicit(step)
+    def rollback(self, step: StepId, *, run: str | None = None) -> UndoReport:
+        """See `UndoService.rollback`. For ``run`` see `commit`."""
+        head = self._close_explicit(step, run)
         with self._recorder.gate:
             return report(self._undo_log.aside, [self._take_back(head.id)])
 
@@ -251,8 +258,8 @@ class Desk:
             failed = None
             with self._recorder.gate:
                 if step is None:
-                    step = self._explicit if self._explicit is not None else self.open("api", command=(b"write", path))
-                is_own = step != self._explicit
+                    step = self.explicit("") or self.open("api", command=(b"write", path))
+                is_own = step != self.explicit("")
                 try:
                     with self._undo_log.looking() as directories:
                         write_file(self._recorder, directories, step, path, content, expected)
@@ -305,7 +312,7 @@ class Desk:
             # What waits for the gate finds the step closed, and is refused; until `close`.
             opened = self._end(info.step)
             self._recorder.deny(info.step)
-            if info.step == self._explicit or info.step == self._ambient:
+            if info.step == self._ambient or info.step in self._explicit.values():
                 self._leave(info.step)
                 self._recorder.forgive(info.step)
             finish = self._finishing(opened, None, take_back=True) if opened.records else None
@@ -349,8 +356,7 @@ class Desk:
         return opened
 
     def _leave(self, step: StepId) -> None:
-        if step == self._explicit:
-            self._explicit = None
+        self._explicit = {owner: each for owner, each in self._explicit.items() if each != step}
         if step == self._ambient:
             self._ambient = None
 
@@ -416,10 +422,16 @@ class Desk:
         is_quiet = self._undo_log.clock.monotonic() - step.last >= self._ambient_quiet
         return step.id if is_quiet and not step.busy and not step.held else None
 
-    def _close_explicit(self, step: StepId) -> Head:
+    def _close_explicit(self, step: StepId, run: str | None) -> Head:
         with self._recorder.gate:
-            if step != self._explicit:
+            if step not in self._explicit.values():
                 raise NotFoundError(f"step {step} is no explicit step that is open")
+            if step not in self.explicit_steps(run):
+                raise RefusedError(
+                    f"step {step} was not begun by the run {run}, which cannot close it",
+                    hint="whoever has begun it closes it; a person can do so from another terminal",
+                    code="other_run",
+                )
             opened = self._end(step)
             self._undo_log.unsealed.add(step)
             finish = self._finishing(opened, None)

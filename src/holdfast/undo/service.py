@@ -161,13 +161,17 @@ class UndoService(Protocol):
     def begin(self, label: str) -> StepId:
         """Open an explicit step: what follows, whoever does it, belongs to it until it is closed.
 
-        What a process of a run opens belongs to the run, and ends with it at the latest. Raises `RefusedError` if one
-        is open, or there is no keeper that could intercept anything.
+        What a process of a run opens belongs to the run, holds what this run does and nothing else, and ends with it
+        at the latest. Raises `RefusedError` if such a one is open, or one that holds everything, or there is no keeper
+        that could intercept anything.
         """
         ...
 
     def commit(self, step: StepId) -> StepInfo:
-        """Close an explicit step. Of one that a process of a run has opened nothing is left if it changed nothing."""
+        """Close an explicit step. Of one that a process of a run has opened nothing is left if it changed nothing.
+
+        A process of a run closes, here and by `rollback`, what that run has opened; else `RefusedError` is raised.
+        """
         ...
 
     def rollback(self, step: StepId) -> UndoReport:

@@ -76,7 +76,7 @@ def _group(context: Context, client: str, action: Action, event: Event, run: str
             )
         session = f"[{client}:{_name(event.session)}/"
         mark = f"{session}{_name(event.call)}]"
-        opened = _open_step(service)
+        opened = _open_step(service, run)
         if action == "begin":
             if opened is not None:
                 return f"step {opened.id} is open: the call belongs to it"
@@ -94,8 +94,10 @@ def _serves(service: UndoService, run: str) -> bool:
     return isinstance(service, Remote) and service.serves(run)
 
 
-def _open_step(service: UndoService) -> StepInfo | None:
-    return next((step for step in service.steps() if step.kind == "explicit" and step.state == "open"), None)
+def _open_step(service: UndoService, run: str) -> StepInfo | None:
+    """The step that takes in what the run changes: its own, or that of a person."""
+    opened = [step for step in service.steps() if step.kind == "explicit" and step.state == "open"]
+    return next((step for step in opened if step.run in (run, "")), None)
 
 
 def _line(text: str) -> str:
