@@ -149,3 +149,41 @@ def test_what_a_person_has_left_open_is_no_killed_step_when_the_run_ends(bench: 
         process.communicate(timeout=60)
     assert [step["state"] for step in bench.json("steps")["steps"]] == ["done"]
     assert (bench.root / "f").read_text() == "1\n"
+
+
+def test_what_a_run_groups_by_itself_holds_nothing_of_another_run(bench: Cli) -> None:
+    """I10: neither is taken back with the other, and no run closes what it has not begun."""
+    go, done = bench.root.parent / "go", bench.root.parent / "done"
+    os.mkfifo(go)
+    os.mkfifo(done)
+    script = (
+        f"{HOLDFAST} step begin mine; echo 1 > a; echo > {go}; read x < {done}; echo 2 > b; {HOLDFAST} step rollback"
+    )
+    with bench.start("run", "--", "sh", "-c", script) as process:
+        go.read_text()
+        steals = f"echo important > c; {HOLDFAST} step rollback; echo $? > told; {HOLDFAST} step begin own; echo 3 > d"
+        bench.process("run", "--", "sh", "-c", steals, stdin=subprocess.DEVNULL)
+        done.write_text("\n")
+        process.communicate(timeout=60)
+    found = {path.name for path in bench.root.iterdir()}
+    assert {"a", "b", "c", "d", "told"} & found == {"c", "d", "told"}
+    assert (bench.root / "told").read_text() != "0\n"
+    assert (bench.root / "c").read_text() == "important\n"
+
+
+def test_a_step_of_a_persons_holds_all_runs_and_no_run_closes_it(bench: Cli) -> None:
+    go = bench.root.parent / "go"
+    os.mkfifo(go)
+    before = photograph(bench.root)
+    with bench.start("run", "--", "sh", "-c", f"echo > {go}; read x < {go}; echo 1 > a") as process:
+        go.read_text()
+        number = bench.json("step", "begin", "all")["id"]
+        script = f"echo 2 > b; {HOLDFAST} step commit || echo $? > told; {HOLDFAST} step begin more || echo $? >> told"
+        bench.process("run", "--", "sh", "-c", script, stdin=subprocess.DEVNULL)
+        assert (bench.root / "told").read_text() == "1\n4\n"
+        go.write_text("\n")
+        process.communicate(timeout=60)
+    (step,) = bench.json("steps")["steps"]
+    assert (step["id"], step["paths"]) == (number, 3)
+    bench("undo")
+    assert differences(before, photograph(bench.root)) == []

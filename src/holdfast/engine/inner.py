@@ -14,6 +14,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from holdfast.engine.launching import Outcome, wait_for
+from holdfast.engine.steps import open_step
 from holdfast.files.own import find_own
 from holdfast.model.errors import ChannelError, HoldfastError, NotFoundError, RefusedError
 from holdfast.model.paths import display
@@ -109,7 +110,7 @@ class Inside:
         """Open a step, or share the one that is open, whoever has opened it; its id."""
         with self._lock:
             if not self._users:
-                opened = _open_step(keeper)
+                opened = open_step(keeper, self.run)
                 self._is_ours = opened is None
                 self._step = keeper.begin(label.encode("utf-8", "replace").decode()) if opened is None else opened.id
             self._users += 1
@@ -125,7 +126,7 @@ class Inside:
             is_denied = False
             if self._is_ours and not self._users:
                 try:
-                    opened = _open_step(keeper)
+                    opened = open_step(keeper, self.run)
                     if take_back and opened is not None and opened.id == step and opened.paths:
                         keeper.rollback(step)
                     else:
@@ -165,7 +166,3 @@ class _Recorded:
 
     def opening(self, step: int, place: Place, fd: int, *, truncates: bool = False) -> None:
         """See `Interceptor.opening`."""
-
-
-def _open_step(keeper: UndoService) -> StepInfo | None:
-    return next((step for step in keeper.steps() if step.kind == "explicit" and step.state == "open"), None)

@@ -46,12 +46,12 @@ class RecordedSteps(Opened["Context"]):
     def commit_step(self, step: int | None = None) -> StepInfo:
         """Close an explicit step (None: the one that is open)."""
         with self._undo_log() as log:
-            return log.commit(_explicit(log, step))
+            return log.commit(self._explicit(log, step))
 
     def rollback_step(self, step: int | None = None) -> UndoReport:
         """Close an explicit step (None: the one that is open), and take back what it did."""
         with self._undo_log() as log:
-            return log.rollback(_explicit(log, step))
+            return log.rollback(self._explicit(log, step))
 
     def barriers(self) -> Sequence[BarrierInfo]:
         """The edits by others that the undo log knows of, oldest first."""
@@ -78,12 +78,17 @@ class RecordedSteps(Opened["Context"]):
         with reached(self._context) as log:
             yield required(log)
 
+    def _explicit(self, log: UndoService, step: int | None) -> int:
+        """The number of an explicit step: the given one, or the one that is open; within a run, its own."""
+        from holdfast.engine.inside import run_around
 
-def _explicit(log: UndoService, step: int | None) -> int:
-    """The number of an explicit step: the given one, or the one that is open."""
-    if step is not None:
-        return step
-    found = [each.id for each in log.steps() if each.kind == "explicit" and each.state == "open"]
-    if not found:
-        raise NotFoundError("no step is open", hint="holdfast step begin opens one", code="no_open_step")
-    return found[-1]
+        if step is not None:
+            return step
+        run = run_around(self._context)
+        found = [each for each in log.steps() if each.kind == "explicit" and each.state == "open"]
+        if run is not None:
+            found = [each for each in found if each.run == run]
+        if not found:
+            raise NotFoundError("no step is open", hint="holdfast step begin opens one", code="no_open_step")
+        # (Of several, a person means the own one before those of runs.)
+        return min(found, key=lambda each: bool(each.run)).id

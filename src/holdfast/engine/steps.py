@@ -136,6 +136,12 @@ def changes(context: Context, step: int) -> tuple[StepInfo, Sequence[PathChange]
         return found, service.changes(step)
 
 
+def open_step(service: UndoService, run: str) -> StepInfo | None:
+    """The explicit step that takes in what the run changes now: its own, or that of somebody outside."""
+    opened = [step for step in service.steps() if step.kind == "explicit" and step.state == "open"]
+    return next((step for step in opened if step.run in (run, "")), None)
+
+
 def infos(service: UndoService, chosen: Sequence[int]) -> list[StepInfo]:
     """What is known of steps, in the order of the log. Raises `NotFoundError` if one is not there."""
     from holdfast.undo.log import no_step

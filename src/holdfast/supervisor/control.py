@@ -19,10 +19,13 @@ from holdfast.supervisor.messages import (
     MAX_REQUEST_BYTES,
     MOST_READ_ONLY,
     OUTSIDE_ONLY,
+    SUPERVISED,
+    WITH_PROOF,
     decode_request,
     encode_error,
     encode_result,
 )
+from holdfast.supervisor.proof import is_proof
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,8 +39,8 @@ _CLIENTS = 64
 """As many from inside of the trees, and as many others: no tree can keep a person from the keeper."""
 _BACKLOG = 64
 _PIECE = 1 << 16
-_DESCRIPTORS = 2 + MOST_READ_ONLY
-"""As many as come with a `Remote.join`."""
+_DESCRIPTORS = 1 + 2 + MOST_READ_ONLY
+"""As many as come with a `Remote.join`: the proof, and its own."""
 _END, _READ, _WRITE = 0, 1, 4  # (EPOLLHUP is always told of), EPOLLIN, EPOLLOUT
 
 LATER = object()
@@ -47,7 +50,10 @@ LATER = object()
 class Client:
     """One connection."""
 
-    __slots__ = ("_selector", "fds", "inbox", "outbox", "peer", "process", "socket", "waits", "was_inside")
+    __slots__ = (
+        *("_selector", "fds", "inbox", "is_outside", "outbox", "peer", "process", "socket", "waits"),
+        "was_inside",
+    )
 
     def __init__(
         self, connection: socket.socket, selector: select.epoll, who: Peer, process: int | None, *, was_inside: bool
@@ -64,6 +70,8 @@ class Client:
         """Of the peer, a pidfd; None if that had ended when it was taken in."""
         self.was_inside = was_inside
         """It belonged to a supervised tree, or might have, when it was taken in."""
+        self.is_outside = False
+        """It has shown with its request that it is in no tree, nor ever was, and is not known for it."""
         self._selector = selector
 
     @property
@@ -123,6 +131,7 @@ class Control:
         ``perform(client, method, arguments)`` does what is asked; ``left(client)`` is told of the end of a connection;
         ``is_inside(pid)`` says whether a process belongs to a supervised tree, or might.
         """
+        self._folder = folder
         self._path = folder + b"/" + SOCKET
         self._selector = selector
         self._perform = perform
@@ -225,11 +234,12 @@ class Control:
             if _log.wants("trace"):
                 _log.trace("request", process=client.peer.pid, bytes=body.hex(" "))
             method, arguments = decode_request(body)
-            if method in OUTSIDE_ONLY and (client.was_inside or self._may_be_inside(client.peer, client.process)):
+            client.is_outside = method in WITH_PROOF and self._is_outside(client)
+            if method in OUTSIDE_ONLY and not client.is_outside:
                 raise RefusedError(
                     f"a supervised process may not ask for {method}",
-                    hint="do it from another terminal",
-                    code="inside_run",
+                    hint="do it from another terminal, where the undo log can be written",
+                    code=SUPERVISED,
                 )
             result = self._perform(client, method, arguments)
         except HoldfastError as error:
@@ -245,6 +255,13 @@ class Control:
                 client.wait()
             else:
                 client.send(encode_result(result))
+
+    def _is_outside(self, client: Client) -> bool:
+        if not (client.fds and is_proof(client.fds[0], self._folder)):
+            return False
+        os.close(client.fds.pop(0))
+        # (A proof may have been handed on.)
+        return not (client.was_inside or self._may_be_inside(client.peer, client.process))
 
     def _end(self, client: Client) -> None:
         del self._clients[client.socket.fileno()]

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.model.clock import SystemClock
-from holdfast.model.errors import FormatError, HeldError, HoldfastError
+from holdfast.model.errors import FormatError, HeldError, HoldfastError, RefusedError
 from holdfast.model.log import Log
 from holdfast.supervisor.control import LATER, Control
 from holdfast.supervisor.explained import Explained
-from holdfast.supervisor.messages import GONE, encode_error, encode_result
+from holdfast.supervisor.messages import GONE, SUPERVISED, encode_error, encode_result
 from holdfast.supervisor.notes import keep_notes
 from holdfast.supervisor.outsiders import Outsiders
 from holdfast.supervisor.runs import Runs
@@ -229,10 +229,16 @@ class Keeper:
                 ticket, allow = arguments
                 return self._change(client, lambda: self._desk.answer(ticket, allow=allow), self._runs.retry)
             case "begin":
-                run = self._runs.begins(client.peer.pid)
-                return self._ask(client, lambda: self._desk.begin(*arguments, run=run))
+                run = self._asking(client)
+                if run:
+                    self._runs.begins(run)
+                return self._ask(client, lambda: self._desk.begin(*arguments, run=run or ""))
+            case "commit":
+                run = self._asking(client)
+                return self._ask(client, lambda: self._desk.commit(*arguments, run=run))
             case "rollback":
-                return self._change(client, lambda: self._desk.rollback(*arguments))
+                run = self._asking(client)
+                return self._change(client, lambda: self._desk.rollback(*arguments, run=run))
             case "write":
                 return self._write(client, *arguments)
             case "guard":
@@ -248,6 +254,15 @@ class Keeper:
                 return self._ask(client, lambda: self._listed(method))
             case _:
                 return self._ask(client, lambda: getattr(self._desk, method)(*arguments))
+
+    def _asking(self, client: Client) -> str | None:
+        """The run that asks; None if it is somebody outside. Raises `RefusedError` if it is neither."""
+        if client.is_outside:
+            return None
+        run = self._runs.around(client.peer.pid)
+        if not run:
+            raise RefusedError("who asks is not outside, and of no run that is served here", code=SUPERVISED)
+        return run
 
     def _write(self, client: Client, path: bytes, expected: bytes | None, run: str) -> object:
         if not client.fds:

@@ -3,7 +3,7 @@
 All that is allowed reaches the tree as a descriptor that the keeper opened, outside of the domain. So a call that the
 keeper lets the kernel carry out as it is (a terminal, something in ``/proc``) cannot change a file, whatever another
 thread puts into its arguments in between. A domain also keeps its processes from tracing or reading the memory of
-those outside of it, the keeper among them.
+those outside of it, and (Linux 6.12) from sending them signals: whoever looks after the tree cannot be ended by it.
 
 What no domain can forbid (``chmod``, ``chown``, times, extended attributes) is never carried out as it is.
 Sources: landlock(7), ``include/uapi/linux/landlock.h``.
@@ -31,8 +31,9 @@ _TRUNCATE = 1 << 14
 _TRUNCATES_SINCE = 3
 
 _SCOPE_ABSTRACT_SOCKETS = 1 << 0
+_SCOPE_SIGNALS = 1 << 1
 SCOPES_SINCE: Final = 6
-"""The version that has `keep_abstract_sockets_apart`."""
+"""The version that keeps signals inside, and has `keep_abstract_sockets_apart`."""
 
 _OPEN: Final = (b"/dev", b"/proc", b"/sys")
 """Where processes write without any file changing. Only writing: what is made there, the keeper makes."""
@@ -43,7 +44,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def version() -> int:
     """The kernel's version of Landlock; 0 if it has none or it is switched off.
 
-    `shortcomings` says what is different with 0, 1 and 2.
+    `shortcomings` says what is different before `SCOPES_SINCE`.
     """
     found = _libc.syscall(_CREATE, None, ctypes.c_size_t(0), _VERSION)
     return max(found, 0)
@@ -52,19 +53,23 @@ def version() -> int:
 def shortcomings() -> list[str]:
     """What does not work, or is not kept out, for want of Landlock in this kernel; for people. Empty is best."""
     found = version()
+    missing: list[str] = []
     if not found:
-        text = (
+        missing.append(
             "the kernel has no Landlock (Linux 5.13, and landlock among what lsm= names): under supervision, programs "
             "cannot open /dev/tty nor write to /proc and /sys, and openat2 fails unless it is for writing"
         )
     elif found < _TRUNCATES_SINCE:
-        text = (
+        missing.append(
             "the kernel's Landlock does not know of truncation (Linux 6.2): a program that races its own system calls "
             "can empty a file unseen"
         )
-    else:
-        return []
-    return [text]
+    if found < SCOPES_SINCE:
+        missing.append(
+            "the kernel's Landlock keeps no signals in (Linux 6.12): a supervised program can kill whoever looks after"
+            " it, which ends its run, and other processes of the user"
+        )
+    return missing
 
 
 def confine(closed: Iterable[bytes]) -> bool:
@@ -82,6 +87,8 @@ def confine(closed: Iterable[bytes]) -> bool:
     if found >= _TRUNCATES_SINCE:
         handled |= _TRUNCATE
     attributes = struct.pack("=Q", handled)
+    if found >= SCOPES_SINCE:
+        attributes = struct.pack("=QQQ", handled, 0, _SCOPE_SIGNALS)
     ruleset = _check(_libc.syscall(_CREATE, attributes, ctypes.c_size_t(len(attributes)), 0))
     try:
         for path in writable([os.path.realpath(path) for path in closed]):

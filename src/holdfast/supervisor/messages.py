@@ -55,10 +55,18 @@ SIGNATURES: Final[dict[str, tuple[Any, Any]]] = {
 OUTSIDE_ONLY: Final = frozenset(
     {
         *("answer", "configure", "discard", "expect", "guard", "join", "note_contents", "quiet", "redo", "resume"),
-        *("settle", "undo", "write"),
+        *("settle", "undo", "visit", "write"),
     }
 )
 """What a process of a supervised tree may not ask: who asks for something never approves it (I9)."""
+
+WITH_PROOF: Final = OUTSIDE_ONLY | {"begin", "commit", "rollback"}
+"""What whoever can shows with a proof that it is outside (`holdfast.supervisor.proof`): inside, the last three are
+about the process's own run alone.
+"""
+
+SUPERVISED = "inside_run"
+"""The code of the error where somebody asked who is inside, or has not shown that it is not."""
 
 MOST_READ_ONLY: Final = 14
 """Read-only directories of one run."""

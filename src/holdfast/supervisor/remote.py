@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Self
 
 from holdfast.files.sockets import address
@@ -14,9 +14,12 @@ from holdfast.supervisor.messages import (
     LENGTH,
     MAX_ANSWER_BYTES,
     MOST_READ_ONLY,
+    SUPERVISED,
+    WITH_PROOF,
     decode_answer,
     encode_request,
 )
+from holdfast.supervisor.proof import shown
 from holdfast.undo.safeguards import OFF
 
 if TYPE_CHECKING:
@@ -40,17 +43,22 @@ def connect(log: bytes) -> Remote | None:
     except OSError as error:
         connection.close()
         raise StorageError(f"the keeper cannot be reached: {error.strerror}") from error
-    return Remote(connection)
+    return Remote(connection, log)
 
 
 def visit(log: bytes) -> Remote | None:
-    """`connect`, and the keeper does not end before this connection does; None if it was about to end."""
+    """`connect`, and the keeper does not end before this connection does; None if it was about to end.
+
+    From inside of a tree it is only `connect`: the keeper does not end before its trees do.
+    """
     keeper = connect(log)
     if keeper is None:
         return None
     try:
         keeper.visit()
     except HoldfastError as error:
+        if error.code == SUPERVISED:
+            return keeper
         keeper.close()
         if error.code != GONE:
             raise
@@ -64,9 +72,10 @@ class Remote:
     Every method raises what it raised there, and `HoldfastError` with the code `GONE` if the keeper ends.
     """
 
-    def __init__(self, connection: socket.socket) -> None:
-        """Take the connection over."""
+    def __init__(self, connection: socket.socket, log: bytes) -> None:
+        """Take the connection to the keeper of the log in the directory ``log`` over."""
         self._socket = connection
+        self._log = log
 
     def __enter__(self) -> Self:
         """Return itself; leaving closes it."""
@@ -237,9 +246,10 @@ class Remote:
     def _ask(self, method: str, *arguments: object, descriptors: Sequence[int] = ()) -> Any:
         try:
             frame = encode_request(method, *arguments)
-            if descriptors:
-                socket.send_fds(self._socket, [frame[:1]], descriptors)
-                frame = frame[1:]
+            with shown(self._log) if method in WITH_PROOF else nullcontext([]) as proof:
+                if sent := [*proof, *descriptors]:
+                    socket.send_fds(self._socket, [frame[:1]], sent)
+                    frame = frame[1:]
             self._socket.sendall(frame)
             (length,) = LENGTH.unpack(self._read(LENGTH.size))
             if length > MAX_ANSWER_BYTES:

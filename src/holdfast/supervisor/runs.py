@@ -64,9 +64,9 @@ class Runs:
         self.calls_ready.register(selector.fileno(), select.POLLIN)
         self._runs: dict[Client, Run] = {}
         self._frozen: dict[StepId, dict[Run, Freezer]] = {}
-        self._spared: frozenset[int] = frozenset()
-        """Processes that were there when one of them opened the explicit step: they go on while that is held, as far
-        as they change nothing. Whoever has asked for what is held has to be able to say so, and to cancel it.
+        self._spared: dict[str, frozenset[int]] = {}
+        """By run, the processes that were there when one of them opened its explicit step: they go on while that is
+        held, as far as they change nothing. Whoever has asked for what is held has to be able to say so, and to cancel it.
         """
         self._desk = desk
         self._steps = steps
@@ -166,14 +166,20 @@ class Runs:
         present = {*self._runs.values(), *(tree.run for tree in self.trees.values())}
         self._desk.guard(strictest(run.thresholds for run in present))
 
-    def begins(self, pid: int) -> str:
-        """A process is about to open an explicit step: the id of the run that it belongs to; empty for none."""
-        tree = next((tree for tree in self.trees.values() if self._is_of(tree.run, pid)), None)
-        if tree is None:
-            return ""
-        if self._desk.explicit is None:
-            self._spared = frozenset(self._processes.everybody(tree.run))
-        return tree.run.id
+    def around(self, pid: int) -> str:
+        """The id of the run that a process belongs to, if that can be told; empty for none."""
+        trees = self.trees.values()
+        found = next((tree.run.id for tree in trees if self._is_of(tree.run, pid)), "")
+        while not found and (pid := parent_of(pid)) > 1:
+            # Below the parent of a tree is also what was orphaned unseen.
+            found = next((tree.run.id for tree in trees if pid in tree.anchors), "")
+        return found
+
+    def begins(self, id_: str) -> None:
+        """A process of the run is about to open an explicit step."""
+        tree = next((tree for tree in self.trees.values() if tree.run.id == id_), None)
+        if tree is not None and not self._desk.explicit_steps(id_):
+            self._spared[id_] = frozenset(self._processes.everybody(tree.run))
 
     def expect(self, id_: str, command: list[bytes]) -> StepId:
         """See `Remote.expect`."""
@@ -184,8 +190,11 @@ class Runs:
 
     def leave(self, client: Client) -> None:
         """The run's agent has ended; what is left of its tree is served until it ends too."""
-        run = self._runs.pop(client)
+        run = self._runs.pop(client, None)
+        if run is None:
+            raise NotFoundError("no run came by this connection, or it has left", code="no_run")
         _log.info("run left", run=run.id)
+        self._spared.pop(run.id, None)
         self._see_ends(run)
         self._steps.close_run(run)
         self._guard()
@@ -347,7 +356,10 @@ class Runs:
                 self._freeze(step, tree, of_step)
 
     def _spared_of(self, step: StepId) -> frozenset[int]:
-        return self._spared if step == self._desk.explicit and self._desk.explicit_run else frozenset()
+        for run, spared in self._spared.items():
+            if step in self._desk.explicit_steps(run):
+                return spared
+        return frozenset()
 
     def _freeze(self, step: StepId, tree: Tree, processes: list[int]) -> None:
         freezers = self._frozen[step]

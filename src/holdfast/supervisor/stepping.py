@@ -1,12 +1,14 @@
 """When steps begin and end: with a group's first change, and with its last process or a pause.
 
-What a person has opened as an explicit step takes in everything until it is closed.
+What a person has opened as an explicit step takes in everything until it is closed; what a process of a run has
+opened, all that this run does.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
@@ -51,7 +53,7 @@ class Steps:
 
         Raises `PermissionError` if it may change nothing any more, `StorageError`.
         """
-        explicit = self._desk.explicit
+        explicit = self._desk.explicit(group.run.id)
         if group.explicit and group.explicit != explicit:
             if self._recorder.is_denied(group.explicit):
                 self._bar(group)
@@ -110,7 +112,7 @@ class Steps:
 
     def is_of(self, group: Group, step: StepId) -> bool:
         """Whether what the group would change now belongs to the step."""
-        if step == self._desk.explicit:
+        if step == self._desk.explicit(group.run.id):
             return True
         return step < 0 if group.ambient else step == group.step
 
@@ -131,13 +133,12 @@ class Steps:
         self.close_explicit(run)
 
     def close_explicit(self, run: Run | None = None) -> None:
-        """Close the explicit step, if there is one and it is that ``run``'s (None: whoever's).
+        """Close the explicit step that the ``run`` has opened itself (None: all that are open).
 
         Left open when the keeper ends, it would be taken for that of a killed one, and rolled back.
         """
-        step = self._desk.explicit
-        if step is not None and (run is None or self._desk.explicit_run == run.id):
-            self._finish(step, lambda: self._desk.closing(step))
+        for step in self._desk.explicit_steps(None if run is None else run.id):
+            self._finish(step, partial(self._desk.closing, step))
 
     def _close(self, group: Group) -> None:
         self._finish(group.step, lambda: self._closing(group))

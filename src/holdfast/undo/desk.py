@@ -71,32 +71,32 @@ class Desk:
         self._own = (log.directory, *own)
         self._ambient_quiet = ambient_quiet
         self._ambient: StepId | None = None
-        self._explicit: StepId | None = None
-        self._denied: StepInfo | None = None
-        """The explicit step, if it is of a run's own process and was denied: it is shown as open, and all that would
-        belong to it fails, until it is closed or the next one is opened.
+        self._explicit: dict[str, StepId] = {}
+        """The explicit steps that are open, by the run of which a process has opened it; "" for somebody outside."""
+        self._denied: dict[StepId, StepInfo] = {}
+        """Those of runs' own processes that were denied: they are shown as open, and all that would belong to them
+        fails, until they are closed or the run's next one is opened.
         """
         self._quiets = 0
         self._late: dict[StepId, Callable[[], Head | None]] = {}
 
     # For whoever feeds the interceptor --------------------------------------------------------------------------
 
-    @property
-    def explicit(self) -> StepId | None:
-        """The explicit step that is open: everything belongs to it."""
-        return self._explicit
+    def explicit(self, run: str) -> StepId | None:
+        """The explicit step that is open and takes in what ``run`` changes: its own, else that of somebody outside,
+        which takes in everything.
+        """
+        # (Nearly always, none is open.)
+        return self._explicit.get(run, self._explicit.get("")) if self._explicit else None
+
+    def explicit_steps(self, run: str | None) -> Sequence[StepId]:
+        """Those that are open: the one that ``run`` itself has opened, or all of them (None)."""
+        return [step for owner, step in self._explicit.items() if run is None or owner == run]
 
     def guard(self, thresholds: Thresholds) -> None:
         """Change when a person is asked."""
         with self._recorder.gate:
             self._safeguards.thresholds = thresholds
-
-    @property
-    def explicit_run(self) -> str:
-        """The run whose own process has opened the explicit step; empty if nobody's has."""
-        if self._denied is not None:
-            return self._denied.run
-        return "" if self._explicit is None else self._recorder.step(self._explicit).begin.run
 
     @property
     def is_quiet(self) -> bool:
@@ -200,9 +200,8 @@ class Desk:
     def steps(self) -> Sequence[StepInfo]:
         """See `UndoService.steps`."""
         with self._recorder.gate:
-            found, denied = all_steps(self._undo_log), self._denied
-            if denied is not None:
-                found = [step for step in found if step.id != denied.id]
+            found = [step for step in all_steps(self._undo_log) if step.id not in self._denied]
+            for denied in self._denied.values():
                 insort(found, denied, key=lambda step: step.started_at)
             return found
 
@@ -238,27 +237,27 @@ class Desk:
             note_contents(self._undo_log, step, contents)
 
     def begin(self, label: str, *, run: str = "") -> StepId:
-        """See `UndoService.begin`. ``run``: the one whose own process asks for it."""
+        """See `UndoService.begin`. ``run``: the one whose own process asks for it, and to which it is limited."""
         with self._recorder.gate:
             if not self._intercepts:
                 raise RefusedError(
                     "nothing is intercepted here: a step would hold nothing", hint="holdfast run -- COMMAND intercepts"
                 )
-            if self._denied is not None:
-                self._forgive(self._denied.id)  # whoever had opened it never came back
-            if self._explicit is not None:
-                raise RefusedError(f"step {self._explicit} is open", hint="holdfast step commit or rollback closes it")
+            if (denied := self._explicit.get(run)) in self._denied:
+                self._forgive(denied)  # whoever had opened it never came back
+            if (found := self.explicit(run)) is not None:
+                raise RefusedError(f"step {found} is open", hint="holdfast step commit or rollback closes it")
             command = (label.encode("utf-8", "surrogateescape"),) if label else ()
-            self._explicit = self.open("explicit", run=run, command=command)
-            return self._explicit
+            self._explicit[run] = self.open("explicit", run=run, command=command)
+            return self._explicit[run]
 
-    def commit(self, step: StepId) -> StepInfo:
-        """See `UndoService.commit`."""
-        return shown_step(self._close_explicit(step))
+    def commit(self, step: StepId, *, run: str | None = None) -> StepInfo:
+        """See `UndoService.commit`. ``run``: the one whose own process asks for it; None for somebody outside."""
+        return shown_step(self._close_explicit(step, run))
 
-    def rollback(self, step: StepId) -> UndoReport:
-        """See `UndoService.rollback`."""
-        head = self._close_explicit(step)
+    def rollback(self, step: StepId, *, run: str | None = None) -> UndoReport:
+        """See `UndoService.rollback`. For ``run`` see `commit`."""
+        head = self._close_explicit(step, run)
         with self._recorder.gate:
             done = [self._take_back(head.id)] if head.id in self._undo_log.heads else []
             return report(self._undo_log.aside, done)
@@ -279,10 +278,10 @@ class Desk:
             failed = None
             with self._recorder.gate:
                 if step is None:
-                    step = self._explicit if self._denied is None else None
+                    step = self.explicit("")
                 if step is None:
                     step = self.open("api", run=run, command=(b"write", path), directory=directory)
-                is_own = step != self._explicit
+                is_own = step != self.explicit("")
                 try:
                     with self._undo_log.looking() as directories:
                         write_file(self._recorder, directories, find_own(self._own), step, path, content, expected)
@@ -341,7 +340,8 @@ class Desk:
             opened = self._end(info.step)
             self._recorder.deny(info.step)
             if opened.begin.kind == "explicit" and opened.begin.run:
-                self._explicit, self._denied = info.step, shown_open(opened)
+                self._explicit[opened.begin.run] = info.step
+                self._denied[info.step] = shown_open(opened)
             finish = self._finishing(opened, None, take_back=True) if opened.records else None
         if finish is not None:
             finish()
@@ -383,8 +383,8 @@ class Desk:
         return opened
 
     def _leave(self, step: StepId) -> None:
-        if step == self._explicit:
-            self._explicit = self._denied = None
+        self._explicit = {owner: each for owner, each in self._explicit.items() if each != step}
+        self._denied.pop(step, None)
         if step == self._ambient:
             self._ambient = None
 
@@ -454,11 +454,17 @@ class Desk:
         is_quiet = self._undo_log.clock.monotonic() - step.last >= self._ambient_quiet
         return step.id if is_quiet and not step.busy and not step.held else None
 
-    def _close_explicit(self, step: StepId) -> Head:
+    def _close_explicit(self, step: StepId, run: str | None) -> Head:
         with self._recorder.gate:
-            if step != self._explicit:
+            if step not in self._explicit.values():
                 raise NotFoundError(f"step {step} is no explicit step that is open")
-            if self._denied is not None:
+            if step not in self.explicit_steps(run):
+                raise RefusedError(
+                    f"step {step} was not begun by the run {run}, which cannot close it",
+                    hint="whoever has begun it closes it; a person can do so from another terminal",
+                    code="other_run",
+                )
+            if step in self._denied:
                 self._forgive(step)
                 raise RefusedError(f"step {step} was denied: what it had done was taken back", code="denied")
             opened = self._end(step)

@@ -161,8 +161,9 @@ class UndoService(Protocol):
     def begin(self, label: str) -> StepId:
         """Open an explicit step: what follows, whoever does it, belongs to it until it is closed.
 
-        What a process of a run opens belongs to the run, and ends with it at the latest. Raises `RefusedError` if one
-        is open, or there is no keeper that could intercept anything.
+        What a process of a run opens belongs to the run, holds what this run does and nothing else, and ends with it
+        at the latest. Raises `RefusedError` if such a one is open, or one that holds everything, or there is no keeper
+        that could intercept anything.
         """
         ...
 
@@ -170,7 +171,8 @@ class UndoService(Protocol):
         """Close an explicit step. Of one that a process of a run has opened nothing is left if it changed nothing (nor
         is after a `rollback`).
 
-        Raises `NotFoundError` if it is not open, and `RefusedError` (``denied``) if it was denied: what belongs to the
+        A process of a run closes, here and by `rollback`, what that run has opened. Raises `NotFoundError` if it is not
+        open, and `RefusedError` if it is another's, or (``denied``) if it was denied: what belongs to the
         step of a run's own process fails from then on, until this, the next `begin`, or the end of the run.
         """
         ...

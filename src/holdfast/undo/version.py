@@ -9,8 +9,11 @@ import shutil
 from holdfast.model.errors import FormatError, LockedError, StorageError, room_hint
 from holdfast.model.paths import display
 
+LOCK = b"lock"
+"""The file in a log's directory that whoever keeps it has locked."""
+
 _VERSION = b"HFUNDO 1\n"
-_SPARED = frozenset({b"lock", b"aside"})
+_SPARED = frozenset({LOCK, b"aside"})
 
 
 class VersionMismatchError(FormatError):
@@ -74,7 +77,7 @@ def locked(directory: bytes) -> int:
     """
     try:
         os.makedirs(directory, 0o700, exist_ok=True)
-        fd = os.open(os.path.join(directory, b"lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fd = os.open(os.path.join(directory, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise StorageError(f"{display(directory)}: {error.strerror}", hint=room_hint(error)) from error
     try:

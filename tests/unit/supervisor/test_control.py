@@ -17,6 +17,8 @@ from holdfast.files.sockets import address
 from holdfast.model.errors import FormatError, RefusedError
 from holdfast.supervisor.control import LATER, SOCKET, Client, Control
 from holdfast.supervisor.messages import LENGTH, decode_answer, encode_request, encode_result
+from holdfast.supervisor.proof import shown
+from holdfast.undo.version import locked
 
 STEPS = encode_request("steps")
 
@@ -58,8 +60,10 @@ class Served:
 
 @pytest.fixture(name="served")
 def _served(tmp_path: Path) -> Generator[Served]:
+    lock = locked(os.fsencode(tmp_path))
     served = Served(os.fsencode(tmp_path))
     yield served
+    os.close(lock)
     served.control.close()
     served.selector.close()
 
@@ -69,9 +73,10 @@ def answer(connection: socket.socket, method: str) -> Any:
     return decode_answer(method, connection.recv(length, socket.MSG_WAITALL))
 
 
-def discards(served: Served, peer: socket.socket) -> None:
-    """Ask for what only those outside may."""
-    peer.sendall(encode_request("discard"))
+def discards(served: Served, peer: socket.socket, proof: int | None = None) -> None:
+    """Ask for what only those outside may, with the proof or with what is to pass for it."""
+    with shown(served.folder) as own:
+        socket.send_fds(peer, [encode_request("discard")], own if proof is None else [proof])
     served.serve()
     answer(peer, "discard")
 
@@ -179,4 +184,29 @@ def test_who_was_inside_when_it_connected_stays_inside(served: Served) -> None:
         served.insiders.add(os.getpid())
         with pytest.raises(RefusedError):
             discards(served, outside)
+    assert served.asked == ["discard"]
+
+
+@pytest.mark.parametrize(
+    ("name", "flags"),
+    [
+        ("lock", os.O_RDONLY),
+        ("lock", os.O_PATH),
+        ("lock", os.O_PATH | os.O_RDWR),
+        ("other", os.O_RDWR | os.O_CREAT),
+        ("keeper", os.O_PATH),
+    ],
+)
+def test_what_does_not_show_that_its_bearer_is_outside_is_no_proof(served: Served, name: str, flags: int) -> None:
+    """I9: these somebody inside could have as well."""
+    fd = os.open(os.path.join(served.folder, os.fsencode(name)), flags, 0o600)
+    with served.connect() as peer:
+        with pytest.raises(RefusedError, match="supervised"):
+            discards(served, peer, fd)
+        discards(served, peer)  # and it is shown again each time
+        peer.sendall(encode_request("discard"))
+        served.serve()
+        with pytest.raises(RefusedError):
+            answer(peer, "discard")
+    os.close(fd)
     assert served.asked == ["discard"]

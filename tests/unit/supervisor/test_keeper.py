@@ -18,6 +18,7 @@ from holdfast.model.errors import FormatError, HoldfastError, LockedError, NotFo
 from holdfast.supervisor.control import SOCKET
 from holdfast.supervisor.keeper import Keeper
 from holdfast.supervisor.messages import GONE, LENGTH, MAX_REQUEST_BYTES, MOST_READ_ONLY, decode_answer, encode_request
+from holdfast.supervisor.proof import shown
 from holdfast.supervisor.remote import Remote, connect, visit
 from holdfast.supervisor.settings import Settings
 from holdfast.undo.safeguards import OFF
@@ -177,13 +178,22 @@ def test_a_run_joins_with_directories_apart_from_the_workspace(settings: Setting
         join(*[apart] * (MOST_READ_ONLY + 1))
     with raw(settings) as other:
         frame = encode_request("join", "r", os.getpid(), False, [b"x"], b"/", 2, OFF)
-        socket.send_fds(other, [frame], [null, null, apart])
+        with shown(settings.log) as proof:
+            socket.send_fds(other, [frame], [*proof, null, null, apart])
         (length,) = LENGTH.unpack(other.recv(LENGTH.size, socket.MSG_WAITALL))
         with pytest.raises(HoldfastError, match="a run joins with"):
             decode_answer("join", other.recv(length, socket.MSG_WAITALL))
     for fd in (*fds.values(), apart, null):
         os.close(fd)
     with connected(settings) as remote:
+        assert remote.steps() == []
+
+
+@pytest.mark.usefixtures("keeper")
+def test_a_run_that_never_joined_cannot_leave(settings: Settings) -> None:
+    with connected(settings) as remote:
+        with pytest.raises(NotFoundError, match="no run"):
+            remote.leave()
         assert remote.steps() == []
 
 

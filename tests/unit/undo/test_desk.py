@@ -106,15 +106,35 @@ def test_an_explicit_step_is_rolled_back(bench: Bench) -> None:
     before = bench.photograph()
     with opened(bench) as office:
         step = office.desk.begin("a try")
-        assert office.desk.explicit == step
+        assert office.desk.explicit("") == office.desk.explicit("a run") == step
         with pytest.raises(RefusedError, match="is open"):
             office.desk.begin("another")
         office.act(step, write(b"new"))
         assert office.desk.rollback(step).steps == (step,)
-        assert office.desk.explicit is None
+        assert office.desk.explicit("") is None
         bench.assert_as(before)
         with pytest.raises(NotFoundError):
             office.desk.commit(step)
+
+
+def test_what_a_run_has_begun_is_its_own(bench: Bench) -> None:
+    """I10: it takes in nothing of others, and who is in a run closes nothing of others."""
+    with opened(bench) as office:
+        mine, other = office.desk.begin("mine", run="a"), office.desk.begin("other", run="b")
+        everything = office.desk.begin("a person's")
+        assert [office.desk.explicit(run) for run in ("a", "b", "c", "")] == [mine, other, everything, everything]
+        for close in (office.desk.commit, office.desk.rollback):
+            for step in (other, everything):
+                with pytest.raises(RefusedError, match="not begun by the run a"):
+                    close(step, run="a")
+        for run in ("a", "c", ""):
+            with pytest.raises(RefusedError, match="is open"):
+                office.desk.begin("another", run=run)
+        office.desk.rollback(mine, run="a")
+        assert office.desk.explicit("a") == everything
+        office.desk.commit(other)  # a person may
+        office.desk.commit(everything)
+        assert office.desk.explicit("b") is None
 
 
 def test_an_explicit_step_without_changes_is_committed(bench: Bench) -> None:
@@ -274,8 +294,7 @@ def test_what_a_run_groups_itself_and_is_denied_changes_nothing_more_until_it_is
             office.act(step, lambda actor: actor.unlink(b"1"))
         desk.answer(desk.held()[0].id, allow=False)
         assert [(info.id, info.state) for info in desk.steps()] == [(step, "open")]
-        assert desk.explicit == step
-        assert desk.explicit_run == "r"
+        assert desk.explicit_steps("r") == [step]
         with pytest.raises(PermissionError):
             office.act(step, write(b"new"))
         with (three.tree.parent / "content").open("w+b") as file:
@@ -285,13 +304,13 @@ def test_what_a_run_groups_itself_and_is_denied_changes_nothing_more_until_it_is
         with pytest.raises(RefusedError) as caught:
             desk.commit(step)
         assert caught.value.code == "denied"
-        assert desk.explicit is None
+        assert desk.explicit_steps(None) == []
         assert [info.kind for info in desk.steps()] == ["api"]
         by_hand = desk.begin("by hand")
         with pytest.raises(HeldError):
             office.act(by_hand, lambda actor: actor.unlink(b"2"))
         desk.answer(desk.held()[0].id, allow=False)
-        assert desk.explicit is None
+        assert desk.explicit_steps(None) == []
         again = desk.begin("left", run="r")
         office.act(again, write(b"left"))
         with pytest.raises(HeldError):

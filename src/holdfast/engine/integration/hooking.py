@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine.inside import run_around
 from holdfast.engine.opening import Opener
-from holdfast.engine.steps import reached
+from holdfast.engine.steps import open_step, reached
 from holdfast.engine.workspace import Workspace
 from holdfast.model.errors import RefusedError
 from holdfast.model.ids import hash_bytes
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from holdfast.engine.context import Context
     from holdfast.engine.integration.client import Action
     from holdfast.engine.integration.hookinput import Event
-    from holdfast.undo.service import StepInfo, UndoService
+    from holdfast.undo.service import UndoService
 
 _LOG = Log(__name__)
 
@@ -76,7 +76,7 @@ def _group(context: Context, client: str, action: Action, event: Event, run: str
             )
         session = f"[{client}:{_name(event.session)}/"
         mark = f"{session}{_name(event.call)}]"
-        opened = _open_step(service)
+        opened = open_step(service, run)
         if action == "begin":
             if opened is not None:
                 return f"step {opened.id} is open: the call belongs to it"
@@ -92,10 +92,6 @@ def _serves(service: UndoService, run: str) -> bool:
     from holdfast.supervisor.remote import Remote
 
     return isinstance(service, Remote) and service.serves(run)
-
-
-def _open_step(service: UndoService) -> StepInfo | None:
-    return next((step for step in service.steps() if step.kind == "explicit" and step.state == "open"), None)
 
 
 def _line(text: str) -> str:
