@@ -204,9 +204,9 @@ def test_what_does_not_show_that_its_bearer_is_outside_is_no_proof(served: Serve
         with pytest.raises(RefusedError, match="supervised"):
             discards(served, peer, fd)
         discards(served, peer)  # and it is shown again each time
+        peer.sendall(encode_request("discard"))
+        served.serve()
         with pytest.raises(RefusedError):
-            peer.sendall(encode_request("discard"))
-            served.serve()
             answer(peer, "discard")
     os.close(fd)
     assert served.asked == ["discard"]

@@ -119,7 +119,7 @@ def test_an_explicit_step_is_rolled_back(bench: Bench) -> None:
 
 def test_what_a_run_has_begun_is_its_own(bench: Bench) -> None:
     """I10: it takes in nothing of others, and who is in a run closes nothing of others."""
-    with bench.office() as office:
+    with opened(bench) as office:
         mine, other = office.desk.begin("mine", run="a"), office.desk.begin("other", run="b")
         everything = office.desk.begin("a person's")
         assert [office.desk.explicit(run) for run in ("a", "b", "c", "")] == [mine, other, everything, everything]
