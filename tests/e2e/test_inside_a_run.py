@@ -179,10 +179,12 @@ def test_a_step_of_a_persons_holds_all_runs_and_no_run_closes_it(bench: Cli) -> 
         go.read_text()
         number = bench.json("step", "begin", "all")["id"]
         script = f"echo 2 > b; {HOLDFAST} step commit || echo $? > told; {HOLDFAST} step begin more || echo $? >> told"
-        bench.process("run", "--", "sh", "-c", script, stdin=subprocess.DEVNULL)
-        assert (bench.root / "told").read_text() == "1\n4\n"
-        go.write_text("\n")
-        process.communicate(timeout=60)
+        try:
+            bench.process("run", "--", "sh", "-c", script, stdin=subprocess.DEVNULL)
+        finally:
+            go.write_text("\n")
+            process.communicate(timeout=60)
+    assert (bench.root / "told").read_text() == "3\n4\n"
     (step,) = bench.json("steps")["steps"]
     assert (step["id"], step["paths"]) == (number, 3)
     bench("undo")

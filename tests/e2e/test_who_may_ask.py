@@ -124,6 +124,7 @@ def test_who_looks_after_a_tree_cannot_be_ended_by_it(place: Place) -> None:
 
 def test_what_outlives_those_who_looked_after_it_approves_nothing(place: Place) -> None:
     with stray(place) as (loose, run):
+        keeper = keeper_of(place)
         with place.remote() as person:
             person.visit()
             run.send_signal(signal.SIGSTOP)  # else it would end what is left
@@ -138,6 +139,7 @@ def test_what_outlives_those_who_looked_after_it_approves_nothing(place: Place) 
             assert [step.state for step in person.steps()] == ["done"]
         assert (place.tree / "precious").read_text() == "1\n"
         assert os.listdir(place.tree) == ["precious"]
+        wait_until(lambda: not is_alive(keeper))
         with place.start("cat", stdin=-1, stdout=-1) as later:  # served by another keeper, which never knew it
             wait_until(place.is_kept)
             asked = loose.asks()

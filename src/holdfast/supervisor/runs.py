@@ -66,7 +66,8 @@ class Runs:
         self._frozen: dict[StepId, dict[Run, Freezer]] = {}
         self._spared: dict[str, frozenset[int]] = {}
         """By run, the processes that were there when one of them opened its explicit step: they go on while that is
-        held, as far as they change nothing. Whoever has asked for what is held has to be able to say so, and to cancel it.
+        held, as far as they change nothing. Whoever has asked for what is held has to be able to say so, and to cancel
+        it.
         """
         self._desk = desk
         self._steps = steps
