@@ -81,21 +81,6 @@ def changed_meanwhile(log: UndoLog, cut: Cut) -> frozenset[Identity]:
             if object_ in moving and _OnTheWay(log, object_, [*records, *again]).may_be(found, known, in_flight):
                 continue
             strangers.add(object_)
-            import sys
-
-            print(
-                "STRANGER",
-                cut.position,
-                len(records),
-                found,
-                known,
-                cut.noted.get(now.inode),
-                object_ in moving,
-                in_flight,
-                [r for r in records if getattr(r, "identity", None) == object_],
-                [r for r in again if getattr(r, "identity", None) == object_],
-                file=sys.stderr,
-            )
     return frozenset(strangers)
 
 
