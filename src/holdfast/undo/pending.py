@@ -145,10 +145,8 @@ def _finish(log: UndoLog, note: Reverse, story: Story) -> Undone | None:
     again = [record for part in parts.values() for record in part.records]
     with log.looking() as directories:
         close_again(directories, again, described)
-    strangers = frozenset[Identity]()
-    if position != -1:
-        noted = story.left.get(note.seq, {})
-        strangers = changed_meanwhile(log, Cut(pending, position, again, noted, story.since.get(note.seq, note.seq)))
+    noted, since = story.left.get(note.seq, {}), story.since.get(note.seq, note.seq)
+    strangers = changed_meanwhile(log, Cut(pending, position, again, noted, since))
     if note.spares:
         strangers |= theirs(log, pending)
     conflicts = tuple(dict.fromkeys(story.conflicts.get(note.seq, ())))
