@@ -28,6 +28,7 @@ class Actor:
     def __init__(self, interceptor: Interceptor, root: bytes, step: StepId, below: bytes = b"") -> None:
         """``below`` is the directory in the tree that the paths of random operations begin at."""
         self.below = below
+        self.path = root
         self._interceptor = interceptor
         self._root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self.step = step

@@ -67,7 +67,7 @@ def close_again(directories: Directories, noted: Sequence[Mutation], described: 
             fd = _open(directories, record.path)
             try:
                 mode, now = record.metadata.mode, os.fstat(fd).st_mode
-                if identity(fd, b"") == record.identity and stat.S_IMODE(now) == mode | _needed(now):
+                if identity(fd, b"") == record.identity and now == opened_up(stat.S_IFMT(now) | mode):
                     os.chmod(through(fd), mode)
             finally:
                 os.close(fd)
@@ -75,15 +75,15 @@ def close_again(directories: Directories, noted: Sequence[Mutation], described: 
 
 def _open_up(recorder: Recorder, record: Mutation, path: bytes, fd: int) -> None:
     found = os.fstat(fd)
-    needed = _needed(found.st_mode)
-    mode = stat.S_IMODE(found.st_mode)
-    if not stat.S_ISLNK(found.st_mode) and found.st_uid == os.geteuid() and mode & needed != needed:
+    needed = opened_up(found.st_mode)
+    if not stat.S_ISLNK(found.st_mode) and found.st_uid == os.geteuid() and found.st_mode != needed:
         recorder.changing(record.step, Place(-1, b"", path), fd)
-        os.chmod(through(fd), mode | needed)
+        os.chmod(through(fd), stat.S_IMODE(needed))
 
 
-def _needed(mode: int) -> int:
-    return stat.S_IRWXU if stat.S_ISDIR(mode) else stat.S_IRUSR | stat.S_IWUSR
+def opened_up(mode: int) -> int:
+    """The mode, with its type, of what is open to its owner and has had this one before."""
+    return mode | (stat.S_IRWXU if stat.S_ISDIR(mode) else stat.S_IRUSR | stat.S_IWUSR)
 
 
 def _open(directories: Directories, path: bytes) -> int:

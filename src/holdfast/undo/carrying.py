@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from holdfast.files.handle import Identity
     from holdfast.undo.log import UndoLog
-    from holdfast.undo.records import Mutation, StepId
+    from holdfast.undo.records import Mutation, Signature, StepId
     from holdfast.undo.sealed import Sealed, State
 
 _log = Log(__name__)
@@ -41,7 +41,7 @@ class Unfinished(NamedTuple):
     conflicts: tuple[Conflict, ...] = ()
     """Those that it had met."""
     theirs: frozenset[Identity] = frozenset()
-    """Objects that somebody else has changed since: they stay as they are."""
+    """Objects that somebody else has changed since: they stay as they are, and no step left them so."""
 
 
 _FROM_THE_START = Unfinished(None)
@@ -110,8 +110,8 @@ def _stopped(log: UndoLog, sealed: Sequence[Sealed], error: OSError | StorageErr
 def _carry_out(log: UndoLog, sealed: Sequence[Sealed], note: Reverse, unfinished: Unfinished) -> Undone:
     records = in_order(sealed)
 
-    def before(position: int) -> None:
-        log.recorder.note(Reversed(log.recorder.next_seq(), note.seq, position))
+    def before(position: int, left: tuple[Signature, ...]) -> None:
+        log.recorder.note(Reversed(log.recorder.next_seq(), note.seq, position, left))
 
     log.directories.close()
     kit = Kit(log.recorder, log.preimages, log.aside, log.directories)
@@ -119,7 +119,7 @@ def _carry_out(log: UndoLog, sealed: Sequence[Sealed], note: Reverse, unfinished
     reversal.run(records, len(records) - 1 if unfinished.position is None else unfinished.position, before)
     conflicts = reversal.conflicts
     state = "done" if note.forward else "undone"
-    theirs = _theirs(log, sealed, state, conflicts)
+    theirs = _theirs(log, sealed, state, conflicts, unfinished.theirs)
     for one in sealed:
         head = one.head
         opened = log.recorder.end(head.id, head.exit_code)
@@ -144,7 +144,9 @@ def _carry_out(log: UndoLog, sealed: Sequence[Sealed], note: Reverse, unfinished
     return Undone(steps, reversal.paths, tuple(conflicts))
 
 
-def _theirs(log: UndoLog, sealed: Sequence[Sealed], state: State, conflicts: Iterable[Conflict]) -> frozenset[bytes]:
+def _theirs(
+    log: UndoLog, sealed: Sequence[Sealed], state: State, conflicts: Iterable[Conflict], strangers: frozenset[Identity]
+) -> frozenset[bytes]:
     """Where a reversal leaves what somebody else has changed, or brings that back: no step left it."""
     found = {conflict.path for conflict in conflicts if conflict.reason != UNPROTECTED}
     for one in sealed:
@@ -153,6 +155,7 @@ def _theirs(log: UndoLog, sealed: Sequence[Sealed], state: State, conflicts: Ite
         rewritten = {record.identity for record in one.records if isinstance(record, Content | Made)}
         places = whereabouts(one.records)
         crossed = {places.get(path) for then, path in one.head.crossed if then != state} - rewritten - {None}
+        crossed |= strangers
         stands = log.recorder.aliases.all(object_ for object_ in crossed if object_ is not None)
         now = whereabouts(log.recorder.step(one.head.id).records) if stands else {}
         found |= {path for path, object_ in now.items() if object_ in stands}

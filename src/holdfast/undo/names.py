@@ -73,6 +73,13 @@ class Names:
             else:
                 self._recorder.meet(opened, place, None)
                 result = self._recorder.perform(opened, make, perform)
+            self.made(step, make, place)
+            return result
+
+    def made(self, step: StepId, make: Make, place: Place) -> None:
+        """What is at the place is what the step was about to make."""
+        with self._recorder.gate:
+            opened = self._recorder.entered(step)
             made = identity(place.dir_fd, place.name)
             opened.created.add(made)
             record = Made(self._recorder.number(), step, make.seq, made)
@@ -82,7 +89,6 @@ class Names:
             except StorageError as error:
                 # It is there by now. Only if this process is killed nobody will know who made it.
                 _log.warning("%s", error.message)
-            return result
 
     def link(self, step: StepId, source_fd: int, place: Place, perform: Callable[[], T]) -> T:
         """See `Interceptor.link`."""

@@ -5,22 +5,36 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from holdfast.files.handle import Identity, identity
 from holdfast.model.errors import FormatError
 from holdfast.undo.access import close_again
-from holdfast.undo.carrying import Undone, Unfinished, begin_again, carry_out, in_order
+from holdfast.undo.carrying import Undone, Unfinished, begin_again, carry_out
 from holdfast.undo.journal import read_journal
-from holdfast.undo.records import Alias, Bare, Begin, Conflicted, Content, End, Failed, Meta, Outside, Reverse, Reversed
+from holdfast.undo.meanwhile import Cut, changed_meanwhile
+from holdfast.undo.records import (
+    Alias,
+    Bare,
+    Begin,
+    Conflicted,
+    Content,
+    End,
+    Failed,
+    Meta,
+    Move,
+    Outside,
+    Remove,
+    Reverse,
+    Reversed,
+)
 from holdfast.undo.reversal import Conflict
-from holdfast.undo.strangers import changed, theirs
-from holdfast.undo.traces import reach
+from holdfast.undo.sealing import numbers
+from holdfast.undo.strangers import theirs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
-    from holdfast.files.handle import Identity
     from holdfast.undo.log import UndoLog
-    from holdfast.undo.records import AnyRecord, Mutation, StepId
-    from holdfast.undo.sealed import Sealed
+    from holdfast.undo.records import AnyRecord, Mutation, Signature, StepId
 
 
 @dataclass
@@ -43,6 +57,10 @@ class Story:
     reversals: list[Reverse] = field(default_factory=list[Reverse])
     positions: dict[int, int] = field(default_factory=dict[int, int])
     """How far each reversal is."""
+    since: dict[int, int] = field(default_factory=dict[int, int])
+    """The sequence number at which each came there first."""
+    left: dict[int, dict[int, Signature]] = field(default_factory=dict[int, dict[int, "Signature"]])
+    """What each has left of the objects that it has changed, by inode number."""
     conflicts: dict[int, list[Conflict]] = field(default_factory=dict[int, list[Conflict]])
     """Those that each has met."""
 
@@ -57,7 +75,10 @@ def tell(records: Iterable[AnyRecord]) -> Story:
                 story.reversals.append(record)
                 within |= dict.fromkeys(record.steps, record.seq)
             case Reversed():
+                if story.positions.get(record.reverse) != record.position:
+                    story.since[record.reverse] = record.seq
                 story.positions[record.reverse] = record.position
+                story.left.setdefault(record.reverse, {}).update({one.inode: one for one in record.left})
             case Conflicted():
                 conflict = Conflict(record.step, record.path, record.reason, record.failed if record.aside else None)
                 story.conflicts.setdefault(within.get(record.step, 0), []).append(conflict)
@@ -100,6 +121,7 @@ def go_on(log: UndoLog) -> tuple[Undone, ...]:
 
 def finish(log: UndoLog, story: Story) -> tuple[Undone, ...]:
     """Bring all reversals to their end; returns those that were not."""
+    _retract_last(log, story)
     done = (_finish(log, note, story) for note in story.reversals)
     return tuple(one for one in done if one is not None)
 
@@ -111,9 +133,6 @@ def _finish(log: UndoLog, note: Reverse, story: Story) -> Undone | None:
         return None
     # Where one is finished, all were reversed.
     position = story.positions.get(note.seq) if len(pending) == len(note.steps) else -1
-    strangers = _changed_meanwhile(log, pending, position)
-    if note.spares:
-        strangers |= theirs(log, pending)
     for one in pending:
         part = parts.get(one.head.id)
         if part is None:
@@ -123,8 +142,13 @@ def _finish(log: UndoLog, note: Reverse, story: Story) -> Undone | None:
     described = log.recorder.aliases.all(
         record.identity for one in pending for record in one.records if isinstance(record, Meta | Content)
     )
+    again = [record for part in parts.values() for record in part.records]
     with log.looking() as directories:
-        close_again(directories, [record for part in parts.values() for record in part.records], described)
+        close_again(directories, again, described)
+    noted, since = story.left.get(note.seq, {}), story.since.get(note.seq, note.seq)
+    strangers = changed_meanwhile(log, Cut(pending, position, again, noted, since))
+    if note.spares:
+        strangers |= theirs(log, pending)
     conflicts = tuple(dict.fromkeys(story.conflicts.get(note.seq, ())))
     return carry_out(log, pending, note, Unfinished(position, conflicts, strangers))
 
@@ -136,11 +160,27 @@ def _is_finished(log: UndoLog, step: StepId, part: Part | None) -> bool:
     return log.heads[step].acted >= last
 
 
-def _changed_meanwhile(log: UndoLog, pending: Sequence[Sealed], position: int | None) -> frozenset[Identity]:
-    """The objects that no reversed record speaks of, and that are not as the steps left them."""
-    if position == -1:
-        return frozenset()
-    reversed_ = in_order(pending)[position:] if position is not None else []
-    touched = reach(reversed_).objects
-    found = (object_ for _, object_ in changed(log, pending) if object_ is not None and object_ not in touched)
-    return frozenset(found)
+def _retract_last(log: UndoLog, story: Story) -> None:
+    """What was about to lose its name when the keeper was killed, and has it still, is where it was."""
+    parts = [part for parts in story.parts.values() for part in parts.values() if part.records]
+    if not parts:
+        return
+    part = max(parts, key=lambda part: part.records[-1].seq)
+    last = part.records[-1]
+    if not isinstance(last, Remove | Move) or not _holds(log, last.path, last.identity):
+        return
+    if isinstance(last, Move) and _holds(log, last.target, last.identity):
+        return  # (two names of one file)
+    log.recorder.note(Failed(log.recorder.next_seq(), last.step, last.seq))
+    for number in numbers([last]):
+        log.preimages.discard(number)
+    part.records.pop()
+
+
+def _holds(log: UndoLog, path: bytes, object_: Identity) -> bool:
+    with log.looking() as directories:
+        try:
+            place = directories.place(path)
+            return identity(place.dir_fd, place.name) == object_
+        except OSError:
+            return False

@@ -99,7 +99,7 @@ class Recorder:
         names, contents = Names(self, preimages, clock), Contents(self, preimages, clock)
         # (What every call comes by is not worth another one.)
         self.create, self.link, self.unlink, self.rmdir = names.create, names.link, names.unlink, names.rmdir
-        self.rename, self.put = names.rename, names.put
+        self.rename, self.put, self.made = names.rename, names.put, names.made
         self.opening, self.removed, self.changing = contents.opening, contents.removed, contents.changing
 
     # Steps ------------------------------------------------------------------------------------------------------

@@ -236,6 +236,9 @@ class Reversed(Record, tag=14, frozen=True):
     reverse: int
     """The sequence number of the `Reverse`."""
     position: int
+    """-1: all of them are reversed."""
+    left: tuple[Signature, ...] = ()
+    """The objects that the record before it was about, as its reversal left them."""
 
 
 class Bare(Record, tag=15, frozen=True):

@@ -36,10 +36,12 @@ from holdfast.undo.records import (
     Mutation,
     Put,
     Remove,
+    Signature,
     StepId,
     Touch,
     file_type,
 )
+from holdfast.undo.signatures import signature_of
 from holdfast.undo.writing import AT_ONCE, leased, write_whole
 
 if TYPE_CHECKING:
@@ -96,11 +98,16 @@ class Reversal:
         self._made: dict[int, Identity] = {}
         self._created: frozenset[Identity] = frozenset()
         """What the steps had made: where it is gone again, nothing of it is missing."""
+        self._changed: list[int] = []
+        """Descriptors of the objects that the reversal of this record has changed."""
         self.paths = 0
         """How many records were reversed."""
 
-    def run(self, records: Sequence[Mutation], start: int, before: Callable[[int], None]) -> None:
-        """Reverse ``records`` from position ``start`` down to 0; ``before`` is told each position first.
+    def run(
+        self, records: Sequence[Mutation], start: int, before: Callable[[int, tuple[Signature, ...]], None]
+    ) -> None:
+        """Reverse ``records`` from position ``start`` down to 0; ``before`` is told each position first, and -1 last;
+        and with it how the objects now look that the reversal of the record before has changed.
 
         Holds the gate of the recorder throughout: mutations of others wait. Raises `OSError` where the system fails,
         `StorageError` where somebody has a lease on a file: call again with the last position.
@@ -108,11 +115,13 @@ class Reversal:
         self._made = {record.make: record.identity for record in records if isinstance(record, Made)}
         self._created = frozenset(self._made.values())
         with self._recorder.gate:
+            left: tuple[Signature, ...] = ()
             for position in range(start, -1, -1):
                 record = records[position]
                 if isinstance(record, Made):
                     continue
-                before(position)
+                before(position, left)
+                left = ()
                 self._step, self._seq = record.step, record.seq
                 if position == start and self._aside.holds(record.seq):
                     self._note(record.path, _ELSE, aside=True)  # where it was cut short
@@ -125,6 +134,23 @@ class Reversal:
                     if (reason := _stands_in_the_way(error)) is None:
                         raise
                     self._give_up(record, reason)
+                finally:
+                    left = self._looked_at()
+            if start >= 0:
+                before(-1, left)
+
+    def _has_changed(self, place: Place) -> None:
+        """What is at the place was changed by the reversal of this record."""
+        if identity(place.dir_fd, place.name) not in self._theirs:
+            self._changed.append(os.open(place.name, _OBJECT, dir_fd=place.dir_fd))
+
+    def _looked_at(self) -> tuple[Signature, ...]:
+        """How that looks, now that nothing more is done to it."""
+        left = tuple(signature_of(os.fstat(fd)) for fd in self._changed)
+        for fd in self._changed:
+            os.close(fd)
+        self._changed.clear()
+        return left
 
     def _reverse_with_access(self, records: Sequence[Mutation], position: int) -> None:
         record = records[position]
@@ -198,6 +224,8 @@ class Reversal:
         else:
             stays = other if object_ is not None and other != path and self._is_at(other, object_) else b""
             place = self._directories.place(path)
+            if found.st_nlink > 1:
+                self._has_changed(place)
             self._recorder.unlink(self._step, place, lambda: os.unlink(place.name, dir_fd=place.dir_fd), other=stays)
         self.paths += 1
 
@@ -228,20 +256,25 @@ class Reversal:
                 place = self._directories.place(path)
                 if keeping.how is How.LINKED and self._holds(place, object_):
                     self._preimages.discard(keeping.number)  # the name was never removed
+                    self._has_changed(place)
                     return False
                 self._stands_for(object_, actual)  # it may have been broken off
                 self._recorder.put(self._step, place, type_, actual, keeping.number)
                 if type_ == "d":
                     self._set_mtime(place, metadata)
+                self._has_changed(place)
             case How.RELATED:
                 return self._is_linked_again(path, object_, keeping.content)
             case How.COPIED | How.INLINE:
                 place = self._directories.place(path)
                 if _lstat(place) is not None and not self._is_half_made(place, type_):
-                    if not self._holds(place, object_):
+                    if self._made_again(place) in self._theirs:
+                        self._put_aside(path, _THEIRS, type_, keeping, metadata)
+                    elif not self._holds(place, object_):
                         self._put_aside(path, _ELSE, type_, keeping, metadata)
                     return False
                 self._recreate(place, type_, object_, keeping, metadata)
+                self._has_changed(place)
         return True
 
     def _is_linked_again(self, path: bytes, object_: Identity, other: bytes) -> bool:
@@ -260,23 +293,33 @@ class Reversal:
                 place,
                 lambda: os.link(through(fd), place.name, dst_dir_fd=place.dir_fd, follow_symlinks=True),
             )
+            self._has_changed(place)
         finally:
             os.close(fd)
         return True
 
     def _is_half_made(self, place: Place, type_: FileType) -> bool:
         """Whether what is there was made by this very reversal before it was cut short."""
+        if (made := self._made_again(place)) is not None:
+            return made not in self._theirs
         opened = self._recorder.step(self._step)
-        if identity(place.dir_fd, place.name) in opened.created:
-            return True
         last = opened.records[-1] if opened.records else None
         found = _lstat(place)
-        return (
-            isinstance(last, Make)
-            and last.path == place.path
-            and found is not None
-            and _is_pristine(place, found, type_)
-        )
+        if (
+            not isinstance(last, Make)
+            or last.path != place.path
+            or found is None
+            or not _is_pristine(place, found, type_)
+        ):
+            return False
+        # It was cut short before it could say so.
+        self._recorder.made(self._step, last, place)
+        return True
+
+    def _made_again(self, place: Place) -> Identity | None:
+        """What is at the place, if this reversal has made it."""
+        there = identity(place.dir_fd, place.name)
+        return there if there in self._recorder.step(self._step).created else None
 
     def _stands_for(self, object_: Identity, actual: Identity) -> None:
         if actual != self._aliases.now(object_):
@@ -336,6 +379,9 @@ class Reversal:
             flags,
             lambda: renameat2(source.dir_fd, source.name, target.dir_fd, target.name, flags),
         )
+        self._has_changed(target)
+        if flags & RENAME_EXCHANGE:
+            self._has_changed(source)
         if record.type == "d" or flags & RENAME_EXCHANGE:
             self._directories.forget(record.path)
             self._directories.forget(record.target)
@@ -360,6 +406,7 @@ class Reversal:
             self._recorder.opening(self._step, place, fd)
             self._fill(fd, record.keeping)
             apply_metadata(fd, record.metadata)
+            self._changed.append(os.dup(fd))
         finally:
             os.close(fd)
         self.paths += 1
@@ -375,8 +422,12 @@ class Reversal:
                 self._note(path, reason)
             return
         try:
+            if self._aliases.now(object_) in self._theirs:
+                self._note(path, _THEIRS)
+                return
             self._recorder.changing(self._step, place, fd)
             apply_metadata(fd, metadata)
+            self._changed.append(os.dup(fd))
         finally:
             os.close(fd)
         self.paths += 1

@@ -61,8 +61,9 @@ def _others(log: UndoLog, step: OpenStep) -> Iterator[Signature]:
         kept = log.preimages.look(number)
         if kept is not None and kept.st_nlink > 1:
             yield signature_of(kept)
-    for keeping, _ in keepings(step.records):
-        if keeping.how is How.RELATED and (found := signature(log.directories, keeping.content)) is not None:
+    related = {object_ for keeping, object_ in keepings(step.records) if keeping.how is How.RELATED}
+    for path, object_ in whereabouts(step.records, others=True).items() if related else ():
+        if object_ in related and (found := signature(log.directories, path)) is not None:
             yield found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.undo.records import Content, Link, Made, Make, Meta, Move, Mutation, Put, Remove, Touch
+from holdfast.undo.records import Content, How, Link, Made, Make, Meta, Move, Mutation, Put, Remove, Touch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -13,14 +13,17 @@ if TYPE_CHECKING:
     from holdfast.undo.aliases import Aliases
 
 
-def whereabouts(records: Sequence[Mutation]) -> dict[bytes, Identity | None]:
+def whereabouts(records: Sequence[Mutation], *, others: bool = False) -> dict[bytes, Identity | None]:
     """Which object the step left at each path that it touched; None where it left nothing.
 
-    Directories that it only changed names in are not among them.
+    Directories that it only changed names in are not among them. ``others``: also where the records say of an object
+    that it has another name.
     """
     made = _made(records)
     found: dict[bytes, Identity | None] = {}
     for record in records:
+        if others:
+            found.update(_other_name(record))
         match record:
             case Make():
                 found[record.path] = made.get(record.seq)
@@ -33,6 +36,16 @@ def whereabouts(records: Sequence[Mutation]) -> dict[bytes, Identity | None]:
             case Made() | Touch():
                 pass
     return found
+
+
+def _other_name(record: Mutation) -> dict[bytes, Identity]:
+    match record:
+        case Link() if record.source:
+            return {record.source: record.identity}
+        case Remove(keeping=kept) if kept.how is How.RELATED:
+            return {kept.content: record.identity}
+        case _:
+            return {}
 
 
 def _move(found: dict[bytes, Identity | None], record: Move) -> None:

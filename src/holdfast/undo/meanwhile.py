@@ -1,0 +1,259 @@
+"""What others have changed between the moment at which a reversal was cut short and the one at which it goes on (I8).
+
+The records of the steps and those of the reversal tell together where each object is by now. There it is as the
+reversal left it, which is noted as each record is reversed; what that has not come to is as the steps left it. Between
+the two is only what it was at when it was cut short: that may be anything on the way.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from holdfast.files.handle import Identity, identity
+from holdfast.undo.access import opened_up
+from holdfast.undo.carrying import in_order
+from holdfast.undo.interceptor import Place
+from holdfast.undo.preimages import place_of
+from holdfast.undo.records import Content, How, Made, Meta, Move, Mutation, Remove, Signature
+from holdfast.undo.sealing import keepings
+from holdfast.undo.signatures import content_at, is_same, signature_of
+from holdfast.undo.traces import reach, whereabouts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from holdfast.files.metadata import Metadata
+    from holdfast.undo.directories import Directories
+    from holdfast.undo.log import UndoLog
+    from holdfast.undo.records import Keeping
+    from holdfast.undo.sealed import Sealed
+
+_PIECE = 1 << 16
+
+
+class Cut(NamedTuple):
+    """A reversal that was cut short."""
+
+    pending: Sequence[Sealed]
+    """Its steps."""
+    position: int | None
+    """See `Unfinished.position`."""
+    again: Sequence[Mutation]
+    """What it has recorded."""
+    noted: dict[int, Signature]
+    """What it has left, by inode number."""
+    since: int
+    """The sequence number at which it came to the position."""
+
+
+class _Found(NamedTuple):
+    """An object, where it is by now."""
+
+    place: Place
+    now: Signature
+
+
+def changed_meanwhile(log: UndoLog, cut: Cut) -> frozenset[Identity]:
+    """The objects of the steps that are neither as the reversal or the steps left them, nor on the way between."""
+    records = in_order(cut.pending)
+    again = sorted(cut.again, key=lambda record: record.seq)
+    in_flight = [record for record in again if record.seq > cut.since]
+    if cut.position is not None and cut.position >= 0:
+        in_flight.append(records[cut.position])
+    moving = _objects(log, in_flight)
+    left = _left(log, cut.pending)
+    strangers: set[Identity] = set()
+    with log.looking() as directories:
+        places = _Places(log, directories, [*records, *again])
+        for object_ in _objects(log, [*records, *again]):
+            found = places.find(object_)
+            if found is None:
+                continue  # what is there instead is seen when it is come to
+            now = found.now
+            known = [cut.noted[now.inode]] if now.inode in cut.noted else left.get(now.inode, [])
+            if any(is_same(one, now, lambda place=found.place: _content(place)) for one in _opened(known, again, now)):
+                continue
+            if object_ in moving and _OnTheWay(log, object_, [*records, *again]).may_be(found, known, in_flight):
+                continue
+            strangers.add(object_)
+    return frozenset(strangers)
+
+
+def _objects(log: UndoLog, records: Sequence[Mutation]) -> frozenset[Identity]:
+    """The objects that the records are about, as what stands for them now."""
+    return reach(records, log.recorder.aliases).objects
+
+
+def _left(log: UndoLog, pending: Iterable[Sealed]) -> dict[int, list[Signature]]:
+    """What the steps, and those after them, left of each object by its inode number."""
+    found: dict[int, list[Signature]] = {}
+    chosen = {one.head.id for one in pending}
+    heads = sorted(log.heads.values(), key=lambda head: head.left_at)
+    for of_them in (True, False):
+        newest: dict[int, Signature] = {}
+        for head in heads:
+            if of_them and head.id not in chosen:
+                continue
+            newest.update({one.inode: one for _, one in head.left if one is not None})
+            newest.update({one.inode: one for one in head.others})
+        for inode, one in newest.items():
+            found.setdefault(inode, []).append(one)
+    return found
+
+
+def _opened(known: Iterable[Signature], again: Iterable[Mutation], now: Signature) -> Iterator[Signature]:
+    """What is known; and that as well with the mode that it has while its owner is let at it."""
+    described = any(isinstance(record, Meta) for record in again)
+    for one in known:
+        yield one
+        if described and now.mode == opened_up(one.mode):
+            yield msgspec.structs.replace(one, mode=now.mode)
+
+
+class _Places:
+    """Where objects may be by now: in the tree, or under another of their names in the log."""
+
+    def __init__(self, log: UndoLog, directories: Directories, records: Sequence[Mutation]) -> None:
+        self._log = log
+        self._directories = directories
+        self._paths: dict[Identity, list[bytes]] = {}
+        self._numbers: dict[Identity, list[int]] = {}
+        # (Of what was recorded last it is not known whether it came to happen.)
+        for told in (records, records[:-1]):
+            for path, object_ in whereabouts(told, others=True).items():
+                if object_ is not None:
+                    self._paths.setdefault(log.recorder.aliases.now(object_), []).append(path)
+        for keeping, object_ in keepings(records):
+            if keeping.number and keeping.how is not How.COPIED:
+                self._numbers.setdefault(log.recorder.aliases.now(object_), []).append(keeping.number)
+
+    def find(self, object_: Identity) -> _Found | None:
+        for place in self._candidates(object_):
+            try:
+                found = os.stat(place.name, dir_fd=place.dir_fd, follow_symlinks=False)
+                if identity(place.dir_fd, place.name) == object_:
+                    return _Found(place, signature_of(found))
+            except OSError:
+                continue
+        return None
+
+    def _candidates(self, object_: Identity) -> Iterator[Place]:
+        for path in self._paths.get(object_, ()):
+            try:
+                yield self._directories.place(path) if path else Place(self._directories.directory(b""), b".", b"")
+            except OSError:
+                continue
+        for number in self._numbers.get(object_, ()):
+            kept = self._log.preimages.look(number)
+            if kept is not None and kept.st_nlink > 1 and not stat.S_ISDIR(kept.st_mode):
+                yield Place(self._log.preimages.fd, place_of(number), b"")
+
+
+class _OnTheWay:
+    """Whether an object can be what the reversal was changing when it was cut short."""
+
+    def __init__(self, log: UndoLog, object_: Identity, records: Sequence[Mutation]) -> None:
+        self._log = log
+        self._kept = [one for one, of in keepings(records) if log.recorder.aliases.now(of) == object_]
+        self._object = object_
+
+    def may_be(self, found: _Found, known: Sequence[Signature], in_flight: Iterable[Mutation]) -> bool:
+        """``known`` is how it may have looked before, ``in_flight`` what was being done."""
+        now = found.now
+        # A name that comes or goes changes no more than the ctime.
+        if any((one.mode, one.size, one.mtime) == (now.mode, now.size, now.mtime) for one in known):
+            return True
+        for record in in_flight:
+            match record:
+                case Made() if record.identity == self._object:
+                    # (It is filled only when it is known what it stands for.)
+                    if not stat.S_ISREG(now.mode) or not now.size:
+                        return True
+                case Content() | Remove() if self._is_it(record.identity):
+                    if self._may_become(found, known, record.metadata, record.keeping, isinstance(record, Remove)):
+                        return True
+                case Move(replaced=lost) if lost is not None and self._is_it(lost.identity):
+                    if self._may_become(found, known, lost.metadata, lost.keeping, is_new=True):
+                        return True
+                case Meta() if self._is_it(record.identity):
+                    if self._has_mode(now, known, record.metadata) and any(
+                        one.size == now.size and now.mtime in (one.mtime, record.metadata.mtime) for one in known
+                    ):
+                        return True
+                case _:
+                    pass
+        return False
+
+    def _is_it(self, object_: Identity) -> bool:
+        return self._log.recorder.aliases.now(object_) == self._object
+
+    def _may_become(
+        self, found: _Found, known: Sequence[Signature], goal: Metadata, keeping: Keeping, is_new: bool
+    ) -> bool:
+        """Whether it is on its way to what is kept; ``is_new``: from nothing."""
+        if not self._has_mode(found.now, known, goal, is_new=is_new):
+            return False
+        if keeping.how not in (How.INLINE, How.COPIED):
+            return found.now.mtime == goal.mtime or not _has_content(found.now)  # renamed back
+        return not _has_content(found.now) or self._is_between(
+            # (A copy begins with nothing and grows, with holes for what is not copied yet.)
+            found.place,
+            found.now.size,
+            grows=is_new or keeping.how is How.COPIED,
+        )
+
+    def _has_mode(self, now: Signature, known: Sequence[Signature], goal: Metadata, *, is_new: bool = False) -> bool:
+        modes = {goal.mode, *(stat.S_IMODE(one.mode) for one in known), *((0o600, 0o700) if is_new else ())}
+        modes |= {opened_up(stat.S_IFMT(now.mode) | mode) for mode in modes}
+        # (A change of owner takes the set-id bits away.)
+        return now.mode & 0o777 in {mode & 0o777 for mode in modes}
+
+    def _is_between(self, place: Place, size: int, *, grows: bool) -> bool:
+        """Whether each byte is one, where it stands, of what was or of what is going to be there."""
+        with ExitStack() as closing:
+            sources: list[int | bytes] = []
+            for keeping in self._kept:
+                if keeping.how is How.INLINE:
+                    sources.append(keeping.content)
+                elif keeping.how is How.COPIED and self._log.preimages.look(keeping.number) is not None:
+                    fd = self._log.preimages.open(keeping.number)
+                    closing.callback(os.close, fd)
+                    sources.append(fd)
+            sizes = [len(one) if isinstance(one, bytes) else os.fstat(one).st_size for one in sources]
+            if size not in sizes and not (grows and size < max(sizes, default=0)):
+                return False
+            fd = os.open(place.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=place.dir_fd)
+            closing.callback(os.close, fd)
+            return all(
+                _is_of(os.pread(fd, _PIECE, at), [_piece(one, at) for one in sources], holes=grows)
+                for at in range(0, size, _PIECE)
+            )
+
+
+def _piece(source: int | bytes, at: int) -> bytes:
+    return source[at : at + _PIECE] if isinstance(source, bytes) else os.pread(source, _PIECE, at)
+
+
+def _is_of(piece: bytes, sources: Sequence[bytes], *, holes: bool) -> bool:
+    if any(source[: len(piece)] == piece for source in sources):
+        return True
+    return all(
+        (holes and not byte) or any(at < len(source) and source[at] == byte for source in sources)
+        for at, byte in enumerate(piece)
+    )
+
+
+def _has_content(now: Signature) -> bool:
+    return stat.S_ISREG(now.mode) or stat.S_ISLNK(now.mode)
+
+
+def _content(place: Place) -> bytes:
+    try:
+        return content_at(place)
+    except OSError:
+        return b""
