@@ -19,8 +19,8 @@ class Aliases:
         self._new: dict[Identity, Identity] = {}
 
     def add(self, old: Identity, new: Identity) -> None:
-        """``new`` stands for ``old`` from now on, and for all that ``old`` stood for; with both the same, nothing stands
-        for it any more but itself.
+        """``new`` stands for ``old`` from now on, and for all that ``old`` stood for. Where both are the same
+        object, it stands for itself again.
         """
         self._new.pop(new, None)  # it is there again
         if old != new:

@@ -57,8 +57,12 @@ class Desk:
         *,
         intercepts: bool = False,
         ambient_quiet: float = AMBIENT_QUIET,
+        unfinished: Sequence[StepId] = (),
     ) -> None:
-        """``safeguards`` are those that ``log`` was opened with. ``intercepts``: mutations by others come through."""
+        """``safeguards`` are those that ``log`` was opened with. ``intercepts``: mutations by others come through.
+        ``unfinished``: for one that only looks, the steps whose reversal was cut short and is left so.
+        """
+        self.unfinished = unfinished
         self._undo_log = log
         self._recorder = log.recorder
         self._safeguards = safeguards or Safeguards(log.clock)
