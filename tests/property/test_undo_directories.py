@@ -1,4 +1,4 @@
-"""I1: steps that remove directories, make them again under the same names, and move them: undone together, and redone."""
+"""I1: steps that remove directories, make them again and move them, undone together and brought forward again."""
 
 from __future__ import annotations
 

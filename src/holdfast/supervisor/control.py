@@ -29,6 +29,15 @@ if TYPE_CHECKING:
 
 _log = Log(__name__)
 
+_FOR_OTHERS = {
+    "answer": "allow or deny what is held",
+    "configure": "change its own safeguards and limits",
+    "discard": "forget steps",
+    "redo": "bring steps forward",
+    "undo": "take steps back",
+}
+"""Those of `OUTSIDE_ONLY` that people ask for, in their words."""
+
 SOCKET = b"keeper"
 """The name of the socket in the log's directory."""
 
@@ -226,7 +235,11 @@ class Control:
                 _log.trace("request", process=client.peer.pid, bytes=body.hex(" "))
             method, arguments = decode_request(body)
             if method in OUTSIDE_ONLY and (client.was_inside or self._may_be_inside(client.peer, client.process)):
-                raise RefusedError(f"a supervised process may not ask for {method}")
+                raise RefusedError(
+                    f"what runs supervised may not {_FOR_OTHERS.get(method, f'ask its keeper for {method}')}",
+                    hint="do it from another terminal",
+                    code="inside_run",
+                )
             result = self._perform(client, method, arguments)
         except HoldfastError as error:
             client.send(encode_error(error))
