@@ -149,3 +149,11 @@ def test_what_a_person_has_left_open_is_no_killed_step_when_the_run_ends(bench: 
         process.communicate(timeout=60)
     assert [step["state"] for step in bench.json("steps")["steps"]] == ["done"]
     assert (bench.root / "f").read_text() == "1\n"
+
+
+def test_nobody_begins_to_watch_there_or_answers_what_is_held(bench: Cli) -> None:
+    asked = (f"{HOLDFAST} watch --detach", f"{HOLDFAST} safeguard allow 1")
+    _, said = run(bench, "; ".join(f"{command}; echo $? >> cache/codes" for command in asked))
+    assert "watching cannot be asked for by what runs supervised" in said
+    assert "what runs supervised may not allow or deny what is held" in said
+    assert (bench.root / "cache/codes").read_text().split() == ["4", "4"]
