@@ -369,3 +369,8 @@ def test_what_is_not_captured_is_said(cli: Cli) -> None:
     assert "1 path is not captured" in cli("checkpoint").out
     assert "  pipe: " in cli("show").out
     assert "  pipe: " in cli("status").out
+
+
+@pytest.mark.parametrize("words", [("undo", "1", "--run"), ("undo", "2", "--step", "1"), ("redo", "1", "--step", "1")])
+def test_a_number_of_changes_stands_alone(cli: Cli, words: tuple[str, ...]) -> None:
+    assert "N counts changes, and stands alone" in cli(*words, code=2).err

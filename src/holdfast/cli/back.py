@@ -61,8 +61,12 @@ def _restore(console: Console, arguments: argparse.Namespace) -> int:
 
 
 def _configure_steps(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("count", metavar="N", nargs="?", type=whole_number, default=1, help="how many (default: 1)")
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be written and deleted")
+    parser.add_argument("count", metavar="N", nargs="?", type=whole_number, help="how many (default: 1)")
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="only say what would be written and deleted, or why not; not what others have changed since",
+    )
 
 
 def _configure_undo(parser: argparse.ArgumentParser) -> None:
@@ -89,10 +93,18 @@ def _configure_redo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--force", action="store_true", help="also over what somebody else has changed since")
 
 
+def _count(arguments: argparse.Namespace, *, alone: bool) -> int:
+    if alone and arguments.count is not None:
+        raise UsageError("N counts changes, and stands alone: not beside --run or --step")
+    return 1 if arguments.count is None else arguments.count
+
+
 def _undo(console: Console, arguments: argparse.Namespace) -> int:
+    count = _count(arguments, alone=bool(arguments.step) or arguments.run is not None)
+
     def work(workspace: Workspace, progress: Progress | None) -> RestoreResult:
         return workspace.undo(
-            arguments.count,
+            count,
             step=arguments.step,
             run=arguments.run,
             force=arguments.force,
@@ -104,9 +116,11 @@ def _undo(console: Console, arguments: argparse.Namespace) -> int:
 
 
 def _redo(console: Console, arguments: argparse.Namespace) -> int:
+    count = _count(arguments, alone=bool(arguments.step))
+
     def work(workspace: Workspace, progress: Progress | None) -> RestoreResult:
         return workspace.redo(
-            arguments.count, step=arguments.step, force=arguments.force, dry_run=arguments.dry_run, progress=progress
+            count, step=arguments.step, force=arguments.force, dry_run=arguments.dry_run, progress=progress
         )
 
     return _go(console, work, "Went forward", asks=not arguments.dry_run)

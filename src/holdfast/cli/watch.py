@@ -30,6 +30,7 @@ def _watch(console: Console, arguments: argparse.Namespace) -> int:
     with console.open(strict=not arguments.stop) as workspace:
         if arguments.stop:
             return _stop(console, workspace)
+        workspace.check_watchable()
         warn_if_huge(console, workspace, ask_first=not arguments.yes)
         return _detach(console, workspace) if arguments.detach else _stay(console, workspace)
 

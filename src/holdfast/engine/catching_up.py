@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from holdfast.engine import undo_note
-from holdfast.engine.foreseeing import foreseen
+from holdfast.engine.foreseeing import foresee_steps, foreseen
 from holdfast.engine.restore import refuse_unfinished
 from holdfast.engine.reversing import enter_redone, enter_undone
 from holdfast.engine.steps import reached
@@ -57,13 +57,33 @@ def catch_up(context: Context, service: UndoService | None, progress: Progress |
             result = enter_undone(context, service, note, foreseen(service, note.steps), [], progress)
         else:
             result = enter_redone(context, service, note, [], progress)
-    steps = ", ".join(str(step) for step in sorted(note.steps))
+    which = ", ".join(str(step) for step in sorted(note.steps))
+    steps = f"step {which} was" if len(note.steps) == 1 else f"steps {which} were"
     if note.operation == "undo":
-        said = f"an undo that was cut short is finished: step {steps} was taken back; `holdfast redo` brings it forward"
+        said = f"an undo that was cut short is finished: {steps} taken back; `holdfast redo` brings it forward"
     else:
-        said = f"a redo that was cut short is finished: step {steps} was brought forward; `holdfast undo` takes it back"
+        said = f"a redo that was cut short is finished: {steps} brought forward; `holdfast undo` takes it back"
     _LOG.warning("%s again", said)
     return CaughtUp(note.operation, result)
+
+
+def foresee_catching_up(context: Context, service: UndoService | None) -> CaughtUp | None:
+    """What `catch_up` would do and return, once the undo log has finished it: said, and not done. Needs the lock."""
+    from holdfast.undo.desk import Desk
+
+    note = undo_note.read(context.folder)
+    if note is None or service is None or not _is_next(context, note):
+        return None
+    refuse_unfinished(context)
+    pending = service.unfinished if isinstance(service, Desk) else ()
+    if not set(note.steps).issubset(pending) and not _is_done(service, note):
+        return None
+    _LOG.warning(
+        "the %s that was cut short would be finished first: what would come after that can be foreseen once it is",
+        note.operation,
+    )
+    backward = note.operation == "undo"
+    return CaughtUp(note.operation, foresee_steps(context, service, note.steps, backward=backward, begun=True))
 
 
 def finish_first(context: Context, progress: Progress | None = None) -> None:

@@ -13,8 +13,10 @@ import stat
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Literal
 
+from holdfast.engine.inside import run_around
 from holdfast.engine.opening import Opener
 from holdfast.model.errors import HoldfastError, NotFoundError, UnsupportedError, unexpected
 from holdfast.model.named import NamedTuple
@@ -33,6 +35,10 @@ Area = Literal["system", "home", "workspace", "watching", "supervision", "isolat
 
 _LITTLE_BYTES: Final = 1 << 30
 _PATIENCE_SECONDS: Final = 20.0
+_NOT_INSIDE: Final = (
+    "the home, the workspace, watching, supervision and isolation are not looked at, "
+    "as what runs supervised may not try them"
+)
 
 
 class Finding(NamedTuple):
@@ -59,6 +65,14 @@ def diagnose(
         opener = Opener(home=None if home is None else os.fsencode(home))
     except HoldfastError as error:
         return [*_system(), _failed("home", error)]
+    run = None
+    if os.path.isdir(opener.home):
+        with suppress(HoldfastError, OSError):
+            run = run_around(opener.open_home())
+    if run is not None:
+        found = [*_system(), Finding("system", "good", f"inside of a run, {run}: {_NOT_INSIDE}", "look from outside")]
+        opener.close()
+        return found
     areas: Sequence[tuple[Area, Callable[[], Iterator[Finding]]]] = (
         ("system", _system),
         ("home", lambda: _home(opener)),
@@ -178,6 +192,7 @@ def _workspace(opener: Opener, directory: bytes) -> Iterator[Finding]:
         return
     yield Finding("workspace", "good", f"{display(root)}, on {_file_system(root)}")
     yield _begun(context)
+    yield from _undoing(context)
     yield _sharing(context)
     yield _removing(context)
 
@@ -191,6 +206,14 @@ def _begun(context: Context) -> Finding:
     text = f"a {unfinished.operation} was cut short, and files may be half way"
     help_ = "`holdfast restore --continue` finishes it, `holdfast restore --abort` goes back"
     return Finding("workspace", "limited", text, help_)
+
+
+def _undoing(context: Context) -> Iterator[Finding]:
+    from holdfast.engine import undo_note
+
+    if (note := undo_note.read(context.folder)) is not None:
+        text = f"the {note.operation} of step {', '.join(map(str, sorted(note.steps)))} was cut short"
+        yield Finding("workspace", "limited", text, "the next command that changes anything finishes it first")
 
 
 def _sharing(context: Context) -> Finding:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine.results import RestoreResult
 from holdfast.engine.steps import infos
-from holdfast.model.errors import NotFoundError
+from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.model.ids import CheckpointId
 
 if TYPE_CHECKING:
@@ -27,6 +27,16 @@ def foreseen(service: UndoService, steps: Iterable[int]) -> Effect:
 def brought(service: UndoService, steps: Iterable[int]) -> Effect:
     """What redoing the steps has written and deleted."""
     return effect([service.changes(step) for step in steps], backward=False)
+
+
+def net(context: Context, effects: Iterable[Effect]) -> Effect:
+    """What several effects come to, one after the other: what is not there now is not deleted by them."""
+    there: dict[bytes, bool] = {}
+    for written, deleted in effects:
+        there |= dict.fromkeys(written, True) | dict.fromkeys(deleted, False)
+    written = sorted(path for path, is_there in there.items() if is_there)
+    gone = sorted(path for path, is_there in there.items() if not is_there)
+    return written, [path for path in gone if context.tree.is_there(path)]
 
 
 def effect(changes: Iterable[Sequence[PathChange]], *, backward: bool) -> Effect:
@@ -55,13 +65,29 @@ def reversible(service: UndoService, steps: Sequence[int], *, backward: bool) ->
     return chosen
 
 
-def foresee_steps(context: Context, service: UndoService, steps: Sequence[int], *, backward: bool) -> RestoreResult:
-    """What undoing the steps together (or redoing them: not ``backward``) would do. Changes nothing.
+def foresee_steps(
+    context: Context,
+    service: UndoService,
+    steps: Sequence[int],
+    *,
+    backward: bool,
+    force: bool = False,
+    begun: bool = False,
+) -> RestoreResult:
+    """What undoing the steps together (or redoing them: not ``backward``) would do. Changes nothing. ``begun``: it was
+    cut short, and is to be finished.
 
-    Raises as `reversible`. What else it may be refused for shows when it is done.
+    Raises as `reversible`, and `RefusedError` if they do not go without others (not with ``force``). What others have
+    changed since shows when it is done.
     """
-    chosen = reversible(service, steps, backward=backward)
-    written, deleted = effect([service.changes(step.id) for step in chosen], backward=backward)
+    if begun:
+        chosen = infos(service, steps)
+    else:
+        chosen = reversible(service, steps, backward=backward)
+        if not force:
+            _refuse_connected(service, steps, backward=backward)
+    seen = effect([service.changes(step.id) for step in chosen], backward=backward)
+    written, deleted = net(context, [seen])
     head = context.catalog.cursor(context.workspace.id).head
     return RestoreResult(
         checkpoint=head or CheckpointId(""),
@@ -73,3 +99,17 @@ def foresee_steps(context: Context, service: UndoService, steps: Sequence[int], 
         undo_command=None,
         steps=[step.id for step in chosen],
     )
+
+
+def _refuse_connected(service: UndoService, steps: Sequence[int], *, backward: bool) -> None:
+    needed = {other for step in steps for other in service.connected(step)}
+    missing = sorted(needed.difference(steps))
+    if missing:
+        together = sorted(needed)
+        verb, done = ("undo", "undone") if backward else ("redo", "redone")
+        raise RefusedError(
+            f"step {', '.join(map(str, sorted(steps)))} cannot be {done} without step {', '.join(map(str, missing))}",
+            hint=f"`holdfast {verb}{''.join(f' --step {step}' for step in together)}` takes them together",
+            code="steps_connected",
+            data={"together": together},
+        )

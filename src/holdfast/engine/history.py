@@ -11,9 +11,9 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from holdfast.engine.catching_up import catch_up
+from holdfast.engine.catching_up import catch_up, foresee_catching_up
 from holdfast.engine.foreseeing import foresee_steps, reversible
-from holdfast.engine.restore import preview, refuse_unfinished, save_first
+from holdfast.engine.restore import refuse_unfinished, save_first
 from holdfast.engine.reversing import bring_forward_alone, take_back
 from holdfast.engine.states import ahead, came_to_light, check_count, nothing
 from holdfast.engine.status import present
@@ -52,10 +52,10 @@ def undo(
     to bring forward (``redo``). An undo that was cut short is finished first, and counts.
     """
     check_count(count)
-    with _reached(context, progress) as (service, caught_up):
+    with _reached(context, progress, dry_run=dry_run) as (service, caught_up):
         walk = Walk(context, service, force=force, progress=progress, recorded_only=recorded_only)
         if dry_run:
-            return walk.foresee(count)
+            return walk.foresee(count) if caught_up is None else caught_up.result
         done = _of("undo", caught_up)
         if len(done) == count:
             return done[0]
@@ -89,10 +89,12 @@ def undo_steps(
     run began with (not with ``recorded_only``): not what was ignored. Raises as `undo`. Where the same was asked for
     before and cut short, that is finished.
     """
-    with _reached(context, progress) as (service, caught_up):
+    with _reached(context, progress, dry_run=dry_run) as (service, caught_up):
         if dry_run:
+            if caught_up is not None:
+                return caught_up.result
             if steps:
-                return foresee_steps(context, required(service), steps, backward=True)
+                return foresee_steps(context, required(service), steps, backward=True, force=force)
             return foresee_run(
                 context, service, run or newest_run(context, service), force=force, recorded_only=recorded_only
             )
@@ -133,9 +135,12 @@ def redo(
     counts.
     """
     check_count(count)
-    with _reached(context, progress) as (service, caught_up), quiet(service):
+    with _reached(context, progress, dry_run=dry_run) as (service, caught_up), quiet(service):
         done: list[RestoreResult] = []
-        if not dry_run:
+        if dry_run:
+            if caught_up is not None:
+                return caught_up.result
+        else:
             refuse_unfinished(context)
             done = _of("redo", caught_up)
             if len(done) == count:
@@ -153,9 +158,9 @@ def redo(
                 hint="`holdfast undo` saves those changes and takes them back; `holdfast log` lists every state",
                 code="changed_since_undo",
             )
-        if dry_run:
-            return preview(context, context.catalog.checkpoint(onward[count - 1].checkpoint))
         walk = Walk(context, service, force=force, progress=progress)
+        if dry_run:
+            return walk.foresee_forward(onward[:count])
         return together([*done, walk.forward(onward[:count])])
 
 
@@ -171,9 +176,11 @@ def redo_steps(
 
     Where the same was asked for before and cut short, that is finished.
     """
-    with _reached(context, progress) as (service, caught_up), quiet(service):
+    with _reached(context, progress, dry_run=dry_run) as (service, caught_up), quiet(service):
         if dry_run:
-            return foresee_steps(context, required(service), steps, backward=False)
+            if caught_up is not None:
+                return caught_up.result
+            return foresee_steps(context, required(service), steps, backward=False, force=force)
         refuse_unfinished(context)
         for finished in _of("redo", caught_up):
             if set(finished.steps) == set(steps):
@@ -184,10 +191,14 @@ def redo_steps(
 
 
 @contextmanager
-def _reached(context: Context, progress: Progress | None) -> Generator[tuple[UndoService | None, CaughtUp | None]]:
-    """The undo log, with the workspace's lock; and what had been cut short, which the history knows now."""
-    with context.lock(), reached(context) as service:
-        yield service, catch_up(context, service, progress)
+def _reached(
+    context: Context, progress: Progress | None, *, dry_run: bool
+) -> Generator[tuple[UndoService | None, CaughtUp | None]]:
+    """The undo log, with the workspace's lock; and what had been cut short, which the history knows now (``dry_run``:
+    what would be finished first).
+    """
+    with context.lock(), reached(context, looking=dry_run) as service:
+        yield service, foresee_catching_up(context, service) if dry_run else catch_up(context, service, progress)
 
 
 def _of(operation: Literal["undo", "redo"], caught_up: CaughtUp | None) -> list[RestoreResult]:

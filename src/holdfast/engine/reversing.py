@@ -100,7 +100,7 @@ def enter_undone(
     progress: Progress | None,
 ) -> RestoreResult:
     """Save what the undo of the steps left, as a state of its own; then nothing is unfinished any more."""
-    head = _head(context)
+    head = _saved_before(context, note)
     steps = infos(service, note.steps)
     began = min(step.started_at for step in steps) // 1000
     event = HistoryEvent(0, 0, "undo", head, _before(context, note.position, began), note.position, note.steps)
@@ -153,7 +153,7 @@ def enter_redone(
     progress: Progress | None,
 ) -> RestoreResult:
     """Enter in the history that the steps were brought forward; then nothing is unfinished any more."""
-    head = _head(context)
+    head = _saved_before(context, note)
     target = None if note.target is None else context.catalog.event(note.target)
     if target is not None and kept(context, target) is not None:
         _go_on_to(context, service, target, note)
@@ -211,7 +211,11 @@ def _noted(context: Context, note: Note) -> Generator[None]:
         raise
 
 
-def _head(context: Context) -> CheckpointId:
+def _saved_before(context: Context, note: Note) -> CheckpointId:
+    """The checkpoint of what was there before: after a kill, something half way may have been saved since."""
+    saved = kept(context, context.catalog.event(note.position))
+    if saved is not None:
+        return saved.id
     head = context.catalog.cursor(context.workspace.id).head
     assert head is not None
     return head

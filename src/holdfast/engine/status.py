@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.engine import journal as journals
+from holdfast.engine import undo_note
 from holdfast.engine.changes import saved_in
 from holdfast.engine.results import Status
 from holdfast.files.hashing import HashSink
 from holdfast.files.tree import ROOT_GONE, Scan
-from holdfast.model.errors import NotFoundError
+from holdfast.model.errors import FormatError, NotFoundError
+from holdfast.model.log import Log
 from holdfast.model.named import NamedTuple
 from holdfast.store import manifest
 
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
     from holdfast.model.entries import Change, NotCaptured
     from holdfast.model.ids import Hash
     from holdfast.store.manifest import Pages
+
+
+_LOG = Log(__name__)
 
 
 class Present(NamedTuple):
@@ -63,11 +68,28 @@ def present(context: Context, *, gone_is_empty: bool = False) -> Present:
     return Present(head, built.root, pages, built.files, scan.not_captured)
 
 
+def _tell_undo(context: Context) -> None:
+    """Say if an undo or a redo by the undo log was cut short."""
+    try:
+        note = undo_note.read(context.folder)
+    except FormatError as error:
+        _LOG.warning("%s", error)
+        return
+    if note is not None:
+        steps = ", ".join(map(str, sorted(note.steps)))
+        _LOG.warning(
+            "the %s of step %s was cut short: the next command that changes anything finishes it first",
+            note.operation,
+            steps,
+        )
+
+
 def status(context: Context, *, watching: bool) -> Status:
     """How the tree differs from the checkpoint that it stands on. Changes nothing."""
     with context.lock():
         now = present(context)
         unfinished = journals.read(context.folder)
+        _tell_undo(context)
         return Status(
             workspace=context.workspace.path,
             last_checkpoint=now.head,

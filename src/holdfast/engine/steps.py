@@ -60,13 +60,15 @@ def reached(
     context: Context,
     *,
     always: bool = False,
+    looking: bool = False,
     told: Callable[[UndoReport], object] | None = None,
     own_limits: Limits | None = None,
 ) -> Generator[UndoService | None]:
     """The workspace's undo log; None if it has none (``always``: it is made), or its directory is gone.
 
     What a killed keeper left is rolled back first, and reported: to the log, and to ``told``. ``own_limits`` hold for a
-    log that has no keeper (None: what the settings say). Raises
+    log that has no keeper (None: what the settings say). With ``looking`` nothing is changed, nor may the caller: what
+    a killed keeper left is only told of, and the log is as it was found. Raises
     `VersionMismatchError`, `StorageError`, and `LockedError` if another process has the log without answering for it.
     """
     directory = log_directory(context)
@@ -84,7 +86,8 @@ def reached(
             with keeper:
                 yield keeper
             return
-        own = _open(context, directory, told, own_limits or limits(context), wait=context.clock.monotonic() < deadline)
+        wait = context.clock.monotonic() < deadline
+        own = _open(context, directory, told, own_limits or limits(context), wait=wait, looking=looking)
         if own is not None:
             with own as service:
                 yield service
@@ -124,13 +127,13 @@ def kept_still(context: Context) -> Generator[None]:
 
 def steps(context: Context) -> Sequence[StepInfo]:
     """All steps in the undo log, oldest first; none without a log."""
-    with reached(context) as service:
+    with reached(context, looking=True) as service:
         return [] if service is None else service.steps()
 
 
 def changes(context: Context, step: int) -> tuple[StepInfo, Sequence[PathChange]]:
     """One step, and what it did. Raises `NotFoundError`."""
-    with reached(context) as service:
+    with reached(context, looking=True) as service:
         service = required(service)
         (found,) = infos(service, [step])
         return found, service.changes(step)
@@ -155,7 +158,7 @@ def infos(service: UndoService, chosen: Sequence[int]) -> list[StepInfo]:
 
 def barriers(context: Context) -> Sequence[BarrierInfo]:
     """The edits by others that the undo log knows of, oldest first."""
-    with reached(context) as service:
+    with reached(context, looking=True) as service:
         return [] if service is None else service.barriers()
 
 
@@ -225,7 +228,13 @@ def _is_other_mount(folder: bytes, root: bytes) -> bool:
 
 
 def _open(
-    context: Context, directory: bytes, told: Callable[[UndoReport], object] | None, within: Limits, *, wait: bool
+    context: Context,
+    directory: bytes,
+    told: Callable[[UndoReport], object] | None,
+    within: Limits,
+    *,
+    wait: bool,
+    looking: bool,
 ) -> AbstractContextManager[UndoService] | None:
     """The log opened by this process; None if another one has it and there is time to ``wait``."""
     from holdfast.undo.log import UndoLog
@@ -246,10 +255,16 @@ def _open(
     @contextmanager
     def own() -> Generator[UndoService]:
         from holdfast.undo.desk import Desk
-        from holdfast.undo.recovery import recover
+        from holdfast.undo.recovery import outstanding, recover
         from holdfast.undo.showing import report
+        from holdfast.undo.telling import tell_outstanding
 
         try:
+            if looking and any(left := outstanding(log)):
+                tell_outstanding(left)
+                yield Desk(log, unfinished=left.finished)
+                log.journal.withdraw()
+                return
             recovered = recover(log)
             if told is not None and recovered.rolled_back is not None and recovered.rolled_back.steps:
                 told(report(log.aside, [recovered.rolled_back]))

@@ -7,7 +7,7 @@ from operator import ne
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from holdfast.engine import undo_note
-from holdfast.engine.foreseeing import foreseen
+from holdfast.engine.foreseeing import brought, foreseen, net, reversible
 from holdfast.engine.journal import Journal
 from holdfast.engine.restore import (
     REDO_COMMAND,
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from holdfast.engine.context import Context
+    from holdfast.engine.foreseeing import Effect
     from holdfast.model.checkpoint import Checkpoint
     from holdfast.model.ids import Hash
     from holdfast.model.sinks import Progress
@@ -205,7 +206,9 @@ class Walk:
         at_present = present(context, gone_is_empty=True)
         self._pages = at_present.pages
         root, target = at_present.root, None
-        written, deleted, steps = list[bytes](), list[bytes](), list[int]()
+        effects: list[Effect] = []
+        steps: list[int] = []
+        went_back = 0
         groups: list[Sequence[int]] = []
         changes = at_present.changes()
         if changes and not came_to_light(context, cursor) and not out_of_sight(context, changes):
@@ -217,25 +220,55 @@ class Walk:
             if found.back:
                 now, count = found.state, count - found.back
                 target = context.catalog.checkpoint(now.checkpoint)
-                root = target.root
+                root, went_back = target.root, len(effects)
             else:
                 assert self._service is not None
                 ids = [step for step in self._service.connected(found.steps[0].id) if step not in steps]
-                lists = foreseen(self._service, ids)
-                written, deleted, steps = [*written, *lists[0]], [*deleted, *lists[1]], [*steps, *ids]
+                effects.append(foreseen(self._service, ids))
+                steps += ids
                 groups += _groups(ids)
                 count -= 1
-        shown = None if target is None else preview(context, target)
+        if target is not None:
+            shown = preview(context, target)
+            effects.insert(went_back, ([*shown.written], [*shown.deleted]))
+        reached = now.checkpoint or cursor.head or CheckpointId("") if target is None else target.id
+        return self._foreseen(reached, effects, steps)._replace(together=groups)
+
+    def foresee_forward(self, states: Sequence[HistoryEvent]) -> RestoreResult:
+        """What `forward` would do. Changes nothing. What others have changed since shows when it is done."""
+        effects: list[Effect] = []
+        steps: list[int] = []
+        by_checkpoints = False
+        now = self.now()
+        for state in states:
+            if now.steps and now.ahead == state.seq and self._service is not None and self._can_redo(now.steps):
+                chosen = reversible(self._service, now.steps, backward=False)
+                effects.append(brought(self._service, [step.id for step in chosen]))
+                steps += [step.id for step in chosen]
+            else:
+                by_checkpoints = True
+            now = state
+        if by_checkpoints:
+            # (The files that checkpoints hold are at the end as the last of them has it.)
+            shown = preview(self._context, self._context.catalog.checkpoint(states[-1].checkpoint))
+            effects.append(([*shown.written], [*shown.deleted]))
+        return self._foreseen(states[-1].checkpoint, effects, steps)
+
+    def _can_redo(self, steps: Sequence[int]) -> bool:
+        assert self._service is not None
+        return set(steps).issubset(step.id for step in self._service.steps())
+
+    def _foreseen(self, reached: CheckpointId, effects: Sequence[Effect], steps: Sequence[int]) -> RestoreResult:
+        written, deleted = net(self._context, effects)
         return RestoreResult(
-            checkpoint=now.checkpoint or cursor.head or CheckpointId("") if shown is None else shown.checkpoint,
+            checkpoint=reached,
             rescue=None,
-            written=sorted({*written, *(shown.written if shown else ())}),
-            deleted=sorted({*deleted, *(shown.deleted if shown else ())}),
+            written=written,
+            deleted=deleted,
             skipped=[],
             dry_run=True,
             undo_command=None,
             steps=steps,
-            together=groups,
         )
 
     def _take_back(self, newest: StepInfo) -> RestoreResult:

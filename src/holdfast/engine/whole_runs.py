@@ -54,7 +54,7 @@ def foresee_run(
     done: list[RestoreResult] = []
     if chosen:
         assert service is not None
-        done.append(foresee_steps(context, service, [step.id for step in chosen], backward=True))
+        done.append(foresee_steps(context, service, [step.id for step in chosen], backward=True, force=force))
     if start is not None:
         done.append(preview(context, context.catalog.checkpoint(start.checkpoint)))
     return together(done)

@@ -494,6 +494,10 @@ class Workspace(RecordedSteps):
 
     # -- watching -----------------------------------------------------------------------------------------------
 
+    def check_watchable(self) -> None:
+        """Raise `RefusedError` where nobody may begin to watch: inside of a run."""
+        refuse_inside(self._context, "watching")
+
     def watch(self, *, ready: Callable[[Watcher], None] | None = None) -> str | None:
         """Save by itself whenever something has changed, until a signal or `WatchClient.stop` ends it.
 
@@ -501,7 +505,7 @@ class Workspace(RecordedSteps):
         ``ready`` is called once other commands are answered. Raises `LockedError` if the workspace has a watcher
         already.
         """
-        refuse_inside(self._context, "watching")
+        self.check_watchable()
         from holdfast.engine.watch import watch
 
         return watch(self._context, ready)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from holdfast.model.errors import UsageError
+from holdfast.model.paths import display
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -154,18 +155,19 @@ def _covered(path: bytes, made: Iterable[Mount]) -> bool:
 def _check(files: Files, host: Host) -> None:
     for path in (files.workspace, *files.secret, *files.hidden, *files.writable):
         if not path.startswith(b"/") or path == b"/":
-            raise UsageError(f"{path!r} is no path of something that can be hidden or written to in a box")
+            raise UsageError(f"{display(path)} is no path of something that can be hidden or written to in a box")
         if any(is_beneath(path, own) for own in (b"/dev", b"/proc", b"/sys")):
-            raise UsageError(f"{path!r}: what lies there is the box's own")
+            raise UsageError(f"{display(path)}: what lies there is the box's own")
     for path in files.hidden:
         if is_beneath(path, files.workspace):
             raise UsageError(
-                f"{path!r} lies in the workspace: what is hidden there could not be kept apart from what is removed",
+                f"{display(path)} lies in the workspace: what is hidden there could not be kept apart from what is "
+                "removed",
                 hint="hide what lies outside of the workspace",
             )
     for path in files.writable:
         if path not in host.directories and path not in host.others:
-            raise UsageError(f"{path!r} is not there, so it cannot be made writable in a box")
+            raise UsageError(f"{display(path)} is not there, so it cannot be made writable in a box")
         for hidden in (*files.hidden, *files.secret):
             if is_beneath(path, hidden):
-                raise UsageError(f"{path!r} cannot be writable where {hidden!r} is hidden")
+                raise UsageError(f"{display(path)} cannot be writable where {display(hidden)} is hidden")

@@ -32,6 +32,15 @@ if TYPE_CHECKING:
 
 _log = Log(__name__)
 
+_FOR_OTHERS = {
+    "answer": "allow or deny what is held",
+    "configure": "change its own safeguards and limits",
+    "discard": "forget steps",
+    "redo": "bring steps forward",
+    "undo": "take steps back",
+}
+"""Those of `OUTSIDE_ONLY` that people ask for, in their words."""
+
 SOCKET = b"keeper"
 """The name of the socket in the log's directory."""
 
@@ -237,7 +246,7 @@ class Control:
             client.is_outside = method in WITH_PROOF and self._is_outside(client)
             if method in OUTSIDE_ONLY and not client.is_outside:
                 raise RefusedError(
-                    f"a supervised process may not ask for {method}",
+                    f"what runs supervised may not {_FOR_OTHERS.get(method, f'ask its keeper for {method}')}",
                     hint="do it from another terminal, where the undo log can be written",
                     code=SUPERVISED,
                 )

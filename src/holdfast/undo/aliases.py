@@ -19,9 +19,11 @@ class Aliases:
         self._new: dict[Identity, Identity] = {}
 
     def add(self, old: Identity, new: Identity) -> None:
-        """``new`` stands for ``old`` from now on, and for all that ``old`` stood for."""
+        """``new`` stands for ``old`` from now on, and for all that ``old`` stood for. Where both are the same
+        object, it stands for itself again.
+        """
+        self._new.pop(new, None)  # it is there again
         if old != new:
-            self._new.pop(new, None)  # it is there again
             self._new[old] = new
 
     def now(self, object_: Identity) -> Identity:

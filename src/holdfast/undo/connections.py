@@ -59,11 +59,6 @@ def needs(log: UndoLog, steps: Iterable[StepId]) -> list[Need]:
     return list(found.values())
 
 
-def overlap(one: Head, other: Head) -> bool:
-    """Whether each of two steps began before the other was over, when they were first done."""
-    return one.first < _end(other) and other.first < _end(one)
-
-
 def connected(log: UndoLog, step: StepId) -> list[StepId]:
     """See `UndoService.connected`."""
     if step not in log.heads:

@@ -60,10 +60,13 @@ class Desk:
         intercepts: bool = False,
         own: Sequence[bytes] = (),
         ambient_quiet: float = AMBIENT_QUIET,
+        unfinished: Sequence[StepId] = (),
     ) -> None:
         """``safeguards`` are those that ``log`` was opened with. ``intercepts``: mutations by others come through.
-        ``own`` are directories in which nothing is written for anybody, as in the log's.
+        ``own`` are directories in which nothing is written for anybody, as in the log's. ``unfinished``: for one that
+        only looks, the steps whose reversal was cut short and is left so.
         """
+        self.unfinished = unfinished
         self._undo_log = log
         self._recorder = log.recorder
         self._safeguards = safeguards or Safeguards(log.clock)

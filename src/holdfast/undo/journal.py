@@ -83,6 +83,12 @@ class Journal:
             os.close(self._fd)
             self._fd = -1
 
+    def withdraw(self) -> None:
+        """Close the segment, in which nothing was written, and leave the journal as it was found."""
+        if self._fd >= 0:
+            self.close()
+            os.unlink(self._path(self._number))
+
     def _path(self, number: int) -> bytes:
         return os.path.join(self._directory, b"journal-%08d" % number)
 

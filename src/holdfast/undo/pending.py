@@ -126,6 +126,16 @@ def finish(log: UndoLog, story: Story) -> tuple[Undone, ...]:
     return tuple(one for one in done if one is not None)
 
 
+def unfinished(log: UndoLog, story: Story) -> tuple[StepId, ...]:
+    """The steps whose reversal is not at its end."""
+    return tuple(
+        step
+        for note in story.reversals
+        for step in note.steps
+        if not _is_finished(log, step, story.parts.get(note.seq, {}).get(step))
+    )
+
+
 def _finish(log: UndoLog, note: Reverse, story: Story) -> Undone | None:
     parts = story.parts.get(note.seq, {})
     pending = [log.read(step) for step in note.steps if not _is_finished(log, step, parts.get(step))]

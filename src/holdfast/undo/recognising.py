@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.files.handle import identity
+from holdfast.undo.carrying import in_order
 from holdfast.undo.signatures import content_at, is_left, signature
 from holdfast.undo.traces import whereabouts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from holdfast.files.handle import Identity
     from holdfast.undo.directories import Directories
@@ -44,22 +45,25 @@ def note_contents(log: UndoLog, step: StepId, contents: Iterable[tuple[bytes, by
     log.write(msgspec.structs.replace(sealed, head=msgspec.structs.replace(sealed.head, contents=tuple(noted))))
 
 
-def recognise(log: UndoLog, steps: Iterable[Sealed]) -> list[Sealed]:
+def recognise(log: UndoLog, steps: Sequence[Sealed]) -> list[Sealed]:
     """Take what is there now for what the steps left, where it is the same; returns them with what they then say.
 
-    Only the last step that began and changed a path left what is to be found there; one that is undone does not count.
-    Raises `StorageError`.
+    The steps are to be reversed together, and only all of their records together say what they left where: what one of
+    them has left by its own may have been moved or replaced by another one. Nor is it known again where another step,
+    that is not undone, began later and changed the same path. Raises `StorageError`.
     """
-    steps = list(steps)
+    places = whereabouts(in_order(steps))
     chosen = {one.head.id for one in steps}
-    last: dict[bytes, StepId] = {}
+    later: dict[bytes, int] = {}
     for head in sorted(log.heads.values(), key=lambda head: head.first):
-        if head.id in chosen or head.state != "undone":
-            last |= dict.fromkeys((path for path, _ in head.left), head.id)
-    return [_recognise(log, one, last) for one in steps]
+        if head.id not in chosen and head.state != "undone":
+            later |= dict.fromkeys((path for path, _ in head.left), head.first)
+    return [_recognise(log, one, places, later) for one in steps]
 
 
-def _recognise(log: UndoLog, sealed: Sealed, last: Mapping[bytes, StepId]) -> Sealed:
+def _recognise(
+    log: UndoLog, sealed: Sealed, places: Mapping[bytes, Identity | None], later: Mapping[bytes, int]
+) -> Sealed:
     head = sealed.head
     left, noted = dict(head.left), dict(head.contents)
     aliases: list[tuple[Identity, Identity]] = []
@@ -67,7 +71,7 @@ def _recognise(log: UndoLog, sealed: Sealed, last: Mapping[bytes, StepId]) -> Se
     with log.looking() as directories:
         for path, object_ in whereabouts(sealed.records).items():
             was = left.get(path)
-            if was is None or object_ is None or last[path] != head.id:
+            if was is None or object_ is None or places.get(path) != object_ or later.get(path, 0) > head.first:
                 continue
             now = signature(directories, path)
             # (The number of a directory that was removed is given to the next one at once, and its times say nothing.)

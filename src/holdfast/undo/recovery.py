@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.undo.carrying import Undone, reverse
-from holdfast.undo.pending import Part, finish, tell
+from holdfast.undo.pending import Part, finish, tell, unfinished
 from holdfast.undo.records import Outside
 from holdfast.undo.sealing import seal
 from holdfast.undo.strangers import theirs
@@ -17,6 +17,7 @@ from holdfast.undo.telling import tell_recovery
 
 if TYPE_CHECKING:
     from holdfast.undo.log import UndoLog
+    from holdfast.undo.records import StepId
     from holdfast.undo.sealed import Sealed
 
 BEAT_SECONDS = 0.25
@@ -58,6 +59,24 @@ def recover(log: UndoLog) -> Recovered:
     if was_cut_off and not log.has_damage:
         _collect(log)
     return tell_recovery(Recovered(rolled_back, finished))
+
+
+class Outstanding(NamedTuple):
+    """What `recover` would do to the tree."""
+
+    rolled_back: tuple[StepId, ...]
+    """The steps that are open."""
+    finished: tuple[StepId, ...]
+    """Those of which an undo or a redo was cut short."""
+
+
+def outstanding(log: UndoLog) -> Outstanding:
+    """What a killed keeper has left to `recover`. Changes nothing."""
+    story = tell(log.found)
+    reversed_ = {step for note in story.reversals for step in note.steps}
+    parts = story.parts.get(0, {}).values()
+    opened = (part.begin.step for part in parts if part.records and part.end is None)
+    return Outstanding(tuple(step for step in opened if step not in reversed_), unfinished(log, story))
 
 
 def _seal_as_found(log: UndoLog, part: Part) -> None:

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.undo.signatures import NOT_OURS, content_of, is_left, is_same, signature
-from holdfast.undo.traces import reach, whereabouts
+from holdfast.undo.traces import Moves, reach, whereabouts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -25,19 +25,22 @@ def changed(log: UndoLog, sealed: Iterable[Sealed]) -> Iterator[tuple[bytes, Ide
     sealed = sorted(sealed, key=lambda one: one.head.left_at)
     own = {path: left for one in sealed for path, left in one.head.left}
     newest: dict[bytes, Signature | None] = {}
+    since: dict[bytes, int] = {}
     objects: dict[int, Signature] = {}
     for head in sorted(log.heads.values(), key=lambda head: head.left_at):
         newest.update(head.left)
+        since.update(dict.fromkeys((path for path, _ in head.left), head.left_at))
         # A later step may have changed the same object by another of its names.
         objects.update({left.inode: left for _, left in head.left if left is not None})
         objects.update({left.inode: left for left in head.others})
     # (Together: a later one may have moved what an earlier one left, and all above it.)
     records = sorted((record for one in sealed for record in one.records), key=lambda record: record.seq)
+    moves = Moves(records)
     for path, object_ in whereabouts(records).items():
         if path in own and is_left(log.directories, path, own[path]):
             continue
         now = signature(log.directories, path)
-        if path in newest:
+        if path in newest and since[path] > moves.above(path):
             left = newest[path]
             left = left and objects[left.inode]
         elif now is not None and now.inode in objects:

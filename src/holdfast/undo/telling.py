@@ -10,7 +10,7 @@ from holdfast.undo.records import Content, Move, Remove
 
 if TYPE_CHECKING:
     from holdfast.undo.records import Mutation
-    from holdfast.undo.recovery import Recovered
+    from holdfast.undo.recovery import Outstanding, Recovered
     from holdfast.undo.steps import OpenStep
 
 _log = Log(__name__)
@@ -43,6 +43,23 @@ def tell_room(step: OpenStep, size: int, most: int) -> None:
             step_id=step.id,
             current_bytes=step.copied + size,
             max_bytes=most,
+        )
+
+
+def tell_outstanding(left: Outstanding) -> None:
+    """Say what a killed keeper had left undone, and is left so as somebody only looks."""
+    if left.rolled_back:
+        _log.warning(
+            "whoever recorded changes here was killed in the middle of step %s: the next command that changes anything "
+            "rolls it back first",
+            ", ".join(map(str, left.rolled_back)),
+            steps=left.rolled_back,
+        )
+    if left.finished:
+        _log.warning(
+            "an undo or redo of step %s was cut short: the next command that changes anything finishes it first",
+            ", ".join(map(str, left.finished)),
+            steps=left.finished,
         )
 
 

@@ -66,6 +66,20 @@ def _taken(found: dict[bytes, Identity | None], old: bytes, new: bytes) -> dict[
     return {new + path[len(old) :]: found.pop(path) for path in [path for path in found if path.startswith(below)]}
 
 
+class Moves:
+    """The directories that records have moved or exchanged, and when."""
+
+    def __init__(self, records: Iterable[Mutation]) -> None:
+        self._last: dict[bytes, int] = {}
+        for record in records:
+            if isinstance(record, Move) and (record.type == "d" or record.exchanged):
+                self._last[record.path] = self._last[record.target] = record.seq
+
+    def above(self, path: bytes) -> int:
+        """The sequence number at which a directory above the path was moved there or away last; 0 if none was."""
+        return max((self._last.get(above, 0) for above in _above(path)), default=0) if self._last else 0
+
+
 class Reach(NamedTuple):
     """All that the undoing of a step depends on."""
 

@@ -13,7 +13,7 @@ from holdfast.files.lease import Writer, writer_of
 from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError
 from holdfast.model.paths import display
 from holdfast.undo.carrying import Undone, in_order, reverse
-from holdfast.undo.connections import needs, overlap
+from holdfast.undo.connections import needs
 from holdfast.undo.pending import go_on
 from holdfast.undo.recognising import recognise
 from holdfast.undo.records import Content
@@ -63,7 +63,7 @@ def _change(log: UndoLog, steps: Sequence[StepId], state: str, *, force: bool) -
             if one.head.state != state:
                 word = "undone already" if state == "done" else "not undone"
                 raise NotFoundError(f"step {one.head.id} is {word}")
-        sealed = _recognised(log, sealed)
+        sealed = recognise(log, sealed)
         if not force:
             _refuse_unprotected(sealed)
             _refuse_overlaps(log, sealed)
@@ -100,21 +100,6 @@ def _note_what_is_crossed(log: UndoLog, sealed: Sequence[Sealed]) -> list[Sealed
             log.write(one)
         noted.append(one)
     return noted
-
-
-def _recognised(log: UndoLog, sealed: Sequence[Sealed]) -> list[Sealed]:
-    """See `recognise`. Of steps that overlap only all of them together say what they left where: what one of them has
-    left elsewhere by its own records alone is not known again.
-    """
-    places = whereabouts(in_order(sealed))
-
-    def is_sure(one: Sealed) -> bool:
-        return not any(overlap(one.head, other.head) for other in sealed if other is not one) or all(
-            places.get(path) == object_ for path, object_ in whereabouts(one.records).items()
-        )
-
-    known = {one.head.id: one for one in recognise(log, filter(is_sure, sealed))}
-    return [known.get(one.head.id, one) for one in sealed]
 
 
 def _refuse_unprotected(sealed: Sequence[Sealed]) -> None:

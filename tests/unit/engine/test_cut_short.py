@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.engine.run import begin_run, end_run
+from holdfast.engine.steps import reached
 from holdfast.model.errors import FormatError, NotFoundError
 
 
@@ -67,7 +68,8 @@ def test_killed_in_the_middle_of_the_undo_of_a_run(bench, cut_short):
 def test_what_an_undo_that_was_cut_short_left_is_saved_by_somebody(bench, cut_short):
     bench.step(lambda actor: (actor.unlink(b"f"), actor.write(b"cache/new", b"1")))
     cut_short(bench.workspace.undo)
-    bench.workspace.steps()
+    with reached(bench.context):
+        pass
     (bench.tree / "f").write_text("by hand")
     bench.workspace.checkpoint()
     bench.workspace.undo()
@@ -197,3 +199,38 @@ def test_a_damaged_note_keeps_nobody_from_saving_and_undo_names_it(bench, cut_sh
     for act in (bench.workspace.undo, bench.workspace.redo, lambda: bench.workspace.restore("@-")):
         with pytest.raises(FormatError, match="undoing is damaged"):
             act()
+
+
+@pytest.mark.parametrize("operation", ["undo", "redo"])
+def test_who_only_looks_finishes_nothing_and_says_what_would_be_finished(bench, cut_short, caplog, operation):
+    step = bench.step(lambda actor: (actor.unlink(b"f"), actor.write(b"cache/new", b"1"), actor.write(b"n", b"1")))
+    if operation == "redo":
+        bench.workspace.undo()
+    act = getattr(bench.workspace, operation)
+    cut_short(act)
+    half = bench.look()
+    for dry in (act, lambda **options: act(step=step, **options)):
+        caplog.clear()
+        foreseen = dry(dry_run=True)
+        assert (foreseen.steps, foreseen.dry_run) == ([step], True)
+        assert f"the {operation} that was cut short would be finished first" in caplog.text
+    bench.workspace.step(step)
+    bench.workspace.steps()
+    bench.workspace.barriers()
+    caplog.clear()
+    bench.workspace.status()
+    assert f"the {operation} of step {step} was cut short" in caplog.text
+    assert bench.look() == half
+    assert act().steps == (step,)
+    bench.check(0 if operation == "undo" else 1)
+
+
+@pytest.mark.parametrize("operation", ["undo", "redo"])
+def test_what_was_there_before_is_what_was_saved_before_and_not_half_of_it(bench, cut_short, operation):
+    bench.step(lambda actor: (actor.unlink(b"f"), actor.write(b"m", b"1"), actor.write(b"n", b"1")))
+    if operation == "redo":
+        bench.workspace.undo()
+    before = bench.workspace.checkpoint().checkpoint.id
+    cut_short(getattr(bench.workspace, operation))
+    assert bench.workspace.checkpoint(kind="auto").checkpoint.id != before
+    assert getattr(bench.workspace, operation)().rescue == before

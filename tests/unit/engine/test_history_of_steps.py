@@ -10,6 +10,7 @@ import pytest
 
 from holdfast.engine.checkpoint import Request, take_locked
 from holdfast.engine.run import begin_run, end_run
+from holdfast.engine.steps import reached
 from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.testing.photograph import differences
 
@@ -116,8 +117,8 @@ def test_somebody_elses_edit_is_not_lost_and_both_ways_out_are_named(bench):
 
 def test_a_step_that_goes_on_is_not_taken_away_from_under_it(bench, caplog):
     bench.step(lambda actor: actor.write(b"f", b"1"), ends=False)
-    with caplog.at_level(logging.WARNING):
-        bench.workspace.steps()
+    with caplog.at_level(logging.WARNING), reached(bench.context):
+        pass
     assert "rolled back" in caplog.text
     bench.check(0)
 
@@ -125,8 +126,13 @@ def test_a_step_that_goes_on_is_not_taken_away_from_under_it(bench, caplog):
 def test_a_step_of_a_killed_keeper_is_rolled_back_and_can_be_brought_forward(bench, caplog):
     step = bench.step(lambda actor: (actor.write(b"f", b"1"), actor.write(b"cache/new", b"1")), ends=False)
     with caplog.at_level(logging.WARNING):
-        assert [each.state for each in bench.workspace.steps()] == ["undone"]
-    assert f"step {step}" in caplog.text
+        assert bench.workspace.steps() == []
+        assert f"step {step}: the next command that changes anything rolls it back first" in caplog.text
+        bench.check(1)
+        with reached(bench.context):
+            pass
+    assert f"step {step}: it was rolled back" in caplog.text
+    assert [each.state for each in bench.workspace.steps()] == ["undone"]
     bench.check(0)
     assert bench.workspace.redo(step=step).steps == (step,)
     bench.check(1)

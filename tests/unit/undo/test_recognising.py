@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.undo.undoing import undo
+from holdfast.undo.undoing import redo, undo
 
 from .conftest import Bench
 
@@ -24,3 +24,17 @@ def test_a_directory_that_somebody_made_again_stands_for_the_first_one(bench: Be
         (bench.tree / "d").chmod(0o755)
         assert undo(log, [made]).conflicts == ()
     assert not (bench.tree / "d").exists()
+
+
+def test_a_directory_that_another_step_of_the_same_undo_gave_back_is_not_taken_for_one_in_between(bench: Bench) -> None:
+    (bench.tree / "d").mkdir()
+    with bench.keeper() as log:
+        removed = bench.step(log, lambda actor: actor.rmdir(b"d"))
+        made = bench.step(log, lambda actor: actor.mkdir(b"d"))
+        again = bench.step(log, lambda actor: actor.rmdir(b"d"))
+        steps = [removed, made, again]
+        assert undo(log, steps).conflicts == ()
+        assert redo(log, steps).conflicts == ()
+        assert not (bench.tree / "d").exists()
+        assert undo(log, steps).conflicts == ()
+    assert (bench.tree / "d").is_dir()

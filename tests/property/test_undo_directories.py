@@ -1,0 +1,73 @@
+"""I1: steps that remove directories, make them again and move them, undone together and brought forward again."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from holdfast.model.clock import SystemClock
+from holdfast.testing.acting import Actor
+from holdfast.testing.photograph import differences, photograph
+from holdfast.undo.desk import Desk
+from holdfast.undo.log import UndoLog
+from holdfast.undo.recovery import recover
+
+NAMES = (b"d", b"e", b"d/f", b"e/f")
+
+
+@contextmanager
+def keeper(base: Path) -> Generator[tuple[UndoLog, Desk]]:
+    root = os.open(base / "tree", os.O_RDONLY | os.O_DIRECTORY)
+    log = UndoLog(os.fsencode(base / "log"), root, SystemClock())
+    try:
+        recover(log)
+        yield log, Desk(log)
+    finally:
+        log.close()
+        os.close(root)
+
+
+def act(actor: Actor, chance: random.Random) -> None:
+    path, other = chance.choice(NAMES), chance.choice(NAMES)
+    operations: tuple[Callable[[], None], ...] = (
+        lambda: actor.mkdir(path),
+        lambda: actor.mkdir(path),
+        lambda: actor.rmdir(path),
+        lambda: actor.rmdir(path),
+        lambda: actor.rename(path, other),
+        lambda: actor.exchange(path, other),
+        lambda: actor.write(path + b"/a", b"the same"),
+        lambda: actor.unlink(path + b"/a"),
+    )
+    with suppress(OSError):
+        chance.choice(operations)()
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_undone_together_and_redone_exactly(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    tree = tmp_path / "tree"
+    (tree / "d/f").mkdir(parents=True)
+    (tree / "d/a").write_bytes(b"the same")
+    steps: list[int] = []
+    photos = [photograph(tree)]
+    with keeper(tmp_path) as (log, desk):
+        wanted = chance.randrange(2, 7)
+        while len(steps) < wanted:
+            step = desk.open("command", run="run")
+            with Actor(log.recorder, os.fsencode(tree), step) as actor:
+                for _ in range(chance.randrange(2, 6)):
+                    act(actor, chance)
+            if desk.close(step, 0) is not None:
+                steps.append(step)
+    photos.append(photograph(tree))
+    for at in (0, 1, 0, 1):
+        with keeper(tmp_path) as (_, desk):
+            report = desk.redo(steps) if at else desk.undo(steps)
+        assert report.conflicts == ()
+        assert differences(photos[at], photograph(tree)) == []

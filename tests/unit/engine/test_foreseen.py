@@ -1,0 +1,51 @@
+"""What a dry run of undo and redo says is what would be done, and changes nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.model.errors import NotFoundError, RefusedError
+
+
+def test_redo_foresees_what_the_undo_log_does_with_ignored_files(bench):
+    step = bench.step(lambda actor: (actor.unlink(b"f"), actor.write(b"cache/new", b"1")))
+    bench.workspace.undo()
+    before = bench.look()
+    foreseen = bench.workspace.redo(dry_run=True)
+    assert bench.look() == before
+    assert list(foreseen.steps) == [step]
+    done = bench.workspace.redo()
+    assert (foreseen.written, foreseen.deleted) == (done.written, done.deleted) == ([b"cache/new"], [b"f"])
+
+
+def test_redo_foresees_steps_and_changes_by_others_alike(bench):
+    bench.step(lambda actor: actor.write(b"cache/new", b"1"))
+    (bench.tree / "by-hand").write_text("x")
+    bench.workspace.undo(2)
+    foreseen = bench.workspace.redo(2, dry_run=True)
+    assert (foreseen.written, foreseen.deleted) == ([b"by-hand", b"cache/new"], [])
+    with pytest.raises(NotFoundError):
+        bench.workspace.redo(3, dry_run=True)
+
+
+def test_undo_foresees_what_two_steps_come_to(bench):
+    bench.step(lambda actor: actor.write(b"g", b"1"))
+    bench.step(lambda actor: actor.rename(b"g", b"h"))
+    for foreseen in (bench.workspace.undo(2, dry_run=True), bench.workspace.undo(step=[1, 2], dry_run=True)):
+        assert (foreseen.written, foreseen.deleted) == ([], [b"h"])
+    with pytest.raises(NotFoundError):
+        bench.workspace.undo(30, dry_run=True)
+
+
+def test_steps_that_depend_on_others_are_refused_before_and_after(bench):
+    first = bench.step(lambda actor: actor.write(b"g", b"1"))
+    second = bench.step(lambda actor: actor.write(b"g", b"2"))
+    for dry_run in (True, False):
+        with pytest.raises(RefusedError) as error:
+            bench.workspace.undo(step=first, dry_run=dry_run)
+        assert (error.value.code, error.value.data) == ("steps_connected", {"together": [first, second]})
+    bench.workspace.undo(step=[first, second])
+    for dry_run in (True, False):
+        with pytest.raises(RefusedError) as error:
+            bench.workspace.redo(step=second, dry_run=dry_run)
+        assert error.value.code == "steps_connected"
