@@ -41,9 +41,10 @@ class Bench:
         self._log = os.fsencode(base / "log")
         self.aside = base / "log" / "aside"
         self.tree.mkdir()
+        self.root = os.open(self.tree, os.O_RDONLY | os.O_DIRECTORY)
 
     def keep(self) -> UndoLog:
-        return UndoLog(self._log, os.open(self.tree, os.O_RDONLY | os.O_DIRECTORY), SystemClock())
+        return UndoLog(self._log, self.root, SystemClock())
 
     def step(self, act: Act, *, ends: bool = True) -> None:
         log = self.keep()

@@ -39,6 +39,7 @@ class Place:
         """What another process says."""
         done = subprocess.run(
             [*INSTALLED, "--home", str(self.home), "-w", str(self.tree), *words],
+            cwd=self.tree,
             capture_output=True,
             check=False,
             text=True,
