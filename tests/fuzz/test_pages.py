@@ -6,7 +6,7 @@ import struct
 
 import msgspec
 import zstandard
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from holdfast.model.entries import Change, file_entry, symlink_entry
@@ -81,6 +81,7 @@ def test_damaged_pages(data: bytes) -> None:
 
 
 @settings(max_examples=300, deadline=None)
+@example((1, b"\0", b"", bytes(16), [1], [0]))
 @given(
     st.tuples(st.integers(-1, 17), BYTES, BYTES, HASHES, st.lists(NUMBERS, max_size=6), st.lists(NUMBERS, max_size=6))
     | st.lists(VALUES, min_size=5, max_size=7)

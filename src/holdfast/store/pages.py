@@ -261,6 +261,8 @@ def decode_known_page(data: bytes) -> Page:
         if count > MAX_ITEMS:
             raise FormatError(f"field 'hashes': {count} items are more than the {MAX_ITEMS} that a page may have")
         # The number of paths must be right before anyone pairs them with the other columns.
+        if b"\0" in prefix:
+            raise FormatError("field 'prefix': it holds a zero byte")
         if rest.count(b"\0") != max(count - 1, 0) or (not count and (prefix or rest)):
             raise FormatError(f"field 'paths': it does not hold {count} paths, one for each hash")
         if count > 1 and count * len(prefix) + len(rest) - (count - 1) > MAX_PATH_BYTES:
