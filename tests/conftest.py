@@ -18,6 +18,15 @@ MOST_SECONDS = {"unit": 120}
 """By the first folder: no test takes nearly as long, on a machine that has other things to do as well."""
 
 
+def pytest_configure() -> None:
+    """The signals of a terminal do to what the tests start what they do for a user, also where the tests themselves
+    were started in the background, or with nohup.
+    """
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """A test that hangs fails instead, its fixtures too, and shows where every thread of it was."""

@@ -7,8 +7,8 @@ from __future__ import annotations
 import os
 import random
 import stat
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -63,31 +63,25 @@ class Bench:
         self._change("undone")
 
     def _change(self, state: str) -> None:
-        log = self.keep()
-        desk = Desk(log)
-        (desk.undo if state == "done" else desk.redo)([max(log.heads)])
-        log.close()
+        with closing(self.keep()) as log:
+            desk = Desk(log)
+            (desk.undo if state == "done" else desk.redo)([max(log.heads)])
 
     def recover(self) -> list[Conflict]:
-        log = self.keep()
-        found = recover(log)
-        log.close()
+        with closing(self.keep()) as log:
+            found = recover(log)
         done = [*found.finished, *([found.rolled_back] if found.rolled_back else [])]
         return [conflict for one in done for conflict in one.conflicts]
 
     @property
     def is_sealed(self) -> bool:
-        log = self.keep()
-        found = bool(log.heads)
-        log.close()
-        return found
+        with closing(self.keep()) as log:
+            return bool(log.heads)
 
     @property
     def newest(self) -> Head:
-        log = self.keep()
-        head = log.heads[max(log.heads)]
-        log.close()
-        return head
+        with closing(self.keep()) as log:
+            return log.heads[max(log.heads)]
 
     @property
     def state(self) -> str:
@@ -98,7 +92,7 @@ class Bench:
 
 
 @pytest.fixture(params=[True, False], ids=["", "nothing can be renamed into the log"])
-def bench(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Bench:
+def bench(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     """Also one where everything has to be copied, and is brought back as another object."""
     if not request.param:
 
@@ -112,7 +106,8 @@ def bench(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.Mo
         (bench.tree / path).parent.mkdir(parents=True, exist_ok=True)
         (bench.tree / path).write_bytes(random.Random(path).randbytes(size))
     os.link(bench.tree / "d/f", bench.tree / "e/other")
-    return bench
+    yield bench
+    os.close(bench.root)
 
 
 def killed(at: int, work: Callable[[], object]) -> bool:

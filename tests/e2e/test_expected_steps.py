@@ -226,6 +226,7 @@ REMOVE = "rm -f d*"
 def test_what_waits_for_a_person_when_its_step_is_settled_does_not_happen(place: Place) -> None:
     """I9: as when its session ends, and it has not. (The agent's child leaves it behind.)"""
     lose(place)
+    code = place.tree.parent / "code"
     with hosted(place) as host:
         host.remote.guard("", ASKED)
         step = host.begin(f"({REMOVE}; touch over; echo $? > ../code) >&2 & true")
@@ -233,8 +234,8 @@ def test_what_waits_for_a_person_when_its_step_is_settled_does_not_happen(place:
         assert [ticket.step for ticket in host.remote.held()] == [step]
         assert len(os.listdir(place.tree)) == 5
         host.end(step)
-        wait_until((place.tree.parent / "code").exists)
-        assert (place.tree.parent / "code").read_text() == "1\n"
+        wait_until(lambda: code.exists() and code.read_text())
+        assert code.read_text() == "1\n"
         assert host.remote.held() == []
         assert sorted(os.listdir(place.tree)) == ["d4", "d5", "d6", "d7", "d8"]
         assert [info.id for info in host.remote.steps()] == [step]
@@ -247,6 +248,7 @@ def test_what_waits_for_a_person_when_its_step_is_settled_does_not_happen(place:
 def test_what_a_denied_command_leaves_running_stays_denied(place: Place, timeout: float) -> None:
     """I9."""
     lose(place)
+    code = place.tree.parent / "code"
     before = photograph(place.tree)
     with hosted(place) as host:
         host.remote.guard("", ASKED._replace(timeout=timeout))
@@ -261,7 +263,7 @@ def test_what_a_denied_command_leaves_running_stays_denied(place: Place, timeout
         assert info is not None
         assert info.state == "undone"
         (place.tree.parent / "go").touch()
-        wait_until((place.tree.parent / "code").exists)
+        wait_until(lambda: code.exists() and code.read_text())
         assert differences(before, photograph(place.tree)) == []
         _, info = host.command("rm d1 d2")
         assert info is not None

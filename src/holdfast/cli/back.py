@@ -8,7 +8,8 @@ from holdfast import RefusedError, UsageError
 from holdfast.cli.command import HELD, Command, text, whole_number
 from holdfast.cli.steps import step_number
 from holdfast.cli.terminal import ask, plural, show_path
-from holdfast.cli.wording import files, listed, reasons, short, steps
+from holdfast.cli.wording import files, reasons, short
+from holdfast.model.wording import listed, named_steps
 
 if TYPE_CHECKING:
     import argparse
@@ -167,7 +168,7 @@ def _carry_out(console: Console, workspace: Workspace, work: Work, verb: str) ->
 
 def _lines(result: RestoreResult, verb: str) -> Iterator[str]:
     done = f"{files(len(result.written))} written, {len(result.deleted):,} deleted"
-    by = f" by {steps(result.steps)}" if result.steps else ""
+    by = f" by {named_steps(result.steps)}" if result.steps else ""
     groups = [f"Steps {listed(group)} depend on each other, and " for group in result.together]
     if result.dry_run:
         where = f"go{by}" if result.steps else f"bring the tree to {short(result.checkpoint)}"

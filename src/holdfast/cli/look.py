@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from holdfast import NotFoundError, UsageError
 from holdfast.cli.command import HELD, Command, text, whole_number
 from holdfast.cli.terminal import plural, show_path, size, when
-from holdfast.cli.wording import changed, compact, counted, files, named, reasons, short, steps
+from holdfast.cli.wording import changed, compact, counted, files, named, reasons, short
 from holdfast.model.visible import visible
+from holdfast.model.wording import named_steps
 
 if TYPE_CHECKING:
     import argparse
@@ -121,7 +122,7 @@ def _log_line(console: Console, result: Log, item: Checkpoint, *, placed: bool) 
 
 
 def _move_line(event: HistoryEvent) -> str:
-    by = f" by {steps(event.steps)}" if event.steps else ""
+    by = f" by {named_steps(event.steps)}" if event.steps else ""
     return f"  {'':12}  {when(event.at)}  {event.operation}{by} to {short(event.checkpoint)}"
 
 

@@ -129,7 +129,9 @@ def _ask(ticket: TicketInfo) -> bool | None:
             os.write(terminal, f"{text}within {seconds:.0f} s\r\n".encode())
             return None
         os.write(terminal, f"{text}  [a]llow it or [d]eny it? ".encode())
-        if not select.select([terminal], [], [], max(0.0, seconds))[0]:
+        answered = select.poll()
+        answered.register(terminal, select.POLLIN)
+        if not answered.poll(max(0.0, seconds) * 1000):
             os.write(terminal, b"\r\n")
             return None
         return os.read(terminal, 100).strip().lower()[:1] == b"a"

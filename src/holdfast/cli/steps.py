@@ -8,6 +8,7 @@ from holdfast import UsageError
 from holdfast.cli.command import Command, text, whole_number
 from holdfast.cli.terminal import plural, show_path, size, when
 from holdfast.model.visible import visible
+from holdfast.model.wording import named_steps
 
 if TYPE_CHECKING:
     import argparse
@@ -125,8 +126,7 @@ def _step(console: Console, arguments: argparse.Namespace) -> int:
             answer, line = encoding_undo.step(step), f"Closed step {step.id}: {plural(step.paths, 'path')} changed."
         else:
             report = workspace.rollback_step()
-            back = ", ".join(map(str, report.steps))
-            answer, line = encoding_undo.rolled_back(report), f"Took step {back} back."
+            answer, line = encoding_undo.rolled_back(report), f"Took {named_steps(report.steps)} back."
     if console.json:
         console.give(answer)
     else:

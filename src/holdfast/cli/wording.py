@@ -54,16 +54,6 @@ def reasons(items: Sequence[NotCaptured]) -> list[str]:
     return [f"  {show_path(item.path)}: {visible(item.reason)}" for item in items]
 
 
-def steps(numbers: Sequence[int]) -> str:
-    """``step 3``, ``steps 3, 4``."""
-    return f"step{'' if len(numbers) == 1 else 's'} {', '.join(map(str, numbers))}"
-
-
-def listed(numbers: Sequence[int]) -> str:
-    """``3, 4 and 5``."""
-    return " and ".join(filter(None, (", ".join(map(str, numbers[:-1])), str(numbers[-1]))))
-
-
 def files(number: int) -> str:
     """``1 file``, ``2 files``."""
     return plural(number, "file")

@@ -17,6 +17,7 @@ from holdfast.engine.steps import reached
 from holdfast.model.errors import HoldfastError
 from holdfast.model.log import Log
 from holdfast.model.named import NamedTuple
+from holdfast.model.wording import named_steps
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -57,8 +58,7 @@ def catch_up(context: Context, service: UndoService | None, progress: Progress |
             result = enter_undone(context, service, note, foreseen(service, note.steps), [], progress)
         else:
             result = enter_redone(context, service, note, [], progress)
-    which = ", ".join(str(step) for step in sorted(note.steps))
-    steps = f"step {which} was" if len(note.steps) == 1 else f"steps {which} were"
+    steps = f"{named_steps(note.steps)} {'was' if len(note.steps) == 1 else 'were'}"
     if note.operation == "undo":
         said = f"an undo that was cut short is finished: {steps} taken back; `holdfast redo` brings it forward"
     else:

@@ -21,6 +21,7 @@ from holdfast.engine.opening import Opener
 from holdfast.model.errors import HoldfastError, NotFoundError, UnsupportedError, unexpected
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
+from holdfast.model.wording import named_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -212,7 +213,7 @@ def _undoing(context: Context) -> Iterator[Finding]:
     from holdfast.engine import undo_note
 
     if (note := undo_note.read(context.folder)) is not None:
-        text = f"the {note.operation} of step {', '.join(map(str, sorted(note.steps)))} was cut short"
+        text = f"the {note.operation} of {named_steps(note.steps)} was cut short"
         yield Finding("workspace", "limited", text, "the next command that changes anything finishes it first")
 
 

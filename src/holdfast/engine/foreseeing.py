@@ -8,6 +8,7 @@ from holdfast.engine.results import RestoreResult
 from holdfast.engine.steps import infos
 from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.model.ids import CheckpointId
+from holdfast.model.wording import named_steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -108,7 +109,7 @@ def _refuse_connected(service: UndoService, steps: Sequence[int], *, backward: b
         together = sorted(needed)
         verb, done = ("undo", "undone") if backward else ("redo", "redone")
         raise RefusedError(
-            f"step {', '.join(map(str, sorted(steps)))} cannot be {done} without step {', '.join(map(str, missing))}",
+            f"{named_steps(steps)} cannot be {done} without {named_steps(missing)}",
             hint=f"`holdfast {verb}{''.join(f' --step {step}' for step in together)}` takes them together",
             code="steps_connected",
             data={"together": together},

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, cast
 
 from holdfast.engine.folder import RESTORE_JOURNAL
-from holdfast.engine.notes import NoteFile
+from holdfast.files.notes import NoteFile
 from holdfast.model.ids import CheckpointId
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display, parse_display

@@ -13,6 +13,7 @@ from holdfast.files.tree import ROOT_GONE, Scan
 from holdfast.model.errors import FormatError, NotFoundError
 from holdfast.model.log import Log
 from holdfast.model.named import NamedTuple
+from holdfast.model.wording import named_steps
 from holdfast.store import manifest
 
 if TYPE_CHECKING:
@@ -76,11 +77,10 @@ def _tell_undo(context: Context) -> None:
         _LOG.warning("%s", error)
         return
     if note is not None:
-        steps = ", ".join(map(str, sorted(note.steps)))
         _LOG.warning(
-            "the %s of step %s was cut short: the next command that changes anything finishes it first",
+            "the %s of %s was cut short: the next command that changes anything finishes it first",
             note.operation,
-            steps,
+            named_steps(note.steps),
         )
 
 

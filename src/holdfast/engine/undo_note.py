@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Literal
 
 from holdfast.engine.folder import UNDO_NOTE
-from holdfast.engine.notes import NoteFile
+from holdfast.files.notes import NoteFile
 from holdfast.model.named import NamedTuple
 
 _FILE = NoteFile(

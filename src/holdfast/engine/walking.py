@@ -26,6 +26,7 @@ from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, re
 from holdfast.model.ids import CheckpointId
 from holdfast.model.log import Log
 from holdfast.model.paths import display
+from holdfast.model.wording import named_steps
 from holdfast.store import manifest
 from holdfast.store.records import HistoryEvent
 
@@ -162,7 +163,7 @@ class Walk:
             _LOG.warning("what was taken back could not be brought forward again: %s", failure.message)
         redo = len(self._onward(start))
         steps = sorted(step for result in done for step in result.steps)
-        what = f"step {', '.join(map(str, steps))}" if steps else f"{len(done)} of the changes"
+        what = named_steps(steps) if steps else f"{len(done)} of the changes"
         return rebuilt(
             type(error).__name__,
             f"{error.message}; {what} had been taken back, and could not be brought forward again",

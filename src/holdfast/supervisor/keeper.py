@@ -112,10 +112,12 @@ class Keeper:
         calls_ready = self._runs.calls_ready
         trees = self._runs.trees
         desk = self._desk
+        others_ready = select.poll()  # (select() knows no descriptor above 1,023)
+        others_ready.register(others, select.POLLIN)
         due = 0.0
         while not self._over:
             if desk.is_quiet:
-                select.select([others], [], [], BEAT_SECONDS)
+                others_ready.poll(BEAT_SECONDS * 1000)
                 self._serve_others()
             else:
                 for fd, events in calls_ready.poll(BEAT_SECONDS * 1000):

@@ -40,6 +40,7 @@ def changed(log: UndoLog, sealed: Iterable[Sealed]) -> Iterator[tuple[bytes, Ide
         if path in own and is_left(log.directories, path, own[path]):
             continue
         now = signature(log.directories, path)
+        # (What a directory above it brought here was noted elsewhere; what others had changed is theirs in any case.)
         if path in newest and (newest[path] == NOT_OURS or since[path] > moves.above(path)):
             left = newest[path]
             left = left and objects[left.inode]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.model.log import Log
 from holdfast.model.paths import display
+from holdfast.model.wording import named_steps
 from holdfast.undo.records import Content, Move, Remove
 
 if TYPE_CHECKING:
@@ -50,15 +51,15 @@ def tell_outstanding(left: Outstanding) -> None:
     """Say what a killed keeper had left undone, and is left so as somebody only looks."""
     if left.rolled_back:
         _log.warning(
-            "whoever recorded changes here was killed in the middle of step %s: the next command that changes anything "
-            "rolls it back first",
-            ", ".join(map(str, left.rolled_back)),
+            "whoever recorded changes here was killed in the middle of %s: the next command that changes anything "
+            "rolls back what is open first",
+            named_steps(left.rolled_back),
             steps=left.rolled_back,
         )
     if left.finished:
         _log.warning(
-            "an undo or redo of step %s was cut short: the next command that changes anything finishes it first",
-            ", ".join(map(str, left.finished)),
+            "an undo or redo of %s was cut short: the next command that changes anything finishes it first",
+            named_steps(left.finished),
             steps=left.finished,
         )
 
@@ -68,15 +69,16 @@ def tell_recovery(recovered: Recovered) -> Recovered:
     back = recovered.rolled_back
     if back is not None and back.steps:
         _log.warning(
-            "whoever recorded changes here was killed in the middle of step %s: it was rolled back "
-            "(%d changes); `holdfast redo --step ID` brings it forward again",
-            ", ".join(map(str, back.steps)),
+            "whoever recorded changes here was killed in the middle of %s: what was open was rolled back "
+            "(%d changes); `holdfast redo --step ID` brings a step forward again",
+            named_steps(back.steps),
             back.paths,
             steps=back.steps,
         )
     for done in recovered.finished:
-        words = ", ".join(map(str, done.steps))
-        _log.warning("an undo or redo of step %s that was cut short has been finished", words, steps=done.steps)
+        _log.warning(
+            "an undo or redo of %s that was cut short has been finished", named_steps(done.steps), steps=done.steps
+        )
     conflicts = [one for done in (*recovered.finished, *filter(None, [back])) for one in done.conflicts]
     for conflict in conflicts[:_SHOWN]:
         _log.warning(

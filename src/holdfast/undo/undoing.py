@@ -12,6 +12,7 @@ import msgspec
 from holdfast.files.lease import Writer, writer_of
 from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError
 from holdfast.model.paths import display
+from holdfast.model.wording import named_steps
 from holdfast.undo.carrying import Undone, in_order, reverse
 from holdfast.undo.connections import needs
 from holdfast.undo.pending import go_on
@@ -119,8 +120,8 @@ def _refuse_overlaps(log: UndoLog, sealed: Sequence[Sealed]) -> None:
     state = sealed[0].head.state
     first = [need for need in found if need.state != state] or found
     message = (
-        f"{_named(ids)} cannot be {'undone' if state == 'done' else 'redone'} without more: "
-        f"{_named(need.step for need in first)} {'has' if len(first) == 1 else 'have'} to do with "
+        f"{named_steps(ids)} cannot be {'undone' if state == 'done' else 'redone'} without more: "
+        f"{named_steps(need.step for need in first)} {'has' if len(first) == 1 else 'have'} to do with "
         f"{display(first[0].path)} too"
     )
     if first is found:
@@ -137,15 +138,10 @@ def _refuse_overlaps(log: UndoLog, sealed: Sequence[Sealed]) -> None:
         raise RefusedError(f"{message}, and still going on", hint="wait until it ends", code="step_open")
     raise RefusedError(
         message,
-        hint=f"undo {_named(need.step for need in first)} first",
+        hint=f"undo {named_steps(need.step for need in first)} first",
         code="steps_connected",
         data={"first": sorted(need.step for need in first)},
     )
-
-
-def _named(steps: Iterable[StepId]) -> str:
-    *rest, last = map(str, sorted(set(steps)))
-    return f"steps {', '.join(rest)} and {last}" if rest else f"step {last}"
 
 
 def _refuse_barriers(log: UndoLog, sealed: Sequence[Sealed]) -> None:
@@ -192,7 +188,7 @@ def _refuse_strangers(log: UndoLog, sealed: Sequence[Sealed]) -> None:
         )
     if lost:
         raise RefusedError(
-            f"somebody else has changed what {_named(one.head.id for one in sealed)} left: {_listed(lost)}",
+            f"somebody else has changed what {named_steps(one.head.id for one in sealed)} left: {_listed(lost)}",
             hint=_FORCE,
             code="barrier",
         )

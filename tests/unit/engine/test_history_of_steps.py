@@ -127,11 +127,11 @@ def test_a_step_of_a_killed_keeper_is_rolled_back_and_can_be_brought_forward(ben
     step = bench.step(lambda actor: (actor.write(b"f", b"1"), actor.write(b"cache/new", b"1")), ends=False)
     with caplog.at_level(logging.WARNING):
         assert bench.workspace.steps() == []
-        assert f"step {step}: the next command that changes anything rolls it back first" in caplog.text
+        assert f"step {step}: the next command that changes anything rolls back what is open first" in caplog.text
         bench.check(1)
         with reached(bench.context):
             pass
-    assert f"step {step}: it was rolled back" in caplog.text
+    assert f"step {step}: what was open was rolled back" in caplog.text
     assert [each.state for each in bench.workspace.steps()] == ["undone"]
     bench.check(0)
     assert bench.workspace.redo(step=step).steps == (step,)

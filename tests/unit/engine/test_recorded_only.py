@@ -123,7 +123,7 @@ def test_what_cannot_be_brought_forward_again_is_told_of(bench, monkeypatch):
             bench.workspace.undo(3, recorded_only=True)
     assert caught.value.code == "barrier"
     assert caught.value.data == {"paths": ["theirs"], "taken_back": steps, "redo": 2}
-    assert "step 1, 2 had been taken back" in caught.value.message
+    assert "steps 1 and 2 had been taken back" in caught.value.message
     assert caught.value.hint == "`holdfast redo 2` brings it forward"
     bench.workspace.redo(2)
     bench.check(2)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.model.ids import hash_bytes
 from holdfast.undo.service import ConflictInfo, UndoReport
 from holdfast.undo.untold import MOST_CONFLICTS, MOST_REPORTS, UNTOLD, note, take
 
@@ -35,7 +36,19 @@ def test_there_is_room_for_so_much(tmp_path: Path) -> None:
     assert {len(one.conflicts) for one in taken} == {MOST_CONFLICTS}
 
 
-@pytest.mark.parametrize("damage", [b"", b"\xc1", b"\x91\x80", b"\x91" * 5000, b"\xdd\xff\xff\xff\xff"])
+def noted(body: bytes) -> bytes:
+    return b"HFUR 1 " + hash_bytes(body).hex().encode() + b"\n" + body
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"",
+        b"HFUR 2 ",
+        noted(b"\x90")[:-1],
+        *(noted(body) for body in (b"\xc1", b"\x91\x80", b"\x91" * 5000, b"\xdd\xff\xff\xff\xff")),
+    ],
+)
 def test_a_damaged_note_is_left_out_and_said(tmp_path: Path, damage: bytes, caplog: pytest.LogCaptureFixture) -> None:
     """I12."""
     (tmp_path / UNTOLD.decode()).write_bytes(damage)

@@ -1,0 +1,20 @@
+"""How messages for people name several things."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def listed(things: Iterable[object]) -> str:
+    """``3, 4 and 5``; of one thing just that."""
+    *rest, last = map(str, things)
+    return f"{', '.join(rest)} and {last}" if rest else last
+
+
+def named_steps(steps: Iterable[int]) -> str:
+    """``step 3``, or ``steps 3, 4 and 5``: each once, by their numbers. There has to be one."""
+    numbers = sorted(set(steps))
+    return f"step{'s' if len(numbers) > 1 else ''} {listed(numbers)}"
