@@ -160,7 +160,6 @@ for size in (PAGE, PAGE + 8):
     opened("openat2", CWD, b"file", how(WRONLY) + bytes(size - 24), size)
 opened("openat2", CWD, b"file", how(fcntl.fcntl(os.open("file", RDWR), fcntl.F_GETFL)), 24)
 opened("openat2", CWD, b"dir", how(TMPFILE | RDWR, 0o600), 24)
-opened("openat2", CWD, b"file", how(RDONLY), 24)
 """,
     "names": """
 for path in (b"made", b"file", b"missing/x", b"dangling", b"file/x", b"loop/x", b"made/", b"", b".", b"dir/..",

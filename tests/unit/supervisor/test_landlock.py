@@ -41,9 +41,8 @@ def inside(root: Path, act: Callable[[], object]) -> str:
     "change",
     [
         lambda at: os.open(at / "file", os.O_WRONLY),
-        lambda at: os.open(at / "file", os.O_RDONLY | os.O_TRUNC),
         lambda at: os.open(at / "new", os.O_CREAT | os.O_RDWR),
-        lambda at: os.truncate(at / "file", 0),
+        lambda at: os.open(at / "file", os.O_WRONLY | os.O_TRUNC),
         lambda at: os.unlink(at / "file"),
         lambda at: os.rmdir(at / "empty"),
         lambda at: os.mkdir(at / "made"),

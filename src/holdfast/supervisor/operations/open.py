@@ -63,9 +63,9 @@ def open_path(call: Call, world: Supervision, dirfd: int, path: bytes, wish: Wis
     """Open what ``path`` leads to."""
     flags = wish.flags
     if flags & os.O_PATH or not (wish.writes or flags & (os.O_CREAT | O_TMPFILE)):
-        # Nothing comes of it that could change anything; and what a thread makes of the arguments meanwhile, the
-        # domain forbids. (The flags of the older calls are no memory.)
-        if call.name == "openat2" and not landlock.version():
+        # Nothing comes of it that could change anything, whatever a thread makes of the path meanwhile. (Of `openat2`
+        # it could change the flags as well: programs fall back to the older calls.)
+        if call.name == "openat2":
             raise failure(errno.ENOSYS)
         return Reply(native=True)
     if flags & os.O_CREAT and flags & os.O_DIRECTORY:
@@ -147,11 +147,11 @@ def open_found(sight: Sight, call: Call, world: Supervision, thing: Thing, wish:
     if wish.writes:
         sight.check_writable(thing)  # (pipes and devices too: it must not be left to the kernel, nor a time change)
     if thing.path is None and is_native(thing.where, found.st_mode):
-        if landlock.version():
+        if _is_harmless(call, wish):
             return Reply(native=True)
         if kind != stat.S_IFCHR or found.st_rdev == _OWN_TERMINAL:
             # Only the caller itself could open it; and by then, the path might lead into the workspace.
-            raise failure(errno.EACCES)
+            raise failure(errno.ENOSYS if call.name == "openat2" else errno.EACCES)
     if kind == stat.S_IFREG:
         return _open_file(sight, call, world, thing, wish, found)
     flags = wish.flags & ~(_NAMING | os.O_TRUNC) | os.O_NOCTTY
@@ -168,6 +168,15 @@ def open_found(sight: Sight, call: Call, world: Supervision, thing: Thing, wish:
             os.close(fd)
             raise
     return _reply(fd, wish)
+
+
+def _is_harmless(call: Call, wish: Wish) -> bool:
+    """Whether an opening that writes can be left to the kernel, where the path may lead elsewhere by then: if the
+    domain forbids it there. It does not forbid to cut short what is not opened for writing.
+    """
+    if not landlock.version() or call.name == "openat2":
+        return False
+    return not wish.flags & os.O_TRUNC or wish.flags & os.O_ACCMODE in (os.O_WRONLY, os.O_RDWR)
 
 
 def _open_file(sight: Sight, call: Call, world: Supervision, thing: Thing, wish: Wish, found: os.stat_result) -> Reply:
