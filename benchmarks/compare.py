@@ -9,6 +9,8 @@ speed hits all of them alike; medians are printed with their ratio to Git's. Not
 from __future__ import annotations
 
 import argparse
+import compileall
+import importlib.util
 import json
 import os
 import platform
@@ -136,7 +138,13 @@ class Tool:
 
 
 def program() -> str:
-    """The installed command: the one beside this interpreter, else the first on the PATH."""
+    """The installed command: the one beside this interpreter, else the first on the PATH.
+
+    Its modules are compiled first, as pip does when it installs them: a checkout would be compiled by each process anew
+    where ``PYTHONDONTWRITEBYTECODE`` is set.
+    """
+    if (found := importlib.util.find_spec("holdfast")) is not None and found.origin is not None:
+        compileall.compile_dir(os.path.dirname(found.origin), quiet=1)
     beside = Path(sys.executable).with_name("holdfast")
     found = str(beside) if beside.exists() else shutil.which("holdfast")
     if found is None:

@@ -141,7 +141,7 @@ class Reversal:
 
     def _has_changed(self, place: Place) -> None:
         """What is at the place was changed by the reversal of this record."""
-        if identity(place.dir_fd, place.name) not in self._theirs:
+        if not self._theirs or identity(place.dir_fd, place.name) not in self._theirs:
             self._changed.append(os.open(place.name, _OBJECT, dir_fd=place.dir_fd))
 
     def _looked_at(self) -> tuple[Signature, ...]:

@@ -26,7 +26,7 @@ from holdfast.undo.traces import reach, whereabouts
 from holdfast.undo.writing import AT_ONCE, TRY_AGAIN, leased
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence, Set
 
     from holdfast.undo.log import UndoLog
     from holdfast.undo.records import Signature, StepId
@@ -69,8 +69,9 @@ def _change(log: UndoLog, steps: Sequence[StepId], state: str, *, force: bool) -
             _refuse_unprotected(sealed)
             _refuse_overlaps(log, sealed)
             _refuse_writers(log, sealed)
-            _refuse_barriers(log, sealed)
-            _refuse_strangers(log, sealed)
+            lost = [path for path, _ in changed(log, sealed)]
+            _refuse_barriers(log, sealed, frozenset(lost))
+            _refuse_strangers(sealed, lost)
         for one in sealed:
             if bad := damaged(log.preimages, one.head, one.records):
                 raise IntegrityError(
@@ -144,8 +145,7 @@ def _refuse_overlaps(log: UndoLog, sealed: Sequence[Sealed]) -> None:
     )
 
 
-def _refuse_barriers(log: UndoLog, sealed: Sequence[Sealed]) -> None:
-    lost = {path for path, _ in changed(log, sealed)}
+def _refuse_barriers(log: UndoLog, sealed: Sequence[Sealed], lost: Set[bytes]) -> None:
     left = {path for one in sealed for path, _ in one.head.left}
 
     def is_back(own: Mapping[bytes, Signature | None], path: bytes, is_found: bool) -> bool:
@@ -176,8 +176,7 @@ def _listed(paths: Sequence[bytes]) -> str:
     return ", ".join(display(path) for path in paths[:_SHOWN]) + (", …" if len(paths) > _SHOWN else "")
 
 
-def _refuse_strangers(log: UndoLog, sealed: Sequence[Sealed]) -> None:
-    lost = [path for path, _ in changed(log, sealed)]
+def _refuse_strangers(sealed: Sequence[Sealed], lost: Sequence[bytes]) -> None:
     known = {path: left for one in sealed for path, left in one.head.left}
     if unsaid := [path for path in lost if is_unknown(known.get(path))]:
         raise RefusedError(
