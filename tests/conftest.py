@@ -16,6 +16,8 @@ from holdfast.engine.workspace import Workspace
 
 MOST_SECONDS = {"unit": 120}
 """By the first folder: no test takes nearly as long, on a machine that has other things to do as well."""
+MOST_DESCRIPTORS = 500
+"""Of a process that runs tests: `select.select` knows no more than 1,023."""
 
 
 def pytest_configure() -> None:
@@ -56,6 +58,14 @@ def _own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     for name in list(os.environ):
         if name.startswith(("HOLDFAST_", "GIT_", "XDG_DATA")):
             monkeypatch.delenv(name)
+
+
+@pytest.fixture(autouse=True)
+def _descriptors_are_closed() -> Iterator[None]:
+    """What one test leaves open, every later one of its process has to live with."""
+    yield
+    found = len(os.listdir("/proc/self/fd"))
+    assert found <= MOST_DESCRIPTORS, f"{found} descriptors are open: this test, or some before it, closes too few"
 
 
 @pytest.fixture(autouse=True)

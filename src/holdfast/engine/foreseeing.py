@@ -30,7 +30,7 @@ def brought(service: UndoService, steps: Iterable[int]) -> Effect:
     return effect([service.changes(step) for step in steps], backward=False)
 
 
-def net(context: Context, effects: Iterable[Effect]) -> Effect:
+def _net(context: Context, effects: Iterable[Effect]) -> Effect:
     """What several effects come to, one after the other: what is not there now is not deleted by them."""
     there: dict[bytes, bool] = {}
     for written, deleted in effects:
@@ -88,17 +88,24 @@ def foresee_steps(
         if not force:
             _refuse_connected(service, steps, backward=backward)
     seen = effect([service.changes(step.id) for step in chosen], backward=backward)
-    written, deleted = net(context, [seen])
     head = context.catalog.cursor(context.workspace.id).head
+    return dry_result(context, head or CheckpointId(""), [seen], [step.id for step in chosen])
+
+
+def dry_result(
+    context: Context, reached: CheckpointId, effects: Sequence[Effect], steps: Sequence[int]
+) -> RestoreResult:
+    """What a dry run answers: that the steps were to lead to ``reached``, with the effects, one after the other."""
+    written, deleted = _net(context, effects)
     return RestoreResult(
-        checkpoint=head or CheckpointId(""),
+        checkpoint=reached,
         rescue=None,
         written=written,
         deleted=deleted,
         skipped=[],
         dry_run=True,
         undo_command=None,
-        steps=[step.id for step in chosen],
+        steps=steps,
     )
 
 

@@ -7,7 +7,7 @@ from operator import ne
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from holdfast.engine import undo_note
-from holdfast.engine.foreseeing import brought, foreseen, net, reversible
+from holdfast.engine.foreseeing import brought, dry_result, foreseen, reversible
 from holdfast.engine.journal import Journal
 from holdfast.engine.restore import (
     REDO_COMMAND,
@@ -17,7 +17,6 @@ from holdfast.engine.restore import (
     preview,
     refuse_unfinished,
 )
-from holdfast.engine.results import RestoreResult
 from holdfast.engine.reversing import bring_forward, refuse_open, steps_since, take_back
 from holdfast.engine.states import ahead, came_to_light, kept, nothing, out_of_sight
 from holdfast.engine.status import present
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
 
     from holdfast.engine.context import Context
     from holdfast.engine.foreseeing import Effect
+    from holdfast.engine.results import RestoreResult
     from holdfast.model.checkpoint import Checkpoint
     from holdfast.model.ids import Hash
     from holdfast.model.sinks import Progress
@@ -233,7 +233,7 @@ class Walk:
             shown = preview(context, target)
             effects.insert(went_back, ([*shown.written], [*shown.deleted]))
         reached = now.checkpoint or cursor.head or CheckpointId("") if target is None else target.id
-        return self._foreseen(reached, effects, steps)._replace(together=groups)
+        return dry_result(self._context, reached, effects, steps)._replace(together=groups)
 
     def foresee_forward(self, states: Sequence[HistoryEvent]) -> RestoreResult:
         """What `forward` would do. Changes nothing. What others have changed since shows when it is done."""
@@ -253,24 +253,11 @@ class Walk:
             # (The files that checkpoints hold are at the end as the last of them has it.)
             shown = preview(self._context, self._context.catalog.checkpoint(states[-1].checkpoint))
             effects.append(([*shown.written], [*shown.deleted]))
-        return self._foreseen(states[-1].checkpoint, effects, steps)
+        return dry_result(self._context, states[-1].checkpoint, effects, steps)
 
     def _can_redo(self, steps: Sequence[int]) -> bool:
         assert self._service is not None
         return set(steps).issubset(step.id for step in self._service.steps())
-
-    def _foreseen(self, reached: CheckpointId, effects: Sequence[Effect], steps: Sequence[int]) -> RestoreResult:
-        written, deleted = net(self._context, effects)
-        return RestoreResult(
-            checkpoint=reached,
-            rescue=None,
-            written=written,
-            deleted=deleted,
-            skipped=[],
-            dry_run=True,
-            undo_command=None,
-            steps=steps,
-        )
 
     def _take_back(self, newest: StepInfo) -> RestoreResult:
         """Undo a step, and those without which it cannot be."""
