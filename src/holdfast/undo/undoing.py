@@ -59,6 +59,7 @@ def _change(log: UndoLog, steps: Sequence[StepId], state: str, *, force: bool) -
             if set(finished.steps) == set(steps) and all(log.heads[step].state != state for step in steps):
                 return finished  # what was asked for again
         settle(log)
+        log.directories.close()  # (what a change before this one has opened may lie elsewhere by now)
         sealed = [log.read(step) for step in steps]
         for one in sealed:
             if one.head.state != state:

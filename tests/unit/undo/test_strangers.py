@@ -272,3 +272,31 @@ def test_what_somebody_else_removes_while_a_step_is_open(bench: Bench) -> None:
             (bench.tree / "q").unlink()
             actor.write(b"q", b"c")
         assert [record.paths for record in log.barriers.records] == [(b"q",)]
+
+
+def test_a_directory_that_was_made_again_is_the_steps_own(bench: Bench) -> None:
+    """Also where its keeper has known another one by its name, from an undo before."""
+    with bench.keeper() as log:
+        bench.step(log, lambda actor: (actor.mkdir(b"d"), actor.write(b"d/1", b"old")))
+        undo(log, [bench.step(log, lambda actor: actor.write(b"d/1", b"2", at=1))])
+        bench.step(log, lambda actor: actor.rename(b"d", b"e"))
+        made = bench.step(
+            log, lambda actor: (actor.mkdir(b"d"), actor.write(b"d/1", b"new"), actor.write(b"d/2", b"n"))
+        )
+        undo(log, [made])
+        assert sorted(os.listdir(bench.tree)) == ["e"]
+
+
+def test_an_edit_in_a_directory_that_was_made_again_is_seen(bench: Bench) -> None:
+    """I8."""
+    with bench.keeper() as log:
+        bench.step(log, lambda actor: (actor.mkdir(b"d"), actor.write(b"d/1", b"old")))
+        step = bench.step(log, lambda actor: actor.write(b"d/1", b"2", at=1))
+        undo(log, [step])
+        redo(log, [step])
+        (bench.tree / "d").rename(bench.tree / "aside")
+        (bench.tree / "d").mkdir()
+        (bench.tree / "d/1").write_bytes(b"edited by hand")
+        with pytest.raises(RefusedError, match="what step 2 left: d/1"):
+            undo(log, [step])
+        assert (bench.tree / "d/1").read_bytes() == b"edited by hand"
