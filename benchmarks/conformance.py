@@ -55,8 +55,11 @@ class Examination:
     def run(self, subject: Subject) -> None:
         for name, path in self.suites.items():
             began = time.monotonic()
-            with self.ground(subject) as ground:
-                self.cases[name][subject.name] = SUITES[name].run(path, ground)
+            try:
+                with self.ground(subject) as ground:
+                    self.cases[name][subject.name] = SUITES[name].run(path, ground)
+            except Failed as error:
+                self.cases[name].setdefault(subject.name, {})["mounting"] = str(error)
             print(f"{subject.name}: {name}: {self.summary(name, subject.name)}, {time.monotonic() - began:.0f} s")
             for case, words in self.against(name, subject.name).items():
                 print(f"    {case}: {words}", flush=True)

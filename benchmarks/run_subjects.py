@@ -18,7 +18,7 @@ from compare import program
 SECONDS = 1800
 """What takes longer hangs."""
 PATIENCE = 30
-"""How many seconds a server may take to mount, and to end once it is unmounted."""
+"""How many seconds a server may take to mount."""
 
 
 class Failed(Exception):
@@ -109,7 +109,7 @@ def _served(words: Sequence[str | Path], at: Path) -> Iterator[Path]:
             yield at
         finally:
             _unmount(at)
-            server.wait(PATIENCE)
+            server.wait()  # (It may have much to clear away.)
 
 
 def _layers(base: Path, start: Path) -> str:
