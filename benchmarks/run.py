@@ -136,7 +136,7 @@ class Bench:
                     if before is not None:
                         self.undo(spot, before)
         self.show(row)
-        if row == UNDONE:
+        if row == UNDONE and UNDO in self.rows:
             self.show(UNDO)
 
     def undo(self, spot: Spot, before: State) -> None:
