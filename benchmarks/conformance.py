@@ -121,12 +121,13 @@ def option(suite: str) -> str:
 
 
 def versions(peers: list[Subject]) -> dict[str, str]:
-    """What each program among ``peers`` says of its version."""
-    return {
-        peer.name: call([peer.name, "--version"], Path.cwd()).splitlines()[0]
-        for peer in peers
-        if peer.name in ("bindfs", "fuse-overlayfs")
-    }
+    """What each program among ``peers`` says of its version, where it says that."""
+    found: dict[str, str] = {}
+    for peer in peers:
+        if peer.name in ("bindfs", "fuse-overlayfs"):
+            said = call([peer.name, "--version"], Path.cwd()).splitlines()
+            found[peer.name] = next((line for line in said if line.startswith(peer.name)), said[0])
+    return found
 
 
 def main() -> None:
