@@ -1,10 +1,11 @@
-"""Turn what ``compare.py --json`` or ``run.py --json`` wrote into the tables and the plot of docs/performance.md.
+"""Turn what ``compare.py``, ``run.py`` or ``bridge.py`` wrote with ``--json`` into the tables and the plot of docs/performance.md.
 
     python benchmarks/report.py COMPARED.json docs/performance.md docs/performance.svg
     python benchmarks/report.py RUN.json [RUN.json...] docs/performance.md
+    python benchmarks/report.py BRIDGE.json [BRIDGE.json...] docs/performance.md
 
-Of ``run.py`` there may be results for several file systems. Everything between the two markers of the one or the other in
-the page is replaced; the rest of it stays.
+Of ``run.py`` and of ``bridge.py`` there may be results for several file systems. Everything between the two markers of the
+one in the page is replaced; the rest of it stays.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import bridge_report
 import run_report
 
-COMPARED, RUN = "measured", "measured run"
-"""What marks where the tables stand in the page."""
+COMPARED = "measured"
+"""What marks where the tables stand in the page; those of the other benchmarks' have their name after it."""
+TABLES = {"run": run_report.tables, "bridge": bridge_report.tables}
 COLOURS = {"holdfast": "#2563eb", "git": "#9ca3af", "restic": "#d97706", "borg": "#059669"}
 
 
@@ -102,10 +105,11 @@ def main() -> None:
     names = [Path(name) for name in sys.argv[1:]]
     found = [json.loads(name.read_text()) for name in names if name.suffix == ".json"]
     rest = [name for name in names if name.suffix != ".json"]
-    runs = [results for results in found if results.get("benchmark") == "run"]
-    if runs and len(runs) == len(found) and len(rest) == 1:
-        fill(rest[0], RUN, [line for results in runs for line in run_report.tables(results)])
-    elif len(found) == 1 and not runs and len(rest) == 2:
+    kinds = {results.get("benchmark") for results in found}
+    if len(kinds) == 1 and kinds <= TABLES.keys() and len(rest) == 1:
+        kind = kinds.pop()
+        fill(rest[0], f"{COMPARED} {kind}", [line for results in found for line in TABLES[kind](results)])
+    elif len(found) == 1 and kinds == {None} and len(rest) == 2:
         compared(found[0], rest[0], rest[1])
     else:
         raise SystemExit(__doc__)

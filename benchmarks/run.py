@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -50,12 +50,14 @@ class Spot(NamedTuple):
 class Bench:
     """The material, the subjects and what was measured."""
 
-    def __init__(self, base: Path, options: argparse.Namespace) -> None:
+    def __init__(self, base: Path, options: argparse.Namespace, own: Subject) -> None:
         self.base, self.files, self.rounds = base, options.files, options.rounds
         self.megabytes, self.passes = options.megabytes, options.passes
         self.material = base / "material"
         peers, self.absent = available(base / "probe")
-        self.subjects = [NATIVE, HOLDFAST, *peers]
+        self.subjects = [NATIVE, own, *peers]
+        self.must = (NATIVE, own)
+        """What the measurement makes no sense without: where they fail, it is given up."""
         self.rows: dict[str, dict[str, list[float]]] = {}
         self.failed: dict[str, dict[str, str]] = {}
         self.spots = 0
@@ -127,14 +129,14 @@ class Bench:
                     before = state(spot.work) if row == UNDONE and subject is HOLDFAST else None
                     self.note(row, subject.name, self.do(row, subject, spot)["seconds"])
                 except Failed as error:
-                    if subject in (NATIVE, HOLDFAST):
+                    if subject in self.must:
                         raise
                     self.failed.setdefault(row, {})[subject.name] = str(error).replace(str(self.base), "…")
                 else:
                     if before is not None:
                         self.undo(spot, before)
         self.show(row)
-        if row == UNDONE:
+        if row == UNDONE and UNDO in self.rows:
             self.show(UNDO)
 
     def undo(self, spot: Spot, before: State) -> None:
@@ -231,16 +233,16 @@ def stand_apart(home: Path) -> None:
     }
 
 
-def measure(base: Path, options: argparse.Namespace) -> dict[str, Any]:
+def measure(benchmark: str, own: Subject, base: Path, options: argparse.Namespace) -> dict[str, Any]:
     stand_apart(base / "home")
-    bench = Bench(base, options)
+    bench = Bench(base, options, own)
     rows: list[str] = options.rows
     absent = bench.absent
     if shutil.which("npm") is None and "npm install" in rows:
         absent = absent | {"npm install": "npm is not installed"}
         rows = [row for row in rows if row != "npm install"]
     header = {
-        "benchmark": "run",
+        "benchmark": benchmark,
         "machine": machine(),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "file_system": file_system(base),
@@ -272,9 +274,9 @@ def measure(base: Path, options: argparse.Namespace) -> dict[str, Any]:
     return header | {"load": load, "rows": bench.rows, "failed": bench.failed}
 
 
-def main() -> None:
-    every = [*ROWS, *INTERCEPTION, START]
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def perform(benchmark: str, text: str, own: Subject, every: Sequence[str]) -> None:
+    """The program of a benchmark: the rows ``every``, or those it is asked for, by ``own`` beside the others."""
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--files", type=int, default=14_000, help="files in the tree (default: 14000)")
     parser.add_argument("--megabytes", type=int, default=128, help="of sequential reads and writes (default: 128)")
     parser.add_argument("--rounds", type=int, default=3, help="processes for each row and subject (default: 3)")
@@ -286,7 +288,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that nothing stays mounted
     base = Path(tempfile.mkdtemp(prefix="holdfast-bench-", dir=options.directory)).resolve()
     try:
-        results = measure(base, options)
+        results = measure(benchmark, own, base, options)
     except Failed as error:
         raise SystemExit(f"given up: {error}") from error
     finally:
@@ -297,4 +299,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    perform("run", __doc__, HOLDFAST, [*ROWS, *INTERCEPTION, START])

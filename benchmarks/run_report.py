@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import Any, NamedTuple
 
-PEERS = ("overlayfs", "bindfs", "fuse-overlayfs")
+PEERS = ("overlayfs", "bindfs", "fuse-overlayfs", "passthrough_hp")
 
 
 class Budget(NamedTuple):
@@ -62,7 +62,7 @@ def _row(name: str, values: Values, failed: dict[str, str], peers: list[str]) ->
     return "| " + " | ".join(cells) + " |"
 
 
-def _beside(rows: dict[str, Values]) -> list[str]:
+def _against_others(rows: dict[str, Values]) -> list[str]:
     """Undo, and interception: each measured against something else than native work."""
     found: list[tuple[str, str, list[float], list[float], Budget]] = []
     if UNDO in rows:
@@ -83,7 +83,8 @@ def _beside(rows: dict[str, Values]) -> list[str]:
     ]
 
 
-def _notes(results: dict[str, Any]) -> list[str]:
+def beside(results: dict[str, Any]) -> list[str]:
+    """What to say beside the table: who is left out, and who has failed at what."""
     starts = [
         f"- `holdfast run -- true`, {name.partition(', ')[2]}: {spread(values['holdfast'])}; `true`: {spread(values['native'])}"
         for name, values in results["rows"].items()
@@ -98,26 +99,30 @@ def _notes(results: dict[str, Any]) -> list[str]:
     return [*starts, *absent, *failed, ""] if starts or absent or failed else []
 
 
-def tables(results: dict[str, Any]) -> list[str]:
-    """What one run of run.py has measured, as lines of Markdown."""
-    rows: dict[str, Values] = results["rows"]
-    peers = [peer for peer in PEERS if any(peer in values for values in rows.values())]
+def measured(results: dict[str, Any]) -> str:
+    """When and on what, and what the numbers are."""
     load = " and ".join(f"{value:.1f}" for value in results["load"])
-    measured = (
+    return (
         f"Measured on {results['date']}: {results['machine']}, {results['file_system']}; load before and after: {load}. "
         f"{results['rounds']} rounds; medians, with the lowest and the highest. Create, rename, overwrite and unlink are of "
         f"{results['part']:,} files; sequential are {results['megabytes']} MiB."
     )
+
+
+def tables(results: dict[str, Any]) -> list[str]:
+    """What one run of run.py has measured, as lines of Markdown."""
+    rows: dict[str, Values] = results["rows"]
+    peers = [peer for peer in PEERS if any(peer in values for values in rows.values())]
     heads = ["work", "native", "`holdfast run`", "ratio to native", "budget", "", *peers]
     return [
         f"### {results['file_system']}, {results['files']:,} files",
         "",
-        measured,
+        measured(results),
         "",
         "| " + " | ".join(heads) + " |",
         "| --- | ---: | ---: | ---: | --- | --- |" + " ---: |" * len(peers),
         *(_row(name, values, results["failed"].get(name, {}), peers) for name, values in rows.items() if name in ROWS),
         "",
-        *_beside(rows),
-        *_notes(results),
+        *_against_others(rows),
+        *beside(results),
     ]

@@ -1,10 +1,13 @@
-"""Where ``run.py`` has its work done: on the bare file system, under ``holdfast run``, and on what others intercept with."""
+"""Where the benchmarks have work done: on the bare file system, through Holdfast, and on what others intercept with."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
+import sys
+import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -14,6 +17,8 @@ from compare import program
 
 SECONDS = 1800
 """What takes longer hangs."""
+PATIENCE = 30
+"""How many seconds a server may take to mount."""
 
 
 class Failed(Exception):
@@ -67,14 +72,44 @@ def _remembered(base: Path, start: Path) -> Iterator[Path]:
     yield work
 
 
+def _unmount(at: Path) -> None:
+    call(["umount", at] if os.geteuid() == 0 else ["fusermount3", "-u", at], at.parent)
+
+
 @contextmanager
 def _mounted(words: Sequence[str | Path], at: Path) -> Iterator[Path]:
+    """``at``, made, with what ``words`` mount there, to which its path is added."""
     at.mkdir()
     call([*words, at], at.parent)
     try:
         yield at
     finally:
-        call(["umount", at] if os.geteuid() == 0 else ["fusermount3", "-u", at], at.parent)
+        _unmount(at)
+
+
+@contextmanager
+def _served(words: Sequence[str | Path], at: Path) -> Iterator[Path]:
+    """As `_mounted`, where the program that mounts is the server too."""
+    at.mkdir()
+    with (
+        tempfile.TemporaryFile() as said,
+        subprocess.Popen([*words, at], cwd=at.parent, stdout=subprocess.DEVNULL, stderr=said) as server,
+    ):
+        until = time.monotonic() + PATIENCE
+        while server.poll() is None and not os.path.ismount(at):
+            if time.monotonic() > until:
+                server.kill()
+            time.sleep(0.01)
+        if server.returncode is not None:
+            said.seek(0)
+            raise Failed(
+                f"{Path(words[0]).name}: has not mounted: {said.read()[-500:].decode(errors='replace').strip()}"
+            )
+        try:
+            yield at
+        finally:
+            _unmount(at)
+            server.wait()  # (It may have much to clear away.)
 
 
 def _layers(base: Path, start: Path) -> str:
@@ -95,39 +130,66 @@ def _fuse_overlayfs(base: Path, start: Path) -> Iterator[Path]:
         yield work
 
 
-@contextmanager
-def _bindfs(base: Path, start: Path) -> Iterator[Path]:
-    with _mounted(["bindfs", "--no-allow-other", _copied(start, base / "behind")], base / "work") as work:
-        yield work
+FOR_ALL = ("-o", "allow_other,dev,suid")
+"""What lets a mount of root's behave, towards everybody, like the file system behind it."""
 
+
+class Mount(NamedTuple):
+    """A FUSE file system that shows a directory."""
+
+    words: tuple[str, ...]
+    """What mounts it, with the directory that it shows and the one to mount on after it."""
+    as_root: tuple[str, ...] = FOR_ALL
+    """What root adds."""
+    stays: bool = False
+    """Whether the program is what serves it, to its end; else it returns as soon as it is mounted."""
+
+
+def _showing(mount: Mount) -> Place:
+    @contextmanager
+    def place(base: Path, start: Path) -> Iterator[Path]:
+        options = mount.as_root if os.geteuid() == 0 else ()
+        words = [*mount.words, *options, _copied(start, base / BEHIND)]
+        with (_served if mount.stays else _mounted)(words, base / "work") as work:
+            yield work
+
+    return place
+
+
+BEHIND = "behind"
+"""The directory beside the place itself, where one is mounted that shows it."""
 
 NATIVE = Subject("native", _bare)
 HOLDFAST = Subject("holdfast", _remembered, (program(), "run", "-q", "--"))
+BRIDGE = Subject(
+    "bridge", _showing(Mount((sys.executable, "-P", "-m", "holdfast.testing.bridged"), as_root=(), stays=True))
+)
 PEERS = (
     Subject("overlayfs", _overlayfs, copies=False),
-    Subject("bindfs", _bindfs),
     Subject("fuse-overlayfs", _fuse_overlayfs, copies=False),
+    Subject("bindfs", _showing(Mount(("bindfs", "--no-allow-other")))),
+    Subject("passthrough_hp", _showing(Mount(("passthrough_hp",)))),
 )
 
 
-def available(base: Path) -> tuple[list[Subject], dict[str, str]]:
-    """The peers that work here, tried in ``base``; and why the others do not."""
+def available(base: Path, subjects: Sequence[Subject] = PEERS) -> tuple[list[Subject], dict[str, str]]:
+    """Those of ``subjects`` that work here, tried in ``base``; and why the others do not."""
     found: list[Subject] = []
     absent: dict[str, str] = {}
     start = base / "start"
     start.mkdir(parents=True)
     (start / "file").touch()
-    for peer in PEERS:
-        if peer.name == "overlayfs" and os.geteuid() != 0:
-            absent[peer.name] = "only root mounts it"
-        elif peer.name != "overlayfs" and shutil.which(peer.name) is None:
-            absent[peer.name] = "not installed"
+    for subject in subjects:
+        if subject.name == "overlayfs" and os.geteuid() != 0:
+            absent[subject.name] = "only root mounts it"
+        elif subject in PEERS and subject.name != "overlayfs" and shutil.which(subject.name) is None:
+            absent[subject.name] = "not installed"
         else:
             try:
-                with peer.place(base / peer.name, start) as work:
+                with subject.place(base / subject.name, start) as work:
                     (work / "file").rename(work / "renamed")
             except (Failed, OSError) as error:
-                absent[peer.name] = str(error).replace(str(base), "…")
+                absent[subject.name] = str(error).replace(str(base), "…")
             else:
-                found.append(peer)
+                found.append(subject)
     return found, absent

@@ -1,0 +1,212 @@
+"""The public suites that ``conformance.py`` runs: how each is started, and what it says of its cases."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+PASSED, SKIPPED = "passed", "skipped"
+"""What a case is; of one that has failed its own words are kept instead."""
+
+SECONDS = 900
+"""What takes longer hangs."""
+LONGEST = 300
+"""Characters kept of what a failed case says."""
+
+Cases = dict[str, str]
+
+
+class Ground(NamedTuple):
+    """Where a suite is run."""
+
+    work: Path
+    """An empty directory of the file system that is examined."""
+    behind: Path | None
+    """The same directory as the backing file system shows it, where there is one."""
+    aside: Path
+    """An empty directory elsewhere, for what a suite writes about itself."""
+    jobs: int
+    """How much may run at once."""
+    seconds: int
+    """How long a stressor runs."""
+    operations: int
+    """How many operations fsx does for a case."""
+
+
+class Suite(NamedTuple):
+    """One public suite."""
+
+    what: str
+    source: str
+    """Where it is to be had, and built as it says itself."""
+    found: Callable[[Path], bool]
+    """Whether the given path is what `run` needs."""
+    run: Callable[[Path, Ground], Cases]
+
+
+def _said(words: Sequence[str | Path], cwd: Path) -> tuple[int | None, str]:
+    """The exit code (none of what hangs: it is killed, with all that it has started) and the output, errors included."""
+    process = subprocess.Popen(
+        words,
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    try:
+        said = process.communicate(timeout=SECONDS)[0]
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        return None, process.communicate()[0]
+    return process.returncode, said
+
+
+def _short(words: str) -> str:
+    return " ".join(words.split())[:LONGEST]
+
+
+# pjdfstest: one program for each file of tests, which speaks TAP.
+
+_TAP = re.compile(r"^(not )?ok (\d+)(?: - (.*)| # TODO.*)?$")
+_PLAN = re.compile(r"^1\.\.(\d+)$", re.MULTILINE)
+_RANDOM = re.compile(r"(?:pjdfstest_)?[0-9a-f]{32,}")
+
+
+def _tap(said: str) -> Iterator[tuple[int, str]]:
+    """The cases that a program planned, by their numbers."""
+    plan = _PLAN.search(said)
+    if plan is None:
+        yield 0, f"no plan: {_short(said[-LONGEST:])}"
+        return
+    seen: dict[int, str] = {}
+    for line in said.splitlines():
+        if found := _TAP.match(line):
+            failed, number, words = found.groups()
+            kind = SKIPPED if "# TODO" in line else PASSED
+            seen[int(number)] = _short(_RANDOM.sub("NAME", words or "not ok")) if failed and kind is PASSED else kind
+    for number in range(1, int(plan[1]) + 1):
+        yield number, seen.get(number, "not reached")
+
+
+def _pjdfstest(top: Path, ground: Ground) -> Cases:
+    def one(path: Path) -> list[tuple[str, str]]:
+        name = str(path.relative_to(top / "tests"))
+        directory = ground.work / name.replace("/", "-")
+        directory.mkdir()
+        _, said = _said(["sh", path], directory)
+        return [(f"{name} {number}", words) for number, words in _tap(said)]
+
+    with ThreadPoolExecutor(ground.jobs) as pool:
+        return dict(case for cases in pool.map(one, sorted((top / "tests").rglob("*.t"))) for case in cases)
+
+
+# test_syscalls: one program, which numbers its cases; a second time with files that have no name any more.
+
+_SYSCALL = re.compile(r"^(?:\+ *[\d.]+s)? *(\d+) \[(.*?)\] ?(.*)$")
+
+
+def _test_syscalls(path: Path, ground: Ground) -> Cases:
+    found: Cases = {}
+    behind = [f":{ground.behind}"] if ground.behind else []
+    for kind, words in {"": behind, "unlinked, ": ["-u"]}.items():
+        code, said = _said([path, ground.work, *words], ground.aside)
+        for line in said.splitlines():
+            if match := _SYSCALL.match(line):
+                case, verdict = f"{kind}{match[1]} {match[2]}", match[3]
+                if verdict in ("START", "SKIP"):
+                    found[case] = SKIPPED  # (It says nothing more of what it finds it cannot do.)
+                elif verdict == "OK":
+                    found[case] = PASSED
+                elif found[case] == SKIPPED:
+                    found[case] = _short(verdict)
+        ended = code is not None and code >= 0
+        found[f"{kind}to its end"] = PASSED if ended else "it hangs" if code is None else f"signal {-code}"
+    return found
+
+
+# fsx: one program, which does operations at random and compares; a seed is a case.
+
+_ALIGNED = ("-r", "4096", "-w", "4096", "-t", "4096")
+_FSX = {
+    "mapped": (),
+    "read and written": ("-R", "-W"),
+    "closed often": ("-c", "10"),
+    "flushed and dropped": ("-f",),
+    "direct": ("-Z", "-R", "-W", *_ALIGNED),
+    "asynchronous": ("-A", "-R", "-W"),
+}
+_FSX_SAYS = re.compile(
+    r"^(?!Seed|fsx:|main:).*(?:ERROR|BAD DATA|:.*error|doread|dowrite|short|[Ff]ail|[Mm]ismatch|!=).*$", re.MULTILINE
+)
+
+
+def _fsx(path: Path, ground: Ground) -> Cases:
+    def one(kind: str, seed: int) -> str:
+        file = ground.work / f"{kind.replace(' ', '-')}-{seed}"
+        counted = ("-N", str(ground.operations), "-S", str(seed), "-P", ground.aside)
+        code, said = _said([path, *counted, *_FSX[kind], file], ground.aside)
+        if code == 0:
+            return PASSED
+        match = _FSX_SAYS.search(said)
+        return "it hangs" if code is None else f"exit code {code}: {_short(match[0] if match else said[-LONGEST:])}"
+
+    cases = [(kind, seed) for kind in _FSX for seed in range(1, 5)]
+    with ThreadPoolExecutor(ground.jobs) as pool:
+        found = pool.map(lambda case: one(*case), cases)
+        return {f"{kind}, seed {seed}": words for (kind, seed), words in zip(cases, found, strict=True)}
+
+
+# stress-ng: a stressor is a case.
+
+ELSEWHERE = frozenset({"bind-mount", "binderfs", "eventfd", "ioprio", "procfs"})
+"""Stressors of the class that do nothing in the directory they are given."""
+
+
+def _stress_ng(path: Path, ground: Ground) -> Cases:
+    _, said = _said([path, "--class", "filesystem?"], ground.aside)
+    found: Cases = {}
+    for name in sorted(set(said.partition(": ")[2].split()) - ELSEWHERE):
+        directory = ground.work / name
+        directory.mkdir()
+        words = [f"--{name}", "2", "--timeout", str(ground.seconds), "--verify", "--temp-path", directory]
+        code, said = _said([path, *words], directory)
+        lines = re.findall(r"^stress-ng: (?:fail|error): +\[\d+\] (.*)$", said, re.MULTILINE)
+        if code == 0:
+            found[name] = PASSED
+        elif code in (3, 4):
+            found[name] = SKIPPED
+        else:
+            found[name] = (
+                "it hangs" if code is None else f"exit code {code}: {_short(' / '.join(lines[:3]) or said[-LONGEST:])}"
+            )
+    return found
+
+
+def _is_program(path: Path) -> bool:
+    return os.access(path, os.X_OK) and path.is_file()
+
+
+SUITES = {
+    "pjdfstest": Suite(
+        "the directory with `pjdfstest`, built, and `tests`",
+        "https://github.com/pjd/pjdfstest",
+        lambda path: _is_program(path / "pjdfstest") and (path / "tests").is_dir(),
+        _pjdfstest,
+    ),
+    "test_syscalls": Suite(
+        "the program of that name",
+        "https://github.com/libfuse/libfuse (test/test_syscalls.c)",
+        _is_program,
+        _test_syscalls,
+    ),
+    "fsx": Suite("the program of that name", "https://github.com/kdave/xfstests (ltp/fsx.c)", _is_program, _fsx),
+    "stress-ng": Suite("the program of that name", "the Debian package stress-ng", _is_program, _stress_ng),
+}
