@@ -50,9 +50,11 @@ _WISHED: Final = (
     | Init.CACHE_SYMLINKS
     | Init.NO_OPEN_SUPPORT
     | Init.NO_OPENDIR_SUPPORT
-    | Init.NO_EXPORT_SUPPORT
+    | Init.EXPORT_SUPPORT
 )
-"""Attributes come with every listing, and nobody asks when something is opened: nothing can have changed."""
+"""Attributes come with every listing, and nobody asks when something is opened: nothing can have changed. A node's number
+tells what it is, so that handles of files stay good whatever is forgotten, and when the checkpoint is mounted again.
+"""
 
 _CHANGES: Final = (
     Opcode.SETATTR,
@@ -144,6 +146,11 @@ class _Found(NamedTuple):
     """None for a directory."""
 
 
+def number_of_file(position: int) -> int:
+    """The number of the node, and the inode, of the file or link whose entry is at ``position``."""
+    return position + 1 << _DEPTH_BITS
+
+
 class CheckpointTree:
     """`FileSystem` of one checkpoint."""
 
@@ -212,7 +219,7 @@ class CheckpointTree:
             return None
         found, entry = self._at(position)
         if found == path:
-            return position + 1 << _DEPTH_BITS, entry
+            return number_of_file(position), entry
         below = path + b"/"
         if found.startswith(path) and not found.startswith(below):
             # There are bytes before the slash: what begins with "a-" stands between "a" and "a/b".
@@ -240,6 +247,11 @@ class CheckpointTree:
     # -- operations -----------------------------------------------------------------------------------------------
 
     def _lookup(self, header: Header, body: bodies.Name) -> Reply:
+        if body.name in (b".", b".."):
+            # Whoever holds a file handle (NFS, overlayfs) asks so for a node that the kernel has forgotten.
+            path, entry = self._found(header.node)
+            node = header.node if body.name == b"." else self._above(path)
+            return replies.entry(header.unique, self._entry(node, entry if body.name == b"." else None))
         above = self._directory(header.node)
         found = self._node(above + b"/" + body.name if above else body.name)
         if found is None:

@@ -16,18 +16,29 @@ if TYPE_CHECKING:
 
 
 def _configure_fork(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "holdfast fork [ID] DIR"
+    parser.usage = "holdfast fork [ID] DIR [--mount]"
     parser.add_argument("name", metavar="ID", nargs="?", type=text, default="@", help="the checkpoint (default: @)")
     parser.add_argument("directory", metavar="DIR", help="the new directory; it must not exist, or be empty")
+    parser.add_argument(
+        "--mount",
+        action="store_true",
+        help="write nothing out: mount the checkpoint, and keep in the home what is changed in DIR; needs root",
+    )
 
 
 def _fork(console: Console, arguments: argparse.Namespace) -> int:
     from holdfast.engine import encoding
 
     with console.open() as workspace, console.progress() as progress:
-        result = workspace.fork(arguments.name, arguments.directory, progress=progress)
+        result = workspace.fork(arguments.name, arguments.directory, mount=arguments.mount, progress=progress)
     if console.json:
         console.give(encoding.forked(result))
+    elif result.mounted:
+        console.say(
+            f"Forked {short(result.source)}, mounted on {show_path(result.path)}.",
+            "It is a workspace of its own, with its own history. `holdfast unmount` and `holdfast mount`, each with "
+            "that directory, unmount it and mount it again.",
+        )
     else:
         console.say(
             f"Forked {short(result.source)} into {show_path(result.path)}: {files(result.written)} written.",

@@ -446,16 +446,31 @@ class Workspace(RecordedSteps):
         )
 
     def fork(
-        self, name: str, directory: str | bytes | os.PathLike[str], *, progress: Progress | None = None
+        self,
+        name: str,
+        directory: str | bytes | os.PathLike[str],
+        *,
+        mount: bool = False,
+        progress: Progress | None = None,
     ) -> ForkResult:
-        """Write a checkpoint out into ``directory`` (which must not exist, or be empty) as a workspace of its own."""
-        refuse_inside(self._context, "a fork")
-        from holdfast.engine.fork import fork
+        """Write a checkpoint out into ``directory`` (which must not exist, or be empty) as a workspace of its own.
 
+        With ``mount`` nothing is written out, and it takes as long as a mount: what is changed in there is kept in the
+        home. A process of its own serves it, until `Home.unmount`; `Home.mount_fork` mounts it again, after a restart
+        of the machine too, and `Home.materialise` makes it a plain directory. Raises `UnsupportedError` where that is
+        not possible.
+        """
+        refuse_inside(self._context, "a fork")
         source = self.resolve(name)
 
         def open_fork() -> Context:
             return self._opener.make_fork(os.fsencode(directory), source, self._context.workspace)
+
+        if mount:
+            from holdfast.engine.fork_mount import fork_mounted
+
+            return fork_mounted(self._context, source, open_fork)
+        from holdfast.engine.fork import fork
 
         return fork(self._context, source, open_fork, progress=progress)
 
