@@ -31,13 +31,14 @@ _LOOK = 600.0
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "holdfast mount [ID | --at TIME] DIR [--allow-other] [--exec -- COMMAND ...]"
+    parser.usage = "holdfast mount [ID | --at TIME] DIR [--allow-other] [--detach | --exec -- COMMAND ...]"
     parser.add_argument("name", metavar="ID", nargs="?", type=text, help="the checkpoint (default: @)")
     parser.add_argument("directory", metavar="DIR", help="where; it must be empty, or is made and removed again")
     parser.add_argument(
         "--at", metavar="TIME", type=text, help="the newest checkpoint then: 2026-02-11T15:04 (local time), or 2h ago"
     )
     parser.add_argument("--allow-other", action="store_true", help="other users may look at it, too")
+    parser.add_argument("--detach", action="store_true", help="go on in the background, until `holdfast unmount DIR`")
     parser.add_argument(
         "--exec", metavar="COMMAND", nargs=argparse.REMAINDER, help="run this, and unmount when it has ended"
     )
@@ -49,8 +50,12 @@ def _mount(console: Console, arguments: argparse.Namespace) -> int:
     words: list[str] = [*(arguments.exec or ()), *arguments.paths]
     if bool(words) != (arguments.exec is not None):
         raise UsageError("--exec and a command go together", hint="holdfast mount @- DIR --exec -- COMMAND")
+    if words and arguments.detach:
+        raise UsageError("--detach goes on for good, and --exec until a command has ended, not both")
     if arguments.name is None and arguments.at is None and not words and _mount_fork(console, arguments.directory):
         return 0
+    if arguments.detach:
+        return _detach(console, arguments)
     with (
         console.open() as workspace,
         _Signals() as signals,
@@ -63,6 +68,19 @@ def _mount(console: Console, arguments: argparse.Namespace) -> int:
         _stay(console, mounted, signals)
     if console.json:
         console.give({"event": "unmounted"})
+    return 0
+
+
+def _detach(console: Console, arguments: argparse.Namespace) -> int:
+    with console.open() as workspace:
+        checkpoint, pid = workspace.mount_detached(
+            arguments.name or "@", arguments.directory, at=arguments.at, allow_other=arguments.allow_other
+        )
+    path = os.path.realpath(os.fsencode(arguments.directory))
+    if console.json:
+        console.give({"event": "mounted", "checkpoint": checkpoint, "directory": display(path), "pid": pid})
+    else:
+        console.say(f"Mounted {short(checkpoint)} on {show_path(path)}; `holdfast unmount` with that directory ends it.")
     return 0
 
 
@@ -175,6 +193,7 @@ COMMANDS = {
         examples=(
             ("holdfast mount @- /tmp/before", "the state before this one, until Ctrl-C"),
             ("holdfast mount --at 2h /tmp/then", "as it was two hours ago"),
+            ("holdfast mount @- /tmp/before --detach", "until `holdfast unmount /tmp/before`"),
             ("holdfast mount @- /tmp/before --exec -- diff -r /tmp/before .", "just for one command"),
         ),
         exits=(

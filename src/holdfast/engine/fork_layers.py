@@ -59,19 +59,24 @@ class LowerState:
         return read_saved(self._store, self.root, path, limit)
 
 
+def overlay_of(folder: bytes) -> bytes:
+    """The directory of the layers, in the folder of the workspace."""
+    return os.path.join(folder, OVERLAY)
+
+
 def lower_of(folder: bytes) -> bytes:
     """Where the checkpoint is mounted, as long as it takes to mount the overlay."""
-    return os.path.join(folder, OVERLAY, b"lower")
+    return os.path.join(overlay_of(folder), b"lower")
 
 
 def upper_of(folder: bytes) -> bytes:
     """What was changed."""
-    return os.path.join(folder, OVERLAY, b"upper")
+    return os.path.join(overlay_of(folder), b"upper")
 
 
 def work_of(folder: bytes) -> bytes:
     """Where overlayfs prepares changes."""
-    return os.path.join(folder, OVERLAY, b"work")
+    return os.path.join(overlay_of(folder), b"work")
 
 
 def layer_of(store: Store, folder: bytes, note: ForkNote) -> Layer:

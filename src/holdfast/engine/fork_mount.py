@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from holdfast.bridge import device
 from holdfast.bridge.overlay import refuse_without_privilege, unmount_overlay
-from holdfast.engine import fork_note
+from holdfast.engine import fork_note, fork_plain
 from holdfast.engine.fork import first_checkpoint
-from holdfast.engine.fork_layers import is_mounted, is_served, upper_of
+from holdfast.engine.fork_layers import is_mounted, is_served
 from holdfast.engine.fork_note import ForkNote
 from holdfast.engine.fork_serving import attributes_in, make_layers
 from holdfast.engine.mount import looks_of
@@ -58,7 +57,7 @@ def fork_mounted(context: Context, source: CheckpointId, open_fork: Callable[[],
                     server.mount(_order(forked))
                 except HoldfastError:
                     if made:
-                        _take_back(forked, note)
+                        _take_back(forked)
                     raise
             first = first_checkpoint(forked, taken_from)
     return ForkResult(forked.workspace.id, forked.workspace.path, first, source, 0, mounted=True)
@@ -69,7 +68,10 @@ def mount_again(opener: Opener, directory: bytes) -> bytes:
     context = opener.open_fork(directory)
     with context.lock():
         path = context.workspace.path
-        note = _settled(context)
+        note = _note(context)
+        if fork_plain.has_become(note, path):
+            fork_plain.finish(context, note)
+            raise RefusedError(f"{display(path)} is a plain directory by now: there is nothing to mount")
         refuse_without_privilege()
         if is_mounted(context.folder, path):
             if is_served(context.folder):
@@ -102,12 +104,22 @@ def unmount(opener: Opener, directory: bytes) -> bytes:
     raise NotFoundError(f"nothing of Holdfast is mounted on {display(path)}", code="not_mounted")
 
 
-def discard(folder: bytes) -> None:
-    """Remove what was changed in a fork that nobody wants any more, and that is mounted no more."""
-    note = fork_note.read(folder)
-    if note is not None:
-        fork_note.remove(folder)
-    shutil.rmtree(os.path.dirname(upper_of(folder)), ignore_errors=True)
+def materialise(opener: Opener, directory: bytes) -> bytes:
+    """Make a fork a plain directory, with all that is in it: `fork_plain.materialise`. Its real path."""
+    context = opener.open_fork(directory)
+    path = context.workspace.path
+    with context.lock():
+        note = _note(context)
+        if fork_plain.has_become(note, path):
+            fork_plain.finish(context, note)
+            return path
+
+        def back() -> None:
+            with MountServer() as server:
+                server.mount(_order(context))
+
+        fork_plain.materialise(context, note, back)
+    return path
 
 
 def _begin(forked: Context, source: Checkpoint) -> ForkNote:
@@ -136,17 +148,15 @@ def _begin(forked: Context, source: Checkpoint) -> ForkNote:
     return note
 
 
-def _take_back(forked: Context, note: ForkNote) -> None:
+def _take_back(forked: Context) -> None:
     """Leave nothing of a fork that could not be mounted."""
-    fork_note.remove(forked.folder)
-    forked.catalog.unpin(note.pin)
     forked.catalog.let_go(forked.workspace.id)
-    discard(forked.folder)
+    fork_plain.discard(forked, forked.workspace)
     with suppress(OSError):
         os.rmdir(forked.workspace.path)
 
 
-def _settled(context: Context) -> ForkNote:
+def _note(context: Context) -> ForkNote:
     note = fork_note.read(context.folder)
     if note is None:
         raise NotFoundError(f"{display(context.workspace.path)} is no fork by mount", code="no_fork")
@@ -176,7 +186,7 @@ def _make_mount_point(path: bytes, note: ForkNote) -> None:
 
 def _order(forked: Context) -> Order:
     path = forked.workspace.path
-    return Order(home=forked.home, root=path, flags={}, directory=path)
+    return Order(home=forked.home, root=path, directory=path)
 
 
 def _wait_for_end(folder: bytes) -> None:

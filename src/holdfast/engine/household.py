@@ -85,6 +85,16 @@ class Home(Opened["HomeContext"]):
 
         return unmount(self._opener, os.fsencode(directory))
 
+    def materialise(self, directory: str | bytes | os.PathLike[str]) -> bytes:
+        """Make a fork by mount a plain directory, with all that is in it, captured or not; its real path.
+
+        Raises `RefusedError` while anybody uses it, `StorageError` if there is no room; it is a fork as before then.
+        """
+        refuse_inside(self._context, "a fork")
+        from holdfast.engine.fork_mount import materialise
+
+        return materialise(self._opener, os.fsencode(directory))
+
     def stats(self) -> Stats:
         """What takes the space."""
         from holdfast.engine.upkeep import stats_of_home

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -42,8 +42,6 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     home: bytes
     root: bytes
     """Of the workspace."""
-    flags: dict[str, Any]
-    """Settings that go before all others."""
     directory: bytes
     """Where."""
     checkpoint: str = ""
@@ -129,7 +127,7 @@ def main(fd: int) -> None:
             return
         order = msgspec.msgpack.decode(data, type=Order)
         ready = _Ready(starter, order)
-        opener = Opener(home=order.home, flags=order.flags, lenient=True)
+        opener = Opener(home=order.home, lenient=True)
         try:
             (_serve if order.checkpoint else _serve_fork)(opener, order, ready)
         except HoldfastError as error:

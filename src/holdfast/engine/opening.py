@@ -287,6 +287,12 @@ class Opener:
             raise StorageError(f"cannot make {display(root)}: {error.strerror}", hint=room_hint(error)) from error
 
     def _known(self, root: bytes) -> Workspace | None:
+        found = self.store().catalog.find_workspace(root)
+        if found is not None and self._is_by_mount(found):
+            from holdfast.engine.fork_layers import is_mounted
+
+            if is_mounted(self._folder(found), root):
+                return found  # what it is known by is the directory that is mounted upon
         return identity.recognise(self.store().catalog, self._folder, root)
 
     def _folder(self, workspace: Workspace) -> bytes:
