@@ -249,7 +249,8 @@ class Opener:
         known = self._known(real) if os.path.isdir(self.home) else None
         if known is None or not self._is_by_mount(known):
             raise NotFoundError(f"{display(real)} is no fork by mount", code="no_fork")
-        return self._context(known)
+        # (Its own file of settings is of no account here, and cannot be read where nobody serves it any more.)
+        return self._context(known, (self.settings(None), None))
 
     def _is_by_mount(self, workspace: Workspace) -> bool:
         return os.path.lexists(os.path.join(self._folder(workspace), FORK_NOTE))
@@ -298,11 +299,11 @@ class Opener:
     def _folder(self, workspace: Workspace) -> bytes:
         return folder_in(self.home, workspace)
 
-    def _context(self, workspace: Workspace) -> Context:
+    def _context(self, workspace: Workspace, given: tuple[Settings, ConfigError | None] | None = None) -> Context:
         folder = self._folder(workspace)
         make_private(os.path.dirname(folder))
         make_private(folder)
-        settings, misconfigured = self._settings_of(workspace)
+        settings, misconfigured = given or self._settings_of(workspace)
         return Context(
             workspace=workspace,
             make_tree=lambda: self._tree(workspace, folder, settings),
