@@ -78,8 +78,14 @@ def _fork(cli: Cli, place: Path) -> Iterator[Path]:
     while str(place) in mounts():
         line = next(line for line in mounts().splitlines() if str(place) in line)
         _libc.umount2(os.fsencode(line.split()[4]), _MNT_DETACH)
-    for lock in cli.home.glob("workspaces/*/fork.lock"):
-        wait_until(lambda pid=int(lock.read_text()): is_gone(pid))
+    servers = [int(lock.read_text()) for lock in cli.home.glob("workspaces/*/fork.lock")]
+    wait_until(lambda: all(map(is_gone, servers)))
+
+
+def changed(cli: Cli, root: Path) -> tuple[list[str], list[str], list[str]]:
+    """What `status` says: added, modified, deleted."""
+    said = cli.json("status", "-w", str(root))
+    return said["added"], said["modified"], said["deleted"]
 
 
 def edit(root: Path) -> None:
@@ -90,7 +96,7 @@ def edit(root: Path) -> None:
     shutil.rmtree(root / "source/part2")
     (root / "source/part2").mkdir()
     (root / "source/part2/new").write_text("new")
-    (root / "top").chmod(0o700)
+    (root / "source/part3/file11.txt").chmod(0o700)
     (root / "also").hardlink_to(root / "top")
     (root / "link").unlink()
     (root / "link").symlink_to("nowhere")
@@ -108,9 +114,9 @@ def test_it_is_a_workspace_like_one_that_was_written_out(cli: Cli, fork: Path, p
     for root in (fork, plain):
         edit(root)
         where = ("-w", str(root))
-        changes = cli.json("status", *where)["changes"]
+        changes = changed(cli, root)
         saved = cli.json("checkpoint", "-m", "edited", *where)
-        assert cli.json("status", *where)["changes"] == []
+        assert changed(cli, root) == ([], [], [])
         names = cli("diff", "@-", "@", "--name-status", *where).out
         cli("undo", *where)
         undone = {path: path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
@@ -132,7 +138,7 @@ def test_nothing_of_the_base_is_read_to_save_a_change(cli: Cli, fork: Path) -> N
     packs.rename(away)
     (fork / "src").rename(fork / "source")
     (fork / "source/part1/new").write_text("new")
-    assert len(cli.json("status", "-w", str(fork))["changes"]) > 80
+    assert [len(paths) for paths in changed(cli, fork)] == [42, 0, 41]
     with pytest.raises(OSError, match="Input/output error"):
         (fork / "source/part2/file2.txt").read_text()
     packs.mkdir()
@@ -165,20 +171,19 @@ def test_unmounted_by_hand_it_is_there_again_with_all_that_was_changed(cli: Cli,
     edit(fork)
     cli("checkpoint", "-w", str(fork))
     (fork / "unsaved").write_text("here")
-    inode = (fork / "top").stat().st_ino
     pid = server_of(cli.home)
     subprocess.run(["umount", str(fork)], check=True)
     wait_until(lambda: is_gone(pid))
     assert list(fork.iterdir()) == []
     for words in (["status"], ["checkpoint"], ["restore", "@-"], ["undo"], ["log"], ["run", "true"], ["watch"]):
-        refused = cli(*words, "-w", str(fork), code=4)
+        refused = cli("-w", str(fork), *words, code=4)
         assert "is not mounted" in refused.err
         assert f"holdfast mount {fork}" in refused.err
     assert list(fork.iterdir()) == []
     assert cli.json("mount", str(fork))["event"] == "mounted"
     assert (fork / "unsaved").read_text() == "here"
-    assert (fork / "top").stat().st_ino == inode
-    assert [one["path"] for one in cli.json("status", "-w", str(fork))["changes"]] == ["unsaved"]
+    assert (fork / "top").read_text() == (fork / "also").read_text() == "of it all"
+    assert changed(cli, fork) == (["unsaved"], [], [])
     assert "mounted already" in cli("mount", str(fork), code=4).err
 
 
@@ -197,7 +202,7 @@ def test_a_killed_server_loses_nothing(cli: Cli, fork: Path) -> None:
     pid = server_of(cli.home)
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: is_gone(pid))
-    with pytest.raises(OSError, match=f"Errno {errno.ENOTCONN}"):
+    with pytest.raises(OSError, match=f"Errno ({errno.ENOTCONN}|{errno.ECONNABORTED})"):
         (fork / "large").read_bytes()
     assert "was ended" in cli("status", "-w", str(fork), code=4).err
     cli("mount", str(fork))
@@ -228,7 +233,7 @@ def test_it_becomes_a_plain_directory_with_all_that_is_in_it(cli: Cli, fork: Pat
     assert str(fork) not in mounts()
     assert differences(before, photograph(fork)) == []
     assert (fork / "top").samefile(fork / "also")
-    assert [one["path"] for one in cli.json("status", "-w", str(fork))["changes"]] == ["unsaved"]
+    assert changed(cli, fork) == (["unsaved"], [], [])
     assert list(cli.home.glob("workspaces/*/overlay")) == []
     assert "no fork" in cli("fork", "--materialise", str(fork), code=3).err
 
@@ -254,7 +259,7 @@ def test_ten_processes_use_it_while_its_base_is_collected_around_it(cli: Cli, fo
         cli.process("checkpoint", "-q", "-w", str(fork))
     assert [user.returncode for user in users] == [0] * 10
     cli("checkpoint", "-w", str(fork))
-    assert cli.json("status", "-w", str(fork))["changes"] == []
+    assert changed(cli, fork) == ([], [], [])
     assert cli.json("verify", "--read-data")["problems"] == []
 
 
@@ -288,7 +293,7 @@ def test_a_full_disk_is_an_error_of_who_writes_and_nothing_else(cli: Cli, fork: 
     with pytest.raises(OSError, match=f"Errno {errno.ENOSPC}"):
         (fork / "large").open("r+b")  # which is larger than all that there is
     assert (fork / "large").stat().st_size == 3 << 20
-    assert [one["path"] for one in cli.json("status", "-w", str(fork))["changes"]] == ["top"]
+    assert changed(cli, fork) == ([], ["top"], [])
     cli("checkpoint", "-w", str(fork))
     cli("unmount", str(fork))
 
@@ -312,7 +317,7 @@ def test_a_layer_that_the_kernel_has_not_written_is_only_looked_at_more(cli: Cli
     cli("checkpoint", "-w", str(fork))
     with holdfast.open(fork, home=cli.home) as workspace:
         names = {str(path.relative_to(fork)) for path in fork.rglob("*") if path.is_symlink() or path.is_file()}
-        kept = {os.fsdecode(change.path) for change in workspace.diff("base", "@", renames=False).changes}
+        kept = {os.fsdecode(change.path) for change in workspace.diff("@-", "@", renames=False).changes}
         root = workspace.show("@").checkpoint.root
         assert workspace.checkpoint(full_hash=True).checkpoint.root == root
     assert "src/part1/planted" in names & kept
@@ -328,10 +333,11 @@ def test_without_the_privilege_it_is_said_what_would_help(cli: Cli, place: Path)
     assert "without --mount works anywhere" in (raised.value.hint or "")
     cli.write("a", "x")
     cli("checkpoint")
-    # Without the device nothing can be mounted, and nothing is left of the attempt.
-    script = 'mount -t tmpfs tmpfs /dev && exec "$@"'
-    words = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh", *INSTALLED]
-    failed = subprocess.run([*words, "fork", str(place / "fork"), "--mount"], capture_output=True, text=True, check=False)
+    # Root of a container may not mount either; then nothing is left of the attempt.
+    words = ["setpriv", "--bounding-set=-sys_admin", *INSTALLED]
+    failed = subprocess.run(
+        [*words, "fork", str(place / "fork"), "--mount"], capture_output=True, text=True, check=False
+    )
     assert failed.returncode == 1, failed
     assert "/dev/fuse" in failed.stderr
     assert not (place / "fork").exists()
@@ -375,4 +381,3 @@ def test_a_checkpoint_is_mounted_until_it_is_unmounted(cli: Cli, place: Path) ->
     finally:
         _libc.umount2(bytes(path), _MNT_DETACH)
     assert list(cli.home.glob("workspaces/*/mounts/*")) == []
-

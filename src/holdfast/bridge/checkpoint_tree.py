@@ -50,10 +50,11 @@ _WISHED: Final = (
     | Init.CACHE_SYMLINKS
     | Init.NO_OPEN_SUPPORT
     | Init.NO_OPENDIR_SUPPORT
-    | Init.EXPORT_SUPPORT
+    | Init.NO_EXPORT_SUPPORT
 )
-"""Attributes come with every listing, and nobody asks when something is opened: nothing can have changed. A node's number
-tells what it is, so that handles of files stay good whatever is forgotten, and when the checkpoint is mounted again.
+"""Attributes come with every listing, and nobody asks when something is opened: nothing can have changed.
+There are no file handles: overlayfs would find by one what a file above was copied from, and then fail to look whether
+that still has its name (ESTALE).
 """
 
 _CHANGES: Final = (
@@ -174,6 +175,7 @@ class CheckpointTree:
             Opcode.READDIR: self._readdir,
             Opcode.READDIRPLUS: self._readdirplus,
             Opcode.STATFS: self._statfs,
+            Opcode.LISTXATTR: _no_attributes,
             Opcode.RELEASE: _done,
             Opcode.RELEASEDIR: _done,
         }
@@ -247,11 +249,6 @@ class CheckpointTree:
     # -- operations -----------------------------------------------------------------------------------------------
 
     def _lookup(self, header: Header, body: bodies.Name) -> Reply:
-        if body.name in (b".", b".."):
-            # Whoever holds a file handle (NFS, overlayfs) asks so for a node that the kernel has forgotten.
-            path, entry = self._found(header.node)
-            node = header.node if body.name == b"." else self._above(path)
-            return replies.entry(header.unique, self._entry(node, entry if body.name == b"." else None))
         above = self._directory(header.node)
         found = self._node(above + b"/" + body.name if above else body.name)
         if found is None:
@@ -342,6 +339,11 @@ class CheckpointTree:
 
 def _opendir(header: Header, _: bodies.Open) -> Reply:
     return replies.opened(header.unique, Opened(0, FOPEN_KEEP_CACHE | FOPEN_CACHE_DIR))
+
+
+def _no_attributes(header: Header, body: bodies.GetXattr) -> Reply:
+    # (To GETXATTR nobody answers, so that the kernel asks once for all: it would for each file that `ls -l` lists.)
+    return replies.data(header.unique) if body.size else replies.size(header.unique, 0)
 
 
 def _done(header: Header, _: bodies.Release) -> Reply:

@@ -27,17 +27,18 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def attributes_for(upper: bytes) -> Attributes:
     """Which attributes an overlay with this upper layer can have here. Raises `UnsupportedError` if none."""
+    why = ""
     for kind in ("trusted", "user"):
         name = f"{kind}.holdfast.probe"
         try:
             os.setxattr(upper, name, b"")
             os.removexattr(upper, name)
         except OSError as error:
-            why = error
+            why = error.strerror
             continue
         return kind
     raise UnsupportedError(
-        f"{display(upper)} cannot be an upper layer: its file system has no extended attributes ({why.strerror})",
+        f"{display(upper)} cannot be an upper layer: its file system has no extended attributes ({why})",
         hint=_NEEDED,
     )
 
@@ -64,8 +65,9 @@ def mount_overlay(lower: bytes, upper: bytes, work: bytes, directory: bytes, att
 
 
 def inode_of_lower(inode: int) -> int:
-    """The inode number that a file of the lower layer, where it has the number ``inode``, has in an overlay: the highest
-    bit tells that it is not of the upper layer's file system.
+    """The inode number that a file of the lower layer, where it has the number ``inode``, has in an overlay.
+
+    The highest bit tells that it is not of the upper layer's file system.
     """
     return inode | 1 << 63
 

@@ -56,7 +56,9 @@ def _fork(console: Console, arguments: argparse.Namespace) -> int:
 
 def _materialise(console: Console, arguments: argparse.Namespace) -> int:
     if arguments.mount or arguments.name is not None:
-        raise UsageError("--materialise takes a fork by mount, and nothing else", hint="holdfast fork --materialise DIR")
+        raise UsageError(
+            "--materialise takes a fork by mount, and nothing else", hint="holdfast fork --materialise DIR"
+        )
     with console.open_home() as home:
         path = home.materialise(arguments.directory)
     if console.json:

@@ -80,7 +80,9 @@ def _detach(console: Console, arguments: argparse.Namespace) -> int:
     if console.json:
         console.give({"event": "mounted", "checkpoint": checkpoint, "directory": display(path), "pid": pid})
     else:
-        console.say(f"Mounted {short(checkpoint)} on {show_path(path)}; `holdfast unmount` with that directory ends it.")
+        console.say(
+            f"Mounted {short(checkpoint)} on {show_path(path)}; `holdfast unmount` with that directory ends it."
+        )
     return 0
 
 

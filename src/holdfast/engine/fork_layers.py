@@ -39,7 +39,6 @@ class LowerState:
         """See `Lower.entries`."""
         from holdfast.bridge.checkpoint_tree import number_of_file
         from holdfast.bridge.overlay import inode_of_lower
-
         from holdfast.store import manifest
         from holdfast.store.manifest_order import OrderedManifest
 
@@ -115,7 +114,7 @@ def is_served(folder: bytes) -> bool:
 
 
 def refuse_unmounted(folder: bytes, directory: bytes) -> None:
-    """Raise `RefusedError` unless the fork is mounted and served: what lies in its directory else is not its content."""
+    """Raise `RefusedError` unless the fork is mounted and served: else what lies there is not its content."""
     shown = display(directory)
     if is_mounted(folder, directory):
         if is_served(folder):

@@ -49,7 +49,7 @@ def write(folder: bytes, note: ForkNote) -> None:
 
 
 def read(folder: bytes) -> ForkNote | None:
-    """The note; None if the workspace is no mounted fork. Raises `FormatError` if it is damaged or of a newer version."""
+    """The note; None if the workspace is no fork by mount. Raises `FormatError` if it is damaged or too new."""
     if not os.path.lexists(os.path.join(folder, FORK_NOTE)):
         return None
     body = _FILE.read(folder)

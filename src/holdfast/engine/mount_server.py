@@ -1,7 +1,7 @@
 """The process that serves a mount when the command that asked for it has ended: one of its own, never a bare fork.
 
-It is started early, so that it gets ready while the command sees to the rest, and is told on a socket what to mount: one
-MessagePack object. There it says how that went, and nothing more; it ends when nothing is mounted any more.
+It is started early, so that it gets ready while the command sees to the rest, and is told on a socket what to mount:
+one MessagePack object. There it says how that went, and nothing more; it ends when nothing is mounted any more.
 """
 
 from __future__ import annotations

@@ -506,7 +506,7 @@ class Workspace(RecordedSteps):
         at: str | None = None,
         allow_other: bool = False,
     ) -> tuple[CheckpointId, int]:
-        """As `mount`, but a process of its own serves it, until `Home.unmount`. The checkpoint, and the process's id."""
+        """As `mount`, but a process of its own serves it, until `Home.unmount`. The checkpoint, and its id."""
         refuse_inside(self._context, "a mount")
         from holdfast.engine.mount_server import MountServer, Order
 

@@ -45,8 +45,8 @@ _NONE: Final = (errno.ENODATA, errno.EOPNOTSUPP)
 _SWAPPED: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 Sources = dict[bytes, bytes | None]
-"""The root, and the directories in the upper layer by their paths, each with the one of the lower layer that is seen through it, if
-any is."""
+"""The root, and the directories in the upper layer by their paths, each with the one of the lower layer that is seen
+through it, if any is."""
 
 
 class Layer:
@@ -88,11 +88,11 @@ class Layer:
         beneath them; an empty one is filled (True). Raises `StorageError` if the layer cannot be looked at.
         """
         self._now = self._walk()
-        if index.root is None and not index.directories:
+        filled = index.root is None and not index.directories
+        if filled:
             index.label(self._lower.root)
             seed(index, self._lower, b"", b"", outer)
             self._before = {b"": b""}
-            return True
         if self._before is None:
             return False
         for path, source in sorted(self._now.items()):
@@ -108,7 +108,7 @@ class Layer:
             self._before = {
                 known: their for known, their in self._before.items() if not (known + b"/").startswith(path + b"/")
             } | {path: source}
-        return False
+        return filled
 
     def unchanged(self, index: StatIndex) -> Unchanged | None:
         """What need not be looked at; None if all has to be."""
@@ -135,7 +135,9 @@ class Layer:
                         continue
                     try:
                         with os.scandir(fd) as entries:
-                            names = [os.fsencode(entry.name) for entry in entries if entry.is_dir(follow_symlinks=False)]
+                            names = [
+                                os.fsencode(entry.name) for entry in entries if entry.is_dir(follow_symlinks=False)
+                            ]
                         for name in names:
                             inner = path + b"/" + name if path else name
                             if len(inner) > MAX_PATH_BYTES:

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from holdfast.files.knowledge import Findings, Trust
-    from holdfast.files.reserved import Reserved
     from holdfast.files.layer import Unchanged
+    from holdfast.files.reserved import Reserved
     from holdfast.files.scout import Scout
     from holdfast.files.tree import Lookup, Saved
     from holdfast.model.entries import Entry

@@ -51,7 +51,7 @@ class _Directory:
 
 
 def seed(index: StatIndex, lower: Lower, source: bytes, path: bytes, above: DirectoryRules) -> None:
-    """Enter what ``lower`` holds below ``source`` as what is now below ``path``, where the rules ``above`` are in force.
+    """Enter what ``lower`` holds below ``source`` as what is now below ``path``, where the rules ``above`` hold.
 
     The index holds nothing below ``path`` yet. If it is labelled with the manifest of ``lower`` and empty, and
     ``path`` is the root, what the rules leave out is noted as gone; otherwise all that they do not is noted as new.
@@ -123,5 +123,3 @@ def _rules(lower: Lower, source: bytes, path: bytes, above: DirectoryRules, dire
 
 def _joined(path: bytes, name: bytes) -> bytes:
     return path + b"/" + name if path and name else path or name
-
-
