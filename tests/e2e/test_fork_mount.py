@@ -75,11 +75,11 @@ def _fork(cli: Cli, place: Path) -> Iterator[Path]:
     assert made["written"] == 0
     yield path
     watchdog.cancel()
-    while str(place) in mounts():
-        line = next(line for line in mounts().splitlines() if str(place) in line)
-        _libc.umount2(os.fsencode(line.split()[4]), _MNT_DETACH)
+    for line in reversed(mounts().splitlines()):
+        if line.split()[4].startswith(str(place)):
+            _libc.umount2(os.fsencode(line.split()[4]), _MNT_DETACH)
     servers = [int(lock.read_text()) for lock in cli.home.glob("workspaces/*/fork.lock")]
-    wait_until(lambda: all(map(is_gone, servers)))
+    wait_until(lambda: all(is_gone(pid) for pid in servers if pid != os.getpid()))
 
 
 def changed(cli: Cli, root: Path) -> tuple[list[str], list[str], list[str]]:
@@ -228,6 +228,8 @@ def test_it_becomes_a_plain_directory_with_all_that_is_in_it(cli: Cli, fork: Pat
     os.utime(fork / "deep/er/end", ns=(1, 1_234_567_890))
     cli("checkpoint", "-w", str(fork))
     (fork / "unsaved").write_text("here")
+    cli("unmount", str(fork))  # (the kernel shows two names of one file as two files while it remembers them)
+    cli("mount", str(fork))
     before = photograph(fork)
     assert cli.json("fork", "--materialise", str(fork)) == {"path": str(fork), "mounted": False}
     assert str(fork) not in mounts()
@@ -310,6 +312,7 @@ def test_a_layer_that_the_kernel_has_not_written_is_only_looked_at_more(cli: Cli
             os.setxattr(upper / "src/part1", "trusted.overlay.opaque", b"y")
         case "redirect":
             os.setxattr(upper / "src/part1", "trusted.overlay.redirect", b"/src/part0")
+            os.mknod(upper / "src/part0", stat.S_IFCHR, os.makedev(0, 0))
         case _:
             os.setxattr(upper / "src/part1", "trusted.overlay.opaque", b"\0" * 900)
             (upper / "src/loop").symlink_to("..")

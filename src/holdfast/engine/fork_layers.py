@@ -51,6 +51,12 @@ class LowerState:
                 yield at, entry, inode_of_lower(number_of_file(position))
                 position += 1
 
+    def entry(self, path: bytes) -> Entry | None:
+        """See `Lower.entry`."""
+        from holdfast.store import manifest
+
+        return manifest.get(self._store.pages, self.root, path)
+
     def read(self, path: bytes, limit: int) -> bytes | None:
         """See `Lower.read`."""
         from holdfast.engine.changes import read_saved

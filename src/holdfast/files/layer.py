@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from holdfast.files.ignore import DirectoryRules
     from holdfast.files.index import StatIndex
     from holdfast.files.seeding import Lower
+    from holdfast.model.entries import Entry
 
     RulesAbove = Callable[[bytes], DirectoryRules]
     """Gives the rules in force in the directory above a path."""
@@ -113,6 +114,11 @@ class Layer:
     def unchanged(self, index: StatIndex) -> Unchanged | None:
         """What need not be looked at; None if all has to be."""
         return None if self._before is None else Unchanged(index, self._before, self._now)
+
+    def beneath(self, path: bytes) -> Entry | None:
+        """The entry of the lower layer at ``path``, as it is seen where nothing was changed."""
+        source = _source(self._now, path)
+        return None if source is None else self._lower.entry(source)
 
     def settle(self) -> None:
         """The index is by now what the tree was like when the layer was as `prepare` has found it."""

@@ -146,7 +146,14 @@ class LocalTree:
                 if filled and self.dirty is None:
                     self.save_index()
             hashes_only = isinstance(sink, HashSink)
-            trust = Trust(index, hashes_only=hashes_only, base=base, lookup=lookup, full_hash=full_hash)
+            trust = Trust(
+                index,
+                hashes_only=hashes_only,
+                base=base,
+                lookup=lookup,
+                full_hash=full_hash,
+                beneath=None if self._layer is None else self._layer.beneath,
+            )
             about = os.fstat(fd)
             identity = (about.st_dev, about.st_ino)
             whole = (

@@ -35,6 +35,10 @@ class Lower(Protocol):
         """Every entry below the directory ``path``, sorted, with its own path and the inode number that it shows."""
         ...
 
+    def entry(self, path: bytes) -> Entry | None:
+        """The entry at ``path``."""
+        ...
+
     def read(self, path: bytes, limit: int) -> bytes | None:
         """At most ``limit`` bytes of the file at ``path``; None if there is none."""
         ...
