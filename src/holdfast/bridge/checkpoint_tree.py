@@ -52,7 +52,10 @@ _WISHED: Final = (
     | Init.NO_OPENDIR_SUPPORT
     | Init.NO_EXPORT_SUPPORT
 )
-"""Attributes come with every listing, and nobody asks when something is opened: nothing can have changed."""
+"""Attributes come with every listing, and nobody asks when something is opened: nothing can have changed.
+There are no file handles: overlayfs would find by one what a file above was copied from, and then fail to look whether
+that still has its name (ESTALE).
+"""
 
 _CHANGES: Final = (
     Opcode.SETATTR,
@@ -144,6 +147,11 @@ class _Found(NamedTuple):
     """None for a directory."""
 
 
+def number_of_file(position: int) -> int:
+    """The number of the node, and the inode, of the file or link whose entry is at ``position``."""
+    return position + 1 << _DEPTH_BITS
+
+
 class CheckpointTree:
     """`FileSystem` of one checkpoint."""
 
@@ -167,6 +175,7 @@ class CheckpointTree:
             Opcode.READDIR: self._readdir,
             Opcode.READDIRPLUS: self._readdirplus,
             Opcode.STATFS: self._statfs,
+            Opcode.LISTXATTR: _no_attributes,
             Opcode.RELEASE: _done,
             Opcode.RELEASEDIR: _done,
         }
@@ -212,7 +221,7 @@ class CheckpointTree:
             return None
         found, entry = self._at(position)
         if found == path:
-            return position + 1 << _DEPTH_BITS, entry
+            return number_of_file(position), entry
         below = path + b"/"
         if found.startswith(path) and not found.startswith(below):
             # There are bytes before the slash: what begins with "a-" stands between "a" and "a/b".
@@ -330,6 +339,11 @@ class CheckpointTree:
 
 def _opendir(header: Header, _: bodies.Open) -> Reply:
     return replies.opened(header.unique, Opened(0, FOPEN_KEEP_CACHE | FOPEN_CACHE_DIR))
+
+
+def _no_attributes(header: Header, body: bodies.GetXattr) -> Reply:
+    # (To GETXATTR nobody answers, so that the kernel asks once for all: it would for each file that `ls -l` lists.)
+    return replies.data(header.unique) if body.size else replies.size(header.unique, 0)
 
 
 def _done(header: Header, _: bodies.Release) -> Reply:

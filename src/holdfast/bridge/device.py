@@ -159,6 +159,28 @@ def detach(directory: bytes, *, helped: bool) -> None:
         raise OSError(errno.EBUSY, display(done.stderr.strip()))
 
 
+def unmount(directory: bytes) -> None:
+    """Unmount ``directory``, on which a file system of ours is mounted. Raises `RefusedError` while anybody uses it."""
+    if os.geteuid() == 0:
+        number = ctypes.get_errno() if _libc.umount2(directory, 0) else 0
+        why = os.strerror(number) if number else ""
+    else:
+        done = subprocess.run(
+            [shutil.which(_HELPER) or _HELPER, b"-u", b"--", directory],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_HELPER_SECONDS,
+            check=False,
+        )
+        why = display(done.stderr.strip()) or f"{_HELPER} ended with {done.returncode}" if done.returncode else ""
+    if why:
+        raise RefusedError(
+            f"{display(directory)} cannot be unmounted: {why}",
+            hint=f"`fuser -vm {display(directory)}` names who uses it",
+            code="in_use",
+        )
+
+
 def is_mounted(directory: bytes) -> bool:
     """True if what is mounted on ``directory`` (the last, if several are) is a file system of ours."""
     with open("/proc/self/mountinfo", "rb") as file:

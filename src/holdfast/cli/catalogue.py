@@ -43,6 +43,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "copy": {
         "fork": ("copies", "write a checkpoint out as a workspace of its own"),
         "mount": ("mount", "look at a checkpoint as a directory, without writing it out"),
+        "unmount": ("mount", "take away what `mount`, or `fork --mount`, has mounted"),
         "export": ("copies", "write checkpoints and their ancestors to a file"),
         "import": ("copies", "take in the checkpoints of such a file"),
     },

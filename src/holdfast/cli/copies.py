@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast import UsageError
 from holdfast.cli.command import Command, text
 from holdfast.cli.terminal import plural, show_path
 from holdfast.cli.wording import files, short
+from holdfast.model.paths import display
 from holdfast.model.visible import visible
 
 if TYPE_CHECKING:
@@ -16,23 +18,53 @@ if TYPE_CHECKING:
 
 
 def _configure_fork(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "holdfast fork [ID] DIR"
-    parser.add_argument("name", metavar="ID", nargs="?", type=text, default="@", help="the checkpoint (default: @)")
+    parser.usage = "holdfast fork [ID] DIR [--mount]\n       holdfast fork --materialise DIR"
+    parser.add_argument("name", metavar="ID", nargs="?", type=text, help="the checkpoint (default: @)")
     parser.add_argument("directory", metavar="DIR", help="the new directory; it must not exist, or be empty")
+    parser.add_argument(
+        "--mount",
+        action="store_true",
+        help="write nothing out: mount the checkpoint, and keep in the home what is changed in DIR; needs root",
+    )
+    parser.add_argument(
+        "--materialise", action="store_true", help="make DIR, a fork by mount, a plain directory with all that is in it"
+    )
 
 
 def _fork(console: Console, arguments: argparse.Namespace) -> int:
     from holdfast.engine import encoding
 
+    if arguments.materialise:
+        return _materialise(console, arguments)
     with console.open() as workspace, console.progress() as progress:
-        result = workspace.fork(arguments.name, arguments.directory, progress=progress)
+        result = workspace.fork(arguments.name or "@", arguments.directory, mount=arguments.mount, progress=progress)
     if console.json:
         console.give(encoding.forked(result))
+    elif result.mounted:
+        console.say(
+            f"Forked {short(result.source)}, mounted on {show_path(result.path)}.",
+            "It is a workspace of its own, with its own history. `holdfast unmount` and `holdfast mount`, each with "
+            "that directory, unmount it and mount it again.",
+        )
     else:
         console.say(
             f"Forked {short(result.source)} into {show_path(result.path)}: {files(result.written)} written.",
             "It is a workspace of its own, with its own history.",
         )
+    return 0
+
+
+def _materialise(console: Console, arguments: argparse.Namespace) -> int:
+    if arguments.mount or arguments.name is not None:
+        raise UsageError(
+            "--materialise takes a fork by mount, and nothing else", hint="holdfast fork --materialise DIR"
+        )
+    with console.open_home() as home:
+        path = home.materialise(arguments.directory)
+    if console.json:
+        console.give({"path": display(path), "mounted": False})
+    else:
+        console.say(f"{show_path(path)} is a plain directory now.")
     return 0
 
 
@@ -72,22 +104,24 @@ def _import(console: Console, arguments: argparse.Namespace) -> int:
 def _as_text(path: str) -> str:
     from os import fsencode
 
-    from holdfast.model.paths import display
-
     return display(fsencode(path))
 
 
 COMMANDS = {
     "fork": Command(
         description="Write a checkpoint out into a new directory, as a workspace of its own whose history "
-        "begins there. What both share is stored once.",
+        "begins there. What both share is stored once. With --mount nothing is written out: the checkpoint is mounted, "
+        "and what is changed in DIR is kept in the home, until `holdfast unmount DIR` (or a restart of the machine) "
+        "and beyond: `holdfast mount DIR` mounts it again.",
         configure=_configure_fork,
         run=_fork,
         examples=(
             ("holdfast fork ../attempt-2", "the state that the tree stands on"),
             ("holdfast fork before-upgrade ../other", "another one"),
+            ("holdfast fork ../attempt-3 --mount", "of any size, in the time of a mount"),
+            ("holdfast fork --materialise ../attempt-3", "write that one out after all"),
         ),
-        exits=((4, "refused: the directory is not empty"), (5, "stored content is damaged")),
+        exits=((4, "refused: the directory is not empty, or in use"), (5, "stored content is damaged")),
     ),
     "export": Command(
         description="Write checkpoints, with all their ancestors and content, to one file. It appears whole or "

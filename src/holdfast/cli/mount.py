@@ -15,7 +15,7 @@ from holdfast import UsageError
 from holdfast.cli.command import Command, text
 from holdfast.cli.terminal import show_path
 from holdfast.cli.wording import short
-from holdfast.model.errors import StorageError
+from holdfast.model.errors import NotFoundError, StorageError
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
@@ -31,13 +31,14 @@ _LOOK = 600.0
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "holdfast mount [ID | --at TIME] DIR [--allow-other] [--exec -- COMMAND ...]"
+    parser.usage = "holdfast mount [ID | --at TIME] DIR [--allow-other] [--detach | --exec -- COMMAND ...]"
     parser.add_argument("name", metavar="ID", nargs="?", type=text, help="the checkpoint (default: @)")
     parser.add_argument("directory", metavar="DIR", help="where; it must be empty, or is made and removed again")
     parser.add_argument(
         "--at", metavar="TIME", type=text, help="the newest checkpoint then: 2026-02-11T15:04 (local time), or 2h ago"
     )
     parser.add_argument("--allow-other", action="store_true", help="other users may look at it, too")
+    parser.add_argument("--detach", action="store_true", help="go on in the background, until `holdfast unmount DIR`")
     parser.add_argument(
         "--exec", metavar="COMMAND", nargs=argparse.REMAINDER, help="run this, and unmount when it has ended"
     )
@@ -49,6 +50,12 @@ def _mount(console: Console, arguments: argparse.Namespace) -> int:
     words: list[str] = [*(arguments.exec or ()), *arguments.paths]
     if bool(words) != (arguments.exec is not None):
         raise UsageError("--exec and a command go together", hint="holdfast mount @- DIR --exec -- COMMAND")
+    if words and arguments.detach:
+        raise UsageError("--detach goes on for good, and --exec until a command has ended, not both")
+    if arguments.name is None and arguments.at is None and not words and _mount_fork(console, arguments.directory):
+        return 0
+    if arguments.detach:
+        return _detach(console, arguments)
     with (
         console.open() as workspace,
         _Signals() as signals,
@@ -61,6 +68,51 @@ def _mount(console: Console, arguments: argparse.Namespace) -> int:
         _stay(console, mounted, signals)
     if console.json:
         console.give({"event": "unmounted"})
+    return 0
+
+
+def _detach(console: Console, arguments: argparse.Namespace) -> int:
+    with console.open() as workspace:
+        checkpoint, pid = workspace.mount_detached(
+            arguments.name or "@", arguments.directory, at=arguments.at, allow_other=arguments.allow_other
+        )
+    path = os.path.realpath(os.fsencode(arguments.directory))
+    if console.json:
+        console.give({"event": "mounted", "checkpoint": checkpoint, "directory": display(path), "pid": pid})
+    else:
+        console.say(
+            f"Mounted {short(checkpoint)} on {show_path(path)}; `holdfast unmount` with that directory ends it."
+        )
+    return 0
+
+
+def _mount_fork(console: Console, directory: str) -> bool:
+    """Mount a fork again; False if the directory is none's."""
+    try:
+        with console.open_home() as home:
+            path = home.mount_fork(directory)
+    except NotFoundError as error:
+        if error.code in ("no_fork", "no_home"):
+            return False
+        raise
+    if console.json:
+        console.give({"event": "mounted", "directory": display(path)})
+    else:
+        console.say(f"Mounted the fork {show_path(path)}, with all that was changed in it.")
+    return True
+
+
+def _configure_unmount(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("directory", metavar="DIR", help="where it is mounted")
+
+
+def _unmount(console: Console, arguments: argparse.Namespace) -> int:
+    with console.open_home() as home:
+        path = home.unmount(arguments.directory)
+    if console.json:
+        console.give({"event": "unmounted", "directory": display(path)})
+    else:
+        console.say(f"Unmounted {show_path(path)}.")
     return 0
 
 
@@ -133,7 +185,8 @@ class _Signals:
 
 COMMANDS = {
     "mount": Command(
-        description="Show a checkpoint as a directory that nobody can change. Nothing is written out: what is looked "
+        description="Show a checkpoint as a directory that nobody can change (or, if DIR is that of a fork by mount "
+        "which is not mounted, mount the fork again). Nothing is written out: what is looked "
         "at is read from the store then. It lasts until Ctrl-C, or until somebody unmounts it (umount DIR, fusermount3 "
         "-u DIR); with --exec until the command has ended, whose exit code it has. The checkpoint is neither forgotten "
         "nor collected meanwhile.",
@@ -142,6 +195,7 @@ COMMANDS = {
         examples=(
             ("holdfast mount @- /tmp/before", "the state before this one, until Ctrl-C"),
             ("holdfast mount --at 2h /tmp/then", "as it was two hours ago"),
+            ("holdfast mount @- /tmp/before --detach", "until `holdfast unmount /tmp/before`"),
             ("holdfast mount @- /tmp/before --exec -- diff -r /tmp/before .", "just for one command"),
         ),
         exits=(
@@ -149,5 +203,13 @@ COMMANDS = {
             (4, "refused: the directory is not empty, or lies in a workspace"),
         ),
         paths_after_dashes=True,
+    ),
+    "unmount": Command(
+        description="Take away what `mount`, or `fork --mount`, has mounted on a directory. What was changed in a fork "
+        "is kept, and there again when it is mounted again: holdfast mount DIR.",
+        configure=_configure_unmount,
+        run=_unmount,
+        examples=(("holdfast unmount ../attempt", "a fork"), ("holdfast unmount /tmp/before", "a checkpoint")),
+        exits=((3, "nothing of Holdfast is mounted there"), (4, "refused: it is in use")),
     ),
 }

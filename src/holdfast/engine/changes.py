@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from holdfast.model.checkpoint import Checkpoint
     from holdfast.model.entries import Change, Entry
     from holdfast.model.ids import Hash
+    from holdfast.store.store import Store
 
 
 def changes_of(context: Context, checkpoint: Checkpoint) -> list[Change]:
@@ -37,18 +38,23 @@ class SavedState:
 
     def read(self, path: bytes, limit: int) -> bytes | None:
         """See `Saved.read`."""
-        from holdfast.store import manifest
+        return read_saved(self._store, self._root, path, limit)
 
-        entry = manifest.get(self._store.pages, self._root, path)
-        if entry is None or entry.is_symlink:
-            return None
-        content = next(self._store.reader.fetch((entry,)))
-        found = bytearray()
-        for piece in (content,) if isinstance(content, bytes) else content:
-            found += piece
-            if len(found) >= limit:
-                break
-        return bytes(found[:limit])
+
+def read_saved(store: Store, root: Hash, path: bytes, limit: int) -> bytes | None:
+    """At most ``limit`` bytes of the file at ``path`` in the manifest ``root``; None if there is no file."""
+    from holdfast.store import manifest
+
+    entry = manifest.get(store.pages, root, path)
+    if entry is None or entry.is_symlink:
+        return None
+    content = next(store.reader.fetch((entry,)))
+    found = bytearray()
+    for piece in (content,) if isinstance(content, bytes) else content:
+        found += piece
+        if len(found) >= limit:
+            break
+    return bytes(found[:limit])
 
 
 def saved_in(context: Context, checkpoint: Checkpoint | None) -> SavedState | None:

@@ -45,7 +45,7 @@ def start_detached(
             f"a watcher is at work in this workspace already (pid {running.pid})",
             hint="`holdfast watch --stop` stops it",
         )
-    log = _open_log(folder)
+    log = open_log(folder, LOG)
     try:
         start = os.fstat(log).st_size
         process = subprocess.Popen(
@@ -106,8 +106,12 @@ def _belongs(pid: int, started: int) -> bool:
         return False
 
 
-def _open_log(folder: bytes) -> int:
-    path = folder + b"/" + LOG
+def open_log(folder: bytes, name: bytes) -> int:
+    """Open the log ``name`` of a process that goes on by itself: mode 0600, begun anew when it has grown beyond 1 MiB.
+
+    Raises `StorageError`.
+    """
+    path = folder + b"/" + name
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         if os.fstat(fd).st_size > _MAX_LOG_BYTES:

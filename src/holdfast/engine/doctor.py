@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Verdict = Literal["good", "limited", "wrong"]
 """It is as it can be; something cannot be had, or costs more; something is broken, and commands will fail."""
 
-Area = Literal["system", "home", "workspace", "watching", "supervision", "isolation"]
+Area = Literal["system", "home", "workspace", "watching", "supervision", "isolation", "mounting"]
 
 _LITTLE_BYTES: Final = 1 << 30
 _PATIENCE_SECONDS: Final = 20.0
@@ -81,6 +81,7 @@ def diagnose(
         ("watching", lambda: _watching(directory)),
         ("supervision", _supervision),
         ("isolation", _isolation),
+        ("mounting", _mounting),
     )
     try:
         for area, look in areas:
@@ -151,6 +152,26 @@ def _isolation() -> Iterator[Finding]:
     for found in findings():
         text = found.name if found.works else f"{found.name}: {found.reason}"
         yield Finding("isolation", "good" if found.works else "limited", text, found.help)
+
+
+def _mounting() -> Iterator[Finding]:
+    """Whether checkpoints can be mounted, and forked by mount: looked up, as trying it would show up everywhere."""
+    device = os.access("/dev/fuse", os.R_OK | os.W_OK)
+    helped = shutil.which("fusermount3") is not None
+    if device and (os.geteuid() == 0 or helped):
+        yield Finding("mounting", "good", "checkpoints can be mounted")
+    else:
+        lacking = "fusermount3" if device else "access to /dev/fuse"
+        advice = "the package fuse3, or root" if device else "the module fuse; in a container `--device /dev/fuse`"
+        yield Finding("mounting", "limited", f"checkpoints cannot be mounted: there is no {lacking}", advice)
+    with open("/proc/filesystems", encoding="ascii") as file:
+        overlay = any(line.split()[-1] == "overlay" for line in file)
+    if device and overlay and os.geteuid() == 0:
+        yield Finding("mounting", "good", "they can be forked by mount, if the home can hold an upper layer")
+    else:
+        lacking = "it needs root, or a user namespace" if overlay else "the kernel has no overlayfs loaded"
+        advice = "root (`unshare --user --map-root-user --mount`)" if overlay else "modprobe overlay"
+        yield Finding("mounting", "limited", f"they cannot be forked by mount: {lacking}", advice)
 
 
 # -- the home and the workspace ---------------------------------------------------------------------------------------

@@ -162,6 +162,7 @@ def forked(result: ForkResult) -> objects.Forked:
         "checkpoint": result.checkpoint,
         "source": result.source,
         "written": result.written,
+        "mounted": result.mounted,
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from holdfast.engine.fork_plain import discard
 from holdfast.engine.gone import find_moved, is_missing
 from holdfast.engine.mount_pins import release_dead
 from holdfast.engine.results import Forgotten
@@ -87,6 +88,7 @@ def forget_gone(context: Shared, *, but: WorkspaceId | None = None, dry_run: boo
         for workspace in gone:
             if workspace.live:
                 freeing(context, partial(catalog.let_go, workspace.id))
+            discard(context, workspace)
         release_dead(context)
     # None of them protects anything any more, least of all one another.
     silent = {workspace.id for workspace in gone}

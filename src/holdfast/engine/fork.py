@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast.engine import fork_note
 from holdfast.engine import journal as journals
 from holdfast.engine.journal import Journal
 from holdfast.engine.restore import new_nonce
@@ -40,6 +41,11 @@ def fork(
     _require(context, context.catalog.checkpoint(source))
     forked = open_fork()
     with forked.lock():
+        if fork_note.read(forked.folder) is not None:
+            raise RefusedError(
+                f"{display(forked.workspace.path)} is being made as a fork by mount",
+                hint="finish it with `holdfast fork --mount`, as it was begun",
+            )
         journal = journals.read(forked.folder)
         if journal is not None and (journal.operation != "fork" or journal.target != source):
             raise RefusedError(
@@ -82,38 +88,45 @@ def write_out(context: Context, journal: Journal, progress: Progress | None, *, 
             f"cannot fork into {display(context.workspace.path)}: {display(path)} is in the way ({reason})",
             hint="fork into a directory that does not exist or is empty",
         )
-    cursor = context.catalog.cursor(context.workspace.id)
-    if cursor.head is None:
-        first = Checkpoint(
-            id=new_checkpoint_id(context.random),
-            workspace=context.workspace.id,
-            parent=source.id,
-            root=source.root,
-            kind="fork",
-            label="",
-            created_at=context.clock.now(),
-            changes=Counts(),
-            total_files=source.total_files,
-            total_bytes=source.total_bytes,
-            new_blobs=0,
-            stored_bytes=0,
-            not_captured=0,
-        )
-        context.catalog.commit(
-            CheckpointCommit(
-                checkpoint=first,
-                changeset=encode_changeset([]),
-                not_captured=[],
-                packs=[],
-                blobs=[],
-                relied_on=frozenset((source.root,)),
-                expected=cursor,
-                event=HistoryEvent(0, first.created_at, "fork", first.id, None),
-            )
-        )
+    first_checkpoint(context, source)
     context.tree.settle(source.root)
     journals.remove(context.folder)
     return applied
+
+
+def first_checkpoint(context: Context, source: Checkpoint) -> CheckpointId:
+    """Commit the first checkpoint of the fork ``context``, whose content is that of ``source``; its id. Idempotent."""
+    cursor = context.catalog.cursor(context.workspace.id)
+    if cursor.head is not None:
+        return cursor.head
+    first = Checkpoint(
+        id=new_checkpoint_id(context.random),
+        workspace=context.workspace.id,
+        parent=source.id,
+        root=source.root,
+        kind="fork",
+        label="",
+        created_at=context.clock.now(),
+        changes=Counts(),
+        total_files=source.total_files,
+        total_bytes=source.total_bytes,
+        new_blobs=0,
+        stored_bytes=0,
+        not_captured=0,
+    )
+    context.catalog.commit(
+        CheckpointCommit(
+            checkpoint=first,
+            changeset=encode_changeset([]),
+            not_captured=[],
+            packs=[],
+            blobs=[],
+            relied_on=frozenset((source.root,)),
+            expected=cursor,
+            event=HistoryEvent(0, first.created_at, "fork", first.id, None),
+        )
+    )
+    return first.id
 
 
 def _require(context: Context, source: Checkpoint) -> None:

@@ -25,7 +25,11 @@ def is_missing(workspace: Workspace, folder: bytes) -> bool:
     ``folder`` is the workspace's own in the home, which tells of that. One that another workspace has taken the place
     of (see `records.aside`) is missing from there, too.
     """
+    from holdfast.engine.fork_layers import is_served
+
     path = seen_at(workspace.path)
+    if is_served(folder):
+        return False  # it is mounted, where this process cannot see it
     if path == workspace.path and os.path.lexists(path):
         return False
     nearest = _nearest(path)

@@ -64,6 +64,37 @@ class Home(Opened["HomeContext"]):
 
         return forget_gone(self._context, dry_run=dry_run)
 
+    def mount_fork(self, directory: str | bytes | os.PathLike[str]) -> bytes:
+        """Mount a fork again that was made by ``Workspace.fork(mount=True)``, with all that was changed in it.
+
+        Returns its real path. A process of its own serves it, until `unmount`. Raises `NotFoundError` if it is no such
+        fork, `RefusedError` if it is mounted already, or its directory holds something by now.
+        """
+        refuse_inside(self._context, "a mount")
+        from holdfast.engine.fork_mount import mount_again
+
+        return mount_again(self._opener, os.fsencode(directory))
+
+    def unmount(self, directory: str | bytes | os.PathLike[str]) -> bytes:
+        """Unmount a fork, or a checkpoint; its real path. What was changed in a fork is kept.
+
+        Raises `RefusedError` while anybody uses it, `NotFoundError` if nothing of Holdfast is mounted there.
+        """
+        refuse_inside(self._context, "an unmount")
+        from holdfast.engine.fork_mount import unmount
+
+        return unmount(self._opener, os.fsencode(directory))
+
+    def materialise(self, directory: str | bytes | os.PathLike[str]) -> bytes:
+        """Make a fork by mount a plain directory, with all that is in it, captured or not; its real path.
+
+        Raises `RefusedError` while anybody uses it, `StorageError` if there is no room; it is a fork as before then.
+        """
+        refuse_inside(self._context, "a fork")
+        from holdfast.engine.fork_mount import materialise
+
+        return materialise(self._opener, os.fsencode(directory))
+
     def stats(self) -> Stats:
         """What takes the space."""
         from holdfast.engine.upkeep import stats_of_home

@@ -20,9 +20,41 @@ from holdfast.model.paths import display, under
 if TYPE_CHECKING:
     from holdfast.engine.context import Context
     from holdfast.model.checkpoint import Checkpoint
-    from holdfast.model.ids import CheckpointId
+    from holdfast.model.ids import CheckpointId, Hash
+    from holdfast.store.store import Store
 
 _LOG = Log(__name__)
+
+
+class Served:
+    """A checkpoint on a directory, served by threads of this process until `close`."""
+
+    def __init__(self, store: Store, root: Hash, looks: Looks, directory: bytes, *, allow_other: bool) -> None:
+        """Mount the manifest ``root`` on ``directory``, an empty one. Raises `UnsupportedError` where nothing can be
+        mounted.
+        """
+        content = StoredContent(store, root)
+        self._device = mount(directory, allow_other=allow_other)
+        self._server = Server(self._device.descriptor, CheckpointTree(content, looks))
+        try:
+            self._server.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def wait(self, timeout: float | None) -> bool:
+        """Wait until nobody has it mounted any more, or `end`, at most ``timeout`` seconds; whether that is so."""
+        return self._server.wait(timeout)
+
+    def end(self) -> None:
+        """Have `wait` return. May be called by a signal handler."""
+        self._server.end()
+
+    def close(self) -> None:
+        """Unmount it."""
+        self._device.unmount()
+        if self._server.stop():
+            self._device.close()
 
 
 class Mounted:
@@ -32,25 +64,16 @@ class Mounted:
         self.checkpoint: CheckpointId = checkpoint.id
         self.path = directory
         """Where it is, the real path."""
-        self._server: Server | None = None
+        self._served: Served | None = None
         self._pin = MountPin(context, checkpoint, directory)
         self._made = False
         try:
-            content = StoredContent(context.store, checkpoint.root)
             self._made = _prepare(directory)
-            self._device = mount(directory, allow_other=allow_other)
-            server = Server(self._device.descriptor, CheckpointTree(content, _looks(context, checkpoint)))
-            try:
-                server.start()
-            except BaseException:
-                self._device.unmount()
-                if server.stop():
-                    self._device.close()
-                raise
+            looks = looks_of(context, checkpoint)
+            self._served = Served(context.store, checkpoint.root, looks, directory, allow_other=allow_other)
         except BaseException:
             self._end()
             raise
-        self._server = server
         self._renewed = time.monotonic()
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -59,13 +82,13 @@ class Mounted:
         To be called now and then, as it is what keeps the checkpoint from being collected for longer than a day.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        while self._server is not None:
+        while self._served is not None:
             now = time.monotonic()
             if now - self._renewed >= RENEWED:
                 self._pin.renew()
                 self._renewed = now
             left = RENEWED if deadline is None else max(0.0, min(deadline - now, RENEWED))
-            if self._server.wait(left):
+            if self._served.wait(left):
                 return True
             if deadline is not None and time.monotonic() >= deadline:
                 return False
@@ -73,18 +96,15 @@ class Mounted:
 
     def end(self) -> None:
         """Have `wait` return as if somebody had unmounted it. May be called by a signal handler."""
-        if self._server is not None:
-            self._server.end()
+        if self._served is not None:
+            self._served.end()
 
     def close(self) -> None:
         """Unmount it. Files that are still open in it are of no more use. Harmless a second time."""
-        server, self._server = self._server, None
-        if server is None:
-            return
-        self._device.unmount()
-        if server.stop():
-            self._device.close()
-        self._end()
+        served, self._served = self._served, None
+        if served is not None:
+            served.close()
+            self._end()
 
     def _end(self) -> None:
         self._pin.release()
@@ -163,7 +183,7 @@ def _prepare(directory: bytes) -> bool:
     return False
 
 
-def _looks(context: Context, checkpoint: Checkpoint) -> Looks:
+def looks_of(context: Context, checkpoint: Checkpoint) -> Looks:
     """As a fork would look: owned by whoever owns the workspace, or, if we may give nothing away, by ourselves."""
     files = context.settings.files
     try:

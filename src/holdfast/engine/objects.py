@@ -110,6 +110,7 @@ class Forked(TypedDict):
     checkpoint: str
     source: str
     written: int
+    mounted: bool
 
 
 class AddedFile(TypedDict):

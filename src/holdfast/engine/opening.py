@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine import identity
 from holdfast.engine.context import Context, HomeContext
-from holdfast.engine.folder import DIRECTORIES, INDEX, folder_in
+from holdfast.engine.folder import DIRECTORIES, FORK_NOTE, INDEX, folder_in
 from holdfast.engine.home import default_home, make_private, own_directories
 from holdfast.engine.inside import refuse_hidden, refuse_inside
 from holdfast.engine.roots import check_root, refuse_own
@@ -150,6 +150,7 @@ class Opener:
         store = self.store()
         known = self._known(root)
         if known is not None:
+            self._refuse_unmounted(known)
             return self._context(known), False
         refuse_inside(self.open_home(), "beginning to remember a directory")
         about = os.stat(root)
@@ -184,6 +185,7 @@ class Opener:
             while True:
                 known = self._known(at)
                 if known is not None:
+                    self._refuse_unmounted(known)
                     return self._context(known)
                 if at == b"/":
                     break
@@ -238,6 +240,27 @@ class Opener:
             )
         return self.init(root, source=source)[0]
 
+    def open_fork(self, path: bytes) -> Context:
+        """Open the fork by mount that has the directory ``path``, whether it is mounted or not.
+
+        Raises `NotFoundError` if there is none.
+        """
+        real = os.path.realpath(path)
+        known = self._known(real) if os.path.isdir(self.home) else None
+        if known is None or not self._is_by_mount(known):
+            raise NotFoundError(f"{display(real)} is no fork by mount", code="no_fork")
+        # (Its own file of settings is of no account here, and cannot be read where nobody serves it any more.)
+        return self._context(known, (self.settings(None), None))
+
+    def _is_by_mount(self, workspace: Workspace) -> bool:
+        return os.path.lexists(os.path.join(self._folder(workspace), FORK_NOTE))
+
+    def _refuse_unmounted(self, workspace: Workspace) -> None:
+        if self._is_by_mount(workspace):
+            from holdfast.engine.fork_layers import refuse_unmounted
+
+            refuse_unmounted(self._folder(workspace), workspace.path)
+
     def _is_half_done(self, forked: Workspace) -> bool:
         """True if the fork is without its first checkpoint, or was killed between that and its end."""
         from holdfast.engine import journal as journals
@@ -265,16 +288,22 @@ class Opener:
             raise StorageError(f"cannot make {display(root)}: {error.strerror}", hint=room_hint(error)) from error
 
     def _known(self, root: bytes) -> Workspace | None:
+        found = self.store().catalog.find_workspace(root)
+        if found is not None and self._is_by_mount(found):
+            from holdfast.engine.fork_layers import is_mounted
+
+            if is_mounted(self._folder(found), root):
+                return found  # what it is known by is the directory that is mounted upon
         return identity.recognise(self.store().catalog, self._folder, root)
 
     def _folder(self, workspace: Workspace) -> bytes:
         return folder_in(self.home, workspace)
 
-    def _context(self, workspace: Workspace) -> Context:
+    def _context(self, workspace: Workspace, given: tuple[Settings, ConfigError | None] | None = None) -> Context:
         folder = self._folder(workspace)
         make_private(os.path.dirname(folder))
         make_private(folder)
-        settings, misconfigured = self._settings_of(workspace)
+        settings, misconfigured = given or self._settings_of(workspace)
         return Context(
             workspace=workspace,
             make_tree=lambda: self._tree(workspace, folder, settings),
@@ -290,6 +319,14 @@ class Opener:
         from holdfast.files.gitconfig import User
         from holdfast.files.local import LocalTree
 
+        layer = None
+        if self._is_by_mount(workspace):
+            from holdfast.engine import fork_note
+            from holdfast.engine.fork_layers import layer_of, refuse_unmounted
+
+            refuse_unmounted(folder, workspace.path)
+            note = fork_note.read(folder)
+            layer = None if note is None else layer_of(self.store(), folder, note)
         return LocalTree(
             workspace.path,
             index=os.path.join(folder, INDEX),
@@ -300,6 +337,7 @@ class Opener:
             user=User(_bytes(self._environ.get("HOME")), _bytes(self._environ.get("XDG_CONFIG_HOME"))),
             uid=None if settings.files.uid < 0 else settings.files.uid,
             gid=None if settings.files.gid < 0 else settings.files.gid,
+            layer=layer,
         )
 
 

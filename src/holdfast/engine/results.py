@@ -94,6 +94,9 @@ class ForkResult(NamedTuple):
     """The fork's first checkpoint."""
     source: CheckpointId
     written: int
+    """Files."""
+    mounted: bool = False
+    """True for a fork by mount, of which nothing is written out."""
 
 
 class Forgotten(NamedTuple):

@@ -446,16 +446,31 @@ class Workspace(RecordedSteps):
         )
 
     def fork(
-        self, name: str, directory: str | bytes | os.PathLike[str], *, progress: Progress | None = None
+        self,
+        name: str,
+        directory: str | bytes | os.PathLike[str],
+        *,
+        mount: bool = False,
+        progress: Progress | None = None,
     ) -> ForkResult:
-        """Write a checkpoint out into ``directory`` (which must not exist, or be empty) as a workspace of its own."""
-        refuse_inside(self._context, "a fork")
-        from holdfast.engine.fork import fork
+        """Write a checkpoint out into ``directory`` (which must not exist, or be empty) as a workspace of its own.
 
+        With ``mount`` nothing is written out, and it takes as long as a mount: what is changed in there is kept in the
+        home. A process of its own serves it, until `Home.unmount`; `Home.mount_fork` mounts it again, after a restart
+        of the machine too, and `Home.materialise` makes it a plain directory. Raises `UnsupportedError` where that is
+        not possible.
+        """
+        refuse_inside(self._context, "a fork")
         source = self.resolve(name)
 
         def open_fork() -> Context:
             return self._opener.make_fork(os.fsencode(directory), source, self._context.workspace)
+
+        if mount:
+            from holdfast.engine.fork_mount import fork_mounted
+
+            return fork_mounted(self._context, source, open_fork)
+        from holdfast.engine.fork import fork
 
         return fork(self._context, source, open_fork, progress=progress)
 
@@ -476,21 +491,50 @@ class Workspace(RecordedSteps):
         nothing can be mounted.
         """
         refuse_inside(self._context, "a mount")
-        from holdfast.engine.mount import mount_checkpoint, newest_at
+        from holdfast.engine.mount import mount_checkpoint
 
-        if at is None:
-            checkpoint = self.resolve(name)
-        else:
-            from holdfast.model.values import parse_moment
-
-            try:
-                moment = parse_moment(at, self._context.clock.now())
-            except ValueError as error:
-                raise UsageError(str(error)) from None
-            checkpoint = newest_at(self._context, moment)
+        checkpoint = self._named_or_at(name, at)
         return mount_checkpoint(
             self._context, checkpoint, os.fsencode(directory), home=self.home, allow_other=allow_other
         )
+
+    def mount_detached(
+        self,
+        name: str,
+        directory: str | bytes | os.PathLike[str],
+        *,
+        at: str | None = None,
+        allow_other: bool = False,
+    ) -> tuple[CheckpointId, int]:
+        """As `mount`, but a process of its own serves it, until `Home.unmount`. The checkpoint, and its id."""
+        refuse_inside(self._context, "a mount")
+        from holdfast.engine.mount_server import MountServer, Order
+
+        with MountServer() as server:
+            checkpoint = self._named_or_at(name, at)
+            server.mount(
+                Order(
+                    home=self.home,
+                    root=self.path,
+                    directory=os.path.abspath(os.fsencode(directory)),
+                    checkpoint=checkpoint,
+                    allow_other=allow_other,
+                )
+            )
+            return checkpoint, server.pid
+
+    def _named_or_at(self, name: str, at: str | None) -> CheckpointId:
+        """The checkpoint of this name; with ``at``, the newest then."""
+        if at is None:
+            return self.resolve(name)
+        from holdfast.engine.mount import newest_at
+        from holdfast.model.values import parse_moment
+
+        try:
+            moment = parse_moment(at, self._context.clock.now())
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        return newest_at(self._context, moment)
 
     # -- watching -----------------------------------------------------------------------------------------------
 

@@ -47,12 +47,22 @@ class Trust:
     """Which remembered hashes may be used without giving the content to the sink once more."""
 
     def __init__(
-        self, index: StatIndex, *, hashes_only: bool, base: Hash | None, lookup: Lookup | None, full_hash: bool
+        self,
+        index: StatIndex,
+        *,
+        hashes_only: bool,
+        base: Hash | None,
+        lookup: Lookup | None,
+        full_hash: bool,
+        beneath: Lookup | None = None,
     ) -> None:
-        """``hashes_only``: the sink keeps nothing, so that it lacks nothing either."""
+        """``hashes_only``: the sink keeps nothing, so that it lacks nothing either. ``beneath`` gives the entry of a
+        path in the lower layer of an overlay, all of whose content is stored.
+        """
         labelled = base is not None and index.root is not None
         self.nothing = full_hash or not (hashes_only or labelled)
         """Everything is to be read."""
+        self._beneath = beneath
         self._lookup = lookup if labelled and index.root != base and not hashes_only else None
         self._delta = {} if hashes_only else index.delta
         self.suspects = frozenset(path.rpartition(b"/")[0] for path in self._delta)
@@ -62,8 +72,11 @@ class Trust:
 
     def holds(self, path: bytes, value: Hash) -> bool:
         """True if the content of ``path``, remembered as ``value``, is stored, as far as the tree can know."""
-        if self.nothing or path in self._delta:
+        if self.nothing:
             return False
+        if path in self._delta:
+            lower = None if self._beneath is None else self._beneath(path)
+            return lower is not None and lower.hash == value
         if self._lookup is None:
             return True
         stored = self._lookup(path)

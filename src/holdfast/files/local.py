@@ -15,7 +15,7 @@ from holdfast.files.knowledge import Findings, Trust
 from holdfast.files.reading import KEPT
 from holdfast.files.reserved import Reserved, find_reserved
 from holdfast.files.rooted import Root, open_root
-from holdfast.files.scan import REPLACED, Scanner, open_directory
+from holdfast.files.scan import REPLACED, Scanner, open_directory, rules_above
 from holdfast.files.tree import ROOT_GONE, Scan
 from holdfast.model.entries import Entry, NotCaptured
 from holdfast.model.errors import EscapeError, HoldfastError, NotFoundError, StorageError, room_hint
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from holdfast.files.exclusion import ExcludedDirectories
     from holdfast.files.gitconfig import User
     from holdfast.files.index import Known, Signature
+    from holdfast.files.layer import Layer
     from holdfast.files.modes import DirectoryModes
     from holdfast.files.tree import Applied, Cleaned, Lookup, Saved
     from holdfast.model.entries import Change
@@ -61,11 +62,13 @@ class LocalTree:
         uid: int | None = None,
         gid: int | None = None,
         dirty: DirtySource | None = None,
+        layer: Layer | None = None,
     ) -> None:
         """``root`` is absolute. ``index`` is the index's file (None: it is kept in memory only), ``modes``
         that of `DirectoryModes`. ``never`` are absolute
         paths of directories that are ours (I14). ``exclude`` are more patterns in gitignore syntax. ``user`` says whose
         global excludes are obeyed. What `apply` creates belongs to ``uid`` and ``gid``, by default to the root's owner.
+        ``layer`` is the upper one if the tree is an overlay: what is not in it is not looked at.
         """
         self.root = root
         self.dirty = dirty
@@ -76,6 +79,7 @@ class LocalTree:
         self._max_file_bytes = max_file_bytes
         self._sources = IgnoreSources(root, user=user, exclude=exclude)
         self._owner = (uid, gid)
+        self._layer = layer
         self._findings = Findings()
         self._pending: set[bytes] = set()
         """What may have changed since the last scan that came to its end."""
@@ -100,6 +104,8 @@ class LocalTree:
         """The stat index, loaded on first use."""
         if self._index is None:
             self._index = StatIndex() if self._index_path is None else load(self._index_path)
+            if self._layer is not None:
+                self._layer.load(self._index_path)
         return self._index
 
     def scan(
@@ -117,8 +123,6 @@ class LocalTree:
         stored; with a `HashSink`, which stores nothing, for all. Raises `StorageError` if the root cannot be read.
         """
         index = self.index
-        hashes_only = isinstance(sink, HashSink)
-        trust = Trust(index, hashes_only=hashes_only, base=base, lookup=lookup, full_hash=full_hash)
         if self.dirty is not None:
             drained = self.dirty.drain()
             self._everything |= drained.everything
@@ -137,6 +141,19 @@ class LocalTree:
         try:
             outer = self._sources.outer()
             reserved = find_reserved(self.root, self._never)
+            if self._layer is not None:
+                filled = self._layer.prepare(index, outer, lambda path: rules_above(fd, path, outer))
+                if filled and self.dirty is None:
+                    self.save_index()
+            hashes_only = isinstance(sink, HashSink)
+            trust = Trust(
+                index,
+                hashes_only=hashes_only,
+                base=base,
+                lookup=lookup,
+                full_hash=full_hash,
+                beneath=None if self._layer is None else self._layer.beneath,
+            )
             about = os.fstat(fd)
             identity = (about.st_dev, about.st_ino)
             whole = (
@@ -167,7 +184,8 @@ class LocalTree:
             )
             if whole:
                 index.close()
-                scanner.walk_all(fd, outer, meanwhile)
+                unchanged = None if self._layer is None else self._layer.unchanged(index)
+                scanner.walk_all(fd, outer, meanwhile, unchanged)
             else:
                 self._scan_some(scanner, fd, trust)
         except OSError as error:
@@ -175,6 +193,8 @@ class LocalTree:
         finally:
             os.close(fd)
         self._everything = False
+        if self._layer is not None:
+            self._layer.settle()
         self._pending.clear()
         self._outer = outer.fingerprint
         self._identity = identity
@@ -261,6 +281,9 @@ class LocalTree:
             self._index.save(self._index_path)
         except StorageError as error:
             _log.warning("%s", error.message)
+            return
+        if self._layer is not None:
+            self._layer.save(self._index_path)
 
     def _rooted(self, reserved: Reserved | None = None, modes: DirectoryModes | None = None) -> Root:
         """Access to the root as it is now."""

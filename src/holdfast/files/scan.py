@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from holdfast.files.knowledge import Findings, Trust
+    from holdfast.files.layer import Unchanged
     from holdfast.files.reserved import Reserved
     from holdfast.files.scout import Scout
     from holdfast.files.tree import Lookup, Saved
@@ -81,7 +82,7 @@ class Scanner:
         self._saved = saved
         self._progress = progress
         self._reader = Reader(index, findings, sink, max_file_bytes=max_file_bytes, lookup=lookup, saved=saved)
-        self._scout: Scout | None = None
+        self._scout: Scout | Unchanged | None = None
         self._seen = 0
         self._reported = 0
 
@@ -90,11 +91,19 @@ class Scanner:
         """How many files had to be read."""
         return self._reader.files_read
 
-    def walk_all(self, root_fd: int, outer: DirectoryRules, meanwhile: Callable[[], None] | None = None) -> None:
+    def walk_all(
+        self,
+        root_fd: int,
+        outer: DirectoryRules,
+        meanwhile: Callable[[], None] | None = None,
+        unchanged: Unchanged | None = None,
+    ) -> None:
         """Bring everything up to date; ``outer`` are the rules that hold above the root, ``meanwhile`` as `Tree.scan`
-        has it.
+        has it, ``unchanged`` tells what need not be looked at.
         """
-        if self._trust.everywhere:
+        if self._trust.everywhere and unchanged is not None:
+            self._scout, meanwhile = unchanged, None
+        elif self._trust.everywhere:
             self._scout = send(self._index, root_fd, outer, self._open_quietly, self._compare_quietly)
         try:
             if self._scout is not None and meanwhile is not None:
@@ -444,6 +453,19 @@ class Scanner:
             self._progress("scan", self._seen, 0)
 
 
+def rules_above(root_fd: int, path: bytes, outer: DirectoryRules) -> DirectoryRules:
+    """The rules in force in the directory that ``path``, below ``root_fd``, lies in. Raises `OSError`."""
+    rules, at = outer, b""
+    for name in (b"", *path.split(b"/")[:-1]):
+        at = at + b"/" + name if at else name
+        fd = open_directory(root_fd, at)
+        try:
+            rules = _rules(fd, at, rules, True, True, _raise)
+        finally:
+            os.close(fd)
+    return rules
+
+
 def _rules(fd: int, path: bytes, above: DirectoryRules, git: bool, own: bool, unreadable: Unreadable) -> DirectoryRules:
     """The rules in force in a directory, with its own rule files, where it has them; ``unreadable`` gives the content
     of one that cannot be read.
@@ -460,7 +482,7 @@ def _rules(fd: int, path: bytes, above: DirectoryRules, git: bool, own: bool, un
     return above.below(path, gitignore, checkpointignore) if path else above.at_root(gitignore, checkpointignore)
 
 
-def _raise(_: bytes, error: OSError) -> None:
+def _raise(_: bytes, error: OSError) -> bytes | None:
     raise error
 
 
