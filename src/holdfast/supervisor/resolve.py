@@ -22,7 +22,7 @@ from holdfast.files.kernel import (
     openat2,
 )
 from holdfast.supervisor.caller import CALLERS
-from holdfast.supervisor.credentials import assumed, masked
+from holdfast.files.credentials import assumed, masked
 from holdfast.supervisor.proc import is_below, proc_mounts
 from holdfast.supervisor.recent import RECENT
 from holdfast.supervisor.territory import Territory, Where, absolute, is_deleted

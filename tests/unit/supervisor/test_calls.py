@@ -9,7 +9,8 @@ import pytest
 
 from holdfast.files import kernel
 from holdfast.sandbox import callfilter
-from holdfast.supervisor import credentials, notify
+from holdfast.files import credentials
+from holdfast.supervisor import notify
 from holdfast.supervisor.calls import ARCHITECTURES, NOTIFIED, REFUSED
 from holdfast.testing import yama
 

@@ -65,6 +65,13 @@ class Nodes(Generic[Kept]):
         except KeyError:
             raise FormatError(f"node: {node} is not known", code=STALE_NODE) from None
 
+    def __contains__(self, node: int) -> bool:
+        return node in self._nodes
+
+    def find(self, key: Hashable) -> int | None:
+        """The node of ``key``, which is looked up no more often by that; None if it is not known."""
+        return self._by_key.get(key)
+
     def enter(self, key: Hashable, make: Callable[[], Kept]) -> int:
         """The node of ``key``, looked up once more; if it is not known yet, with what ``make`` returns to be kept.
 

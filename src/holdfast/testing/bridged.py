@@ -1,0 +1,103 @@
+"""Mounts a directory over itself or elsewhere, with an undo log beside it, and serves it until it is unmounted:
+
+    python -m holdfast.testing.bridged TREE DIRECTORY [--log LOG] [--no-passthrough] [--allow-other]
+
+Everything that is done through the mount is one step. Prints ``mounted`` when it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import tempfile
+from typing import TYPE_CHECKING
+
+from holdfast.bridge.device import Device, mount
+from holdfast.bridge.passthrough import PassthroughTree
+from holdfast.bridge.server import Server
+from holdfast.model.clock import SystemClock
+from holdfast.undo.desk import Desk
+from holdfast.undo.log import UndoLog
+from holdfast.undo.recovery import recover
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from holdfast.undo.records import StepId
+
+
+class OneStep:
+    """`World` in which everything belongs to one open step."""
+
+    def __init__(self, log: UndoLog, root_fd: int, step: StepId) -> None:
+        self.interceptor = log.recorder
+        self.root_fd = root_fd
+        self.hidden: tuple[int, ...] = ()
+        self.current = step
+
+    def step(self, tid: int, /) -> StepId:
+        """That one."""
+        del tid
+        return self.current
+
+
+class Bridged:
+    """A tree that is served on a mounted directory, in the name of a step. Leaving unmounts it."""
+
+    def __init__(
+        self, log: UndoLog, root_fd: int, step: StepId, directory: bytes, *, passthrough: bool = True
+    ) -> None:
+        """Mount ``directory`` and serve it."""
+        self.world = OneStep(log, root_fd, step)
+        flags = os.fstatvfs(root_fd).f_flag & (os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC)
+        self._device: Device = mount(directory, allow_other=os.geteuid() == 0, flags=flags)
+        device = self._device.descriptor if passthrough else None
+        self.tree = PassthroughTree(self.world, log.preimages, device=device)
+        log.writers = self.tree.objects.held_for_writing
+        self.server = Server(self._device.descriptor, self.tree)
+        self.server.start()
+
+    def __enter__(self) -> Bridged:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Unmount it."""
+        self._device.unmount()
+        if self.server.stop():
+            self._device.close()
+            self.tree.close()
+
+
+def main() -> int:
+    """See the module."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("tree")
+    parser.add_argument("directory")
+    parser.add_argument("--log", help="a directory on the same file system; by default a new one, removed at the end")
+    parser.add_argument("--no-passthrough", action="store_true")
+    chosen = parser.parse_args()
+    tree = os.path.realpath(chosen.tree)
+    root_fd = os.open(tree, os.O_RDONLY | os.O_DIRECTORY)
+    with tempfile.TemporaryDirectory(prefix=".bridged-", dir=os.path.dirname(tree)) as place:
+        log = UndoLog(os.fsencode(chosen.log or os.path.join(place, "log")), root_fd, SystemClock())
+        recover(log)
+        desk = Desk(log, intercepts=True)
+        step = desk.open("command", command=(b"bridged",))
+        directory = os.fsencode(os.path.realpath(chosen.directory))
+        with Bridged(log, root_fd, step, directory, passthrough=not chosen.no_passthrough) as bridged:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, lambda *_: bridged.server.end())
+            print("mounted", flush=True)  # noqa: T201 - it is a program
+            bridged.server.wait()
+        desk.close(step, 0)
+        log.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
