@@ -51,7 +51,7 @@ class ContentOf:
 
     def _write(self, header: Header, body: bodies.Write) -> Reply:
         handle = self._opening.handle(header.node, body.handle)
-        appends = handle.flags & os.O_APPEND and not body.write_flags & kernel.WRITE_CACHE
+        appends = body.flags & os.O_APPEND and not body.write_flags & kernel.WRITE_CACHE
         strips = body.write_flags & kernel.WRITE_KILL_SUIDGID and os.fstat(handle.fd).st_mode & _SET_IDS
         with self._callers.stripping_if(strips):
             count = os.pwritev(handle.fd, (body.data,), body.offset, os.RWF_APPEND if appends else 0)
