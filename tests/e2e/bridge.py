@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -17,18 +16,6 @@ _MNT_DETACH = 2
 _SECONDS = 120
 _SOURCE = str(Path(__file__).parents[2] / "src")
 _libc = ctypes.CDLL(None, use_errno=True)
-
-
-def _why_not() -> str | None:
-    if not os.path.exists("/dev/fuse"):
-        return "there is no /dev/fuse"
-    if os.geteuid() and not (shutil.which("fusermount3") and os.access("/dev/fuse", os.R_OK | os.W_OK)):
-        return "needs root, or fusermount3 (the package fuse3) and access to /dev/fuse"
-    return None
-
-
-WHY_NOT = _why_not()
-"""Why nothing can be mounted here; None if it can."""
 
 
 class Served(NamedTuple):

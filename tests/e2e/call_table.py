@@ -27,7 +27,11 @@ out = []
 
 def raw(name, *arguments):
     passed = [ctypes.c_char_p(a) if isinstance(a, bytes) else ctypes.c_long(a) for a in arguments]
-    value = libc.syscall(ctypes.c_long(NUMBERS[name]), *passed)
+    for _ in range(100):
+        value = libc.syscall(ctypes.c_long(NUMBERS[name]), *passed)
+        # (By a rename or a mount anywhere, a way up may have been unsure.)
+        if name != "openat2" or value >= 0 or ctypes.get_errno() != errno.EAGAIN:
+            break
     return value if value >= 0 else -ctypes.get_errno()
 
 def say(*what):

@@ -16,8 +16,9 @@ import pytest
 
 from holdfast.testing.photograph import differences, photograph
 
+from ..fuse import ONLY_WITH_FUSE
 from .afterwards import undo_each
-from .bridge import WHY_NOT, bridged
+from .bridge import bridged
 from .call_table import SCRIPTS, numbers_here, plant, program, without_times
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.root,
-    pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT)),
+    ONLY_WITH_FUSE,
     pytest.mark.skipif(os.geteuid() != 0, reason="other users' files are part of it"),
 ]
 

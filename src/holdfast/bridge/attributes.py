@@ -1,4 +1,4 @@
-"""The requests about what objects are like: mode, owner, size, times, extended attributes; and the file system's own."""
+"""The requests about what objects are like: mode, owner, size, times, extended attributes; and the file system."""
 
 from __future__ import annotations
 
@@ -46,9 +46,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class AttributesOf:
     """See the module."""
 
-    def __init__(
-        self, world: World, objects: Objects, shown: Shown, callers: Callers, opening: Opening
-    ) -> None:
+    def __init__(self, world: World, objects: Objects, shown: Shown, callers: Callers, opening: Opening) -> None:
         self._world = world
         self._objects = objects
         self._shown = shown
@@ -82,7 +80,6 @@ class AttributesOf:
             found, born = os.fstat(fd), system.birth_time_at(fd, b"")
         told = self._shown.attributes(found)
         mask = _BASIC if born is None else _BASIC | _BTIME
-        times = (found.st_atime_ns, born or 0, found.st_ctime_ns, found.st_mtime_ns)
         answer = StatX(
             mask,
             told.block_bytes,
@@ -95,7 +92,10 @@ class AttributesOf:
             told.size,
             told.blocks,
             0,
-            *(divmod(time, _SECOND) for time in times),
+            divmod(found.st_atime_ns, _SECOND),
+            divmod(born or 0, _SECOND),
+            divmod(found.st_ctime_ns, _SECOND),
+            divmod(found.st_mtime_ns, _SECOND),
             (os.major(found.st_rdev), os.minor(found.st_rdev)),
             (os.major(found.st_dev), os.minor(found.st_dev)),
         )

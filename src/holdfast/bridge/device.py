@@ -64,8 +64,9 @@ _OPTIONS: Final = {os.ST_RDONLY: b"ro", os.ST_NOSUID: b"nosuid", os.ST_NODEV: b"
 def mount(directory: bytes, *, allow_other: bool = False, flags: int = READ_ONLY) -> Device:
     """Mount a file system on ``directory``, a real path; served it is not yet.
 
-    ``flags`` are ``ST_RDONLY``, ``ST_NOSUID``, ``ST_NODEV`` and ``ST_NOEXEC`` of `os`. Only the user who mounts it can use it, unless ``allow_other``; permissions are checked by the kernel, by the modes
-    and owners that it is told. Raises `UnsupportedError` where that is not possible, and says what would help.
+    ``flags`` are ``ST_RDONLY``, ``ST_NOSUID``, ``ST_NODEV`` and ``ST_NOEXEC`` of `os`. Only the user who mounts it can
+    use it, unless ``allow_other``; permissions are checked by the kernel, by the modes and owners that it is told.
+    Raises `UnsupportedError` where that is not possible, and says what would help.
     """
     options = b"default_permissions" + (b",allow_other" if allow_other else b"")
     if os.geteuid() == 0:

@@ -38,7 +38,18 @@ OBJECT: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 class Object:
     """What is kept for a node, and whatever is open of it."""
 
-    __slots__ = ("backed", "backing", "identity", "is_directory", "is_local", "name", "open", "parent", "plain", "writers")
+    __slots__ = (
+        "backed",
+        "backing",
+        "identity",
+        "is_directory",
+        "is_local",
+        "name",
+        "open",
+        "parent",
+        "plain",
+        "writers",
+    )
 
     def __init__(self, object_: Identity, parent: int, name: bytes, *, is_directory: bool, is_local: bool) -> None:
         self.identity = object_
