@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from holdfast.bridge.backing import Backings
-    from holdfast.bridge.objects import Objects, Thing
+    from holdfast.bridge.objects import Object, Objects, Thing
     from holdfast.bridge.server import Operation, Reply
     from holdfast.bridge.shown import Shown
     from holdfast.bridge.world import Callers, World
@@ -43,6 +43,7 @@ _TRIES: Final = 100
 class Handle(NamedTuple):
     """An open file."""
 
+    kept: Object
     fd: int
     flags: int
     """As in open(2), as it was asked for."""
@@ -169,9 +170,8 @@ class Opening:
 
     def _release(self, header: Header, body: bodies.Release) -> Reply:
         handle = self._handles.release(body.handle, header.node)
-        kept = self._objects[header.node]
-        self._backings.give(kept, handle.backing)
-        self._objects.close_opened(kept, handle.fd, writes=handle.writes)
+        self._backings.give(handle.kept, handle.backing)
+        self._objects.close_opened(handle.kept, handle.fd, writes=handle.writes)
         return replies.done(header.unique)
 
     def _added(self, node: int, fd: int, flags: int) -> Opened:
@@ -180,7 +180,7 @@ class Opening:
         self._objects.note_opened(kept, fd, writes=writes)
         backing = self._backings.take(kept, fd)
         try:
-            number = self._handles.add(node, Handle(fd, flags, backing))
+            number = self._handles.add(node, Handle(kept, fd, flags, backing))
         except BaseException:
             self._backings.give(kept, backing)
             self._objects.close_opened(kept, fd, writes=writes)

@@ -42,8 +42,8 @@ class PassthroughTree:
     """`FileSystem` of a directory."""
 
     def __init__(self, world: World, kept: Kept, *, device: int | None = None, valid: Valid = BRIEFLY) -> None:
-        """``device`` is the mounted one, borrowed: with it the kernel reads and writes by itself where it can. ``valid``
-        is how long it may remember names and attributes.
+        """``device`` is the mounted one, borrowed: with it the kernel reads and writes by itself where it can.
+        ``valid`` is how long it may remember names and attributes.
         """
         self._world = world
         self._device = device

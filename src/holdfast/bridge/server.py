@@ -54,7 +54,8 @@ class FileSystem(Protocol):
         An operation runs on any thread, beside others, and ends by itself. It raises `OSError` for what it refuses;
         and, before anything has happened, `LaterError` or `HeldError`, to be called again by a thread where nobody else
         waits (`holdfast.bridge.later`), again and again for some seconds: a safeguard that nobody has answered by then
-        denies (EPERM). Anything else that it raises is EIO for whoever asked, and logged: an error of the store, or our own mistake.
+        denies (EPERM). Anything else that it raises is EIO for whoever asked, and logged: an error of the store, or our
+        own mistake.
         """
         ...
 

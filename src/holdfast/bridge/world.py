@@ -21,11 +21,20 @@ T = TypeVar("T")
 class World(Protocol):
     """The port of whoever has a tree served."""
 
-    interceptor: Interceptor
-    root_fd: int
-    """The tree's root, open for reading."""
-    hidden: tuple[int, ...]
-    """Descriptors of directories in it that nobody is shown: Holdfast's home, and the undo log if it lies elsewhere."""
+    @property
+    def interceptor(self) -> Interceptor:
+        """What every change passes before it happens."""
+        ...
+
+    @property
+    def root_fd(self) -> int:
+        """The tree's root, open for reading."""
+        ...
+
+    @property
+    def hidden(self) -> tuple[int, ...]:
+        """Descriptors of directories in it that nobody is shown: Holdfast's home, the undo log if it lies elsewhere."""
+        ...
 
     def step(self, tid: int, /) -> StepId:
         """The step that a thread's mutations belong to now; opens one if there is none. 0: nobody knows whose they are.

@@ -1,6 +1,6 @@
 """Mounts a directory over itself or elsewhere, with an undo log beside it, and serves it until it is unmounted:
 
-    python -m holdfast.testing.bridged TREE DIRECTORY [--log LOG] [--no-passthrough] [--allow-other]
+    python -m holdfast.testing.bridged TREE DIRECTORY [--log LOG] [--no-passthrough]
 
 Everything that is done through the mount is one step. Prints ``mounted`` when it is.
 """
@@ -170,7 +170,7 @@ class BridgedActor:
 
 def main() -> int:
     """See the module."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(prog="holdfast.testing.bridged")
     parser.add_argument("tree")
     parser.add_argument("directory")
     parser.add_argument("--log", help="a directory on the same file system; by default a new one, removed at the end")
@@ -185,8 +185,12 @@ def main() -> int:
         step = desk.open("command", command=(b"bridged",))
         directory = os.fsencode(os.path.realpath(chosen.directory))
         with Bridged(log, root_fd, step, directory, passthrough=not chosen.no_passthrough) as bridged:
+
+            def end(_number: int, _frame: object) -> None:
+                bridged.server.end()
+
             for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, lambda *_: bridged.server.end())
+                signal.signal(number, end)
             print("mounted", flush=True)  # noqa: T201 - it is a program
             bridged.server.wait()
         desk.close(step, 0)

@@ -32,10 +32,8 @@ class Named:
 
     def add(self, number: int, look: Callable[[int], os.stat_result | None]) -> None:
         """An object has got a name there. ``look`` says what it is."""
-        if self._inodes is None:
-            # (Whoever lists them now may have come past it already.)
-            if not self._lock.locked():
-                return
+        if self._inodes is None and not self._lock.locked():  # (whoever lists them now may have come past it)
+            return
         with self._lock:
             found = look(number)
             if self._inodes is None or found is None or number in self._inodes:
