@@ -125,7 +125,7 @@ class AttributesOf:
                 os.close(fd)
                 raise
         try:
-            with self._callers.stripping_if(body.valid & kernel.FATTR_KILL_SUIDGID):
+            with self._callers.stripping(header, body.valid & kernel.FATTR_KILL_SUIDGID):
                 os.ftruncate(fd, body.size)
         finally:
             if handle is None:

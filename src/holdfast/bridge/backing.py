@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Final
 from holdfast.model.log import Log
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from holdfast.bridge.objects import Object
 
 _LOG = Log(__name__)
@@ -35,13 +37,14 @@ class Backings:
         self._device = device
         self._lock = threading.Lock()
 
-    def take(self, kept: Object, fd: int) -> int:
+    def take(self, kept: Object, fd: int, name: AbstractContextManager[None], *, strips: bool) -> int:
         """The id that a further open handle of the object is to have, whose descriptor is ``fd``; 0: it has none.
 
-        Either is given back with `give`.
+        If it is the first, the kernel does everything in whose name this thread is inside of ``name``; ``strips`` says
+        whether that takes set-id bits away. Either is given back with `give`.
         """
         with self._lock:
-            if not kept.backing and (kept.plain or not self._register(kept, fd)):
+            if not kept.backing and (kept.plain or not self._register(kept, fd, name, strips=strips)):
                 kept.plain += 1
                 return 0
             kept.backed += 1
@@ -63,11 +66,13 @@ class Backings:
             except OSError as error:
                 _LOG.warning("the kernel keeps a file open: %s", error.strerror)
 
-    def _register(self, kept: Object, fd: int) -> bool:
+    def _register(self, kept: Object, fd: int, name: AbstractContextManager[None], *, strips: bool) -> bool:
         if self._device is None:
             return False
         try:
-            kept.backing = fcntl.ioctl(self._device, _OPEN, bytearray(_MAP.pack(fd, 0, 0)))
+            with name:
+                kept.backing = fcntl.ioctl(self._device, _OPEN, bytearray(_MAP.pack(fd, 0, 0)))
+            kept.strips = strips
         except OSError as error:
             if error.errno in _NEVER:
                 _LOG.info("the kernel does not read and write by itself here: %s", error.strerror)

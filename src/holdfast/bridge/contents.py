@@ -53,7 +53,7 @@ class ContentOf:
         handle = self._opening.handle(header.node, body.handle)
         appends = body.flags & os.O_APPEND and not body.write_flags & kernel.WRITE_CACHE
         strips = body.write_flags & kernel.WRITE_KILL_SUIDGID and os.fstat(handle.fd).st_mode & _SET_IDS
-        with self._callers.stripping_if(strips):
+        with self._callers.stripping(header, strips):
             count = os.pwritev(handle.fd, (body.data,), body.offset, os.RWF_APPEND if appends else 0)
         return replies.written(header.unique, count)
 
@@ -69,7 +69,9 @@ class ContentOf:
     def _fallocate(self, header: Header, body: bodies.Allocate) -> Reply:
         handle = self._opening.handle(header.node, body.handle)
         offset, length = ctypes.c_int64(body.offset), ctypes.c_int64(body.length)
-        if _libc.fallocate(handle.fd, body.mode, offset, length):
+        with self._callers.stripping(header, header.uid):
+            failed = _libc.fallocate(handle.fd, body.mode, offset, length)
+        if failed:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
         return replies.done(header.unique)
@@ -77,6 +79,7 @@ class ContentOf:
     def _copy(self, header: Header, body: bodies.CopyRange) -> Reply:
         source = self._opening.handle(header.node, body.handle)
         target = self._opening.handle(body.to_node, body.to_handle)
-        count = os.copy_file_range(source.fd, target.fd, body.length, body.offset, body.to_offset)
+        with self._callers.stripping(header, header.uid):
+            count = os.copy_file_range(source.fd, target.fd, body.length, body.offset, body.to_offset)
         told = replies.written if header.opcode == Opcode.COPY_FILE_RANGE else replies.copied
         return told(header.unique, count)

@@ -53,7 +53,7 @@ class Naming:
             with self._objects.directory(header.node) as dir_fd:
                 return self._entered(header, dir_fd, body.name)
         except FileNotFoundError:
-            return replies.negative(header.unique, self._shown.names)
+            return self._shown.missing(header)
 
     def _entered(self, header: Header, dir_fd: int, name: bytes) -> Reply:
         node, found = self._objects.enter(header.node, dir_fd, name)
@@ -93,7 +93,7 @@ class Naming:
         extras: Extras,
     ) -> Reply:
         with self._objects.directory(header.node) as dir_fd:
-            place = self._objects.place(dir_fd, name)
+            place = self._objects.place(header.node, dir_fd, name)
             performed = self._callers.creating(header, umask, extras, lambda: perform(dir_fd))
             self._world.interceptor.create(self._world.step(header.pid), place, type_, performed)
             return self._entered(header, dir_fd, name)
@@ -101,7 +101,7 @@ class Naming:
     def _link(self, header: Header, body: bodies.Link) -> Reply:
         interceptor, step = self._world.interceptor, self._world.step(header.pid)
         with self._objects.directory(header.node) as dir_fd, self._objects.thing(body.node) as source:
-            place = self._objects.place(dir_fd, body.name)
+            place = self._objects.place(header.node, dir_fd, body.name)
 
             def perform() -> None:
                 os.link(through(source.fd), body.name, dst_dir_fd=dir_fd, follow_symlinks=True)
@@ -120,7 +120,7 @@ class Naming:
 
     def _unlink(self, header: Header, body: bodies.Name) -> Reply:
         with self._objects.directory(header.node) as dir_fd:
-            place = self._objects.place(dir_fd, body.name)
+            place = self._objects.place(header.node, dir_fd, body.name)
             self._world.interceptor.unlink(
                 self._world.step(header.pid), place, lambda: os.unlink(body.name, dir_fd=dir_fd)
             )
@@ -128,7 +128,7 @@ class Naming:
 
     def _rmdir(self, header: Header, body: bodies.Name) -> Reply:
         with self._objects.directory(header.node) as dir_fd:
-            place = self._objects.place(dir_fd, body.name)
+            place = self._objects.place(header.node, dir_fd, body.name)
             self._world.interceptor.rmdir(
                 self._world.step(header.pid), place, lambda: os.rmdir(body.name, dir_fd=dir_fd)
             )
@@ -140,7 +140,8 @@ class Naming:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         objects, name, new_name = self._objects, body.name, body.new_name
         with objects.directory(header.node) as dir_fd, objects.directory(body.parent) as new_dir_fd:
-            source, target = objects.place(dir_fd, name), objects.place(new_dir_fd, new_name)
+            source = objects.place(header.node, dir_fd, name)
+            target = objects.place(body.parent, new_dir_fd, new_name)
             self._world.interceptor.rename(
                 self._world.step(header.pid),
                 source,

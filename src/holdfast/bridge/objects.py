@@ -48,6 +48,7 @@ class Object:
         "open",
         "parent",
         "plain",
+        "strips",
         "writers",
     )
 
@@ -65,6 +66,8 @@ class Object:
         """How many of them can write."""
         self.backing = 0
         """What the kernel calls the file by which it reads and writes it itself; 0 if it does not."""
+        self.strips = False
+        """What it writes so takes set-id bits away."""
         self.backed = 0
         """How many of them have that."""
         self.plain = 0
@@ -217,13 +220,14 @@ class Objects:
     def thing(self, node: int, handle: int | None = None) -> Generator[Thing]:
         """As `opened`, and where it is."""
         with self.opened(node, handle) as fd:
-            yield Thing(fd, self.whereabouts.path(fd))
+            yield Thing(fd, self._path(node, fd))
 
-    def place(self, dir_fd: int, name: bytes) -> Place:
-        """For the interceptor: a name in a directory. Raises `OSError`: ENOENT if that is not in the tree any more, and
-        EACCES if what is there is not shown.
+    def place(self, parent: int, dir_fd: int, name: bytes) -> Place:
+        """For the interceptor: a name in the directory ``parent``, open as ``dir_fd``.
+
+        Raises `OSError`: ENOENT if that is not in the tree any more, and EACCES if what is there is not shown.
         """
-        path = self.whereabouts.path(dir_fd)
+        path = self._path(parent, dir_fd)
         if path is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         path = b"%b/%b" % (path, name) if path else name
@@ -232,6 +236,28 @@ class Objects:
             if hidden is not None and (hidden == path or hidden.startswith(path + b"/")):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         return Place(dir_fd, name, path)
+
+    def _path(self, node: int, fd: int) -> bytes | None:
+        """Where an object is that is open as ``fd``, also if that is longer than the kernel says paths."""
+        below: list[bytes] = []
+        while True:
+            try:
+                path = self.whereabouts.path(fd) if not below else self._known_path(node)
+            except OSError as error:
+                if error.errno != errno.ENAMETOOLONG:
+                    raise
+            else:
+                return path if path is None or not below else b"/".join((path, *reversed(below)))
+            kept = self._nodes[node]
+            with self.directory(kept.parent) as above:
+                if identity(above, kept.name) != kept.identity:
+                    raise _stale()
+            below.append(kept.name)
+            node = kept.parent
+
+    def _known_path(self, node: int) -> bytes | None:
+        with self.directory(node) as fd:
+            return self.whereabouts.path(fd)
 
     def _hold(self, node: int) -> _Held:
         kept = self._nodes[node]

@@ -55,6 +55,12 @@ class Handle(NamedTuple):
         return bool(self.flags & _WRITING)
 
 
+def _strip(fd: int) -> None:
+    mode = stat.S_IMODE(os.fstat(fd).st_mode)
+    if mode & (stat.S_ISUID | stat.S_ISGID):
+        os.fchmod(fd, mode & ~(stat.S_ISUID | (stat.S_ISGID if mode & stat.S_IXGRP else 0)))
+
+
 class Opening:
     """See the module."""
 
@@ -97,7 +103,7 @@ class Opening:
         self._handles.check_room()
         with self._objects.thing(header.node) as thing:
             fd = self._opened(header, thing, body.flags, body.open_flags)
-            return replies.opened(header.unique, self._added(header.node, fd, body.flags))
+            return replies.opened(header.unique, self._added(header, header.node, fd, body.flags))
 
     def _opened(self, header: Header, thing: Thing, flags: int, open_flags: int) -> int:
         found = os.fstat(thing.fd)
@@ -109,7 +115,7 @@ class Opening:
                 truncates = bool(flags & os.O_TRUNC)
                 self.capture(header, thing, found, truncates=truncates)
                 if truncates:
-                    with self._callers.stripping_if(open_flags & kernel.OPEN_KILL_SUIDGID):
+                    with self._callers.stripping(header, open_flags & kernel.OPEN_KILL_SUIDGID):
                         os.truncate(fd if flags & _WRITING else through(fd), 0)
         except BaseException:
             os.close(fd)
@@ -120,7 +126,7 @@ class Opening:
         self._handles.check_room()
         flags = body.flags & _PASSED | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with self._objects.directory(header.node) as dir_fd:
-            place = self._objects.place(dir_fd, body.name)
+            place = self._objects.place(header.node, dir_fd, body.name)
             perform = self._callers.creating(
                 header, body.umask, body.extras, lambda: os.open(body.name, flags, body.permissions, dir_fd=dir_fd)
             )
@@ -141,7 +147,7 @@ class Opening:
                     with self._objects.thing(node) as thing:
                         fd = self._opened(header, thing, body.flags, body.open_flags)
                         found = os.fstat(fd)
-                    handle = self._added(node, fd, body.flags)
+                    handle = self._added(header, node, fd, body.flags)
                 except BaseException:
                     self._objects.forget(node, 1)
                     raise
@@ -165,7 +171,7 @@ class Opening:
         except BaseException:
             os.close(fd)
             raise
-        handle = self._added(node, fd, body.flags)
+        handle = self._added(header, node, fd, body.flags)
         return replies.created(header.unique, self._shown.entry(node, found), handle)
 
     def _release(self, header: Header, body: bodies.Release) -> Reply:
@@ -174,12 +180,15 @@ class Opening:
         self._objects.close_opened(handle.kept, handle.fd, writes=handle.writes)
         return replies.done(header.unique)
 
-    def _added(self, node: int, fd: int, flags: int) -> Opened:
+    def _added(self, header: Header, node: int, fd: int, flags: int) -> Opened:
         kept = self._objects[node]
         writes = bool(flags & _WRITING)
         self._objects.note_opened(kept, fd, writes=writes)
-        backing = self._backings.take(kept, fd)
+        backing = self._backings.take(kept, fd, self._callers.stripping(header, header.uid), strips=bool(header.uid))
         try:
+            if backing and writes and header.uid and not kept.strips:
+                # Root had it opened, whose writes take no set-id bits away; and so would these not.
+                _strip(fd)
             number = self._handles.add(node, Handle(kept, fd, flags, backing))
         except BaseException:
             self._backings.give(kept, backing)

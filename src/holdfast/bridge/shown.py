@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import stat
 from typing import TYPE_CHECKING, Protocol
 
 from holdfast.wire.fuse import replies
-from holdfast.wire.fuse.replies import NEVER, Attributes, Entry, Valid
+from holdfast.wire.fuse.replies import FOREVER, NEVER, Attributes, Entry, Valid
 
 if TYPE_CHECKING:
     import os
 
     from holdfast.bridge.objects import Objects
+    from holdfast.bridge.server import Reply
+    from holdfast.wire.fuse.bodies import Header
 
 
 class Kept(Protocol):
@@ -30,6 +33,12 @@ class Shown:
         self._objects = objects
         self._kept = kept
         self.names = valid
+
+    def missing(self, header: Header) -> Reply:
+        """That there is no such name. Where nobody tells of what others make, it may be there in a moment."""
+        if self.names is FOREVER:
+            return replies.negative(header.unique, FOREVER)
+        return replies.error(header.unique, errno.ENOENT)
 
     def attributes(self, found: os.stat_result) -> Attributes:
         """What an object is like. A name that only the undo log has for it is nobody's."""

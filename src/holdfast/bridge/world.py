@@ -70,10 +70,12 @@ class Callers:
 
         return performed
 
-    def stripping_if(self, strips: object) -> AbstractContextManager[None]:
-        """What is done to a file inside takes its set-id bits away if ``strips``, as if somebody did it who may not set
-        them.
+    def stripping(self, header: Header, strips: object) -> AbstractContextManager[None]:
+        """What is done to a file inside takes its set-id bits away, if ``strips`` (what the kernel says of a caller who
+        may not set them). Anybody but root has that by themselves.
         """
-        if not strips:
+        own = self._own
+        if not strips or own.uid:
             return nullcontext()
-        return assumed(self._own._replace(capabilities=self._own.capabilities & ~FSETID))
+        # (It counts whether they are of the file's group; of their other groups nothing is known.)
+        return assumed(Credentials(own.uid, header.gid, (), own.capabilities & ~FSETID))

@@ -107,7 +107,12 @@ class Preimages:
 
     def number_of(self, fd: int) -> int | None:
         """The number of the preimage that the descriptor was opened as, or has become since; None if it is none."""
-        path = os.readlink(through(fd))
+        try:
+            path = os.readlink(through(fd))
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:
+                return None  # (the log's own paths are not as long)
+            raise
         if path.endswith(_DELETED) and (found := os.fstat(fd)).st_nlink:
             return self._search(found)  # it has lost the name by which it was opened, and has another
         if not path.startswith(self._prefix):
