@@ -158,6 +158,10 @@ class Objects:
         found = os.stat(name, dir_fd=dir_fd, follow_symlinks=False) if name else os.fstat(dir_fd)
         return self._nodes.find(self._key(found, identity(dir_fd, name)))
 
+    def known(self) -> list[tuple[int, int, bytes]]:
+        """All nodes that the kernel knows, each with where it was last found."""
+        return [(node, kept.parent, kept.name) for node, kept in self._nodes.items()]
+
     def moved(self, parent: int, dir_fd: int, name: bytes) -> None:
         """What is at the name now has been moved there."""
         try:

@@ -17,11 +17,11 @@ from holdfast.bridge.naming import Naming
 from holdfast.bridge.objects import Objects
 from holdfast.bridge.opening import MOST_HANDLES, Opening
 from holdfast.bridge.shown import Shown
+from holdfast.bridge.telling import Teller
 from holdfast.bridge.world import Callers
 from holdfast.wire.fuse import replies
 from holdfast.wire.fuse.kernel import Init, Opcode
 from holdfast.wire.fuse.negotiation import WANTED, Wishes
-from holdfast.wire.fuse.replies import Valid
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,22 +33,21 @@ if TYPE_CHECKING:
     from holdfast.wire.fuse.bodies import Header
     from holdfast.wire.fuse.negotiation import Terms
 
-BRIEFLY: Final = Valid(1)
-"""Where nobody tells of edits by others."""
 _LOCAL_LOCKS: Final = Init.POSIX_LOCKS | Init.FLOCK_LOCKS
 
 
 class PassthroughTree:
     """`FileSystem` of a directory."""
 
-    def __init__(self, world: World, kept: Kept, *, device: int | None = None, valid: Valid = BRIEFLY) -> None:
-        """``device`` is the mounted one, borrowed: with it the kernel reads and writes by itself where it can.
-        ``valid`` is how long it may remember names and attributes.
+    def __init__(self, world: World, kept: Kept, device: int, *, passes: bool = True, is_told: bool = False) -> None:
+        """``device`` is the mounted one, borrowed; if it ``passes``, the kernel reads and writes itself where it can.
+        ``is_told``: `teller` hears of all that others change, at once.
         """
         self._world = world
-        self._device = device
+        self._device = device if passes else None
         self.objects = Objects(world.root_fd, world.hidden)
-        self._shown = Shown(self.objects, kept, valid)
+        self.teller = Teller(device, world.root_fd, self.objects)
+        self._shown = Shown(self.objects, kept, is_told=is_told)
         self._opening: Opening | None = None
         self._listings = Listings(self.objects, self._shown, most=MOST_HANDLES)
 
@@ -63,6 +62,7 @@ class PassthroughTree:
         """See `FileSystem.operations`."""
         world, objects, shown = self._world, self.objects, self._shown
         callers = Callers(masks=bool(terms.flags & Init.DONT_MASK))
+        self.teller.expires = bool(terms.flags & Init.HAS_EXPIRE_ONLY)
         backings = Backings(self._device if terms.flags & Init.PASSTHROUGH else None)
         self._opening = opening = Opening(world, objects, shown, callers, backings, most=MOST_HANDLES)
         return {

@@ -16,9 +16,11 @@ import tempfile
 from typing import TYPE_CHECKING, Final
 
 from holdfast.bridge.device import Device, mount
+from holdfast.bridge.outside import watched
 from holdfast.bridge.passthrough import PassthroughTree
 from holdfast.bridge.server import Server
 from holdfast.files.kernel import renameat2
+from holdfast.files.metadata import through
 from holdfast.model.clock import SystemClock
 from holdfast.undo.desk import Desk
 from holdfast.undo.log import UndoLog
@@ -52,16 +54,32 @@ class OneStep:
 class Bridged:
     """A tree that is served on a mounted directory, in the name of a step. Leaving unmounts it."""
 
-    def __init__(self, log: UndoLog, root_fd: int, step: StepId, directory: bytes, *, passthrough: bool = True) -> None:
+    def __init__(
+        self,
+        log: UndoLog,
+        root_fd: int,
+        step: StepId,
+        directory: bytes,
+        *,
+        passthrough: bool = True,
+        watches: bool = False,
+    ) -> None:
         """Mount ``directory`` and serve it."""
         self.world = OneStep(log, root_fd, step)
         flags = os.fstatvfs(root_fd).f_flag & (os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC)
+        # (Where something is mounted over the tree, it could not be looked at any more.)
+        self._outside = watched(os.fsencode(os.readlink(through(root_fd)))) if watches else None
         self._device: Device = mount(directory, allow_other=os.geteuid() == 0, flags=flags)
-        device = self._device.descriptor if passthrough else None
-        self.tree = PassthroughTree(self.world, log.preimages, device=device)
+        device = self._device.descriptor
+        self.tree = PassthroughTree(
+            self.world, log.preimages, device, passes=passthrough, is_told=self._outside is not None
+        )
         log.writers = self.tree.objects.held_for_writing
         self.server = Server(self._device.descriptor, self.tree)
         self.server.start()
+        self.tree.teller.start()
+        if self._outside is not None:
+            self._outside.start(self.tree.teller)
 
     def __enter__(self) -> Bridged:
         """Return itself."""
@@ -72,7 +90,9 @@ class Bridged:
     ) -> None:
         """Unmount it."""
         self._device.unmount()
-        if self.server.stop():
+        if self._outside is not None:
+            self._outside.stop()
+        if self.server.stop() and self.tree.teller.stop():
             self._device.close()
             self.tree.close()
 
@@ -184,7 +204,7 @@ def main() -> int:
         desk = Desk(log, intercepts=True)
         step = desk.open("command", command=(b"bridged",))
         directory = os.fsencode(os.path.realpath(chosen.directory))
-        with Bridged(log, root_fd, step, directory, passthrough=not chosen.no_passthrough) as bridged:
+        with Bridged(log, root_fd, step, directory, passthrough=not chosen.no_passthrough, watches=True) as bridged:
 
             def end(_number: int, _frame: object) -> None:
                 bridged.server.end()

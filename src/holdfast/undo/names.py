@@ -330,7 +330,7 @@ def _removal(
 
 
 def _path_of(fd: int, place: Place) -> bytes:
-    """The path of what ``fd`` was opened as, in the tree that the place is in; empty if it is not there or is too long."""
+    """The path of what ``fd`` was opened as, in the tree that the place is in; empty if it is not there, or long."""
     try:
         return _read_path_of(fd, place)
     except OSError as error:
