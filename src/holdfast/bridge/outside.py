@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import select
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from holdfast.files.watch import open_watcher
 from holdfast.files.watch.masks import Q_OVERFLOW
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from holdfast.bridge.telling import Teller
 
 _LOG = Log(__name__)
+_BREATH_MILLISECONDS: Final = 5
+"""Between two looks: what others do anywhere on the file system makes events, and to look at each as it comes would take
+the interpreter from those who serve.
+"""
 
 
 class Outside:
@@ -54,7 +58,7 @@ class Outside:
         wakers.register(self._over, select.POLLIN)
         over.register(self._over, select.POLLIN)
         wakers.register(self._watcher.fileno(), select.POLLIN)
-        while not over.poll(0):
+        while not over.poll(_BREATH_MILLISECONDS):
             try:
                 self._watcher.drain()
             except OSError as error:
