@@ -111,7 +111,7 @@ class Objects:
         own = identity(root_fd, b"")
         root = Object(own, ROOT, b"", is_directory=True, is_local=True)
         self._nodes: Nodes[Object] = Nodes(own, root, most)
-        self._opens_handles = _opens(root_fd, own)
+        self.opens_handles = _opens(root_fd, own)
         self._held: OrderedDict[int, _Held] = OrderedDict()
         self._written: Counter[int] = Counter()
         self._lock = threading.Lock()
@@ -340,7 +340,7 @@ class Objects:
 
     def _by_handle(self, kept: Object) -> int:
         """-1 if it cannot be opened so."""
-        if not (self._opens_handles and kept.is_local):
+        if not (self.opens_handles and kept.is_local):
             return -1
         handle = handle_of(kept.identity)
         return -1 if handle is None else open_by_handle(self._root, handle)

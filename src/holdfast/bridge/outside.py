@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _LOG = Log(__name__)
 _BREATH_MILLISECONDS: Final = 5
-"""Between two looks: what others do anywhere on the file system makes events, and to look at each as it comes would take
+"""Between two looks: what others do anywhere on the file system makes events. To look at each as it comes would take
 the interpreter from those who serve.
 """
 
