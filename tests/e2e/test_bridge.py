@@ -211,11 +211,9 @@ def test_nobody_who_swaps_directories_for_links_leads_out(place: Path) -> None:
             os.rename(tree / "d", tree / "link")
             os.rename(tree / "away", tree / "d")
 
-    def use(number: int) -> int:
+    def use(number: int, inside: int, above: int) -> int:
         """Only where the link really is there, and is followed by the kernel outside of the mount, is there more."""
         done = 0
-        inside = os.open(mount / "d" / "e", os.O_RDONLY | os.O_DIRECTORY)
-        above = os.open(mount, os.O_RDONLY | os.O_DIRECTORY)
         try:
             for at in range(300):
                 for fd, name in ((inside, f"{number}-{at}"), (above, "d"), (above, "away")):
@@ -239,13 +237,16 @@ def test_nobody_who_swaps_directories_for_links_leads_out(place: Path) -> None:
         return done
 
     with bridged(tree, place / "log", mount), ThreadPoolExecutor(4) as pool:
+        opened = [os.open(path, os.O_RDONLY | os.O_DIRECTORY) for path in (mount / "d" / "e", mount)]
         attacker = threading.Thread(target=swap)
         attacker.start()
         try:
-            done = list(pool.map(use, range(3)))
+            done = list(pool.map(lambda number: use(number, *map(os.dup, opened)), range(3)))
         finally:
             over.set()
             attacker.join()
+            for fd in opened:
+                os.close(fd)
     assert all(count > 100 for count in done)
     assert differences(before, photograph(out)) == []
 

@@ -150,7 +150,7 @@ class AttributesOf:
         if thing.path is not None:
             interceptor.changing(step, thing.place, thing.fd)
         elif not interceptor.removed(step, thing.fd):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))  # the kernel looks it up again
 
     # -- extended attributes --------------------------------------------------------------------------------------
 

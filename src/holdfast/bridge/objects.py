@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from holdfast.bridge.whereabouts import Whereabouts
 from holdfast.files.handle import handle_of, identity
 from holdfast.files.watch.system import open_by_handle
+from holdfast.model.errors import FormatError
 from holdfast.undo.interceptor import Place
 from holdfast.wire.fuse.kernel import ROOT
 from holdfast.wire.fuse.nodes import Nodes
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 MOST_NODES: Final = 1 << 20
 _MOST_OPEN: Final = 256
 """Directories that stay open."""
+_MOST_NAMES: Final = 8
+"""Of one object that are remembered. By any other the kernel has to look it up again, which it does (ESTALE)."""
 OBJECT: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -46,6 +49,7 @@ class Object:
         "is_local",
         "name",
         "open",
+        "others",
         "parent",
         "plain",
         "strips",
@@ -57,6 +61,8 @@ class Object:
         self.parent = parent
         self.name = name
         """By which it was last found, in ``parent``."""
+        self.others: tuple[tuple[int, bytes], ...] = ()
+        """Some others by which it was found before, each with its directory."""
         self.is_directory = is_directory
         self.is_local = is_local
         """On the same file system as the root."""
@@ -149,9 +155,15 @@ class Objects:
             key, lambda: Object(object_, parent, name, is_directory=is_directory, is_local=is_local)
         )
         kept = self._nodes[node]
-        if node != ROOT and (kept.name != name or kept.parent != parent):
-            kept.parent, kept.name = parent, name
+        if node != ROOT:
+            self._name(kept, parent, name)
         return node, found
+
+    def _name(self, kept: Object, parent: int, name: bytes) -> None:
+        if kept.name == name and kept.parent == parent:
+            return
+        others = [one for one in ((kept.parent, kept.name), *kept.others) if one != (parent, name)]
+        kept.parent, kept.name, kept.others = parent, name, tuple(others[:_MOST_NAMES])
 
     def found(self, dir_fd: int, name: bytes = b"") -> int | None:
         """The node of a name in a directory (or of the directory), if the kernel knows it. Raises `OSError`."""
@@ -169,8 +181,7 @@ class Objects:
         except OSError:
             return  # it is elsewhere by now, and will be found there
         if node is not None and node != ROOT:
-            kept = self._nodes[node]
-            kept.parent, kept.name = parent, name
+            self._name(self._nodes[node], parent, name)
 
     def forget(self, node: int, lookups: int) -> None:
         """The kernel gives lookups back."""
@@ -224,7 +235,16 @@ class Objects:
     def thing(self, node: int, handle: int | None = None) -> Generator[Thing]:
         """As `opened`, and where it is."""
         with self.opened(node, handle) as fd:
-            yield Thing(fd, self._path(node, fd))
+            path = self._path(node, fd)
+            kept = self._nodes[node]
+            if path is not None or kept.is_directory or (other := self._by_name(kept)) < 0:
+                yield Thing(fd, path)
+                return
+            # The name that it was opened by is gone, and it has another one.
+            try:
+                yield Thing(other, self._path(node, other))
+            finally:
+                os.close(other)
 
     def place(self, parent: int, dir_fd: int, name: bytes) -> Place:
         """For the interceptor: a name in the directory ``parent``, open as ``dir_fd``.
@@ -317,26 +337,34 @@ class Objects:
         return fd
 
     def _open_file(self, kept: Object) -> int:
-        # By its name first: then the kernel knows where it is.
-        if kept.name:
-            try:
-                with self.directory(kept.parent) as dir_fd:
-                    fd = os.open(kept.name, OBJECT, dir_fd=dir_fd)
-            except (FileNotFoundError, NotADirectoryError):
-                pass
-            except OSError as error:
-                if error.errno != errno.ESTALE:
-                    raise
-            else:
-                if identity(fd, b"") == kept.identity:
-                    return fd
-                os.close(fd)
+        # By a name first: then the kernel knows where it is.
+        if (fd := self._by_name(kept)) >= 0:
+            return fd
         with self._lock:
             if kept.open:
                 return os.dup(next(iter(kept.open)))
         if (fd := self._by_handle(kept)) >= 0:
             return fd
         raise _stale()
+
+    def _by_name(self, kept: Object) -> int:
+        """-1 if it has none that it was found under."""
+        for parent, name in ((kept.parent, kept.name), *kept.others):
+            if not name:
+                continue
+            try:
+                with self.directory(parent) as dir_fd:
+                    fd = os.open(name, OBJECT, dir_fd=dir_fd)
+            except (FileNotFoundError, NotADirectoryError, FormatError):
+                continue
+            except OSError as error:
+                if error.errno != errno.ESTALE:
+                    raise
+                continue
+            if identity(fd, b"") == kept.identity:
+                return fd
+            os.close(fd)
+        return -1
 
     def _by_handle(self, kept: Object) -> int:
         """-1 if it cannot be opened so."""

@@ -212,7 +212,7 @@ class Opening:
         interceptor, step = self._world.interceptor, self._world.step(header.pid)
         if thing.path is None:
             if not interceptor.removed(step, thing.fd):
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))  # the kernel looks it up again
             return
         if not is_patient() and (found.st_size > SLOW_BYTES or takes_long(found)):
             raise LaterError
