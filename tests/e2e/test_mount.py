@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
+from ..fuse import ONLY_WITH_FUSE
 from ..waiting import wait_until
 from .conftest import INSTALLED
 
@@ -36,15 +37,7 @@ _SECONDS = 120
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def _why_not() -> str | None:
-    if not os.path.exists("/dev/fuse"):
-        return "there is no /dev/fuse"
-    if os.geteuid() and not (shutil.which("fusermount3") and os.access("/dev/fuse", os.R_OK | os.W_OK)):
-        return "needs root, or fusermount3 (the package fuse3) and access to /dev/fuse"
-    return None
-
-
-pytestmark = pytest.mark.skipif(_why_not() is not None, reason=str(_why_not()))
+pytestmark = ONLY_WITH_FUSE
 
 
 class Mount(NamedTuple):

@@ -6,7 +6,7 @@ import os
 import random
 import stat
 import tempfile
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
@@ -18,7 +18,8 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import RefusedError
-from holdfast.testing.acting import Actor, act_at_random
+from holdfast.testing.acting import Acting, Actor, act_at_random
+from holdfast.testing.bridged import BridgedActor
 from holdfast.testing.photograph import Seen, differences, photograph
 from holdfast.undo.desk import Desk
 from holdfast.undo.log import UndoLog
@@ -27,7 +28,25 @@ from holdfast.undo.recovery import recover
 from holdfast.undo.sealing import seal
 from holdfast.undo.undoing import redo, undo
 
+from ..fuse import ONLY_WITH_FUSE
+
 Photo: TypeAlias = dict[bytes, Seen]
+Feeder: TypeAlias = Callable[[UndoLog, bytes, StepId, bytes], Acting]
+
+
+def straight(log: UndoLog, tree: bytes, step: StepId, below: bytes = b"") -> Acting:
+    """Through the interceptor, and nothing else."""
+    return Actor(log.recorder, tree, step, below)
+
+
+def over_fuse(log: UndoLog, tree: bytes, step: StepId, below: bytes = b"") -> Acting:
+    """Through the kernel, and a server of its protocol."""
+    return BridgedActor(log, tree, step, below)
+
+
+@pytest.fixture(params=[straight, pytest.param(over_fuse, marks=ONLY_WITH_FUSE)])
+def feeder(request: pytest.FixtureRequest) -> Feeder:
+    return request.param
 
 
 @contextmanager
@@ -50,13 +69,13 @@ def finish(log: UndoLog, step: StepId) -> None:
     log.journal.restart()
 
 
-def do(base: Path, seed: int, count: int) -> StepId:
+def do(base: Path, seed: int, count: int, feeder: Feeder) -> StepId:
     """One finished step of random operations."""
     with keeper(base) as log:
         step = log.new_id()
         log.recorder.begin(step, "api")
         chance = random.Random(seed)
-        with Actor(log.recorder, os.fsencode(base / "tree"), step) as actor:
+        with feeder(log, os.fsencode(base / "tree"), step, b"") as actor:
             for _ in range(count):
                 act_at_random(actor, chance)
         finish(log, step)
@@ -71,11 +90,11 @@ def base(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_steps_are_undone_and_brought_forward_exactly(base: Path, seed: int) -> None:
+def test_steps_are_undone_and_brought_forward_exactly(base: Path, feeder: Feeder, seed: int) -> None:
     photos = [photograph(base / "tree")]
     steps: list[StepId] = []
     for at in range(3):
-        steps.append(do(base, seed * 10 + at, 30))
+        steps.append(do(base, seed * 10 + at, 30, feeder))
         photos.append(photograph(base / "tree"))
     for direction, order in ((undo, (2, 1, 0)), (redo, (0, 1, 2)), (undo, (2, 1, 0))):
         for at in order:
@@ -87,9 +106,9 @@ def test_steps_are_undone_and_brought_forward_exactly(base: Path, seed: int) -> 
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_several_steps_are_undone_together(base: Path, seed: int) -> None:
+def test_several_steps_are_undone_together(base: Path, feeder: Feeder, seed: int) -> None:
     before = photograph(base / "tree")
-    steps = [do(base, seed * 10 + at, 20) for at in range(3)]
+    steps = [do(base, seed * 10 + at, 20, feeder) for at in range(3)]
     after = photograph(base / "tree")
     with keeper(base) as log:
         assert undo(log, steps).conflicts == ()
@@ -98,14 +117,14 @@ def test_several_steps_are_undone_together(base: Path, seed: int) -> None:
         assert differences(after, photograph(base / "tree")) == []
 
 
-def test_an_earlier_step_is_refused_while_a_later_one_stands_on_it(base: Path) -> None:
+def test_an_earlier_step_is_refused_while_a_later_one_stands_on_it(base: Path, feeder: Feeder) -> None:
     path = base / "tree" / "file"
     steps: list[StepId] = []
     for content in (b"one", b"two"):
         with keeper(base) as log:
             steps.append(step := log.new_id())
             log.recorder.begin(step, "api")
-            with Actor(log.recorder, os.fsencode(base / "tree"), step) as actor:
+            with feeder(log, os.fsencode(base / "tree"), step, b"") as actor:
                 actor.write(b"file", content)
             finish(log, step)
     with keeper(base) as log:
@@ -118,14 +137,14 @@ def test_an_earlier_step_is_refused_while_a_later_one_stands_on_it(base: Path) -
         assert not path.exists()
 
 
-def test_an_edit_by_somebody_else_is_not_overwritten(base: Path) -> None:
+def test_an_edit_by_somebody_else_is_not_overwritten(base: Path, feeder: Feeder) -> None:
     """I8."""
     path = base / "tree" / "file"
     path.write_bytes(b"before")
     with keeper(base) as log:
         step = log.new_id()
         log.recorder.begin(step, "api")
-        with Actor(log.recorder, os.fsencode(base / "tree"), step) as actor:
+        with feeder(log, os.fsencode(base / "tree"), step, b"") as actor:
             actor.write(b"file", b"the step's")
         finish(log, step)
         path.write_bytes(b"somebody else's")
@@ -140,6 +159,8 @@ def test_an_edit_by_somebody_else_is_not_overwritten(base: Path) -> None:
 
 class Undoing(RuleBasedStateMachine):
     """Steps, undo, redo, rollbacks, kills and edits by others, in any order; the model is what the tree looked like."""
+
+    feed = staticmethod(straight)
 
     def __init__(self) -> None:
         super().__init__()
@@ -172,7 +193,7 @@ class Undoing(RuleBasedStateMachine):
 
     def act(self, step: StepId, seed: int) -> None:
         chance = random.Random(seed)
-        with Actor(self.log.recorder, os.fsencode(self.tree), step) as actor:
+        with self.feed(self.log, os.fsencode(self.tree), step) as actor:
             for _ in range(chance.randrange(1, 15)):
                 act_at_random(actor, chance)
 
@@ -266,8 +287,16 @@ Undoing.TestCase.settings = settings(max_examples=40, stateful_step_count=15, de
 test_undoing = Undoing.TestCase
 
 
+class UndoingOverFuse(Undoing):
+    feed = staticmethod(over_fuse)
+
+
+UndoingOverFuse.TestCase.settings = settings(max_examples=15, stateful_step_count=12, deadline=None)
+test_undoing_over_fuse = ONLY_WITH_FUSE(UndoingOverFuse.TestCase)
+
+
 @pytest.mark.parametrize("seed", range(8))
-def test_two_runs_undo_only_their_own(base: Path, seed: int) -> None:
+def test_two_runs_undo_only_their_own(base: Path, feeder: Feeder, seed: int) -> None:
     """I10."""
     for name in ("one", "two"):
         (base / "tree" / name).mkdir()
@@ -277,9 +306,7 @@ def test_two_runs_undo_only_their_own(base: Path, seed: int) -> None:
         desk = Desk(log)
         steps = [desk.open("command", run=run) for run in ("one", "two")]
         chance = random.Random(seed)
-        actors = [
-            Actor(log.recorder, tree, step, below=name) for step, name in zip(steps, (b"one", b"two"), strict=True)
-        ]
+        actors = [feeder(log, tree, step, name) for step, name in zip(steps, (b"one", b"two"), strict=True)]
         for _ in range(60):
             act_at_random(chance.choice(actors), chance)
         for actor in actors:

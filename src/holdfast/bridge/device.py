@@ -26,7 +26,6 @@ FILE_SYSTEM: Final = b"fuse.holdfast"
 _SOURCE: Final = b"holdfast"
 _HELPER: Final = "fusermount3"
 _HELPER_SECONDS: Final = 30
-_MS_RDONLY, _MS_NOSUID, _MS_NODEV = 1, 2, 4
 _MNT_DETACH = 2
 _NEEDED: Final = (
     "mounting needs /dev/fuse, and root or fusermount3 (the package fuse3); in a container also "
@@ -58,25 +57,30 @@ class Device:
         os.close(self.descriptor)
 
 
-def mount(directory: bytes, *, allow_other: bool = False) -> Device:
-    """Mount a read-only file system on ``directory``, a real path; served it is not yet.
+READ_ONLY: Final = os.ST_RDONLY | os.ST_NOSUID | os.ST_NODEV
+_OPTIONS: Final = {os.ST_RDONLY: b"ro", os.ST_NOSUID: b"nosuid", os.ST_NODEV: b"nodev", os.ST_NOEXEC: b"noexec"}
 
-    Only the user who mounts it can use it, unless ``allow_other``; permissions are checked by the kernel, by the modes
-    and owners that it is told. Raises `UnsupportedError` where that is not possible, and says what would help.
+
+def mount(directory: bytes, *, allow_other: bool = False, flags: int = READ_ONLY) -> Device:
+    """Mount a file system on ``directory``, a real path; served it is not yet.
+
+    ``flags`` are ``ST_RDONLY``, ``ST_NOSUID``, ``ST_NODEV`` and ``ST_NOEXEC`` of `os`. Only the user who mounts it can
+    use it, unless ``allow_other``; permissions are checked by the kernel, by the modes and owners that it is told.
+    Raises `UnsupportedError` where that is not possible, and says what would help.
     """
     options = b"default_permissions" + (b",allow_other" if allow_other else b"")
     if os.geteuid() == 0:
         try:
-            return Device(_mount_directly(directory, options), directory, helped=False)
+            return Device(_mount_directly(directory, options, flags), directory, helped=False)
         except PermissionError:
             if shutil.which(_HELPER) is None:
                 raise UnsupportedError(
                     f"{display(directory)} cannot be mounted on: no permission", hint=_NEEDED
                 ) from None
-    return Device(_mount_by_helper(directory, options), directory, helped=True)
+    return Device(_mount_by_helper(directory, options, flags), directory, helped=True)
 
 
-def _mount_directly(directory: bytes, options: bytes) -> int:
+def _mount_directly(directory: bytes, options: bytes, flags: int) -> int:
     """Raises `PermissionError` where this process may not mount."""
     try:
         descriptor = os.open(DEVICE, os.O_RDWR | os.O_CLOEXEC)
@@ -84,7 +88,7 @@ def _mount_directly(directory: bytes, options: bytes) -> int:
         raise UnsupportedError(f"{DEVICE} cannot be opened: {error.strerror}", hint=_NEEDED) from error
     try:
         told = b"fd=%d,rootmode=40000,user_id=%d,group_id=%d,%b" % (descriptor, os.getuid(), os.getgid(), options)
-        if _libc.mount(_SOURCE, directory, FILE_SYSTEM, _MS_RDONLY | _MS_NOSUID | _MS_NODEV, told):
+        if _libc.mount(_SOURCE, directory, FILE_SYSTEM, flags, told):
             number = ctypes.get_errno()
             if number in (errno.EPERM, errno.EACCES):
                 raise PermissionError(number, os.strerror(number))
@@ -97,11 +101,12 @@ def _mount_directly(directory: bytes, options: bytes) -> int:
     return descriptor
 
 
-def _mount_by_helper(directory: bytes, options: bytes) -> int:
+def _mount_by_helper(directory: bytes, options: bytes, flags: int) -> int:
     helper = shutil.which(_HELPER)
     if helper is None:
         raise UnsupportedError(f"{display(directory)} cannot be mounted on without {_HELPER}", hint=_NEEDED)
-    said = b"ro,nosuid,nodev,fsname=%b,subtype=holdfast,%b" % (_SOURCE, options)
+    chosen = b"".join(name + b"," for flag, name in _OPTIONS.items() if flags & flag)
+    said = b"%bfsname=%b,subtype=holdfast,%b" % (chosen, _SOURCE, options)
     ours, theirs = socket.socketpair()
     with ours, theirs:
         try:

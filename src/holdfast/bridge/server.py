@@ -7,9 +7,11 @@ import os
 import select
 import signal
 import threading
+import time
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from holdfast.model.errors import FormatError, HoldfastError, StorageError
+from holdfast.bridge.later import Later, LaterError
+from holdfast.model.errors import FormatError, HeldError, HoldfastError, StorageError
 from holdfast.model.log import Log
 from holdfast.wire.fuse import negotiation, replies
 from holdfast.wire.fuse.errors import errno_of
@@ -28,6 +30,10 @@ if TYPE_CHECKING:
 
 _LOG = Log(__name__)
 THREADS: Final = 4
+PATIENCE_SECONDS: Final = 8.0
+"""For so long a request may be kept back. Others wait meanwhile for what the kernel has locked for it: for the whole
+directory that a name is removed from; for a rename between directories, any other such."""
+_AGAIN_SECONDS: Final = 0.02
 _GONE: Final = (errno.ENODEV, errno.ECONNABORTED)
 """What the device says when nothing is mounted any more, or the connection was aborted."""
 _NOT_WAITED_FOR: Final = errno.ENOENT
@@ -45,8 +51,11 @@ class FileSystem(Protocol):
     def operations(self, terms: Terms) -> Mapping[int, Operation]:
         """What answers each opcode, under what was agreed upon; the kernel does without what is not there (ENOSYS).
 
-        An operation runs on any thread, beside others, and ends by itself. It raises `OSError` for what it refuses.
-        Anything else that it raises is EIO for whoever asked, and logged: an error of the store, or our own mistake.
+        An operation runs on any thread, beside others, and ends by itself. It raises `OSError` for what it refuses;
+        and, before anything has happened, `LaterError` or `HeldError`, to be called again by a thread where nobody else
+        waits (`holdfast.bridge.later`), again and again for some seconds: a safeguard that nobody has answered by then
+        denies (EPERM). Anything else that it raises is EIO for whoever asked, and logged: an error of the store, or our
+        own mistake.
         """
         ...
 
@@ -64,10 +73,12 @@ class Server:
         self._file_system = file_system
         self._count = threads
         self._threads: list[threading.Thread] = []
+        self._later = Later()
         # (No `threading.Event`: a signal handler may have to write to it, whatever its thread is doing.)
         self._gone = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._stopping = False
+        self._ended = threading.Event()
 
     def start(self) -> None:
         """Agree with the kernel, and begin to serve. Raises `UnsupportedError` for a kernel that is too old, and
@@ -110,10 +121,11 @@ class Server:
         if self._wake < 0:
             return True
         self._stopping = True
+        self._ended.set()
         os.eventfd_write(self._wake, 1)
         for thread in self._threads:
             thread.join(timeout)
-        if any(thread.is_alive() for thread in self._threads):
+        if not self._later.join(timeout) or any(thread.is_alive() for thread in self._threads):
             _LOG.warning("a request is still being worked on after %g s; it ends with this process", timeout)
             return False
         os.close(self._wake)
@@ -179,9 +191,29 @@ class Server:
         except FormatError as error:
             reply = replies.error(header.unique, errno_of(error))
         else:
-            reply = _answer(operation, header, body)
+            try:
+                reply = _answer(operation, header, body)
+            except (LaterError, HeldError):
+                # (The frame is about to be used for another request.)
+                kept = decoder.decode(header, memoryview(bytes(frame)))
+                self._later.do(lambda: self._answer_later(operation, header, kept))
+                return
         if header.opcode not in UNANSWERED or header.opcode == Opcode.INTERRUPT:
             self._write(header, reply)
+
+    def _answer_later(self, operation: Operation | None, header: Header, body: Body) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            try:
+                reply = _answer(operation, header, body)
+                break
+            except (LaterError, HeldError) as error:
+                if time.monotonic() >= deadline or self._stopping:
+                    number = errno.EPERM if isinstance(error, HeldError) else errno.EAGAIN
+                    reply = replies.error(header.unique, number)
+                    break
+            self._ended.wait(_AGAIN_SECONDS)
+        self._write(header, reply)
 
     def _write(self, header: Header, reply: Reply) -> None:
         """Send a reply, if there is one. Nobody waits any more for one that the device does not know."""
@@ -200,13 +232,15 @@ class Server:
 
 
 def _answer(operation: Operation | None, header: Header, body: Body) -> Reply:
-    """What an operation answers, whatever becomes of it."""
+    """What an operation answers, whatever becomes of it; but that it is to be asked again."""
     if operation is None:
         return replies.error(header.unique, errno.ENOSYS)
     try:
         return operation(header, body)
     except OSError as error:
         return replies.error(header.unique, error.errno or errno.EIO)
+    except (LaterError, HeldError):
+        raise
     except HoldfastError as error:
         if isinstance(error, FormatError) and error.code != FormatError.code:
             return replies.error(header.unique, errno_of(error))

@@ -21,6 +21,7 @@ birth in nanoseconds (8 bytes each, 0 if unknown)."""
 _AT_EMPTY_PATH = 0x1000
 _AT_HANDLE_FID = 0x200  # Linux 6.5: a handle to compare, also from file systems that cannot open one
 _HEAD = struct.Struct("=Ii")
+_KIND = struct.Struct("<i")
 _MAX_HANDLE = 128
 
 _LITTLE = sys.byteorder == "little"
@@ -65,6 +66,16 @@ def identity(dir_fd: int, name: bytes) -> Identity:
             end = _HEAD_BYTES + raw[_LENGTH_AT]
             return b"h" + (raw[4:end] if _LITTLE else raw[7:3:-1] + raw[_HEAD_BYTES:end])  # type: ignore[return-value]
     return _by_birth(dir_fd, name)
+
+
+def handle_of(object_: Identity) -> bytes | None:
+    """The ``struct file_handle`` that open_by_handle_at(2) takes; None if the identity is none. (That a file system
+    has handles does not say that it opens them.)
+    """
+    if object_[:1] != b"h":
+        return None
+    (kind,) = _KIND.unpack_from(object_, 1)
+    return _HEAD.pack(len(object_) - 1 - _KIND.size, kind) + object_[1 + _KIND.size :]
 
 
 def _by_birth(dir_fd: int, name: bytes) -> Identity:

@@ -1,4 +1,14 @@
-"""The threads whose calls wait: where each one's view of the file systems begins, and in whose name it acts."""
+"""The threads whose calls wait: where each one's view of the file systems begins, and in whose name it acts.
+
+In whose name is read from ``/proc`` when a thread is first seen and kept until the thread itself changes it: the calls
+that do (``umask``, ``setuid``, …) reach the keeper, which forgets what it knew. An ``exec`` is not told of; so what it
+could take away is not kept in the first place. A thread is known by a descriptor of its directory in ``/proc``, which
+no later thread with the same number has, but for one of its process that executes something and so takes the first
+thread's place.
+
+Only a keeper that is root can meet callers with other credentials than its own: nothing below a filter can gain any
+(``no_new_privs``), and whoever makes a user namespace keeps, towards files, the ids that it had.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +17,7 @@ import os
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.supervisor.credentials import Credentials, own_status, read_status
+from holdfast.files.credentials import Credentials, own_status, read_status
 
 if TYPE_CHECKING:
     from collections.abc import Callable

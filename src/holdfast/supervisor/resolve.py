@@ -14,6 +14,7 @@ from contextlib import nullcontext
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from holdfast.files.credentials import assumed, masked
 from holdfast.files.kernel import (
     RESOLVE_BENEATH,
     RESOLVE_IN_ROOT,
@@ -22,7 +23,6 @@ from holdfast.files.kernel import (
     openat2,
 )
 from holdfast.supervisor.caller import CALLERS
-from holdfast.supervisor.credentials import assumed, masked
 from holdfast.supervisor.proc import is_below, proc_mounts
 from holdfast.supervisor.recent import RECENT
 from holdfast.supervisor.territory import Territory, Where, absolute, is_deleted

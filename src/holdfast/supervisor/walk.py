@@ -8,8 +8,8 @@ import stat
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
+from holdfast.files.credentials import inner_numbers
 from holdfast.files.kernel import RESOLVE_NO_MAGICLINKS, openat2
-from holdfast.supervisor.credentials import inner_numbers
 from holdfast.supervisor.proc import is_below, is_in_proc, proc_devices, proc_mounts
 from holdfast.supervisor.territory import absolute
 

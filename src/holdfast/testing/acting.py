@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from holdfast.files.kernel import RENAME_EXCHANGE, RENAME_NOREPLACE, renameat2
 from holdfast.files.metadata import through
@@ -20,6 +20,78 @@ if TYPE_CHECKING:
     from holdfast.undo.records import StepId
 
 _OBJECT = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Acting(Protocol):
+    """Operations on a tree, by the paths in it, in the name of a step. Each raises `OSError` as the system would."""
+
+    below: bytes
+    """The directory in the tree that the paths of random operations begin at."""
+    path: bytes
+    """Where the tree is."""
+    step: StepId
+
+    def __enter__(self) -> Acting:
+        """Return itself; leaving closes it."""
+        ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close what is open."""
+        ...
+
+    def write(self, path: bytes, content: bytes, *, at: int | None = None) -> None:
+        """Write a file whole, or ``content`` at an offset of one that is there."""
+        ...
+
+    def truncate(self, path: bytes, size: int) -> None:
+        """As ``truncate``."""
+        ...
+
+    def mkdir(self, path: bytes, mode: int = 0o777) -> None:
+        """As ``mkdir``."""
+        ...
+
+    def symlink(self, target: bytes, path: bytes) -> None:
+        """As ``symlink``."""
+        ...
+
+    def mkfifo(self, path: bytes) -> None:
+        """As ``mkfifo``."""
+        ...
+
+    def link(self, source: bytes, path: bytes) -> None:
+        """As ``link``."""
+        ...
+
+    def unlink(self, path: bytes) -> None:
+        """As ``unlink``."""
+        ...
+
+    def rmdir(self, path: bytes) -> None:
+        """As ``rmdir``."""
+        ...
+
+    def rename(self, source: bytes, target: bytes, flags: int = 0) -> None:
+        """As ``renameat2``."""
+        ...
+
+    def chmod(self, path: bytes, mode: int) -> None:
+        """As ``chmod``, which follows no link."""
+        ...
+
+    def utime(self, path: bytes, mtime: int) -> None:
+        """Set access time and mtime, in nanoseconds."""
+        ...
+
+    def setxattr(self, path: bytes, name: str, value: bytes) -> None:
+        """As ``lsetxattr``."""
+        ...
+
+    def removexattr(self, path: bytes, name: str) -> None:
+        """As ``lremovexattr``."""
+        ...
 
 
 class Actor:
@@ -190,7 +262,7 @@ class _Looking(Directories):
 _NAMES = (b"a", b"b", b"c", b"d", b"e")
 
 
-def act_at_random(actor: Actor, chance: Random) -> None:
+def act_at_random(actor: Acting, chance: Random) -> None:
     """One operation, chosen at random, on paths of a few names; an error that the system gives is an answer as well."""
     above = [actor.below] if actor.below else []
     path, other = (b"/".join([*above, *chance.choices(_NAMES, k=chance.choice((1, 1, 2, 2, 3)))]) for _ in range(2))
@@ -210,7 +282,7 @@ def act_at_random(actor: Actor, chance: Random) -> None:
         lambda: actor.rename(path, other),
         lambda: actor.rename(path, other),
         lambda: actor.rename(path, other, RENAME_NOREPLACE),
-        lambda: actor.exchange(path, other),
+        lambda: actor.rename(path, other, RENAME_EXCHANGE),
         lambda: actor.chmod(path, chance.choice((0o644, 0o755, 0o4755, 0o1777, 0o600))),
         lambda: actor.utime(path, chance.randrange(10**18)),
         lambda: actor.setxattr(path, "user." + chance.choice("ab"), chance.randbytes(3)),

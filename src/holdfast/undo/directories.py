@@ -65,9 +65,9 @@ class Directories:
             except BlockingIOError:
                 continue  # a rename elsewhere raced with the look-up
             except OSError as error:
-                if error.errno != errno.ENOSYS:
+                if error.errno not in (errno.ENOSYS, errno.ENAMETOOLONG):
                     raise
-                break
+                break  # (a path may be longer than what one call takes)
         return self._walk(path)
 
     def _walk(self, path: bytes) -> int:

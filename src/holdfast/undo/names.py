@@ -330,7 +330,16 @@ def _removal(
 
 
 def _path_of(fd: int, place: Place) -> bytes:
-    """The path of what ``fd`` was opened as, in the tree that the place is in; empty if it is not there."""
+    """The path of what ``fd`` was opened as, in the tree that the place is in; empty if it is not there, or long."""
+    try:
+        return _read_path_of(fd, place)
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        return b""
+
+
+def _read_path_of(fd: int, place: Place) -> bytes:
     above = os.fsencode(os.readlink(through(place.dir_fd)))
     root = above.removesuffix(b"/" + place.parent) if place.parent else above
     path = os.fsencode(os.readlink(through(fd)))

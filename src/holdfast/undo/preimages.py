@@ -16,6 +16,7 @@ from holdfast.files.duplicate import duplicate
 from holdfast.files.kernel import RENAME_NOREPLACE, renameat2
 from holdfast.files.metadata import apply_metadata, read_metadata, through
 from holdfast.model.log import Log
+from holdfast.undo.named import Named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,6 +43,8 @@ class Preimages:
                 os.mkdir(b"%02x" % bucket, 0o700, dir_fd=self.fd)
             except FileExistsError:
                 pass
+        self._device = os.fstat(self.fd).st_dev
+        self._named = Named()
 
     def close(self) -> None:
         """Close the directory; harmless a second time."""
@@ -52,10 +55,12 @@ class Preimages:
     def move_in(self, dir_fd: int, name: bytes, number: int) -> None:
         """Rename an object into the log. Its name is gone from the tree at the same moment."""
         renameat2(dir_fd, name, self.fd, place_of(number), RENAME_NOREPLACE)
+        self._named.add(number, self.look)
 
     def link_in(self, dir_fd: int, name: bytes, number: int) -> None:
         """Give an object a second name, in the log."""
         os.link(name, place_of(number), src_dir_fd=dir_fd, dst_dir_fd=self.fd, follow_symlinks=False)
+        self._named.add(number, self.look)
 
     def copy_in(self, src_fd: int, number: int) -> int:
         """Copy the content of the open file; whole or not there at all. Returns the bytes that were copied."""
@@ -90,6 +95,7 @@ class Preimages:
                 copied = 0 if is_directory else duplicate(source, target)
                 apply_metadata(target, read_metadata(source))
                 os.rename(temporary, place, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+                self._named.drop(number)
             except BaseException:
                 _remove(temporary, self.fd)
                 raise
@@ -101,7 +107,12 @@ class Preimages:
 
     def number_of(self, fd: int) -> int | None:
         """The number of the preimage that the descriptor was opened as, or has become since; None if it is none."""
-        path = os.readlink(through(fd))
+        try:
+            path = os.readlink(through(fd))
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:
+                return None  # (the log's own paths are not as long)
+            raise
         if path.endswith(_DELETED) and (found := os.fstat(fd)).st_nlink:
             return self._search(found)  # it has lost the name by which it was opened, and has another
         if not path.startswith(self._prefix):
@@ -128,6 +139,27 @@ class Preimages:
     def put_back(self, number: int, dir_fd: int, name: bytes) -> None:
         """Rename a preimage to its place in the tree, which must be free."""
         renameat2(self.fd, place_of(number), dir_fd, name, RENAME_NOREPLACE)
+        self._named.drop(number)
+
+    def names_of(self, found: os.stat_result) -> int:
+        """How many names of an object are in the log: to whoever has it open, or knows another one, they are none.
+
+        From any thread. The first one who asks has the whole log listed; from then on it is known.
+        """
+        if found.st_dev != self._device:
+            return 0
+        return self._named.count(found.st_ino, self._listed)
+
+    def _listed(self) -> dict[int, int]:
+        inodes: dict[int, int] = {}
+        for bucket in range(_BUCKETS):
+            fd = os.open(b"%02x" % bucket, _DIRECTORY, dir_fd=self.fd)
+            try:
+                with os.scandir(fd) as entries:
+                    inodes |= {int(entry.name, 16): entry.inode() for entry in entries if _NAME.fullmatch(entry.name)}
+            finally:
+                os.close(fd)
+        return inodes
 
     def open(self, number: int) -> int:
         """A descriptor for reading a preimage that is a file; the caller closes it."""
@@ -160,6 +192,7 @@ class Preimages:
                 _log.warning("the directory %s of the undo log is not empty, and stays", place_of(number).decode())
         else:
             os.unlink(place_of(number), dir_fd=self.fd)
+        self._named.drop(number)
 
     def numbers(self) -> Iterator[int]:
         """The numbers of all preimages, unsorted; what a copy that was cut short has left is removed on the way."""

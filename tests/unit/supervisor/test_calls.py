@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.files import kernel
+from holdfast.files import credentials, kernel
 from holdfast.sandbox import callfilter
-from holdfast.supervisor import credentials, notify
+from holdfast.supervisor import notify
 from holdfast.supervisor.calls import ARCHITECTURES, NOTIFIED, REFUSED
 from holdfast.testing import yama
 

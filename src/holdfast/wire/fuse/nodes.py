@@ -65,6 +65,18 @@ class Nodes(Generic[Kept]):
         except KeyError:
             raise FormatError(f"node: {node} is not known", code=STALE_NODE) from None
 
+    def __contains__(self, node: int) -> bool:
+        return node in self._nodes
+
+    def items(self) -> list[tuple[int, Kept]]:
+        """All nodes, and what is kept for each."""
+        with self._one_at_a_time:
+            return [(number, node.kept) for number, node in self._nodes.items()]
+
+    def find(self, key: Hashable) -> int | None:
+        """The node of ``key``, which is looked up no more often by that; None if it is not known."""
+        return self._by_key.get(key)
+
     def enter(self, key: Hashable, make: Callable[[], Kept]) -> int:
         """The node of ``key``, looked up once more; if it is not known yet, with what ``make`` returns to be kept.
 

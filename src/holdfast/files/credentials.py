@@ -1,13 +1,5 @@
-"""In whose name a call is carried out: the caller's ids, groups, capabilities over files, and umask.
-
-They are read from ``/proc`` when a thread is first seen and kept until the thread itself changes them: the calls that
-do (``umask``, ``setuid``, …) reach the keeper, which forgets what it knew. An ``exec`` is not told of; so what it could
-take away is not kept in the first place (`holdfast.supervisor.caller`). A thread is known by a descriptor of its
-directory in ``/proc``, which no later thread with the same number has, but for one of its process that executes
-something and so takes the first thread's place.
-
-Only a keeper that is root can meet callers with other credentials than its own: nothing below a filter can gain any
-(``no_new_privs``), and whoever makes a user namespace keeps, towards files, the ids that it had.
+"""In whose name files are accessed: a process's ids, groups, capabilities over files, and umask; its own, or, for one
+thread and only towards files, those of somebody else whom it serves.
 """
 
 from __future__ import annotations
@@ -30,6 +22,10 @@ _SYSCALLS = {
 # CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, FSETID, LINUX_IMMUTABLE, SYS_PTRACE (links in /proc), SYS_ADMIN (trusted
 # attributes), SYS_RESOURCE (room that is reserved), MKNOD, SETFCAP, MAC_OVERRIDE, CHECKPOINT_RESTORE (links in /proc)
 _OVER_FILES = sum(1 << bit for bit in (0, 1, 2, 3, 4, 9, 19, 21, 24, 27, 31, 32, 40))
+PAST_CHECKS = sum(1 << bit for bit in (1, 2, 27))
+"""CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_MKNOD: for what was found to be allowed already."""
+FSETID = 1 << 4
+"""CAP_FSETID: without it, changing a file takes its set-id bits away."""
 _CAPABILITY_VERSION_3 = 0x20080522
 _CLONE_FS = 0x200
 _STATUS_BYTES = 4096

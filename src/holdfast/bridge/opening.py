@@ -1,0 +1,219 @@
+"""The requests that open files, made or there, and close them: what a file holds is kept before it may be written to.
+
+What is written, mapped or cut short later through what was opened is not asked for again.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from holdfast.bridge.later import LaterError, is_patient
+from holdfast.files.metadata import through
+from holdfast.files.unreadable import takes_long
+from holdfast.wire.fuse import kernel, replies
+from holdfast.wire.fuse.kernel import Opcode
+from holdfast.wire.fuse.nodes import Handles
+from holdfast.wire.fuse.replies import Opened
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.bridge.backing import Backings
+    from holdfast.bridge.objects import Object, Objects, Thing
+    from holdfast.bridge.server import Operation, Reply
+    from holdfast.bridge.shown import Shown
+    from holdfast.bridge.world import Callers, World
+    from holdfast.wire.fuse import bodies
+    from holdfast.wire.fuse.bodies import Header
+
+MOST_HANDLES: Final = 1 << 16
+SLOW_BYTES: Final = 1 << 20
+"""Keeping a copy of more takes longer than others should have to wait."""
+_WRITING: Final = os.O_WRONLY | os.O_RDWR
+_PASSED: Final = os.O_ACCMODE | os.O_SYNC | os.O_DSYNC | os.O_NOATIME
+"""What is for us to do as well. Not O_APPEND: what the page cache writes back has its place; nor O_DIRECT, which would
+say how our memory has to lie.
+"""
+_TRIES: Final = 100
+
+
+class Handle(NamedTuple):
+    """An open file."""
+
+    kept: Object
+    fd: int
+    flags: int
+    """As in open(2), as it was asked for."""
+    backing: int
+
+    @property
+    def writes(self) -> bool:
+        """Whether its content can be changed by it."""
+        return bool(self.flags & _WRITING)
+
+
+def _strip(fd: int) -> None:
+    mode = stat.S_IMODE(os.fstat(fd).st_mode)
+    if mode & (stat.S_ISUID | stat.S_ISGID):
+        os.fchmod(fd, mode & ~(stat.S_ISUID | (stat.S_ISGID if mode & stat.S_IXGRP else 0)))
+
+
+class Opening:
+    """See the module."""
+
+    def __init__(
+        self, world: World, objects: Objects, shown: Shown, callers: Callers, backings: Backings, *, most: int
+    ) -> None:
+        """At most ``most`` files may be open at a time."""
+        self._world = world
+        self._objects = objects
+        self._shown = shown
+        self._callers = callers
+        self._backings = backings
+        self._handles: Handles[Handle] = Handles(most)
+
+    def operations(self) -> Mapping[int, Operation]:
+        """By opcode."""
+        return {
+            Opcode.OPEN: self._open,
+            Opcode.CREATE: self._create,
+            Opcode.TMPFILE: self._tmpfile,
+            Opcode.RELEASE: self._release,
+        }
+
+    def close(self) -> None:
+        """Close all files."""
+        for handle in self._handles.clear():
+            os.close(handle.fd)
+
+    def handle(self, node: int, number: int) -> Handle:
+        """What a request that has a handle means. Raises `FormatError`."""
+        return self._handles.get(number, node)
+
+    def descriptor(self, header: Header, number: int | None) -> int | None:
+        """The descriptor of a request that may have a handle."""
+        return None if number is None else self._handles.get(number, header.node).fd
+
+    # -- operations -----------------------------------------------------------------------------------------------
+
+    def _open(self, header: Header, body: bodies.Open) -> Reply:
+        self._handles.check_room()
+        with self._objects.thing(header.node) as thing:
+            fd = self._opened(header, thing, body.flags, body.open_flags)
+            return replies.opened(header.unique, self._added(header, header.node, fd, body.flags))
+
+    def _opened(self, header: Header, thing: Thing, flags: int, open_flags: int) -> int:
+        found = os.fstat(thing.fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))
+        fd = self.reopened(thing.fd, flags & _PASSED)
+        try:
+            if flags & (_WRITING | os.O_TRUNC):
+                truncates = bool(flags & os.O_TRUNC)
+                self.capture(header, thing, found, truncates=truncates)
+                if truncates:
+                    with self._callers.stripping(header, open_flags & kernel.OPEN_KILL_SUIDGID):
+                        os.truncate(fd if flags & _WRITING else through(fd), 0)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    def _create(self, header: Header, body: bodies.Create) -> Reply:
+        self._handles.check_room()
+        flags = body.flags & _PASSED | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with self._objects.directory(header.node) as dir_fd:
+            place = self._objects.place(header.node, dir_fd, body.name)
+            perform = self._callers.creating(
+                header, body.umask, body.extras, lambda: os.open(body.name, flags, body.permissions, dir_fd=dir_fd)
+            )
+            for _ in range(_TRIES):
+                try:
+                    fd = self._world.interceptor.create(self._world.step(header.pid), place, "f", perform)
+                except FileExistsError:
+                    # Somebody outside was quicker, and it is not to be created at any price.
+                    if body.flags & os.O_EXCL:
+                        raise
+                else:
+                    return self._entered(header, body, fd, header.node, body.name)
+                try:
+                    node, _ = self._objects.enter(header.node, dir_fd, body.name)
+                except FileNotFoundError:
+                    continue
+                try:
+                    with self._objects.thing(node) as thing:
+                        fd = self._opened(header, thing, body.flags, body.open_flags)
+                        found = os.fstat(fd)
+                    handle = self._added(header, node, fd, body.flags)
+                except BaseException:
+                    self._objects.forget(node, 1)
+                    raise
+                return replies.created(header.unique, self._shown.entry(node, found), handle)
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    def _tmpfile(self, header: Header, body: bodies.Create) -> Reply:
+        self._handles.check_room()
+        flags = body.flags & (_PASSED | os.O_EXCL) | os.O_TMPFILE | os.O_CLOEXEC
+        with self._objects.directory(header.node) as dir_fd:
+            # It has no name, so nothing changes: the request that gives it one is recorded.
+            create = self._callers.creating(
+                header, body.umask, body.extras, lambda: os.open(b".", flags, body.permissions, dir_fd=dir_fd)
+            )
+            return self._entered(header, body, create(), header.node, b"")
+
+    def _entered(self, header: Header, body: bodies.Create, fd: int, parent: int, name: bytes) -> Reply:
+        """The reply for what was created as ``fd``."""
+        try:
+            node, found = self._objects.enter_opened(fd, parent, name)
+        except BaseException:
+            os.close(fd)
+            raise
+        handle = self._added(header, node, fd, body.flags)
+        return replies.created(header.unique, self._shown.entry(node, found), handle)
+
+    def _release(self, header: Header, body: bodies.Release) -> Reply:
+        handle = self._handles.release(body.handle, header.node)
+        self._backings.give(handle.kept, handle.backing)
+        self._objects.close_opened(handle.kept, handle.fd, writes=handle.writes)
+        return replies.done(header.unique)
+
+    def _added(self, header: Header, node: int, fd: int, flags: int) -> Opened:
+        kept = self._objects[node]
+        writes = bool(flags & _WRITING)
+        self._objects.note_opened(kept, fd, writes=writes)
+        backing = self._backings.take(kept, fd, self._callers.stripping(header, header.uid), strips=bool(header.uid))
+        try:
+            if backing and writes and header.uid and not kept.strips:
+                # Root had it opened, whose writes take no set-id bits away; and so would these not.
+                _strip(fd)
+            number = self._handles.add(node, Handle(kept, fd, flags, backing))
+        except BaseException:
+            self._backings.give(kept, backing)
+            self._objects.close_opened(kept, fd, writes=writes)
+            raise
+        return Opened(number, kernel.FOPEN_PASSTHROUGH if backing else 0, backing)
+
+    # -- for others -----------------------------------------------------------------------------------------------
+
+    def reopened(self, fd: int, flags: int) -> int:
+        """Open a regular file again. Raises `OSError`, and `LaterError` while somebody has a lease on it."""
+        try:
+            opened = os.open(through(fd), flags | os.O_NONBLOCK | os.O_CLOEXEC)
+        except BlockingIOError as error:
+            raise LaterError from error
+        os.set_blocking(opened, True)
+        return opened
+
+    def capture(self, header: Header, thing: Thing, found: os.stat_result, *, truncates: bool) -> None:
+        """Keep what a file holds before that may change. Raises `OSError`, `LaterError` and `HeldError`."""
+        interceptor, step = self._world.interceptor, self._world.step(header.pid)
+        if thing.path is None:
+            if not interceptor.removed(step, thing.fd):
+                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))  # the kernel looks it up again
+            return
+        if not is_patient() and (found.st_size > SLOW_BYTES or takes_long(found)):
+            raise LaterError
+        interceptor.opening(step, thing.place, thing.fd, truncates=truncates)

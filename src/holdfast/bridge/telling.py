@@ -1,0 +1,121 @@
+"""Tells the kernel what of all that it remembers is out of date: what somebody else has changed, or an undo.
+
+By a thread of its own: to forget, the kernel waits for whoever uses what is to be forgotten, and they for the server.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import queue
+import threading
+from typing import TYPE_CHECKING, Final
+
+from holdfast.files.watch.masks import NAMES
+from holdfast.model.log import Log
+from holdfast.undo.directories import Directories
+from holdfast.wire.fuse import notifications
+from holdfast.wire.fuse.kernel import ROOT
+
+if TYPE_CHECKING:
+    from holdfast.bridge.objects import Objects
+
+_LOG = Log(__name__)
+_NOT_KNOWN: Final = (errno.ENOENT, errno.ENOTEMPTY, errno.ENOTDIR)
+"""What the kernel says if it knows nothing of it, or that may stay for now."""
+_GONE: Final = (errno.ENODEV, errno.ECONNABORTED, errno.ENOTCONN)
+
+
+class Teller:
+    """See the module. `changed` and `everything` may be called from any thread, and return at once."""
+
+    def __init__(self, device: int, root_fd: int, objects: Objects) -> None:
+        """``device`` and ``root_fd`` are borrowed, until `stop`."""
+        self._device = device
+        self._root_fd = root_fd
+        self._objects = objects
+        self.expires = False
+        """Names can be looked up again without being dropped (`Init.HAS_EXPIRE_ONLY`)."""
+        self._news: queue.SimpleQueue[tuple[bytes, int] | threading.Event | None] = queue.SimpleQueue()
+        self._all = False
+        self._thread = threading.Thread(target=self._tell, name="holdfast-fuse-teller", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self, timeout: float = 10.0) -> bool:
+        """Tell nothing more; whether the thread has ended."""
+        self._news.put(None)
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def changed(self, path: bytes, mask: int = NAMES) -> None:
+        """Something was changed at a path; ``mask`` says what (`holdfast.files.watch.masks`)."""
+        self._news.put((path, mask))
+
+    def everything(self) -> None:
+        """Anything may have been changed, anywhere."""
+        self._all = True
+        self._news.put((b"", 0))
+
+    def settle(self, timeout: float) -> bool:
+        """Wait until the kernel knows of all that was told so far; whether it does."""
+        done = threading.Event()
+        self._news.put(done)
+        return done.wait(timeout)
+
+    # The thread -------------------------------------------------------------------------------------------------
+
+    def _tell(self) -> None:
+        directories = Directories(self._root_fd)
+        try:
+            while (news := self._news.get()) is not None:
+                if isinstance(news, threading.Event):
+                    news.set()
+                    continue
+                if self._all:
+                    self._all = False
+                    directories.close()
+                    self._tell_all()
+                elif news[0]:
+                    self._tell_of(directories, *news)
+                if self._news.empty():
+                    directories.close()  # (what is open now may be elsewhere the next time)
+        finally:
+            directories.close()
+
+    def _tell_of(self, directories: Directories, path: bytes, mask: int) -> None:
+        try:
+            place = directories.place(path)
+            parent = self._objects.found(place.dir_fd)
+        except OSError:
+            return  # what is above it is not there any more, which is told as well
+        if mask & NAMES:
+            directories.forget(path)
+            if parent is None:
+                return
+            self._send(notifications.invalidate_entry(parent, place.name, expire_only=self.expires))
+            self._send(notifications.invalidate_inode(parent))
+        try:
+            node = self._objects.found(place.dir_fd, place.name)
+        except OSError:
+            return
+        if node is not None:
+            self._forget_content(node)
+
+    def _tell_all(self) -> None:
+        for node, parent, name in self._objects.known():
+            if node != ROOT and name:
+                self._send(notifications.invalidate_entry(parent, name, expire_only=self.expires))
+            self._forget_content(node)
+
+    def _forget_content(self, node: int) -> None:
+        self._send(notifications.invalidate_inode(node, 0, 0))
+
+    def _send(self, notification: bytes) -> None:
+        try:
+            os.write(self._device, notification)
+        except OSError as error:
+            if error.errno not in _NOT_KNOWN and error.errno not in _GONE:
+                _LOG.warning("the kernel cannot be told of a change: %s", error.strerror)

@@ -1,0 +1,138 @@
+"""What the kernel's node numbers stand for, with and without the privilege of opening file handles."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.bridge import objects as module
+from holdfast.bridge.objects import Objects
+from holdfast.model.errors import FormatError
+from holdfast.wire.fuse.kernel import ROOT
+
+
+@pytest.fixture(name="objects", params=[True, False], ids=["handles", "names"])
+def _objects(request: pytest.FixtureRequest, tree: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Objects]:
+    if not request.param:
+        monkeypatch.setattr(module, "_opens", lambda *_: False)
+    root_fd = os.open(tree, os.O_RDONLY | os.O_DIRECTORY)
+    made = Objects(root_fd)
+    if request.param and not made.opens_handles:
+        pytest.skip("needs root, and a file system that opens file handles")
+    yield made
+    made.close()
+    os.close(root_fd)
+
+
+def enter(objects: Objects, path: str) -> int:
+    node = ROOT
+    for name in os.fsencode(path).split(b"/"):
+        with objects.directory(node) as dir_fd:
+            node, _ = objects.enter(node, dir_fd, name)
+    return node
+
+
+def test_one_object_is_one_node_whatever_its_names(objects: Objects, tree: Path) -> None:
+    (tree / "a").touch()
+    os.link(tree / "a", tree / "b")
+    node = enter(objects, "a")
+    assert enter(objects, "b") == node
+    objects.forget(node, 1)
+    with objects.thing(node) as thing:
+        assert thing.path == b"b"
+    objects.forget(node, 1)
+    with pytest.raises(FormatError, match="not known"), objects.thing(node):
+        pass
+
+
+def test_what_took_an_objects_name_is_another(objects: Objects, tree: Path) -> None:
+    (tree / "a").write_text("first")
+    node = enter(objects, "a")
+    (tree / "a").unlink()
+    (tree / "a").write_text("second")
+    with pytest.raises(OSError, match=rf"\[Errno {errno.ESTALE}\]"), objects.opened(node):
+        pass
+    assert enter(objects, "a") != node
+
+
+def test_no_link_is_followed(objects: Objects, tree: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "file").write_text("secret")
+    (tree / "d").mkdir()
+    (tree / "d" / "file").touch()
+    directory, file = enter(objects, "d"), enter(objects, "d/file")
+    (tree / "d").rename(tmp_path / "away")
+    (tree / "d").symlink_to(tmp_path / "out")
+    objects.close()  # what was open is not needed
+    link = enter(objects, "d")
+    assert link != directory
+    with pytest.raises(NotADirectoryError), objects.directory(link):
+        pass
+    try:
+        with objects.thing(file) as thing:
+            assert thing.path is None  # it is not in the tree any more
+            assert os.fstat(thing.fd).st_size == 0
+    except OSError as error:
+        assert error.errno == errno.ESTALE  # nor can it be found
+
+
+def test_what_was_moved_is_where_it_is_now(objects: Objects, tree: Path) -> None:
+    (tree / "d").mkdir()
+    (tree / "d" / "file").touch()
+    node = enter(objects, "d/file")
+    (tree / "d").rename(tree / "e")
+    enter(objects, "e")
+    with objects.thing(node) as thing:
+        assert thing.path == b"e/file"
+
+
+def test_paths_longer_than_the_kernel_says_them(objects: Objects, tree: Path) -> None:
+    fd = os.open(tree, os.O_RDONLY)
+    node, names = ROOT, [b"%d" % number * 200 for number in range(1, 10)] * 3
+    for name in names:
+        os.mkdir(name, dir_fd=fd)
+        with objects.directory(node) as dir_fd:
+            node, _ = objects.enter(node, dir_fd, name)
+        inner = os.open(name, os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd = inner
+    os.close(fd)
+    path = b"/".join(names)
+    assert len(path) > 4096
+    with objects.directory(node) as dir_fd:
+        assert objects.place(node, dir_fd, b"x").path == path + b"/x"
+
+
+def test_few_directories_stay_open(objects: Objects, tree: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    nodes: list[int] = []
+    for number in range(600):
+        (tree / f"{number}").mkdir()
+        nodes.append(enter(objects, f"{number}"))
+    for node in nodes:
+        with objects.directory(node) as fd:
+            assert os.fstat(fd).st_nlink
+    assert len(os.listdir("/proc/self/fd")) < before + 300
+    for node in nodes:
+        objects.forget(node, 1)
+    assert len(os.listdir("/proc/self/fd")) <= before + 1
+
+
+def test_what_is_hidden_is_not_there(tree: Path) -> None:
+    (tree / "own" / "log").mkdir(parents=True)
+    root_fd, hidden = (os.open(path, os.O_RDONLY) for path in (tree, tree / "own" / "log"))
+    objects = Objects(root_fd, (hidden,))
+    try:
+        enter(objects, "own")
+        with pytest.raises(FileNotFoundError):
+            enter(objects, "own/log")
+        with pytest.raises(PermissionError):
+            objects.place(ROOT, root_fd, b"own")  # nor can it be moved with what is above it
+    finally:
+        objects.close()
+        os.close(hidden)
+        os.close(root_fd)
