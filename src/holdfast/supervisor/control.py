@@ -25,7 +25,7 @@ from holdfast.supervisor.messages import (
     encode_error,
     encode_result,
 )
-from holdfast.supervisor.proof import is_proof
+from holdfast.supervisor.proof import take_proof
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +48,7 @@ _CLIENTS = 64
 """As many from inside of the trees, and as many others: no tree can keep a person from the keeper."""
 _BACKLOG = 64
 _PIECE = 1 << 16
-_DESCRIPTORS = 1 + 2 + MOST_READ_ONLY
+_DESCRIPTORS = 2 + 2 + MOST_READ_ONLY
 """As many as come with a `Remote.join`: the proof, and its own."""
 _END, _READ, _WRITE = 0, 1, 4  # (EPOLLHUP is always told of), EPOLLIN, EPOLLOUT
 
@@ -247,7 +247,7 @@ class Control:
             if method in OUTSIDE_ONLY and not client.is_outside:
                 raise RefusedError(
                     f"what runs supervised may not {_FOR_OTHERS.get(method, f'ask its keeper for {method}')}",
-                    hint="do it from another terminal, where the undo log can be written",
+                    hint="do it from another terminal, which is not supervised, nor kept from writing the undo log",
                     code=SUPERVISED,
                 )
             result = self._perform(client, method, arguments)
@@ -266,9 +266,8 @@ class Control:
                 client.send(encode_result(result))
 
     def _is_outside(self, client: Client) -> bool:
-        if not (client.fds and is_proof(client.fds[0], self._folder)):
+        if not take_proof(client.fds, self._folder):
             return False
-        os.close(client.fds.pop(0))
         # (A proof may have been handed on.)
         return not (client.was_inside or self._may_be_inside(client.peer, client.process))
 

@@ -108,6 +108,19 @@ def keep_abstract_sockets_apart() -> bool:
     return True
 
 
+def make_ruleset() -> int | None:
+    """The descriptor, close-on-exec, of a rule set that does nothing; None where there is no Landlock, and in every
+    supervised tree: its filter refuses the call (`holdfast.supervisor.calls.REFUSED`), and no keeper carries it out.
+    """
+    ruleset = _libc.syscall(_CREATE, struct.pack("=Q", _WRITE_FILE), ctypes.c_size_t(8), 0)
+    return ruleset if ruleset >= 0 else None
+
+
+def is_ruleset(fd: int) -> bool:
+    """Whether a descriptor is what `make_ruleset` gives."""
+    return os.readlink(b"/proc/self/fd/%d" % fd) == b"anon_inode:[landlock-ruleset]"
+
+
 def writable(closed: Sequence[bytes]) -> Iterator[bytes]:
     """What may be opened for writing: `_OPEN`, without the ``closed`` directories that lie there."""
     waiting = list(_OPEN)

@@ -15,10 +15,13 @@ import pytest
 
 from holdfast.files.sockets import address
 from holdfast.model.errors import FormatError, RefusedError
+from holdfast.supervisor import landlock
 from holdfast.supervisor.control import LATER, SOCKET, Client, Control
 from holdfast.supervisor.messages import LENGTH, decode_answer, encode_request, encode_result
 from holdfast.supervisor.proof import shown
 from holdfast.undo.version import locked
+
+needs_landlock = pytest.mark.skipif(not landlock.version(), reason="this kernel has no Landlock")
 
 STEPS = encode_request("steps")
 
@@ -195,6 +198,7 @@ def test_who_was_inside_when_it_connected_stays_inside(served: Served) -> None:
         ("lock", os.O_PATH | os.O_RDWR),
         ("other", os.O_RDWR | os.O_CREAT),
         ("keeper", os.O_PATH),
+        pytest.param("lock", os.O_WRONLY, marks=needs_landlock),
     ],
 )
 def test_what_does_not_show_that_its_bearer_is_outside_is_no_proof(served: Served, name: str, flags: int) -> None:
