@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from holdfast.files.sockets import address
-from holdfast.model.errors import FormatError, RefusedError
+from holdfast.model.errors import FormatError, HoldfastError, RefusedError
 from holdfast.supervisor import landlock
 from holdfast.supervisor.control import LATER, SOCKET, Client, Control
 from holdfast.supervisor.messages import LENGTH, decode_answer, encode_request, encode_result
@@ -143,6 +143,43 @@ def test_a_tree_cannot_keep_those_outside_away(served: Served) -> None:
             with served.connect() as outside:
                 discards(served, outside)
             insider.communicate()
+
+
+def test_answers_that_a_tree_does_not_read_are_bounded_together(served: Served) -> None:
+    """However many ask, and whatever; what is read or hung up makes room again, and nobody outside misses any."""
+    long = encode_result(["x" * (30 << 20)])
+
+    def asks(connection: socket.socket) -> list[str]:
+        """Ask for the long answer, which is not read here; the code of the error if it is one."""
+        connection.sendall(STEPS)
+        served.serve()
+        client = served.waiting.pop()
+        client.send(long)
+        served.serve()
+        if len(client.outbox):
+            return []
+        with pytest.raises(HoldfastError) as refused:
+            answer(connection, "forgotten")
+        return [refused.value.code]
+
+    with served.connect() as outside:
+        assert asks(outside) == []
+        served.insiders.add(os.getpid())
+        inside = [served.connect() for _ in range(4)]
+        assert [asks(each) for each in inside] == [[], [], ["too_long"], ["too_long"]]
+        assert asks(inside[2]) == ["too_long"]
+        left = len(long)
+        while left:
+            left -= len(inside[0].recv(left))
+            served.serve()
+        assert asks(inside[2]) == []
+        assert asks(inside[0]) == ["too_long"]
+        inside[1].close()
+        served.serve()
+        assert asks(inside[0]) == []
+        for each in inside:
+            each.close()
+        served.serve()
 
 
 HANDS_ON = """
