@@ -1,7 +1,8 @@
 """The keeper's private socket: whoever may speak there asks for what `UndoService` offers, and runs join.
 
 The server never blocks: a peer that sends half a frame or does not take its answer costs a bounded buffer, and nobody
-else any time; nor do all of a tree's together cost more memory than `_UNREAD_BYTES`. A connection has one request at a time; what it holds (a pause, a run) ends with it.
+else any time; all that come from trees cost no more than `_UNREAD_BYTES` together. A connection has one request at a
+time; what it holds (a pause, a run) ends with it.
 """
 
 from __future__ import annotations

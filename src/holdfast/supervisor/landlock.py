@@ -57,7 +57,7 @@ def shortcomings() -> list[str]:
     if not found:
         missing.append(
             "the kernel has no Landlock (Linux 5.13, and landlock among what lsm= names): under supervision, programs "
-            "cannot open /dev/tty nor write to /proc and /sys"
+            "cannot write to /proc and /sys"
         )
     if found < SCOPES_SINCE:
         missing.append(
