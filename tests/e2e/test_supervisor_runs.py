@@ -361,6 +361,29 @@ def test_a_keeper_that_is_asked_to_end_finishes_its_steps(place: Place) -> None:
         assert place.notes() == ""
 
 
+COUNTS = """
+import signal
+told = {signal.SIGCONT: "continued", signal.SIGUSR1: "asked"}
+signal.pthread_sigmask(signal.SIG_BLOCK, told)
+print("ready", flush=True)
+for _ in range(5):
+    print(told[signal.sigwait(told)], flush=True)
+"""
+
+
+def test_a_launcher_that_is_continued_passes_it_on_once(place: Place) -> None:
+    """It is in the group that is continued, and would go on telling itself."""
+    with place.start(sys.executable, "-c", COUNTS, stdout=subprocess.PIPE, start_new_session=True) as run:
+        assert run.stdout is not None
+        assert run.stdout.readline() == "ready\n"
+        said: list[str] = []
+        for number in (signal.SIGCONT, *[signal.SIGUSR1] * 4):
+            run.send_signal(number)
+            said.append(run.stdout.readline())
+        assert said == ["continued\n", *["asked\n"] * 4]
+        assert run.stdout.read() == ""
+
+
 def test_a_signal_to_the_launcher_is_the_commands(place: Place) -> None:
     with place.start(
         "sh", "-c", "trap 'echo got; exit 5' TERM; echo up; while :; do sleep 0.05; done", stdout=-1

@@ -9,12 +9,14 @@ import subprocess
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast.supervisor import landlock
 from holdfast.supervisor.processes import parent_of
+from holdfast.testing.photograph import differences, photograph
 
 from ..waiting import wait_until
 from .test_supervisor_runs import Place, _place, is_alive, keeper_of
@@ -170,6 +172,63 @@ def test_nothing_supervised_gets_hold_of_the_proof(place: Place) -> None:
     assert run.returncode == 0
     assert "Permission denied" in out
     assert "opened" not in out
+
+
+ASKS = """
+import os, sys
+from holdfast.model.errors import HoldfastError
+from holdfast.supervisor.remote import connect
+log = sys.argv[1].encode()
+os.close(os.open(log + b"/lock", os.O_WRONLY))  # this is no business of the keeper that serves us
+for method, *arguments in (("answer", 1), ("undo", [1]), ("redo", [1]), ("discard",), ("visit",), ("begin", "mine")):
+    try:
+        getattr(connect(log), method)(*arguments, **({"allow": True} if method == "answer" else {}))
+    except HoldfastError as error:
+        print(error.code)
+"""
+
+
+@pytest.mark.skipif(not landlock.version(), reason="this kernel has no Landlock")
+def test_what_one_keeper_serves_approves_nothing_of_another(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    other = Place(tmp_path / "other", tmp_path / "elsewhere")
+    with other.start("cat", stdin=-1, stdout=-1) as kept:
+        wait_until(other.is_kept)
+        assert place.run(sys.executable, "-c", ASKS, str(other.log)).split() == ["inside_run"] * 6
+        with other.remote() as person:
+            person.visit()
+        kept.communicate()
+    wait_until(lambda: not other.is_kept())
+
+
+@pytest.mark.parametrize("nested", [False, True], ids=["beside it", "in it"])
+def test_no_run_changes_the_undo_log_in_another_workspace(place: Place, tmp_path: Path, nested: bool) -> None:
+    """I14. Where it lies, some of these would move it away from its name, or put something else there."""
+    tree = place.tree / "other" if nested else tmp_path / "other"
+    tree.mkdir()
+    other = Place(tree, tree / ".holdfast/undo")
+    other.sh("echo 1 > file")
+    wait_until(lambda: not other.is_kept())
+    before = photograph(other.log)
+    (tmp_path / "way").symlink_to(other.log)
+    for change in (
+        "rm -rf .holdfast/undo",
+        "rm .holdfast/undo/version",
+        "mv .holdfast/undo undo",
+        "mv .holdfast kept",
+        "mv .holdfast/undo/version .",
+        "ln .holdfast/undo/lock lock",
+        "echo > .holdfast/undo/lock",
+        f"echo > {tmp_path}/way/lock",
+        "chmod 0 .holdfast/undo",
+        "touch .holdfast/undo/new",
+        "mkdir -p sub/.holdfast/undo",
+    ):
+        script = f"cd {tree}; ! sh -c '{change}' 2> refused; cat refused; rm -rf refused sub"
+        assert "Permission denied" in place.sh(script), change
+    assert differences(before, photograph(other.log)) == []
+    place.sh(f"mv {tree} {tree}.moved; mkdir {tree}.moved/undo {tree}.moved/.holdfast/x")  # which is its own affair
+    assert [step.state for step in Place(Path(f"{tree}.moved"), Path(f"{tree}.moved/.holdfast/undo")).steps()]
 
 
 def test_signals_among_what_is_supervised_are_as_ever(place: Place) -> None:

@@ -20,7 +20,7 @@ from holdfast.engine.inside import run_around
 from holdfast.engine.opening import Opener
 from holdfast.model.errors import HoldfastError, NotFoundError, UnsupportedError, unexpected
 from holdfast.model.named import NamedTuple
-from holdfast.model.paths import display
+from holdfast.model.paths import UNDO_LOG_IN_TREE, display
 from holdfast.model.wording import named_steps
 
 if TYPE_CHECKING:
@@ -255,9 +255,9 @@ def _sharing(context: Context) -> Finding:
 
 
 def _removing(context: Context) -> Finding:
-    from holdfast.engine.steps import IN_THE_TREE, log_directory
+    from holdfast.engine.steps import log_directory
 
-    if log_directory(context) != os.path.join(context.workspace.path, IN_THE_TREE):
+    if log_directory(context) != os.path.join(context.workspace.path, UNDO_LOG_IN_TREE):
         return Finding("workspace", "good", "what a step removes is renamed into the undo log, and not copied")
     text = "the home is on another mount, so that the undo log lies in the workspace, as .holdfast/undo"
     return Finding("workspace", "good", text)

@@ -14,7 +14,7 @@ from holdfast.engine.home import own_directories
 from holdfast.engine.inside import run_around
 from holdfast.model.errors import LockedError, NotFoundError, RefusedError
 from holdfast.model.log import Log
-from holdfast.model.paths import display
+from holdfast.model.paths import UNDO_LOG_IN_TREE, display
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 
 _LOG = Log(__name__)
 
-IN_THE_TREE = b".holdfast/undo"
-"""Where the log is, below the workspace's root, if the home is on another mount."""
-
 _PAUSE = 0.05
 
 
@@ -38,7 +35,7 @@ def log_directory(context: Context) -> bytes:
     In the workspace's folder of the home if a file can be renamed from the tree to there; else in the tree.
     """
     root = context.workspace.path
-    outside, in_the_tree = os.path.join(context.folder, UNDO_LOG), os.path.join(root, IN_THE_TREE)
+    outside, in_the_tree = os.path.join(context.folder, UNDO_LOG), os.path.join(root, UNDO_LOG_IN_TREE)
     if run_around(context) is not None:
         from holdfast.supervisor.control import SOCKET
 

@@ -13,6 +13,8 @@ MAX_PATH_BYTES = 4095
 MAX_NAME_BYTES = 255
 
 _NEVER_STORED = frozenset((b".git", b".holdfast"))
+UNDO_LOG_IN_TREE = b".holdfast/undo"
+"""Where a workspace's undo log is, below its root, if the home is on another mount."""
 TEMPORARY_PREFIX = b".holdfast.tmp-"
 """Names of the files that a restore writes before it renames them into place; never captured, removed by recovery."""
 

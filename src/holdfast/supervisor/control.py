@@ -1,7 +1,8 @@
 """The keeper's private socket: whoever may speak there asks for what `UndoService` offers, and runs join.
 
 The server never blocks: a peer that sends half a frame or does not take its answer costs a bounded buffer, and nobody
-else any time. A connection has one request at a time; what it holds (a pause, a run) ends with it.
+else any time; all that come from trees cost no more than `_UNREAD_BYTES` together. A connection has one request at a
+time; what it holds (a pause, a run) ends with it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from holdfast.model.errors import FormatError, HoldfastError, RefusedError
 from holdfast.model.log import Log
 from holdfast.supervisor.messages import (
     LENGTH,
+    MAX_ANSWER_BYTES,
     MAX_REQUEST_BYTES,
     MOST_READ_ONLY,
     OUTSIDE_ONLY,
@@ -25,7 +27,7 @@ from holdfast.supervisor.messages import (
     encode_error,
     encode_result,
 )
-from holdfast.supervisor.proof import is_proof
+from holdfast.supervisor.proof import take_proof
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,11 +46,15 @@ _FOR_OTHERS = {
 SOCKET = b"keeper"
 """The name of the socket in the log's directory."""
 
-_CLIENTS = 64
+_CLIENTS = {True: 16, False: 64}
 """As many from inside of the trees, and as many others: no tree can keep a person from the keeper."""
+_UNREAD_BYTES = {True: 1 << 26, False: 2 * MAX_ANSWER_BYTES}
+"""So much of their answers may wait until those inside, and others, read it."""
+_ALWAYS_BYTES = 1 << 12
+"""There is room for an answer as short as this, also for an error, in any case."""
 _BACKLOG = 64
 _PIECE = 1 << 16
-_DESCRIPTORS = 1 + 2 + MOST_READ_ONLY
+_DESCRIPTORS = 2 + 2 + MOST_READ_ONLY
 """As many as come with a `Remote.join`: the proof, and its own."""
 _END, _READ, _WRITE = 0, 1, 4  # (EPOLLHUP is always told of), EPOLLIN, EPOLLOUT
 
@@ -56,21 +62,37 @@ LATER = object()
 """What a method returns if `Client.send` will be called when the result is there."""
 
 
+class Room:
+    """For the answers that several clients have not read yet, together."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, size: int) -> None:
+        self.left = size
+
+
 class Client:
     """One connection."""
 
     __slots__ = (
-        *("_selector", "fds", "inbox", "is_outside", "outbox", "peer", "process", "socket", "waits"),
+        *("_room", "_selector", "fds", "inbox", "is_outside", "outbox", "peer", "process", "socket", "waits"),
         "was_inside",
     )
 
     def __init__(
-        self, connection: socket.socket, selector: select.epoll, who: Peer, process: int | None, *, was_inside: bool
+        self,
+        connection: socket.socket,
+        selector: select.epoll,
+        room: Room,
+        who: Peer,
+        process: int | None,
+        *,
+        was_inside: bool,
     ) -> None:
         self.socket = connection
         self.peer = who
         self.inbox = bytearray()
-        self.outbox = b""
+        self.outbox = memoryview(b"")
         self.fds: list[int] = []
         """Descriptors that came with the request; whoever takes one removes it."""
         self.waits = False
@@ -81,6 +103,7 @@ class Client:
         """It belonged to a supervised tree, or might have, when it was taken in."""
         self.is_outside = False
         """It has shown with its request that it is in no tree, nor ever was, and is not known for it."""
+        self._room = room
         self._selector = selector
 
     @property
@@ -94,9 +117,18 @@ class Client:
         self._selector.modify(self.socket.fileno(), _END)
 
     def send(self, frame: bytes) -> None:
-        """Answer the request."""
+        """Answer the request; with an error instead if there is no room for the answer until it is read."""
         self.waits = False
-        self.outbox += frame
+        if len(frame) > max(self._room.left, _ALWAYS_BYTES):
+            frame = encode_error(
+                HoldfastError(
+                    f"too many answers wait to be read for one of {len(frame):,} bytes to be kept beside them",
+                    hint="read them, or ask from another terminal that is not supervised",
+                    code="too_long",
+                )
+            )
+        self.outbox = memoryview(frame)
+        self._room.left -= len(frame)
         self.flush()
 
     def flush(self) -> None:
@@ -107,11 +139,13 @@ class Client:
             sent = 0
         except OSError:
             sent = len(self.outbox)  # it has gone, which is seen when it is read from
+        self._room.left += sent
         self.outbox = self.outbox[sent:]
         self._selector.modify(self.socket.fileno(), _WRITE if self.outbox else _READ)
 
     def close(self) -> None:
         """Hang up."""
+        self._room.left += len(self.outbox)
         self._selector.unregister(self.socket.fileno())
         self.socket.close()
         if self.process is not None:
@@ -147,6 +181,7 @@ class Control:
         self._left = left
         self._is_inside = is_inside
         self._clients: dict[int, Client] = {}
+        self._rooms = {inside: Room(size) for inside, size in _UNREAD_BYTES.items()}
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         os.fchmod(self._socket.fileno(), 0o600)  # before it has a name: it never exists with another mode
         try:
@@ -192,14 +227,16 @@ class Control:
         process = peer_process(connection)
         was_inside = self._may_be_inside(who, process)
         alike = sum(client.was_inside is was_inside for client in self._clients.values())
-        if not who.may_speak or alike >= _CLIENTS:
+        if not who.may_speak or alike >= _CLIENTS[was_inside]:
             _log.warning("refused a connection from process %d of user %d", *who)
             connection.close()
             if process is not None:
                 os.close(process)
             return
         connection.setblocking(False)
-        self._clients[connection.fileno()] = Client(connection, self._selector, who, process, was_inside=was_inside)
+        room = self._rooms[was_inside]
+        client = Client(connection, self._selector, room, who, process, was_inside=was_inside)
+        self._clients[connection.fileno()] = client
         self._selector.register(connection.fileno(), _READ)
 
     def _may_be_inside(self, who: Peer, process: int | None) -> bool:
@@ -247,7 +284,7 @@ class Control:
             if method in OUTSIDE_ONLY and not client.is_outside:
                 raise RefusedError(
                     f"what runs supervised may not {_FOR_OTHERS.get(method, f'ask its keeper for {method}')}",
-                    hint="do it from another terminal, where the undo log can be written",
+                    hint="do it from another terminal, which is not supervised, nor kept from writing the undo log",
                     code=SUPERVISED,
                 )
             result = self._perform(client, method, arguments)
@@ -266,9 +303,8 @@ class Control:
                 client.send(encode_result(result))
 
     def _is_outside(self, client: Client) -> bool:
-        if not (client.fds and is_proof(client.fds[0], self._folder)):
+        if not take_proof(client.fds, self._folder):
             return False
-        os.close(client.fds.pop(0))
         # (A proof may have been handed on.)
         return not (client.was_inside or self._may_be_inside(client.peer, client.process))
 

@@ -57,7 +57,7 @@ def shortcomings() -> list[str]:
     if not found:
         missing.append(
             "the kernel has no Landlock (Linux 5.13, and landlock among what lsm= names): under supervision, programs "
-            "cannot open /dev/tty nor write to /proc and /sys"
+            "cannot write to /proc and /sys"
         )
     if found < SCOPES_SINCE:
         missing.append(
@@ -106,6 +106,19 @@ def keep_abstract_sockets_apart() -> bool:
     finally:
         os.close(ruleset)
     return True
+
+
+def make_ruleset() -> int | None:
+    """The descriptor, close-on-exec, of a rule set that does nothing; None where there is no Landlock, and in every
+    supervised tree: its filter refuses the call (`holdfast.supervisor.calls.REFUSED`), and no keeper carries it out.
+    """
+    ruleset = _libc.syscall(_CREATE, struct.pack("=Q", _WRITE_FILE), ctypes.c_size_t(8), 0)
+    return ruleset if ruleset >= 0 else None
+
+
+def is_ruleset(fd: int) -> bool:
+    """Whether a descriptor is what `make_ruleset` gives."""
+    return os.readlink(b"/proc/self/fd/%d" % fd) == b"anon_inode:[landlock-ruleset]"
 
 
 def writable(closed: Sequence[bytes]) -> Iterator[bytes]:

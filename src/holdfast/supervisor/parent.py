@@ -193,11 +193,20 @@ class _Parent:
     def _pass_on(self, number: int) -> None:
         try:
             if number == signal.SIGCONT:
-                os.killpg(os.getpgid(self._child), number)
+                self._continue(os.getpgid(self._child))
             else:
                 signal.pidfd_send_signal(self._agent, number)
         except ProcessLookupError:
             pass
+
+    def _continue(self, group: int) -> None:
+        # (Not the group at once: the launcher is in it, which would pass that on again, and so on for ever.)
+        for pid in descendants(os.getpid(), spare=self._spared):
+            try:
+                if os.getpgid(pid) == group:
+                    os.kill(pid, signal.SIGCONT)
+            except ProcessLookupError:
+                pass
 
     def _stay(self, remote: Remote, awake: socket.socket) -> None:
         """Look after what lives on when the command has ended: out of the terminal's way, until it has ended too."""

@@ -1,4 +1,4 @@
-"""``/proc``, where the same path means something else to everybody who looks."""
+"""``/proc``, where the same path means something else to everybody who looks; and what is mounted, which it says."""
 
 from __future__ import annotations
 
@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from holdfast.supervisor.territory import Where
 
 _BOUNDS = frozenset({b"", b"/"})
+_CUTTING = frozenset({b"afs", b"ceph", b"cifs", b"lustre", b"nfs", b"nfs4", b"smb3"})
+"""Types of file systems that may have a server open a file, and cut it short, before a domain is asked about it (the
+kernel's ``atomic_open``). On others a file is found first.
+"""
 
 
 def is_native(where: Where, mode: int) -> bool:
@@ -39,16 +43,26 @@ def is_below(path: bytes, directories: tuple[bytes, ...]) -> bool:
 
 def proc_mounts() -> tuple[bytes, ...]:
     """Where it is mounted now, as the keeper sees it."""
-    if _thread.table.has_changed():
-        _mounts.cache_clear()
-        _devices.cache_clear()
-    return _mounts()
+    _look_again()
+    return _mounts(frozenset({b"proc"}))
 
 
 def proc_devices() -> frozenset[int]:
     """The devices of those mounts. A box has one of its own, which is none of them."""
     proc_mounts()
     return _devices()
+
+
+def may_cut_unasked() -> bool:
+    """Whether a file system is mounted, as the keeper sees it, that may cut short what a domain forbids to open."""
+    _look_again()
+    return bool(_mounts(_CUTTING))
+
+
+def _look_again() -> None:
+    if _thread.table.has_changed():
+        _mounts.cache_clear()
+        _devices.cache_clear()
 
 
 class _MountTable:
@@ -77,12 +91,12 @@ _thread = _Thread()
 
 
 @cache
-def _mounts() -> tuple[bytes, ...]:
+def _mounts(types: frozenset[bytes]) -> tuple[bytes, ...]:
     with open("/proc/self/mountinfo", "rb") as file:
         lines = [line.split(b" ") for line in file]
-    return tuple(fields[4] for fields in lines if fields[fields.index(b"-") + 1] == b"proc")
+    return tuple(fields[4] for fields in lines if fields[fields.index(b"-") + 1] in types)
 
 
 @cache
 def _devices() -> frozenset[int]:
-    return frozenset(os.stat(mount).st_dev for mount in _mounts())
+    return frozenset(os.stat(mount).st_dev for mount in proc_mounts())

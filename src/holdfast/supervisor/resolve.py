@@ -237,9 +237,11 @@ class Sight:
         """The name in a directory, which ``head`` has led to. Raises `OSError` if it is out of reach."""
         inside = self.directory(dir_fd)
         where = self.territory.inner(inside, name)
+        if inside.forbidden and not head:
+            # The caller's own directory is mostly there because it was removed: it lies in the undo log now.
+            raise _error(errno.ENOENT)
         if inside.forbidden or where.forbidden:
-            # The caller's own directory can only be there because it was removed: it lies in the undo log now.
-            raise _error(errno.EACCES if head else errno.ENOENT)
+            raise _error(errno.EACCES)
         if name in _SPECIAL:
             return Spot(dir_fd, name, slash, Where(where.absolute, None))
         if inside.path is None or where.path is None:

@@ -8,6 +8,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+from holdfast.model.paths import UNDO_LOG_IN_TREE
+
 if TYPE_CHECKING:
     from holdfast.supervisor.call import Supervision
 
@@ -18,6 +20,11 @@ _FRESH_NS = 20_000_000
 """For so long, the workspace and Holdfast's home are taken to be where they were: only somebody outside, who is not
 held up by anything here, moves them."""
 _DELETED = b" (deleted)"
+_ANY_LOG = b"/" + UNDO_LOG_IN_TREE + b"/"
+"""An undo log that lies in the workspace it is about, any workspace's: no tree of another one may change it either. It
+is told by its name, which needs no look at the disk, and which no tree can take from it.
+"""
+_KEPT_IN, _LOG = os.path.split(b"/" + UNDO_LOG_IN_TREE)
 
 
 class Where(NamedTuple):
@@ -28,7 +35,7 @@ class Where(NamedTuple):
     path: bytes | None
     """Relative to the workspace's root, empty for the root; None outside."""
     forbidden: bool = False
-    """In Holdfast's home or in the undo log."""
+    """In Holdfast's home or in an undo log."""
     read_only: bool = False
     """A `ReadOnly` directory, or in one."""
 
@@ -84,7 +91,10 @@ class Territory:
         for forbidden in self._forbidden:
             if absolute == forbidden or absolute.startswith(forbidden + b"/"):
                 return Where(absolute, None, forbidden=True)
-        if (absolute + b"/").startswith(self._read_only):
+        below = absolute + b"/"
+        if _ANY_LOG in below:
+            return Where(absolute, None, forbidden=True)
+        if below.startswith(self._read_only):
             return Where(absolute, None, read_only=True)
         root = self._root
         if absolute == root:
@@ -99,12 +109,16 @@ class Territory:
         if path is None or len(directory.absolute) == 1:
             return self.of(os.path.join(directory.absolute, name))
         absolute = b"%b/%b" % (directory.absolute, name)
-        if absolute in self._borders:
+        if name == _LOG or absolute in self._borders:
             return self.of(absolute)
         return Where(absolute, b"%b/%b" % (path, name) if path else name)
 
     def holds_forbidden(self, absolute: bytes) -> bool:
-        """Whether what is out of reach lies beneath the path, and would move with it."""
+        """Whether what is out of reach lies beneath the path, and would move with it; of the undo logs of others, so
+        that one would not be told by its name any more.
+        """
+        if absolute.endswith(_KEPT_IN) and os.path.lexists(os.path.join(absolute, _LOG)):
+            return True
         return any(forbidden.startswith(absolute + b"/") for forbidden in self._forbidden)
 
     def holds_read_only(self, absolute: bytes) -> bool:

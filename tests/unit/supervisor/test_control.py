@@ -14,11 +14,14 @@ from typing import Any
 import pytest
 
 from holdfast.files.sockets import address
-from holdfast.model.errors import FormatError, RefusedError
+from holdfast.model.errors import FormatError, HoldfastError, RefusedError
+from holdfast.supervisor import landlock
 from holdfast.supervisor.control import LATER, SOCKET, Client, Control
 from holdfast.supervisor.messages import LENGTH, decode_answer, encode_request, encode_result
 from holdfast.supervisor.proof import shown
 from holdfast.undo.version import locked
+
+needs_landlock = pytest.mark.skipif(not landlock.version(), reason="this kernel has no Landlock")
 
 STEPS = encode_request("steps")
 
@@ -142,6 +145,43 @@ def test_a_tree_cannot_keep_those_outside_away(served: Served) -> None:
             insider.communicate()
 
 
+def test_answers_that_a_tree_does_not_read_are_bounded_together(served: Served) -> None:
+    """However many ask, and whatever; what is read or hung up makes room again, and nobody outside misses any."""
+    long = encode_result(["x" * (30 << 20)])
+
+    def asks(connection: socket.socket) -> list[str]:
+        """Ask for the long answer, which is not read here; the code of the error if it is one."""
+        connection.sendall(STEPS)
+        served.serve()
+        client = served.waiting.pop()
+        client.send(long)
+        served.serve()
+        if len(client.outbox):
+            return []
+        with pytest.raises(HoldfastError) as refused:
+            answer(connection, "forgotten")
+        return [refused.value.code]
+
+    with served.connect() as outside:
+        assert asks(outside) == []
+        served.insiders.add(os.getpid())
+        inside = [served.connect() for _ in range(4)]
+        assert [asks(each) for each in inside] == [[], [], ["too_long"], ["too_long"]]
+        assert asks(inside[2]) == ["too_long"]
+        left = len(long)
+        while left:
+            left -= len(inside[0].recv(left))
+            served.serve()
+        assert asks(inside[2]) == []
+        assert asks(inside[0]) == ["too_long"]
+        inside[1].close()
+        served.serve()
+        assert asks(inside[0]) == []
+        for each in inside:
+            each.close()
+        served.serve()
+
+
 HANDS_ON = """
 import socket, sys
 socket.socket(fileno=int(sys.argv[1])).connect(sys.argv[2])
@@ -195,6 +235,7 @@ def test_who_was_inside_when_it_connected_stays_inside(served: Served) -> None:
         ("lock", os.O_PATH | os.O_RDWR),
         ("other", os.O_RDWR | os.O_CREAT),
         ("keeper", os.O_PATH),
+        pytest.param("lock", os.O_WRONLY, marks=needs_landlock),
     ],
 )
 def test_what_does_not_show_that_its_bearer_is_outside_is_no_proof(served: Served, name: str, flags: int) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from holdfast.files.sockets import peer
 from holdfast.supervisor.bpf import program
-from holdfast.supervisor.control import Client
+from holdfast.supervisor.control import Client, Room
 from holdfast.supervisor.keeper import Keeper
 from holdfast.supervisor.notify import give_up_privileges, install
 from holdfast.supervisor.settings import Settings
@@ -42,7 +42,7 @@ def test_who_was_of_a_tree_is_until_all_that_it_did_has_been_noticed(tmp_path: P
     _, fds, _, _ = socket.recv_fds(ours, 1, 1)
     parent, others = socket.socketpair()
     selector = select.epoll()
-    client = Client(ours, selector, peer(ours), None, was_inside=False)
+    client = Client(ours, selector, Room(1 << 12), peer(ours), None, was_inside=False)
     (tmp_path / "kept").mkdir()
     kept = os.open(tmp_path / "kept", os.O_PATH)
     client.fds = [*fds, parent.detach(), kept]

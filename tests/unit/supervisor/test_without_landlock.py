@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.supervisor import landlock
+from holdfast.supervisor import landlock, proc
 from holdfast.supervisor.calls import ARCHITECTURES
 from holdfast.testing.puppet import Puppet, World
 
@@ -47,8 +47,8 @@ def test_devices_are_opened_by_the_keeper_and_the_rest_is_refused(puppet: tuple[
     opened = process.supervised(world, "openat", CWD, b"/dev/null", os.O_RDWR, 0)
     assert (opened.error, opened.native) == (0, False)
     assert process.run("write", opened.value, b"gone") == 4
-    for path in (b"/dev/tty", b"/proc/self/comm"):
-        assert process.supervised(world, "openat", CWD, path, os.O_WRONLY, 0).error == errno.EACCES
+    refused = process.supervised(world, "openat", CWD, b"/proc/self/comm", os.O_WRONLY, 0)
+    assert (refused.error, refused.native) == (errno.EACCES, False)
     assert process.supervised(world, "openat2", CWD, b"file", READING, len(READING)).error == errno.ENOSYS
 
 
@@ -82,6 +82,53 @@ def test_what_the_domain_does_not_forbid_is_not_left_to_the_kernel(puppet: tuple
         how = struct.pack("QQQ", flags, 0, 0)
         asked = process.supervised(world, "openat2", CWD, path, how, len(how))
         assert (asked.error, asked.native) == (errno.ENOSYS, False)
+
+
+@pytest.fixture(name="cutting")
+def _cutting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system is mounted that asks no domain: there is one of these everywhere, which is taken for such a one."""
+    monkeypatch.setattr(proc, "_CUTTING", frozenset({b"proc"}))
+
+
+@pytest.mark.usefixtures("cutting")
+def test_no_truncation_is_left_to_a_kernel_that_may_ask_the_domain_too_late(puppet: tuple[Puppet, World]) -> None:
+    process, world = puppet
+    cut = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    opened = process.supervised(world, "openat", CWD, b"/dev/null", cut, 0o666)
+    assert (opened.error, opened.native) == (0, False)
+    assert process.run("write", opened.value, b"gone") == 4
+    assert process.run("get_blocking", opened.value)
+    refused = process.supervised(world, "openat", CWD, b"/proc/self/comm", cut, 0)
+    assert (refused.error, refused.native) == (errno.EACCES, False)
+
+
+@pytest.mark.skipif(not landlock.version(), reason="the kernel has no Landlock")
+def test_truncation_is_left_to_other_kernels(puppet: tuple[Puppet, World], monkeypatch: pytest.MonkeyPatch) -> None:
+    process, world = puppet
+    for types, native in ((frozenset[bytes](), True), (frozenset({b"proc"}), False)):
+        monkeypatch.setattr(proc, "_CUTTING", types)
+        assert process.supervised(world, "openat", CWD, b"/dev/null", os.O_WRONLY | os.O_TRUNC, 0).native is native
+        assert not types or process.supervised(world, "openat", CWD, b"/dev/null", os.O_WRONLY, 0).native
+
+
+@pytest.mark.parametrize("setting", ["cutting", "without"])
+def test_the_callers_own_terminal_is_opened_by_the_keeper(
+    puppet: tuple[Puppet, World], setting: str, request: pytest.FixtureRequest
+) -> None:
+    request.getfixturevalue(setting)
+    process, world = puppet
+    cut = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    process.run("setsid")
+    assert process.supervised(world, "openat", CWD, b"/dev/tty", cut, 0o666).error == errno.ENXIO
+    ours, theirs = os.openpty()
+    process.run("open", os.ttyname(theirs), os.O_RDWR)  # which becomes the terminal of its session
+    opened = process.supervised(world, "openat", CWD, b"/dev/tty", cut, 0o666)
+    assert (opened.error, opened.native) == (0, False)
+    assert process.run("ttyname", opened.value) == os.ttyname(theirs)
+    process.run("write", opened.value, b"told")
+    assert os.read(ours, 10) == b"told"
+    os.close(ours)
+    os.close(theirs)
 
 
 @pytest.mark.parametrize(("version", "words"), [(0, ("no Landlock", "signals")), (3, ("signals",)), (6, ())])

@@ -17,8 +17,9 @@ from holdfast.supervisor.call import Reply, SlowError
 from holdfast.supervisor.memory import read_path, read_structure
 from holdfast.supervisor.operations.arguments import failure, integer, unsigned
 from holdfast.supervisor.operations.confined import Confined, check_resolve
-from holdfast.supervisor.operations.waiting import LEASED, NOBODY_READS, reopen_in_time
-from holdfast.supervisor.proc import is_native
+from holdfast.supervisor.operations.terminal import open_terminal
+from holdfast.supervisor.operations.waiting import LEASED, NOBODY_READS, NOTHING, reopen_in_time
+from holdfast.supervisor.proc import is_native, may_cut_unasked
 from holdfast.supervisor.resolve import AT_FDCWD, Sight, Spot, Thing
 from holdfast.supervisor.territory import reopen
 from holdfast.supervisor.walk import step
@@ -42,7 +43,7 @@ _TRIES = 100
 _SLOW_BYTES = 1 << 20
 """Copying more takes longer than others should have to wait."""
 _OWN_TERMINAL = os.makedev(5, 0)
-"""``/dev/tty``, which is another one for everybody."""
+"""``/dev/tty``, which is another one for everybody: see `holdfast.supervisor.operations.terminal`."""
 _HOW = struct.Struct("=QQQ")
 
 
@@ -149,6 +150,8 @@ def open_found(sight: Sight, call: Call, world: Supervision, thing: Thing, wish:
     if thing.path is None and is_native(thing.where, found.st_mode):
         if _is_harmless(call, wish):
             return Reply(native=True)
+        if kind == stat.S_IFCHR and found.st_rdev == _OWN_TERMINAL and call.name != "openat2":
+            return _reply(open_terminal(sight, wish.flags), wish)
         if kind != stat.S_IFCHR or found.st_rdev == _OWN_TERMINAL:
             # Only the caller itself could open it; and by then, the path might lead into the workspace.
             raise failure(errno.ENOSYS if call.name == "openat2" else errno.EACCES)
@@ -158,8 +161,7 @@ def open_found(sight: Sight, call: Call, world: Supervision, thing: Thing, wish:
     if kind == stat.S_IFIFO:
         fd = _open_pipe(sight, call, world, thing, flags)
     else:
-        with sight.acting():
-            fd = reopen(thing.fd, flags)
+        fd = reopen_in_time(sight, call, world, thing.fd, flags, NOTHING)
     if thing.path is not None:
         try:
             # What goes through it does not lie in the tree, but the mtime tells of it.
@@ -172,11 +174,14 @@ def open_found(sight: Sight, call: Call, world: Supervision, thing: Thing, wish:
 
 def _is_harmless(call: Call, wish: Wish) -> bool:
     """Whether an opening that writes can be left to the kernel, where the path may lead elsewhere by then: if the
-    domain forbids it there. It does not forbid to cut short what is not opened for writing.
+    domain forbids it there. It does not forbid to cut short what is not opened for writing, and is asked too late where
+    a server does that.
     """
     if not landlock.version() or call.name == "openat2":
         return False
-    return not wish.flags & os.O_TRUNC or wish.flags & os.O_ACCMODE in (os.O_WRONLY, os.O_RDWR)
+    if not wish.flags & os.O_TRUNC:
+        return True
+    return wish.flags & os.O_ACCMODE in (os.O_WRONLY, os.O_RDWR) and not may_cut_unasked()
 
 
 def _open_file(sight: Sight, call: Call, world: Supervision, thing: Thing, wish: Wish, found: os.stat_result) -> Reply:

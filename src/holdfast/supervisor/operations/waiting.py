@@ -19,6 +19,8 @@ LEASED = errno.EAGAIN
 """A file cannot be opened at once, as somebody has a lease on it (fcntl(2)), and has now been asked to let go."""
 NOBODY_READS = errno.ENXIO
 """A named pipe cannot be opened at once, as it has no reader."""
+NOTHING = 0
+"""It is opened at once or not at all: nobody waits for what a device waits for, such as a modem."""
 
 _POLL_SECONDS = 0.005
 
