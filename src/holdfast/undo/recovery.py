@@ -58,7 +58,7 @@ def recover(log: UndoLog) -> Recovered:
     log.restart()
     if was_cut_off and not log.has_damage:
         _collect(log)
-    return tell_recovery(Recovered(rolled_back, finished))
+    return tell_recovery(Recovered(rolled_back, finished), log.aside)
 
 
 class Outstanding(NamedTuple):

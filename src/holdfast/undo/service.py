@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
 
+from holdfast.model.paths import display
 from holdfast.undo.records import StepId, StepKind
 
 if TYPE_CHECKING:
@@ -82,6 +83,11 @@ class ConflictInfo(msgspec.Struct, frozen=True, kw_only=True):
     kept: bytes | None
     """Where what belongs there is kept: an absolute path; None if nothing was lost."""
 
+    @property
+    def account(self) -> str:
+        """The reason, and where what belongs there is kept; for people."""
+        return self.reason if self.kept is None else f"{self.reason}; {display(self.kept)} holds the other"
+
 
 class UndoReport(msgspec.Struct, frozen=True, kw_only=True):
     """What an undo, a redo or a rollback did."""
@@ -132,6 +138,12 @@ class UndoService(Protocol):
 
     def changes(self, step: StepId) -> Sequence[PathChange]:
         """What a step did, sorted by path. Raises `NotFoundError`."""
+        ...
+
+    def conflicts(self, step: StepId) -> Sequence[ConflictInfo]:
+        """What was left as it is when a finished step was last undone, redone or rolled back, whoever did that: also
+        where it was cut short, and finished by another process. Raises `NotFoundError`.
+        """
         ...
 
     def connected(self, step: StepId) -> Sequence[StepId]:
