@@ -36,7 +36,7 @@ class StepInfo(msgspec.Struct, frozen=True, kw_only=True):
     command: tuple[bytes, ...]
     """Its argument list; empty if no command is behind it."""
     directory: bytes
-    """Where it ran, relative to the workspace's root if beneath it, else absolute."""
+    """The absolute path where its command ran; empty where none is behind it."""
     run: str
     """The run it belongs to; empty outside of one."""
     parent: StepId | None

@@ -6,6 +6,8 @@ import os
 
 import pytest
 
+from holdfast.engine.run import begin_run, end_run
+from holdfast.engine.steps import log_directory
 from holdfast.model.errors import NotFoundError, RefusedError
 
 
@@ -87,3 +89,35 @@ def test_a_directory_that_moved_between_two_steps_is_followed(bench, first):
         done = act(2)
         assert all(os.path.lexists(os.path.join(os.fsencode(bench.tree), path)) for path in done.written)
         assert (act.__name__, done.deleted) in (("undo", [b"moved"]), ("redo", [b"cache"]))
+
+
+def test_who_only_looks_writes_nothing(bench):
+    step = bench.step(lambda actor: actor.write(b"cache/new", b"1"))
+
+    def log():
+        top = os.fsdecode(log_directory(bench.context))
+        paths = [os.path.join(where, name) for where, _, names in os.walk(top) for name in names]
+        return {path: (os.stat(path).st_ino, os.stat(path).st_mtime_ns) for path in paths}
+
+    before = log()
+    bench.workspace.steps()
+    bench.workspace.step(step)
+    bench.workspace.barriers()
+    bench.workspace.undo(dry_run=True)
+    bench.workspace.undo(step=step, dry_run=True)
+    assert log() == before
+    bench.workspace.undo()
+    bench.check(0)
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_where_no_run_is_left_to_undo_it_is_said_whether_there_was_one(bench, dry_run):
+    with pytest.raises(NotFoundError, match="there is no run to undo"):
+        bench.workspace.undo(run="", dry_run=dry_run)
+    run = begin_run(bench.context, "do things")
+    bench.step(lambda actor: actor.write(b"n", b"1"), run=run)
+    end_run(bench.context, run, "do things")
+    bench.workspace.undo(run="")
+    with pytest.raises(NotFoundError, match="nothing is left to undo of any run") as error:
+        bench.workspace.undo(run="", dry_run=dry_run)
+    assert error.value.code == "nothing_to_undo"
