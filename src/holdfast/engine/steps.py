@@ -266,6 +266,7 @@ def _open(
                 # (Steps that have ended, and are not in the log yet, are no change to the tree, and would not be seen.)
                 if any(left) or not is_cut_off(log):
                     yield Desk(log, unfinished=left.finished)
+                    log.journal.withdraw()
                     return
             recovered = recover(log)
             if told is not None and recovered.rolled_back is not None and recovered.rolled_back.steps:

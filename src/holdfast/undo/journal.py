@@ -35,22 +35,18 @@ class Journal:
     """The journal in a directory, open for appending. For one thread at a time."""
 
     def __init__(self, directory: bytes, *, sync: bool = False) -> None:
-        """Go on behind the segments that are there, which stay until `restart`. The new one is begun with the first
-        record: who only looks writes nothing.
-        """
+        """Begin a new segment behind those that are there; they stay until `restart`. Raises `StorageError`."""
         self._directory = directory
         self._sync = sync
         self._number = max(segments(directory), default=0)
         self._fd = -1
         self._bytes = 0
         self._broken = False
-        self._is_closed = False
+        self._begin(())
 
     def append(self, record: AnyRecord) -> None:
         """Write a record, with one call. Raises `StorageError`: nothing that needs it may then happen."""
         data = _frame(record)
-        if self._fd < 0 and not self._is_closed:
-            self._begin(())
         # After a write that was cut short for good, or a sync that failed, nothing behind it could be trusted.
         if self._broken:
             raise StorageError(
@@ -76,18 +72,22 @@ class Journal:
         """
         old = self._fd
         self._begin((Anew(0), *records))
-        if old >= 0:
-            os.close(old)
+        os.close(old)
         for number in segments(self._directory):
             if number != self._number:
                 os.unlink(self._path(number))
 
     def close(self) -> None:
         """Close the segment; harmless a second time."""
-        self._is_closed = True
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+    def withdraw(self) -> None:
+        """Close the segment, in which nothing was written, and leave the journal as it was found."""
+        if self._fd >= 0:
+            self.close()
+            os.unlink(self._path(self._number))
 
     def _path(self, number: int) -> bytes:
         return os.path.join(self._directory, b"journal-%08d" % number)

@@ -91,7 +91,7 @@ def test_a_directory_that_moved_between_two_steps_is_followed(bench, first):
         assert (act.__name__, done.deleted) in (("undo", [b"moved"]), ("redo", [b"cache"]))
 
 
-def test_who_only_looks_writes_nothing(bench):
+def test_who_only_looks_leaves_the_log_as_it_was(bench):
     step = bench.step(lambda actor: actor.write(b"cache/new", b"1"))
 
     def log():
