@@ -76,8 +76,8 @@ class Meddled:
     def read(self, path: bytes) -> Content:
         return self._tree.read(path)
 
-    def is_there(self, path: bytes) -> bool:
-        return self._tree.is_there(path)
+    def is_there(self, path: bytes, *, directories: bool = False) -> bool:
+        return self._tree.is_there(path, directories=directories)
 
     def share(self, path: bytes, entry: Entry) -> int | None:
         return self._tree.share(path, entry)

@@ -197,3 +197,23 @@ def test_nobody_begins_to_watch_there_or_answers_what_is_held(bench: Cli) -> Non
     assert "watching cannot be asked for by what runs supervised" in said
     assert "what runs supervised may not allow or deny what is held" in said
     assert (bench.root / "cache/codes").read_text().split() == ["4", "4"]
+
+
+@pytest.mark.parametrize("also", [False, True])
+def test_what_was_rolled_back_inside_is_not_told_of_as_changed(bench: Cli, also: bool) -> None:
+    """Nor is an undo named that would take back something else, or nothing."""
+    run(bench, "echo earlier > f")
+    quiet = f"{HOLDFAST} -q step"
+    script = f"{quiet} begin x; echo inside > f; {quiet} rollback{'; echo $$ > new' if also else ''}"
+    said = run(bench, script)[1]
+    result = json.loads(run(bench, script, "--json")[1].splitlines()[-1])
+    rolled_back = next(step for step in result["steps"] if step["kind"] == "explicit")
+    assert (rolled_back["state"], rolled_back["directory"]) == ("undone", "")
+    assert (bench.root / "f").read_text() == "earlier\n"
+    if also:
+        assert "1 step, 1 path changed; step " in said
+        bench("undo", "--run", result["run"])
+    else:
+        assert "nothing is left of what the run changed: step " in said
+        assert "holdfast undo" not in said
+        assert result["undo_command"] is None

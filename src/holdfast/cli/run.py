@@ -14,6 +14,7 @@ from holdfast.cli.command import Command, text
 from holdfast.cli.terminal import plural
 from holdfast.model.config import KEYS
 from holdfast.model.visible import visible
+from holdfast.model.wording import named_steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -104,12 +105,20 @@ def _summary(result: RunResult) -> Iterator[str]:
     if not result.steps:
         yield "the run changed nothing"
         return
-    changed = sum(step.paths for step in result.steps)
-    yield f"{plural(len(result.steps), 'step')}, {plural(changed, 'path')} changed"
+    standing = result.standing
+    taken_back = [step.id for step in result.steps if step not in standing]
+    back = f"{named_steps(taken_back)} {'was' if len(taken_back) == 1 else 'were'} taken back" if taken_back else ""
+    if standing:
+        changed = sum(step.paths for step in standing)
+        also = f"; {back}" if back else ""
+        yield f"{plural(len(standing), 'step')}, {plural(changed, 'path')} changed{also}"
+    else:
+        yield f"nothing is left of what the run changed: {back}"
     for step in result.steps[-_SHOWN:]:
         if step.unprotected:
             yield f"step {step.id} cannot be undone whole: {visible(step.unprotected)}"
-    yield f"`holdfast undo` takes the newest step back, `holdfast undo --run {result.run}` all of them"
+    if standing:
+        yield f"`holdfast undo` takes the newest step back, `holdfast undo --run {result.run}` all of them"
 
 
 def _ask(ticket: TicketInfo) -> bool | None:

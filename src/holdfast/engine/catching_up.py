@@ -17,19 +17,23 @@ from holdfast.engine.steps import reached
 from holdfast.model.errors import HoldfastError
 from holdfast.model.log import Log
 from holdfast.model.named import NamedTuple
+from holdfast.model.paths import display
 from holdfast.model.wording import named_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Sequence
     from typing import Literal
 
     from holdfast.engine.context import Context
     from holdfast.engine.results import RestoreResult
     from holdfast.engine.undo_note import Note
+    from holdfast.model.entries import NotCaptured
     from holdfast.model.sinks import Progress
     from holdfast.undo.service import UndoService
 
 _LOG = Log(__name__)
+
+_SHOWN = 3
 
 
 class CaughtUp(NamedTuple):
@@ -55,14 +59,15 @@ def catch_up(context: Context, service: UndoService | None, progress: Progress |
         return None
     with service.quiet():
         if note.operation == "undo":
-            result = enter_undone(context, service, note, foreseen(service, note.steps), [], progress)
+            result = enter_undone(context, service, note, foreseen(service, note.steps), progress)
         else:
-            result = enter_redone(context, service, note, [], progress)
+            result = enter_redone(context, service, note, progress)
     steps = f"{named_steps(note.steps)} {'was' if len(note.steps) == 1 else 'were'}"
+    alone = _left_alone(result.skipped)
     if note.operation == "undo":
-        said = f"an undo that was cut short is finished: {steps} taken back; `holdfast redo` brings it forward"
+        said = f"an undo that was cut short is finished: {steps} taken back{alone}; `holdfast redo` brings it forward"
     else:
-        said = f"a redo that was cut short is finished: {steps} brought forward; `holdfast undo` takes it back"
+        said = f"a redo that was cut short is finished: {steps} brought forward{alone}; `holdfast undo` takes it back"
     _LOG.warning("%s again", said)
     return CaughtUp(note.operation, result)
 
@@ -102,6 +107,14 @@ def nevertheless() -> Generator[None]:
             "an undo or a redo was cut short and cannot be finished now, so what there is will be saved as it is: %s",
             error,
         )
+
+
+def _left_alone(skipped: Sequence[NotCaptured]) -> str:
+    """What a finished reversal has not brought back: whoever finished it may have told nobody who sees this."""
+    if not skipped:
+        return ""
+    shown = ", ".join(f"{display(item.path)} ({item.reason})" for item in skipped[:_SHOWN])
+    return f" but for what was left as it is: {shown}{', …' if len(skipped) > _SHOWN else ''}"
 
 
 def _is_done(service: UndoService, note: Note) -> bool:

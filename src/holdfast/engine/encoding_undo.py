@@ -118,7 +118,7 @@ def ran(result: RunResult) -> Json:
         "after": result.after,
         "steps": [step(value) for value in result.steps],
         "isolation": None if isolation.level == "none" else isolation._asdict(),
-        "undo_command": f"holdfast undo --run {result.run}" if result.steps else None,
+        "undo_command": f"holdfast undo --run {result.run}" if result.standing else None,
     }
 
 

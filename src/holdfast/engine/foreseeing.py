@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast.engine.effects import effect, summed
 from holdfast.engine.results import RestoreResult
 from holdfast.engine.steps import infos
 from holdfast.model.errors import NotFoundError, RefusedError
@@ -14,10 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from holdfast.engine.context import Context
-    from holdfast.undo.service import PathChange, StepInfo, UndoService
-
-Effect = tuple[list[bytes], list[bytes]]
-"""What is written, and what is deleted."""
+    from holdfast.engine.effects import Effect
+    from holdfast.undo.service import StepInfo, UndoService
 
 
 def foreseen(service: UndoService, steps: Iterable[int]) -> Effect:
@@ -28,29 +27,6 @@ def foreseen(service: UndoService, steps: Iterable[int]) -> Effect:
 def brought(service: UndoService, steps: Iterable[int]) -> Effect:
     """What redoing the steps has written and deleted."""
     return effect([service.changes(step) for step in steps], backward=False)
-
-
-def _net(context: Context, effects: Iterable[Effect]) -> Effect:
-    """What several effects come to, one after the other: what is not there now is not deleted by them."""
-    there: dict[bytes, bool] = {}
-    for written, deleted in effects:
-        there |= dict.fromkeys(written, True) | dict.fromkeys(deleted, False)
-    written = sorted(path for path, is_there in there.items() if is_there)
-    gone = sorted(path for path, is_there in there.items() if not is_there)
-    return written, [path for path in gone if context.tree.is_there(path)]
-
-
-def effect(changes: Iterable[Sequence[PathChange]], *, backward: bool) -> Effect:
-    """What is written and what is deleted where the changes, step by step, are made or taken back."""
-    there: dict[bytes, bool] = {}
-    for change in (change for step in changes for change in step):
-        gone = change.change == ("added" if backward else "deleted")
-        there[change.path] = not gone
-        if change.change == "renamed" and change.source is not None:
-            there[change.path] = not backward
-            there[change.source] = backward
-    written = sorted(path for path, is_there in there.items() if is_there)
-    return written, sorted(path for path, is_there in there.items() if not is_there)
 
 
 def reversible(service: UndoService, steps: Sequence[int], *, backward: bool) -> list[StepInfo]:
@@ -82,7 +58,7 @@ def foresee_steps(
     changed since shows when it is done.
     """
     if begun:
-        chosen = infos(service, steps)
+        chosen = sorted(infos(service, steps), key=lambda step: list(steps).index(step.id))
     else:
         chosen = reversible(service, steps, backward=backward)
         if not force:
@@ -96,7 +72,10 @@ def dry_result(
     context: Context, reached: CheckpointId, effects: Sequence[Effect], steps: Sequence[int]
 ) -> RestoreResult:
     """What a dry run answers: that the steps were to lead to ``reached``, with the effects, one after the other."""
-    written, deleted = _net(context, effects)
+    written, gone = summed(effects)
+    # What the first of them bring, and others take away again, is not there now.
+    brought = {path for written, _ in effects for path in written}
+    deleted = [path for path in gone if path not in brought or context.tree.is_there(path, directories=True)]
     return RestoreResult(
         checkpoint=reached,
         rescue=None,

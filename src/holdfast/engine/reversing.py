@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine import undo_note
 from holdfast.engine.checkpoint import Recorded, Request, take_locked
-from holdfast.engine.foreseeing import brought, effect, reversible
+from holdfast.engine.effects import effect
+from holdfast.engine.foreseeing import brought, reversible
 from holdfast.engine.restore import REDO_COMMAND, UNDO_COMMAND
 from holdfast.engine.results import RestoreResult
 from holdfast.engine.states import kept
@@ -28,10 +29,10 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from holdfast.engine.context import Context
-    from holdfast.engine.foreseeing import Effect
+    from holdfast.engine.effects import Effect
     from holdfast.model.ids import CheckpointId, Hash
     from holdfast.model.sinks import Progress
-    from holdfast.undo.service import StepInfo, UndoReport, UndoService
+    from holdfast.undo.service import StepInfo, UndoService
 
 _MOST_NOTED_BYTES = 1 << 19
 """What the undo log is told of one step: less than a request to a keeper may have."""
@@ -85,10 +86,10 @@ def take_back(
     seen = [service.changes(step) for step in note.steps]
     try:
         with _noted(context, note):
-            report = service.undo(note.steps, force=force)
+            service.undo(note.steps, force=force)
     except RefusedError as error:
         raise _with_a_way_out(context, error, note.position) from None
-    return enter_undone(context, service, note, effect(seen, backward=True), _left(report), progress)
+    return enter_undone(context, service, note, effect(seen, backward=True), progress)
 
 
 def enter_undone(
@@ -96,7 +97,6 @@ def enter_undone(
     service: UndoService,
     note: Note,
     what: Effect,
-    left: Sequence[NotCaptured],
     progress: Progress | None,
 ) -> RestoreResult:
     """Save what the undo of the steps left, as a state of its own; then nothing is unfinished any more."""
@@ -107,7 +107,7 @@ def enter_undone(
     done = take_locked(context, Request(kind="auto"), progress, recorded=Recorded(event, note.redo_tip))
     undo_note.remove(context.folder)
     note_contents(context, service, steps, done.checkpoint.root)
-    return _result(done.checkpoint.id, head, note.steps, what, left, REDO_COMMAND)
+    return _result(done.checkpoint.id, head, note.steps, what, _left(service, note.steps), REDO_COMMAND)
 
 
 def bring_forward(
@@ -141,17 +141,11 @@ def _bring_forward(
 ) -> RestoreResult:
     note = _note(context, "redo", reversible(service, steps, backward=False), target)
     with _noted(context, note):
-        report = service.redo(note.steps, force=force)
-    return enter_redone(context, service, note, _left(report), progress)
+        service.redo(note.steps, force=force)
+    return enter_redone(context, service, note, progress)
 
 
-def enter_redone(
-    context: Context,
-    service: UndoService,
-    note: Note,
-    left: Sequence[NotCaptured],
-    progress: Progress | None,
-) -> RestoreResult:
+def enter_redone(context: Context, service: UndoService, note: Note, progress: Progress | None) -> RestoreResult:
     """Enter in the history that the steps were brought forward; then nothing is unfinished any more."""
     head = _saved_before(context, note)
     target = None if note.target is None else context.catalog.event(note.target)
@@ -165,7 +159,7 @@ def enter_redone(
         reached = take_locked(context, Request(kind="auto"), progress, recorded=Recorded(event, None)).checkpoint.id
     undo_note.remove(context.folder)
     what = brought(service, note.steps)
-    return _result(reached, head, note.steps, what, left, way_back(service, note.steps))
+    return _result(reached, head, note.steps, what, _left(service, note.steps), way_back(service, note.steps))
 
 
 def _go_on_to(context: Context, service: UndoService, target: HistoryEvent, note: Note) -> None:
@@ -230,11 +224,12 @@ def _result(
     undo_command: str,
 ) -> RestoreResult:
     written, deleted = what
+    alone = {one.path for one in left}
     return RestoreResult(
         checkpoint=checkpoint,
         rescue=rescue,
-        written=written,
-        deleted=deleted,
+        written=[path for path in written if path not in alone],
+        deleted=[path for path in deleted if path not in alone],
         skipped=left,
         dry_run=False,
         undo_command=undo_command,
@@ -286,13 +281,9 @@ def _before(context: Context, position: int, began: int) -> int | None:
     return at
 
 
-def _left(report: UndoReport) -> list[NotCaptured]:
-    from holdfast.model.paths import display
-
-    return [
-        NotCaptured(one.path, one.reason if one.kept is None else f"{one.reason}; {display(one.kept)} holds the other")
-        for one in report.conflicts
-    ]
+def _left(service: UndoService, steps: Iterable[int]) -> list[NotCaptured]:
+    """What the reversal of the steps left as it is: all of it, also where several processes had their part in it."""
+    return [NotCaptured(one.path, one.account) for step in steps for one in service.conflicts(step)]
 
 
 def _with_a_way_out(context: Context, error: RefusedError, position: int) -> RefusedError:

@@ -55,6 +55,11 @@ class RunResult(NamedTuple):
     isolation: Isolation
     """What held for it."""
 
+    @property
+    def standing(self) -> Sequence[StepInfo]:
+        """Those of the steps that were not taken back before it ended, as what is denied or rolled back inside is."""
+        return [step for step in self.steps if step.state in ("open", "done")]
+
 
 def run(
     context: Context,

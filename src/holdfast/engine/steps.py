@@ -252,16 +252,19 @@ def _open(
     @contextmanager
     def own() -> Generator[UndoService]:
         from holdfast.undo.desk import Desk
-        from holdfast.undo.recovery import outstanding, recover
+        from holdfast.undo.recovery import is_cut_off, outstanding, recover
         from holdfast.undo.showing import report
         from holdfast.undo.telling import tell_outstanding
 
         try:
-            if looking and any(left := outstanding(log)):
+            if looking:
+                left = outstanding(log)
                 tell_outstanding(left)
-                yield Desk(log, unfinished=left.finished)
-                log.journal.withdraw()
-                return
+                # (Steps that have ended, and are not in the log yet, are no change to the tree, and would not be seen.)
+                if any(left) or not is_cut_off(log):
+                    yield Desk(log, unfinished=left.finished)
+                    log.journal.withdraw()
+                    return
             recovered = recover(log)
             if told is not None and recovered.rolled_back is not None and recovered.rolled_back.steps:
                 told(report(log.aside, [recovered.rolled_back]))

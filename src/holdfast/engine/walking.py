@@ -7,6 +7,7 @@ from operator import ne
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from holdfast.engine import undo_note
+from holdfast.engine.effects import summed
 from holdfast.engine.foreseeing import brought, dry_result, foreseen, reversible
 from holdfast.engine.journal import Journal
 from holdfast.engine.restore import (
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from holdfast.engine.context import Context
-    from holdfast.engine.foreseeing import Effect
+    from holdfast.engine.effects import Effect
     from holdfast.engine.results import RestoreResult
     from holdfast.model.checkpoint import Checkpoint
     from holdfast.model.ids import Hash
@@ -341,13 +342,11 @@ def together(done: Sequence[RestoreResult]) -> RestoreResult:
     last = done[-1]
     if len(done) == 1:
         return last
-    there: dict[bytes, bool] = {}
-    for result in done:
-        there |= dict.fromkeys(result.written, True) | dict.fromkeys(result.deleted, False)
+    written, deleted = summed(([*result.written], [*result.deleted]) for result in done)
     return last._replace(
         rescue=done[0].rescue,
-        written=sorted(path for path, is_there in there.items() if is_there),
-        deleted=sorted(path for path, is_there in there.items() if not is_there),
+        written=written,
+        deleted=deleted,
         skipped=[item for result in done for item in result.skipped],
         steps=[step for result in done for step in result.steps],
         together=[group for result in done for group in result.together],

@@ -43,6 +43,12 @@ def newest_run(context: Context, service: UndoService | None) -> str:
     for event in context.catalog.events(context.workspace.id):
         if event.run and (event.run in forgotten or (event.run not in known and (event.steps or not steps))):
             return event.run
+    if any(known) or any(event.run for event in context.catalog.events(context.workspace.id)):
+        raise NotFoundError(
+            "nothing is left to undo of any run",
+            hint="`holdfast redo` brings forward what was undone; `holdfast steps` shows it",
+            code="nothing_to_undo",
+        )
     raise NotFoundError("there is no run to undo", hint="holdfast run -- COMMAND makes one", code="nothing_to_undo")
 
 

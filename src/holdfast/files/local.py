@@ -302,11 +302,12 @@ class LocalTree:
             return _pieces(fd, path)
         return b"".join(_pieces(fd, path))
 
-    def is_there(self, path: bytes) -> bool:
+    def is_there(self, path: bytes, *, directories: bool = False) -> bool:
         """See `Tree.is_there`."""
         try:
             with self._rooted() as root:
-                return not stat.S_ISDIR(root.lstat(path).st_mode)
+                found = root.lstat(path)
+                return directories or not stat.S_ISDIR(found.st_mode)
         except (NotFoundError, EscapeError, StorageError):
             return False
 

@@ -105,8 +105,10 @@ class Tree(Protocol):
         """
         ...
 
-    def is_there(self, path: bytes) -> bool:
-        """Whether there is anything but a directory at ``path``, captured or not. False where a link leads to it."""
+    def is_there(self, path: bytes, *, directories: bool = False) -> bool:
+        """Whether there is anything but a directory (``directories``: anything) at ``path``, captured or not. False
+        where a link leads to it.
+        """
         ...
 
     def share(self, path: bytes, entry: Entry) -> int | None:

@@ -15,7 +15,7 @@ import msgspec
 from holdfast.model.errors import FormatError, HoldfastError, rebuilt
 from holdfast.undo.log import Limits
 from holdfast.undo.safeguards import Thresholds
-from holdfast.undo.service import BarrierInfo, PathChange, Settled, StepInfo, TicketInfo, UndoReport
+from holdfast.undo.service import BarrierInfo, ConflictInfo, PathChange, Settled, StepInfo, TicketInfo, UndoReport
 
 LENGTH: Final = struct.Struct("<I")
 MAX_REQUEST_BYTES: Final = 1 << 20
@@ -24,6 +24,7 @@ MAX_ANSWER_BYTES: Final = 1 << 28
 SIGNATURES: Final[dict[str, tuple[Any, Any]]] = {
     "steps": (tuple[()], list[StepInfo]),
     "changes": (tuple[int], list[PathChange]),
+    "conflicts": (tuple[int], list[ConflictInfo]),
     "connected": (tuple[int], list[int]),
     "forgotten": (tuple[()], list[str]),
     "undo": (tuple[list[int], bool], UndoReport),

@@ -28,7 +28,15 @@ if TYPE_CHECKING:
     from holdfast.undo.log import Limits
     from holdfast.undo.records import StepId
     from holdfast.undo.safeguards import Thresholds
-    from holdfast.undo.service import BarrierInfo, PathChange, Settled, StepInfo, TicketInfo, UndoReport
+    from holdfast.undo.service import (
+        BarrierInfo,
+        ConflictInfo,
+        PathChange,
+        Settled,
+        StepInfo,
+        TicketInfo,
+        UndoReport,
+    )
 
 
 def connect(log: bytes) -> Remote | None:
@@ -100,6 +108,10 @@ class Remote:
     def changes(self, step: StepId) -> Sequence[PathChange]:
         """See `UndoService.changes`."""
         return self._ask("changes", step)
+
+    def conflicts(self, step: StepId) -> Sequence[ConflictInfo]:
+        """See `UndoService.conflicts`."""
+        return self._ask("conflicts", step)
 
     def connected(self, step: StepId) -> Sequence[StepId]:
         """See `UndoService.connected`."""

@@ -149,9 +149,14 @@ class MemoryTree:
             raise NotFoundError(f"there is no {display(path)!r}")
         return node.content if len(node.content) <= SMALL_BLOB_BYTES else _pieces(node.content)
 
-    def is_there(self, path: bytes) -> bool:
+    def is_there(self, path: bytes, *, directories: bool = False) -> bool:
         """See `Tree.is_there`."""
-        return path in self._nodes
+        if path in self._nodes:
+            return True
+        inside = path + b"/"
+        return directories and any(
+            other == path or other.startswith(inside) for other in (*self._directories, *self._nodes)
+        )
 
     def share(self, path: bytes, entry: Entry) -> None:  # noqa: ARG002 - the port's signature
         """See `Tree.share`: there are no descriptors here."""

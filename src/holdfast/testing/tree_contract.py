@@ -145,7 +145,11 @@ class TreeContract:
         assert not space.tree.is_there(b"missing")
         assert all(space.tree.is_there(path) for path in (b"f", b"fifo", b"link"))
         space.mkdir(b"empty")
-        assert not space.tree.is_there(b"empty")
+        space.write(b"d/f", b"x")
+        for path in (b"empty", b"d"):
+            assert not space.tree.is_there(path)
+            assert space.tree.is_there(path, directories=True)
+        assert not space.tree.is_there(b"missing", directories=True)
 
     def test_a_tree_goes_to_another_state_and_back(self, space: EditableTree) -> None:
         first: Target = {

@@ -19,13 +19,14 @@ from holdfast.undo.changes import changes
 from holdfast.undo.connections import connected
 from holdfast.undo.dropping import drop_unchanged
 from holdfast.undo.filing import write_file
+from holdfast.undo.log import no_step
 from holdfast.undo.pending import go_on
 from holdfast.undo.recognising import note_contents
 from holdfast.undo.records import End
 from holdfast.undo.safeguards import Safeguards
 from holdfast.undo.sealing import Left, look, seal
 from holdfast.undo.settling import settle
-from holdfast.undo.showing import all_steps, report, shown_barriers, shown_open, shown_step
+from holdfast.undo.showing import all_steps, report, shown_barriers, shown_conflict, shown_open, shown_step
 from holdfast.undo.strangers import theirs
 from holdfast.undo.undoing import redo, undo
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from holdfast.undo.records import StepId, StepKind
     from holdfast.undo.safeguards import Thresholds
     from holdfast.undo.sealed import Head
-    from holdfast.undo.service import BarrierInfo, PathChange, StepInfo, TicketInfo, UndoReport
+    from holdfast.undo.service import BarrierInfo, ConflictInfo, PathChange, StepInfo, TicketInfo, UndoReport
     from holdfast.undo.steps import OpenStep
 
 _log = Log(__name__)
@@ -215,6 +216,13 @@ class Desk:
                 return changes(self._recorder.step(step).records)
             sealed = self._undo_log.read(step)
         return changes(sealed.records, backward=sealed.head.state == "undone")
+
+    def conflicts(self, step: StepId) -> Sequence[ConflictInfo]:
+        """See `UndoService.conflicts`."""
+        with self._recorder.gate:
+            if step not in self._undo_log.heads:
+                raise no_step(step)
+            return [shown_conflict(self._undo_log.aside, met) for met in self._undo_log.heads[step].conflicts]
 
     def connected(self, step: StepId) -> Sequence[StepId]:
         """See `UndoService.connected`."""

@@ -40,6 +40,7 @@ def recover(log: UndoLog) -> Recovered:
 
     Idempotent; does nothing if nothing is left.
     """
+    was_cut_off = is_cut_off(log)
     story = tell(log.found)
     finished = finish(log, story)
     reversed_ = {step for note in story.reversals for step in note.steps}
@@ -53,12 +54,16 @@ def recover(log: UndoLog) -> Recovered:
         if part.end is None and step not in reversed_:
             opened.append(log.read(step))
     rolled_back = reverse(log, opened, theirs=theirs(log, opened)) if opened else None
-    was_cut_off = any(not isinstance(record, Outside) for record in log.found)
     log.found = []
     log.restart()
     if was_cut_off and not log.has_damage:
         _collect(log)
-    return tell_recovery(Recovered(rolled_back, finished))
+    return tell_recovery(Recovered(rolled_back, finished), log.aside)
+
+
+def is_cut_off(log: UndoLog) -> bool:
+    """Whether the journal tells of anything but barriers: whoever kept the log was killed, and `recover` has work."""
+    return any(not isinstance(record, Outside) for record in log.found)
 
 
 class Outstanding(NamedTuple):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
 
+from holdfast.model.paths import display
 from holdfast.undo.records import StepId, StepKind
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class StepInfo(msgspec.Struct, frozen=True, kw_only=True):
     command: tuple[bytes, ...]
     """Its argument list; empty if no command is behind it."""
     directory: bytes
-    """Where it ran, relative to the workspace's root if beneath it, else absolute."""
+    """The absolute path where its command ran; empty where none is behind it."""
     run: str
     """The run it belongs to; empty outside of one."""
     parent: StepId | None
@@ -81,6 +82,11 @@ class ConflictInfo(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     kept: bytes | None
     """Where what belongs there is kept: an absolute path; None if nothing was lost."""
+
+    @property
+    def account(self) -> str:
+        """The reason, and where what belongs there is kept; for people."""
+        return self.reason if self.kept is None else f"{self.reason}; {display(self.kept)} holds the other"
 
 
 class UndoReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,6 +138,12 @@ class UndoService(Protocol):
 
     def changes(self, step: StepId) -> Sequence[PathChange]:
         """What a step did, sorted by path. Raises `NotFoundError`."""
+        ...
+
+    def conflicts(self, step: StepId) -> Sequence[ConflictInfo]:
+        """What was left as it is when a finished step was last undone, redone or rolled back, whoever did that: also
+        where it was cut short, and finished by another process. Raises `NotFoundError`.
+        """
         ...
 
     def connected(self, step: StepId) -> Sequence[StepId]:

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from holdfast.undo.carrying import Undone
     from holdfast.undo.log import UndoLog
     from holdfast.undo.records import Outside
-    from holdfast.undo.sealed import Head
+    from holdfast.undo.reversal import Conflict
+    from holdfast.undo.sealed import Head, Trouble
     from holdfast.undo.steps import OpenStep
 
 
@@ -111,13 +112,14 @@ def report(aside: Aside, done: Iterable[Undone]) -> UndoReport:
     return UndoReport(
         steps=tuple(step for one in done for step in one.steps),
         paths=sum(one.paths for one in done),
-        conflicts=tuple(
-            ConflictInfo(
-                path=conflict.path,
-                reason=conflict.reason,
-                kept=None if conflict.aside is None else aside.path(conflict.aside),
-            )
-            for one in done
-            for conflict in one.conflicts
-        ),
+        conflicts=tuple(shown_conflict(aside, conflict) for one in done for conflict in one.conflicts),
+    )
+
+
+def shown_conflict(aside: Aside, conflict: Conflict | Trouble) -> ConflictInfo:
+    """What a reversal has met, or a finished step remembers of it."""
+    return ConflictInfo(
+        path=conflict.path,
+        reason=conflict.reason,
+        kept=None if conflict.aside is None else aside.path(conflict.aside),
     )

@@ -8,8 +8,10 @@ from holdfast.model.log import Log
 from holdfast.model.paths import display
 from holdfast.model.wording import named_steps
 from holdfast.undo.records import Content, Move, Remove
+from holdfast.undo.showing import shown_conflict
 
 if TYPE_CHECKING:
+    from holdfast.undo.aside import Aside
     from holdfast.undo.records import Mutation
     from holdfast.undo.recovery import Outstanding, Recovered
     from holdfast.undo.steps import OpenStep
@@ -64,8 +66,8 @@ def tell_outstanding(left: Outstanding) -> None:
         )
 
 
-def tell_recovery(recovered: Recovered) -> Recovered:
-    """Say what a killed keeper had left undone; returns it."""
+def tell_recovery(recovered: Recovered, aside: Aside) -> Recovered:
+    """Say what a killed keeper had left undone, and what lies ``aside`` since; returns the former."""
     back = recovered.rolled_back
     if back is not None and back.steps:
         _log.warning(
@@ -84,7 +86,7 @@ def tell_recovery(recovered: Recovered) -> Recovered:
         _log.warning(
             "%s was left as it is: %s",
             display(conflict.path),
-            conflict.reason,
+            shown_conflict(aside, conflict).account,
             step_id=conflict.step,
             path=conflict.path,
         )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from holdfast.engine.run import begin_run, end_run
@@ -234,3 +237,29 @@ def test_what_was_there_before_is_what_was_saved_before_and_not_half_of_it(bench
     cut_short(getattr(bench.workspace, operation))
     assert bench.workspace.checkpoint(kind="auto").checkpoint.id != before
     assert getattr(bench.workspace, operation)().rescue == before
+
+
+@pytest.mark.parametrize("by", ["who asks", "somebody else"])
+@pytest.mark.parametrize("operation", ["undo", "redo"])
+def test_what_it_leaves_alone_is_told_with_where_the_other_lies(bench, cut_short, caplog, operation, by):
+    (bench.tree / "f").write_text("before")
+    bench.step(lambda actor: (actor.write(b"f", b"after"), actor.write(b"cache/old", b"after")))
+    if operation == "redo":
+        bench.workspace.undo()
+    cut_short(getattr(bench.workspace, operation))
+    edited = "cache/old" if operation == "redo" else "f"
+    (bench.tree / edited).write_text("by hand")
+    if by == "somebody else":
+        with reached(bench.context):
+            pass
+        caplog.clear()
+    done = getattr(bench.workspace, operation)()
+    ((path, reason),) = done.skipped
+    assert path == os.fsencode(edited)
+    kept = Path(reason.partition("; ")[2].removesuffix(" holds the other"))
+    assert kept.parent.name == "aside"
+    assert kept.read_text() == {"undo": "before", "redo": "after"}[operation]
+    told = [record.getMessage() for record in caplog.records if str(kept) in record.getMessage()]
+    assert len(told) == (2 if by == "who asks" else 1)
+    assert path not in done.written
+    assert (bench.tree / edited).read_text() == "by hand"

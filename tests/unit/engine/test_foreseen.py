@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
+from holdfast.engine.run import begin_run, end_run
+from holdfast.engine.steps import log_directory
 from holdfast.model.errors import NotFoundError, RefusedError
 
 
@@ -49,3 +53,71 @@ def test_steps_that_depend_on_others_are_refused_before_and_after(bench):
         with pytest.raises(RefusedError) as error:
             bench.workspace.redo(step=second, dry_run=dry_run)
         assert error.value.code == "steps_connected"
+
+
+def test_directories_that_are_to_be_deleted_are_listed(bench):
+    bench.step(lambda actor: (actor.mkdir(b"d"), actor.write(b"d/new", b"1")))
+    bench.step(lambda actor: actor.chmod(b"d", 0o700))
+    for act in (bench.workspace.undo, bench.workspace.redo):
+        foreseen = act(2, dry_run=True)
+        done = act(2)
+        assert (foreseen.written, foreseen.deleted) == (done.written, done.deleted)
+        assert [b"d", b"d/new"] in (done.written, done.deleted)
+
+
+def test_what_was_changed_in_a_directory_that_moved_is_named_by_where_it_is_then(bench):
+    bench.step(lambda actor: (actor.write(b"cache/old", b"1"), actor.rename(b"cache", b"moved")))
+    for act, written, gone in ((bench.workspace.undo, b"cache", b"moved"), (bench.workspace.redo, b"moved", b"cache")):
+        foreseen = act(dry_run=True)
+        done = act()
+        assert (foreseen.written, foreseen.deleted) == (done.written, done.deleted)
+        assert (done.written, done.deleted) == ([written, written + b"/old"], [gone])
+
+
+@pytest.mark.parametrize("first", ["the change", "the move"])
+def test_a_directory_that_moved_between_two_steps_is_followed(bench, first):
+    if first == "the change":
+        bench.step(lambda actor: actor.write(b"cache/old", b"1"))
+        bench.step(lambda actor: actor.rename(b"cache", b"moved"))
+    else:
+        bench.step(lambda actor: actor.rename(b"cache", b"moved"))
+        bench.step(lambda actor: actor.write(b"moved/old", b"1"))
+    for act in (bench.workspace.undo, bench.workspace.redo):
+        for chosen in ({"count": 2}, {"step": [1, 2]}):
+            foreseen = act(**chosen, dry_run=True)
+            assert all(path.startswith(foreseen.written[0]) for path in foreseen.written)
+        done = act(2)
+        assert all(os.path.lexists(os.path.join(os.fsencode(bench.tree), path)) for path in done.written)
+        assert (act.__name__, done.deleted) in (("undo", [b"moved"]), ("redo", [b"cache"]))
+
+
+def test_who_only_looks_leaves_the_log_as_it_was(bench):
+    step = bench.step(lambda actor: actor.write(b"cache/new", b"1"))
+
+    def log():
+        top = os.fsdecode(log_directory(bench.context))
+        paths = [os.path.join(where, name) for where, _, names in os.walk(top) for name in names]
+        return {path: (os.stat(path).st_ino, os.stat(path).st_mtime_ns) for path in paths}
+
+    before = log()
+    bench.workspace.steps()
+    bench.workspace.step(step)
+    bench.workspace.barriers()
+    bench.workspace.undo(dry_run=True)
+    bench.workspace.undo(step=step, dry_run=True)
+    assert log() == before
+    bench.workspace.undo()
+    bench.check(0)
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_where_no_run_is_left_to_undo_it_is_said_whether_there_was_one(bench, dry_run):
+    with pytest.raises(NotFoundError, match="there is no run to undo"):
+        bench.workspace.undo(run="", dry_run=dry_run)
+    run = begin_run(bench.context, "do things")
+    bench.step(lambda actor: actor.write(b"n", b"1"), run=run)
+    end_run(bench.context, run, "do things")
+    bench.workspace.undo(run="")
+    with pytest.raises(NotFoundError, match="nothing is left to undo of any run") as error:
+        bench.workspace.undo(run="", dry_run=dry_run)
+    assert error.value.code == "nothing_to_undo"
