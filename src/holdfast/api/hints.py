@@ -15,7 +15,7 @@ FOR_FRONTENDS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "barrier": "force takes it back nevertheless, and what others have changed with it; redo brings that back",
         "steps_connected": "step_ids takes several steps: all of data.together at once, or those of data.first before",
-        "step_open": "wait until it ends; force takes back what is there of it",
+        "step_open": "wait until it ends; where no step_id is named, force takes back what is there of it",
         "others_since": "undo those first, or force takes all of it back",
         "changed_since_undo": "undo.rollback saves those changes and takes them back",
         "inside_run": "a person does it from another terminal",

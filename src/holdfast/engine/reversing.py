@@ -230,11 +230,12 @@ def _result(
     undo_command: str,
 ) -> RestoreResult:
     written, deleted = what
+    stayed = {one.path for one in left}
     return RestoreResult(
         checkpoint=checkpoint,
         rescue=rescue,
         written=written,
-        deleted=deleted,
+        deleted=[path for path in deleted if path not in stayed],
         skipped=left,
         dry_run=False,
         undo_command=undo_command,
