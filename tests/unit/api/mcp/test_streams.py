@@ -6,14 +6,15 @@ import json
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any
 
 import anyio
 from anyio import to_thread
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCResponse
+from mcp_types import JSONRPCRequest, JSONRPCResponse
 
 from holdfast.api.mcp.streams import BUSY, MOST_PENDING_BYTES, Connection
+
+NOTIFICATION = b'{"jsonrpc": "2.0", "method": "notifications/end"}\n'
 
 
 def test_what_waits_for_answers_is_bounded_in_bytes() -> None:
@@ -24,20 +25,23 @@ def test_what_waits_for_answers_is_bounded_in_bytes() -> None:
         return json.dumps(call).encode() + b"\n"
 
     async def work(client: Client) -> None:
-        async with Connection(client.reader, client.writer).streams() as (read, write):
-            async with anyio.create_task_group() as group:
-                group.start_soon(to_thread.run_sync, client.write, b"".join(map(request, range(4))))
-                for _ in range(2):
-                    await read.receive()
-                for refused in (2, 3):
-                    answer = json.loads(await to_thread.run_sync(client.answers.readline))
-                    assert (answer["id"], answer["error"]["code"]) == (refused, BUSY)
+        async with Connection(client.reader, client.writer).streams() as (read, write), anyio.create_task_group() as group:
+
+            async def taken(*numbers: int) -> list[object]:
+                """Which of these requests come through."""
+                group.start_soon(to_thread.run_sync, client.write, b"".join(map(request, numbers)) + NOTIFICATION)
+                found: list[object] = []
+                while isinstance(message := (await read.receive()).message, JSONRPCRequest):
+                    found.append(message.id)
+                return found
+
+            assert await taken(0, 1, 2, 3) == [0, 1]
             await write.send(SessionMessage(JSONRPCResponse(jsonrpc="2.0", id=0, result={})))
-            assert json.loads(await to_thread.run_sync(client.answers.readline))["id"] == 0
-            async with anyio.create_task_group() as group:
-                group.start_soon(to_thread.run_sync, client.write, request(4))
-                await read.receive()
+            assert await taken(4, 5) == [4]
             client.hang_up()
+        answers = [json.loads(line) for line in client.answers()]
+        assert [answer["id"] for answer in answers] == [2, 3, 0, 5]
+        assert [answer["error"]["code"] for answer in answers if "error" in answer] == [BUSY] * 3
 
     with ExitStack() as closing:
         anyio.run(work, Client(closing))
@@ -51,11 +55,16 @@ class Client:
         back, self.writer = os.pipe()
         for fd in (self.reader, self.writer):
             os.set_blocking(fd, False)
-            closing.callback(os.close, fd)
-        self.answers: Any = closing.enter_context(open(back, "rb"))
+        closing.callback(os.close, self.reader)
+        self._answers = closing.enter_context(open(back, "rb"))
         self._requests = closing.enter_context(open(self._out, "wb"))
         self.hang_up: Callable[[], None] = self._requests.close
 
     def write(self, data: bytes) -> None:
         self._requests.write(data)
         self._requests.flush()
+
+    def answers(self) -> list[bytes]:
+        """All that was answered; no more can be."""
+        os.close(self.writer)
+        return self._answers.readlines()
