@@ -143,9 +143,7 @@ def _overwrite(interceptor: Filing, step: StepId, place: Place, content: int, ex
         os.close(held)
 
 
-def _rewrite(
-    interceptor: Filing, step: StepId, place: Place, held: int, content: int, expected: bytes | None
-) -> bool:
+def _rewrite(interceptor: Filing, step: StepId, place: Place, held: int, content: int, expected: bytes | None) -> bool:
     """Write to the file ``held``; False if somebody was quicker, and nothing has happened."""
     looked = _look(place, held)
     if expected is not None and _hash(os.open(through(held), os.O_RDONLY | AT_ONCE)) != expected:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, cast
 
 import msgspec
 
@@ -358,16 +358,17 @@ def _with_half_a_character(line: bytes) -> BadRequestError | None:
 
     try:
         found = json.loads(line)
-        json.dumps(found, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        said = found.get("request_id") if isinstance(found, dict) else None
-        is_id = isinstance(said, str) and 1 <= len(said) <= _MOST_ID and not _HALF.search(said)
-        return BadRequestError(
-            "a text holds half of a surrogate pair, which is no character", request_id=said if is_id else None, field=None
-        )
+        if not _HALF.search(json.dumps(found, ensure_ascii=False)):
+            return None
     except (ValueError, RecursionError):
-        pass
-    return None
+        return None
+    said = cast("dict[str, object]", found).get("request_id") if isinstance(found, dict) else None
+    is_id = isinstance(said, str) and 1 <= len(said) <= _MOST_ID and not _HALF.search(said)
+    return BadRequestError(
+        "a text holds half of a surrogate pair, which is no character",
+        request_id=str(said) if is_id else None,
+        field=None,
+    )
 
 
 def _refused(error: Exception, where: str, request_id: str | None) -> BadRequestError:

@@ -57,9 +57,9 @@ def installed(client: str, file: File, text: str | None) -> str:
 def removed(client: str, file: File, text: str, before: str | None) -> str | None:
     """The text without our entries; None if the file is to go. ``before``: what it was before us, if that is known.
 
-    If it is what we have made of that, it becomes that again, to the byte. Otherwise our entries are taken out, or become
-    what they were if somebody had written them before us, and the objects go that held nothing else, unless they were
-    there before.
+    If it is what we have made of that, it becomes that again, to the byte. Otherwise our entries are taken out, or
+    become what they were if somebody had written them before us, and the objects go that held nothing else, unless they
+    were there before.
     """
     if isinstance(file, OwnFile):
         if not text.startswith(file.mark):
@@ -179,10 +179,11 @@ def _with_server(text: str, entry: Server) -> str:
 
 def _with_members(text: str, path: Path, value: Mapping[str, Any]) -> str:
     """Let the object at ``path`` be ``value``; members that are so already stay as they stand, comments and all."""
-    there = jsonedit.found(text, path)
-    if not isinstance(there, dict):
+    found = jsonedit.found(text, path)
+    if found is None:
         return jsonedit.put(text, path, dict(value))
-    for name in _members(there).keys() - value.keys():
+    there = _members(found)
+    for name in there.keys() - value.keys():
         text = jsonedit.delete(text, (*path, name))
     for name, each in value.items():
         if name not in there or there[name] != each:

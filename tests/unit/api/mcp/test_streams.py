@@ -25,19 +25,22 @@ def test_what_waits_for_answers_is_bounded_in_bytes() -> None:
         return json.dumps(call).encode() + b"\n"
 
     async def work(client: Client) -> None:
-        async with Connection(client.reader, client.writer).streams() as (read, write), anyio.create_task_group() as group:
+        connection = Connection(client.reader, client.writer)
+        async with connection.streams() as (read, write), anyio.create_task_group() as group:
 
-            async def taken(*numbers: int) -> list[object]:
+            async def come(*numbers: int) -> list[object]:
                 """Which of these requests come through."""
                 group.start_soon(to_thread.run_sync, client.write, b"".join(map(request, numbers)) + NOTIFICATION)
                 found: list[object] = []
-                while isinstance(message := (await read.receive()).message, JSONRPCRequest):
-                    found.append(message.id)
+                while isinstance(taken := await read.receive(), SessionMessage):
+                    if not isinstance(taken.message, JSONRPCRequest):
+                        break
+                    found.append(taken.message.id)
                 return found
 
-            assert await taken(0, 1, 2, 3) == [0, 1]
+            assert await come(0, 1, 2, 3) == [0, 1]
             await write.send(SessionMessage(JSONRPCResponse(jsonrpc="2.0", id=0, result={})))
-            assert await taken(4, 5) == [4]
+            assert await come(4, 5) == [4]
             client.hang_up()
         answers = [json.loads(line) for line in client.answers()]
         assert [answer["id"] for answer in answers] == [2, 3, 0, 5]
@@ -56,8 +59,8 @@ class Client:
         for fd in (self.reader, self.writer):
             os.set_blocking(fd, False)
         closing.callback(os.close, self.reader)
-        self._answers = closing.enter_context(open(back, "rb"))
-        self._requests = closing.enter_context(open(self._out, "wb"))
+        self._answers = closing.enter_context(os.fdopen(back, "rb"))
+        self._requests = closing.enter_context(os.fdopen(self._out, "wb"))
         self.hang_up: Callable[[], None] = self._requests.close
 
     def write(self, data: bytes) -> None:

@@ -258,8 +258,9 @@ def test_a_link_is_followed_and_stays_with_mode_and_owner(desk: Desk) -> None:
 def test_extended_attributes_and_access_control_lists_stay(desk: Desk) -> None:
     file = desk.project / ".mcp.json"
     file.write_text("{}")
-    entries = ((1, 6, -1), (2, 4, 65534), (4, 4, -1), (16, 4, -1), (32, 0, -1))
-    acl = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", tag, bits, who & 0xFFFFFFFF) for tag, bits, who in entries)
+    nobody = 0xFFFFFFFF
+    entries = ((1, 6, nobody), (2, 4, 65534), (4, 4, nobody), (16, 4, nobody), (32, 0, nobody))
+    acl = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
     try:
         os.setxattr(file, "user.note", b"kept")
         os.setxattr(file, "system.posix_acl_access", acl)
