@@ -173,7 +173,8 @@ class _Recorded:
         del step, place, fd, truncates
         return True
 
-    def spare(self, step: int, fd: int) -> None:
+    def spare(self, step: int, fd: int) -> bool:
         """See `Interceptor.spare`. The supervisor has kept what the opening would lose, and nobody can take it back."""
         del step, fd
         self.is_spared = True
+        return False

@@ -11,7 +11,7 @@ import errno
 import fcntl
 import os
 import signal
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -69,7 +69,8 @@ def keeping_others_out(fd: int) -> Generator[bool]:
     try:
         yield True
     finally:
-        fcntl.fcntl(fd, _SET, _RELEASE)
+        with suppress(OSError):  # the kernel has taken it back: somebody has waited too long
+            fcntl.fcntl(fd, _SET, _RELEASE)
 
 
 def _take(fd: int, kind: int) -> None:

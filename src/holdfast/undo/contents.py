@@ -130,7 +130,7 @@ class Contents:
                 self._recorder.calm.notify_all()
         return True
 
-    def spare(self, step: StepId, fd: int) -> None:
+    def spare(self, step: StepId, fd: int) -> bool:
         """See `Interceptor.spare`."""
         with self._recorder.gate:
             opened = self._recorder.entered(step)
@@ -144,6 +144,7 @@ class Contents:
                 opened.described.discard(object_)
             if record.keeping.number:
                 self._preimages.discard(record.keeping.number)
+            return True
 
     def removed(self, step: StepId, fd: int) -> bool:
         """See `Interceptor.removed`."""

@@ -54,7 +54,7 @@ class Filing(Protocol):
         """See `Interceptor.opening`."""
         ...
 
-    def spare(self, step: StepId, fd: int) -> None:
+    def spare(self, step: StepId, fd: int) -> bool:
         """See `Interceptor.spare`."""
         ...
 
@@ -144,7 +144,7 @@ def _overwrite(interceptor: Filing, step: StepId, place: Place, content: int, ex
 
 
 def _rewrite(interceptor: Filing, step: StepId, place: Place, held: int, content: int, expected: bytes | None) -> bool:
-    """Write to the file ``held``; False if somebody was quicker, and nothing has happened."""
+    """Write to the file ``held``; False if somebody was quicker, nothing has happened, and it may be tried again."""
     looked = _look(place, held)
     if expected is not None and _hash(os.open(through(held), os.O_RDONLY | AT_ONCE)) != expected:
         return False
@@ -154,8 +154,8 @@ def _rewrite(interceptor: Filing, step: StepId, place: Place, held: int, content
         is_kept_now = interceptor.opening(step, place, held, truncates=True)
         with keeping_others_out(fd):
             if looked is None or _look(place, held) != looked:
-                if is_kept_now:
-                    interceptor.spare(step, held)
+                if is_kept_now and not interceptor.spare(step, held):
+                    raise _changed(place.path, "somebody has changed it")
                 return False
             os.ftruncate(fd, 0)
             _copy(content, fd)

@@ -77,9 +77,10 @@ class Interceptor(Protocol):
         """
         ...
 
-    def spare(self, step: StepId, fd: int) -> None:
+    def spare(self, step: StepId, fd: int) -> bool:
         """After an `opening` that has kept something: the file is left alone after all. What others did to it meanwhile
-        is none of the step's, and stays when that is reversed.
+        is none of the step's, and stays when that is reversed. False if what was kept stays kept: another `opening`
+        would not keep what there is now.
         """
         ...
 
