@@ -524,6 +524,19 @@ def test_mistakes_are_answered_with_what_is_wrong(place: Place) -> None:
     run(work)
 
 
+def test_what_fails_leaves_nothing_behind(place: Place) -> None:
+    async def work() -> None:
+        async with place.client() as client:
+            assert await refused(client, "fork", checkpoint="none", name="x") == "not_found"
+            assert not (place.base / "tree.forks").exists()
+            for path in ("d/", "a/d/", "a/."):
+                assert await refused(client, "write_file", path=path, content="1") == "not_a_file"
+            assert not (place.tree / "d").exists()
+            assert not (place.tree / "a").exists()
+
+    run(work)
+
+
 def test_a_killed_server_leaves_what_the_next_one_can_undo(place: Place) -> None:
     """I3."""
     before = photograph(place.tree)

@@ -527,3 +527,48 @@ def test_two_frontends_share_a_keeper(start: Start, tree: Path) -> None:
     assert [step["id"] for step in one.ask("undo.history")["steps"]] == [2, 1]
     one.ask("undo.rollback", steps=2)
     assert len(os.listdir(tree)) == 60
+
+
+def test_half_of_a_surrogate_pair_is_refused_under_its_id(start: Start) -> None:
+    client = start()
+    client.write(b'{"type": "fs.read", "request_id": "r5", "payload": {"path": "\\ud800"}}\n')
+    error = client.answer("r5")["error"]
+    assert error["code"] == "bad_request"
+    assert "surrogate" in error["message"]
+    client.write(b'{"type": "fs.read", "request_id": "\\ud800", "payload": {}}\n')
+    assert client.answer(None)["error"]["code"] == "bad_request"
+
+
+def test_at_trace_the_log_has_what_went_over_the_wire_without_contents(start: Start, tree: Path) -> None:
+    (tree / "f").write_text("SECRET in a file")
+    client = start("--log-level", "trace")
+    client.begin()
+    assert client.ask("fs.read", path="f")["data"] == "SECRET in a file"
+    client.ask("agent.execute", command="cat f; echo $TOKEN", env={"TOKEN": "SECRET in a variable"})
+    client.end()
+    told = [line for line in client.logged if line["message"] in ("received", "sent")]
+    assert {line["message"] for line in told} == {"received", "sent"}
+    assert any("fs.read" in line["line"] for line in told)
+    assert "SECRET" not in json.dumps(client.logged)
+
+
+def test_an_open_step_is_no_step_that_is_not_there(start: Start) -> None:
+    client = start()
+    client.begin()
+    running = client.send("agent.execute", command="touch a; echo up; sleep 1000")
+    client.event("terminal_output")
+    for dry_run in (False, True):
+        assert client.refused("undo.rollback", step_id=1, dry_run=dry_run)["code"] == "step_open"
+    client.ask("agent.cancel", request_id=running)
+    client.answer(running)
+
+
+def test_a_directory_that_stays_is_not_told_as_deleted(start: Start, tree: Path) -> None:
+    client = start()
+    client.begin()
+    client.ask("agent.execute", command="mkdir new; touch new/a")
+    (tree / "new/by hand").write_text("1")
+    done = client.ask("undo.rollback", step_id=1, force=True)
+    assert done["deleted"] == ["new/a"]
+    assert [one["path"] for one in done["skipped"]] == ["new"]
+    assert os.listdir(tree / "new") == ["by hand"]

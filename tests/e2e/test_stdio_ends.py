@@ -258,6 +258,28 @@ def test_what_runs_the_commands_is_killed_and_takes_all_that_it_has_started_with
     assert os.listdir(tree) == []
 
 
+def test_what_looks_after_the_commands_is_killed_alone_and_the_step_stays(start: Start, tree: Path) -> None:
+    """I3: the keeper lives, and records what was done until then."""
+    client = start()
+    client.begin()
+    running = client.send("agent.execute", command="touch half; echo up; sleep 1000")
+    client.event("terminal_output")
+    parent = next(
+        pid
+        for pid in descendants(client.process.pid)
+        if b"supervisor.parent" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    )
+    os.kill(parent, signal.SIGKILL)
+    failed = client.answer(running)["error"]
+    assert failed["code"] == "parent_gone"
+    assert "rolled back" not in failed["message"] + failed["hint"]
+    assert [step["state"] for step in client.ask("undo.history")["steps"]] == ["done"]
+    assert client.ask("agent.execute", command="ls")["exit_code"] == 0
+    assert [event["code"] for event in client.events("error")] == ["parent_gone"]
+    client.ask("undo.rollback")
+    assert os.listdir(tree) == []
+
+
 def test_a_file_of_requests_is_answered_into_a_file(tree: Path, tmp_path: Path) -> None:
     """I13: and a person's own words on standard error are in neither."""
     requests = [("hello", {"versions": [1]}), ("session.status", {}), ("nonsense", {})]

@@ -15,11 +15,13 @@ FOR_FRONTENDS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "barrier": "force takes it back nevertheless, and what others have changed with it; redo brings that back",
         "steps_connected": "step_ids takes several steps: all of data.together at once, or those of data.first before",
-        "step_open": "wait until it ends; force takes back what is there of it",
+        "step_open": "wait until it ends; where no step_id is named, force takes back what is there of it",
         "others_since": "undo those first, or force takes all of it back",
         "changed_since_undo": "undo.rollback saves those changes and takes them back",
         "inside_run": "a person does it from another terminal",
-        "keeper_gone": "the step that was open is rolled back when the undo log is used next; redo brings it forward",
+        "keeper_gone": "the step that was open is rolled back when the undo log is used next; event.recovery names it, "
+        "and redo with that step_id brings it forward",
+        "parent_gone": "what the command had done until then is a step like any other",
         "undo_version_mismatch": "undo.discard begins a new undo log; the steps of this one cannot be undone",
     }
 )
@@ -33,7 +35,9 @@ FOR_MODELS: Final[Mapping[str, str]] = MappingProxyType(
         "step_open": "wait until it ends",
         "others_since": "undo those first",
         "changed_since_undo": "undo saves those changes and takes them back",
-        "keeper_gone": "the step that was open is rolled back when the undo log is used next; redo brings it forward",
+        "keeper_gone": "the step that was open is rolled back when the undo log is used next; get_session_status names "
+        "it (recovered), and redo with that step brings it forward",
+        "parent_gone": "what the command had done until then is a step like any other",
         "inside_run": "a person does it from another terminal, or by a server that was started outside",
         "unfinished_restore": "a person has to finish it, or take it back, first",
         "undo_version_mismatch": "a person has to begin a new undo log first",

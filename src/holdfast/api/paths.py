@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import os
 
-from holdfast.model.errors import EscapeError
+from holdfast.model.errors import EscapeError, RefusedError
 from holdfast.model.paths import display, parse_display
+
+
+def file_in(root: bytes, given: str) -> bytes:
+    """`path_in` of what is to be a file: raises `RefusedError` for what only a directory is written as (``d/``)."""
+    if given.endswith(("/", "/.")):
+        raise RefusedError(f"{given} names a directory", hint="name a file", code="not_a_file")
+    return path_in(root, given)
 
 
 def path_in(root: bytes, given: str) -> bytes:

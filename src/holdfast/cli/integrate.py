@@ -134,13 +134,18 @@ def _told(plan: Plan, *, dry_run: bool) -> Iterator[str]:
         yield "Nothing was written."
     elif plan.remove:
         yield f"Taken out of {client.title}."
+        yield from _kept(plan)
     else:
         yield f"Configured {client.title}; `holdfast integrate {client.name} --remove` takes it out again."
-        for change in plan.changes:
-            if change.keeps and change.found.content is not None:
-                yield f"  What {show_path(change.found.path)} was is kept as {show_path(change.kept)}."
+        yield from _kept(plan)
         yield _WITHOUT_RUN.format(client.program)
         yield client.note
+
+
+def _kept(plan: Plan) -> Iterator[str]:
+    for change in plan.changes:
+        if change.keeps and change.found.content is not None:
+            yield f"  What {show_path(change.found.path)} was is kept as {show_path(change.kept)}."
 
 
 def _as_json(plan: Plan, *, done: bool) -> dict[str, Any]:

@@ -31,12 +31,12 @@ def brought(service: UndoService, steps: Iterable[int]) -> Effect:
 
 def reversible(service: UndoService, steps: Sequence[int], *, backward: bool) -> list[StepInfo]:
     """The steps, the last that acted first, which can be undone (redone: not ``backward``) as far as they are at their
-    end, and not undone (done) already: else `NotFoundError`.
+    end (else `RefusedError`), and not undone (done) already (else `NotFoundError`).
     """
     chosen = sorted(infos(service, steps), key=lambda step: step.acted, reverse=True)
     for step in chosen:
         if step.state == "open":
-            raise NotFoundError(f"step {step.id} is still going on", hint="wait until it ends")
+            raise RefusedError(f"step {step.id} is still going on", hint="wait until it ends", code="step_open")
         if step.state == ("undone" if backward else "done"):
             raise NotFoundError(f"step {step.id} is {'undone already' if backward else 'not undone'}")
     return chosen

@@ -139,15 +139,16 @@ class Inside:
         """`UndoService.write`, by this process itself: what that does is recorded, and held, as anything here."""
         step = self.begin(keeper, f"write {display(path)}")
         root = -1
+        recorded = _Recorded()
         try:
             root = os.open(self._root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             directories = Directories(root)
             try:
-                write_file(_Recorded(), directories, find_own(self._own), step, path, content, expected)
+                write_file(recorded, directories, find_own(self._own), step, path, content, expected)
             finally:
                 directories.close()
         except (HoldfastError, OSError) as error:
-            if self.settle(keeper, step, take_back=True).denied:
+            if self.settle(keeper, step, take_back=not recorded.is_spared).denied:
                 raise RefusedError(f"{display(path)} was not written: it was denied", code="denied") from error
             raise
         finally:
@@ -159,10 +160,21 @@ class Inside:
 class _Recorded:
     """Where every call passes the supervisor, nothing is left to do before it."""
 
+    is_spared = False
+    """A file was left as somebody else has changed it: what was kept of it before must not be brought back."""
+
     def create(self, step: int, place: Place, type_: FileType, perform: Callable[[], T]) -> T:
         """See `Interceptor.create`."""
         del step, place, type_
         return perform()
 
-    def opening(self, step: int, place: Place, fd: int, *, truncates: bool = False) -> None:
+    def opening(self, step: int, place: Place, fd: int, *, truncates: bool = False) -> bool:
         """See `Interceptor.opening`."""
+        del step, place, fd, truncates
+        return True
+
+    def spare(self, step: int, fd: int) -> bool:
+        """See `Interceptor.spare`. The supervisor has kept what the opening would lose, and nobody can take it back."""
+        del step, fd
+        self.is_spared = True
+        return False

@@ -1,4 +1,4 @@
-"""Asks the kernel whether a file has a writer now, memory mappings included: by a read lease, taken and given back.
+"""Leases on files: to ask the kernel whether one has a writer now, memory mappings included, and to be alone with one.
 
 Source: fcntl(2), "Leases". A lease can be had only by the file's owner or with CAP_LEASE, and not on every file system.
 On some it says too little: a file of an overlay hands its mappings on to a file of a layer, and once its descriptor is
@@ -11,9 +11,15 @@ import errno
 import fcntl
 import os
 import signal
+from contextlib import contextmanager, suppress
 from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
 
 _READ = fcntl.F_RDLCK
+_WRITE = fcntl.F_WRLCK
 _RELEASE = fcntl.F_UNLCK
 _SET = fcntl.F_SETLEASE
 _SET_SIGNAL = fcntl.F_SETSIG
@@ -38,15 +44,39 @@ def writer_of(fd: int) -> Writer:
     ``fd`` is a regular file opened for reading only. The lease is given back before this returns.
     """
     try:
-        # The default signal for a broken lease, SIGIO, would kill this process.
-        fcntl.fcntl(fd, _SET_SIGNAL, _IGNORED_BY_DEFAULT)
-        fcntl.fcntl(fd, _SET, _READ)
+        _take(fd, _READ)
     except OSError as error:
         if error.errno == errno.EAGAIN:
             return Writer.SOME
         return Writer.UNSAID if error.errno in (errno.EACCES, errno.EPERM) else Writer.UNTOLD
     fcntl.fcntl(fd, _SET, _RELEASE)
     return Writer.UNTOLD if _hands_on(fd) else Writer.NONE
+
+
+@contextmanager
+def keeping_others_out(fd: int) -> Generator[bool]:
+    """For the length of the block, whoever opens the regular file ``fd`` (open for writing) waits for its end; who asks
+    not to wait gets EAGAIN.
+
+    False, and no more than that, if it cannot be had: somebody has the file open, it belongs to others, or the file
+    system has no leases.
+    """
+    try:
+        _take(fd, _WRITE)
+    except OSError:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        with suppress(OSError):  # the kernel has taken it back: somebody has waited too long
+            fcntl.fcntl(fd, _SET, _RELEASE)
+
+
+def _take(fd: int, kind: int) -> None:
+    # The default signal for a broken lease, SIGIO, would kill this process.
+    fcntl.fcntl(fd, _SET_SIGNAL, _IGNORED_BY_DEFAULT)
+    fcntl.fcntl(fd, _SET, kind)
 
 
 def _hands_on(fd: int) -> bool:

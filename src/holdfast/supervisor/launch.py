@@ -171,11 +171,18 @@ def _follow(parent_socket: socket.socket, parent: subprocess.Popen[bytes], mine:
                     parent.wait()
                 code = os.waitstatus_to_exitcode(report.status)
                 return code if code >= 0 else 128 - code
-    parent.wait()
+    was_killed = parent.wait() < 0
     end_descendants({keeper, *mine})
+    if was_killed:
+        raise HoldfastError(
+            "the run was ended: the process that looked after it was killed",
+            hint="what it had done until then is recorded as ever; holdfast undo takes it back",
+            code="parent_gone",
+        )
     raise HoldfastError(
-        "the run was ended: its keeper was killed, or what looked after it",
-        hint="the step that was open is rolled back when the undo log is used next; holdfast redo brings it forward",
+        "the run was ended: its keeper was killed",
+        hint="the step that was open is rolled back when the undo log is used next; holdfast steps names it, and "
+        "holdfast redo --step brings it forward",
         code="keeper_gone",
     )
 

@@ -37,12 +37,12 @@ class Contents:
         self._clock = clock
         self._copying: dict[Identity, threading.Event] = {}
 
-    def opening(self, step: StepId, place: Place, fd: int, *, truncates: bool = False) -> None:
+    def opening(self, step: StepId, place: Place, fd: int, *, truncates: bool = False) -> bool:
         """See `Interceptor.opening`."""
         object_ = identity(fd, b"")
         ready = self._opened_to_read(step, fd, object_) if takes_long(os.fstat(fd)) else None
         try:
-            self._capture(step, place, fd, object_, ready, truncates=truncates)
+            return self._capture(step, place, fd, object_, ready, truncates=truncates)
         finally:
             if ready is not None and ready >= 0:
                 os.close(ready)
@@ -60,23 +60,24 @@ class Contents:
 
     def _capture(
         self, step: StepId, place: Place, fd: int, object_: Identity, ready: int | None, *, truncates: bool
-    ) -> None:
+    ) -> bool:
+        """Whether anything had to be kept, or said to be lost."""
         while True:
             with self._recorder.gate:
                 opened = self._recorder.entered(step)
                 if object_ in opened.created or object_ in opened.captured:
-                    return
+                    return False
                 copying = self._copying.get(object_)
                 if copying is None:
                     found = os.fstat(fd)
                     if not stat.S_ISREG(found.st_mode) or not found.st_nlink:
-                        return
+                        return False
                     number = None if is_at(place, found) else self._preimages.number_of(fd)
                     if number is not None:
                         # Somebody still knows it by a descriptor. What they write is not in the tree.
                         opened.copied += self._preimages.break_off(number)
                         if found.st_nlink == 1:
-                            return
+                            return False
                     remember(opened, object_, found, self._clock.now() * 1000)
                     if truncates:
                         self._recorder.ask(opened, Danger.OVERWRITE, place, found.st_size)
@@ -88,10 +89,10 @@ class Contents:
                         )
                         self._recorder.append(opened, lost)
                         opened.captured.add(object_)
-                        return
+                        return True
                     if found.st_size <= _INLINE_BYTES and opened.inline < _INLINE_TOTAL:
                         self._content_inline(opened, place, source, object_, found)
-                        return
+                        return True
                     seq = self._recorder.number()
                     # The record comes before the copy: now it is at this path, and what others do to it meanwhile is
                     # reversed before.
@@ -127,6 +128,23 @@ class Contents:
                 del self._copying[object_]
                 copying.set()
                 self._recorder.calm.notify_all()
+        return True
+
+    def spare(self, step: StepId, fd: int) -> bool:
+        """See `Interceptor.spare`."""
+        with self._recorder.gate:
+            opened = self._recorder.entered(step)
+            object_ = identity(fd, b"")
+            record = next(
+                one for one in reversed(opened.records) if isinstance(one, Content) and one.identity == object_
+            )
+            self._recorder.retract(opened, record)
+            opened.captured.discard(object_)
+            if not any(isinstance(one, Meta) and one.identity == object_ for one in opened.records):
+                opened.described.discard(object_)
+            if record.keeping.number:
+                self._preimages.discard(record.keeping.number)
+            return True
 
     def removed(self, step: StepId, fd: int) -> bool:
         """See `Interceptor.removed`."""

@@ -3,6 +3,11 @@
 No link is followed on the way or at the end (I7). A file that is there is written in place, so that its other names,
 its owner and its permissions stay; a new one, and each directory that is missing above it, takes owner and
 permissions from the directory that it is made in: what is private stays so.
+
+Others may change the same file. Keeping a large one takes a while, and what they write to it meanwhile would be neither
+in what was kept nor in what is written: so the file is looked at before, and again directly before it is cut. From then
+on, whoever opens it waits until it is whole again, if the kernel lets us have that (a write lease); else what a process
+writes in that moment that had it open before may be lost.
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from holdfast.files.lease import keeping_others_out
 from holdfast.files.metadata import through
 from holdfast.model.errors import EscapeError, HoldfastError, RefusedError, StorageError, room_hint
 from holdfast.model.ids import Hasher
@@ -29,6 +35,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _PIECE = 1 << 20
+_ATTEMPTS = 3
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _OBJECT = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -43,8 +50,12 @@ class Filing(Protocol):
         """See `Interceptor.create`."""
         ...
 
-    def opening(self, step: StepId, place: Place, fd: int, *, truncates: bool = False) -> None:
+    def opening(self, step: StepId, place: Place, fd: int, *, truncates: bool = False) -> bool:
         """See `Interceptor.opening`."""
+        ...
+
+    def spare(self, step: StepId, fd: int) -> bool:
+        """See `Interceptor.spare`."""
         ...
 
 
@@ -122,18 +133,45 @@ def _create(interceptor: Filing, step: StepId, place: Place, content: int) -> No
 def _overwrite(interceptor: Filing, step: StepId, place: Place, content: int, expected: bytes | None) -> None:
     held = os.open(place.name, _OBJECT, dir_fd=place.dir_fd)
     try:
-        # Before anything is recorded; from here on, nobody gets a lease on it.
-        fd = os.open(through(held), os.O_WRONLY | AT_ONCE)
-        try:
-            if expected is not None and _hash(os.open(through(held), os.O_RDONLY | AT_ONCE)) != expected:
-                raise _changed(place.path, "somebody has changed it")
-            interceptor.opening(step, place, held, truncates=True)
-            os.ftruncate(fd, 0)
-            _copy(content, fd)
-        finally:
-            os.close(fd)
+        for _ in range(_ATTEMPTS):
+            if _rewrite(interceptor, step, place, held, content, expected):
+                return
+            if expected is not None:
+                break
+        raise _changed(place.path, "somebody has changed it")
     finally:
         os.close(held)
+
+
+def _rewrite(interceptor: Filing, step: StepId, place: Place, held: int, content: int, expected: bytes | None) -> bool:
+    """Write to the file ``held``; False if somebody was quicker, nothing has happened, and it may be tried again."""
+    looked = _look(place, held)
+    if expected is not None and _hash(os.open(through(held), os.O_RDONLY | AT_ONCE)) != expected:
+        return False
+    # Before anything is recorded; from here on, nobody gets a lease on it.
+    fd = os.open(through(held), os.O_WRONLY | AT_ONCE)
+    try:
+        is_kept_now = interceptor.opening(step, place, held, truncates=True)
+        with keeping_others_out(fd):
+            if looked is None or _look(place, held) != looked:
+                if is_kept_now and not interceptor.spare(step, held):
+                    raise _changed(place.path, "somebody has changed it")
+                return False
+            os.ftruncate(fd, 0)
+            _copy(content, fd)
+        if _look(place, held) is None:
+            raise _changed(place.path, "somebody has put another file in its place")
+        return True
+    finally:
+        os.close(fd)
+
+
+def _look(place: Place, held: int) -> tuple[int, int, int] | None:
+    """What changes with the content of the file ``held``; None if it is at its place no more."""
+    found, named = os.fstat(held), _lstat(place)
+    if named is None or not os.path.samestat(found, named):
+        return None
+    return found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def _inherit(fd: int, above: os.stat_result, mode: int) -> None:

@@ -68,11 +68,19 @@ class Interceptor(Protocol):
         """Rename, with ``RENAME_NOREPLACE`` or ``RENAME_EXCHANGE`` if ``flags`` say so."""
         ...
 
-    def opening(self, step: StepId, place: Place, fd: int, *, truncates: bool = False) -> None:
+    def opening(self, step: StepId, place: Place, fd: int, *, truncates: bool = False) -> bool:
         """Before the file that the ``O_PATH`` descriptor ``fd`` refers to is opened for writing.
 
         The same before its content is changed by anything else than a descriptor that was opened so: ``truncate``,
-        a write of a file system server, ``fallocate``, a ``copy_file_range`` into it.
+        a write of a file system server, ``fallocate``, a ``copy_file_range`` into it. True if what the step would lose
+        was kept for it just now, which `spare` takes back.
+        """
+        ...
+
+    def spare(self, step: StepId, fd: int) -> bool:
+        """After an `opening` that has kept something: the file is left alone after all. What others did to it meanwhile
+        is none of the step's, and stays when that is reversed. False if what was kept stays kept: another `opening`
+        would not keep what there is now.
         """
         ...
 

@@ -100,7 +100,8 @@ class Recorder:
         # (What every call comes by is not worth another one.)
         self.create, self.link, self.unlink, self.rmdir = names.create, names.link, names.unlink, names.rmdir
         self.rename, self.put, self.made = names.rename, names.put, names.made
-        self.opening, self.removed, self.changing = contents.opening, contents.removed, contents.changing
+        self.opening, self.spare = contents.opening, contents.spare
+        self.removed, self.changing = contents.removed, contents.changing
 
     # Steps ------------------------------------------------------------------------------------------------------
 

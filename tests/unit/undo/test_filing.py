@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,9 +14,12 @@ import pytest
 from holdfast.model.errors import EscapeError, HeldError, RefusedError, StorageError
 from holdfast.model.ids import hash_bytes
 from holdfast.testing.photograph import differences, photograph
+from holdfast.undo import filing
 from holdfast.undo.carrying import reverse
 from holdfast.undo.desk import Desk
 from holdfast.undo.filing import ABSENT
+from holdfast.undo.interceptor import Place
+from holdfast.undo.records import StepId
 from holdfast.undo.safeguards import PRESET
 
 from .conftest import Bench
@@ -241,3 +244,114 @@ def test_nothing_is_written_into_what_is_holdfast_s_own(bench: Bench) -> None:
         assert not (bench.directory / "new").exists()
         assert office.desk.steps() == []
         write(office, b"d/beside", b"content")
+
+
+class Meanwhile:
+    """Somebody who does something at the moment at which the content of a file has just been kept."""
+
+    def __init__(self, office: Office, monkeypatch: pytest.MonkeyPatch, *edits: Callable[[], object]) -> None:
+        keep, left = office.log.recorder.opening, list(edits)
+
+        def opening(step: StepId, place: Place, fd: int, *, truncates: bool = False) -> bool:
+            is_kept = keep(step, place, fd, truncates=truncates)
+            if left:
+                left.pop(0)()
+            return is_kept
+
+        monkeypatch.setattr(office.log.recorder, "opening", opening)
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_what_others_write_while_a_file_is_kept_is_not_overwritten(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """I8: neither in what is kept nor in what is written."""
+    file = bench.tree / "f"
+    file.write_bytes(b"a" * size)
+
+    def append() -> None:
+        with file.open("ab") as out:
+            out.write(b"by hand")
+
+    with opened(bench) as office:
+        Meanwhile(office, monkeypatch, append)
+        with pytest.raises(RefusedError) as caught:
+            write(office, b"f", b"tool", hash_bytes(b"a" * size))
+        assert caught.value.code == "changed"
+        assert file.read_bytes() == b"a" * size + b"by hand"
+        assert office.desk.steps() == []
+        assert list(office.log.preimages.numbers()) == []
+
+
+def test_what_may_be_overwritten_whatever_it_is_is_kept_as_it_was_last(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I1, I8."""
+    file = bench.tree / "f"
+    file.write_bytes(b"a" * 100_000)
+
+    def append() -> None:
+        with file.open("ab") as out:
+            out.write(b"by hand")
+
+    with opened(bench) as office:
+        Meanwhile(office, monkeypatch, append, append)
+        step = write(office, b"f", b"tool")
+        assert file.read_bytes() == b"tool"
+        office.desk.undo([step])
+        assert file.read_bytes() == b"a" * 100_000 + b"by hand" * 2
+        Meanwhile(office, monkeypatch, append, append, append)
+        with pytest.raises(RefusedError):
+            write(office, b"f", b"tool")
+        assert file.read_bytes() == b"a" * 100_000 + b"by hand" * 5
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+def test_a_file_that_takes_the_place_of_one_meanwhile_is_noticed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, is_written: bool
+) -> None:
+    """I8: what is written would be in a file that has no name any more."""
+    file = bench.tree / "f"
+    file.write_bytes(b"before")
+
+    def save() -> None:
+        (bench.tree / "f.new").write_bytes(b"by hand")
+        (bench.tree / "f.new").rename(file)
+
+    with opened(bench) as office:
+        if is_written:
+            copy = filing._copy
+
+            def copy_and_save(source: int, target: int) -> None:
+                copy(source, target)
+                save()
+
+            monkeypatch.setattr(filing, "_copy", copy_and_save)
+        else:
+            Meanwhile(office, monkeypatch, save)
+        with pytest.raises(RefusedError) as caught:
+            write(office, b"f", b"tool", hash_bytes(b"before"))
+        assert caught.value.code == "changed"
+        assert [path.name for path in bench.tree.iterdir()] == ["f"]
+        assert file.read_bytes() == b"by hand"
+
+
+def test_who_opens_a_file_while_it_is_written_waits_until_it_is_whole(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = bench.tree / "f"
+    file.write_bytes(b"before")
+    copy, kept_out = filing._copy, list[type[OSError]]()
+
+    def look_in(source: int, target: int) -> None:
+        for flags in (os.O_RDONLY, os.O_WRONLY | os.O_APPEND):
+            with pytest.raises(BlockingIOError) as caught:
+                os.open(file, flags | os.O_NONBLOCK)
+            kept_out.append(caught.type)
+        copy(source, target)
+
+    monkeypatch.setattr(filing, "_copy", look_in)
+    with opened(bench) as office:
+        write(office, b"f", b"after", hash_bytes(b"before"))
+    assert len(kept_out) == 2
+    assert file.read_bytes() == b"after"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from holdfast.api.mcp import results
 from holdfast.api.mcp.looking import Answer
 from holdfast.api.mcp.objects import checkpoint_object, restored_object, step_object
 from holdfast.api.mcp.text import decoded
-from holdfast.api.paths import path_in
+from holdfast.api.paths import file_in, path_in
 from holdfast.api.steps import named
 from holdfast.engine import encoding
 from holdfast.model.errors import RefusedError, StorageError, UsageError
@@ -17,6 +18,8 @@ from holdfast.model.ids import HASH_BYTES, format_hash, hash_bytes
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from holdfast.api.mcp.requests import EditFile, Fork, Redo, Restore, TakeCheckpoint, Undo, WriteFile
     from holdfast.api.mcp.workplace import Workplace
     from holdfast.api.objects import Step
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
 
 def write_file(_workplace: Workplace, hosted: Hosted, request: WriteFile) -> Answer:
     """A file with a new content: a step of its own."""
-    path = path_in(hosted.path, request.path)
+    path = file_in(hosted.path, request.path)
     content = decoded(request.content, request.encoding)
     _be_guarded(hosted)
     step = hosted.write_file(path, content, expected=_expected(request.expected_hash))
@@ -37,7 +40,7 @@ def write_file(_workplace: Workplace, hosted: Hosted, request: WriteFile) -> Ans
 
 def edit_file(_workplace: Workplace, hosted: Hosted, request: EditFile) -> Answer:
     """A part of a file replaced: a step of its own."""
-    path = path_in(hosted.path, request.path)
+    path = file_in(hosted.path, request.path)
     _be_guarded(hosted)
     done = hosted.edit_file(path, request.old_text.encode(), request.new_text.encode(), every=request.replace_all)
     return Answer(results.FileEdited(path=display(path), replaced=done.replaced, step=_step(done.step)))
@@ -81,17 +84,30 @@ def fork(workplace: Workplace, hosted: Hosted, request: Fork) -> Answer:
     """
     folder = workplace.forks or hosted.path + b".forks"
     hosted.refuse_others(folder)
+    with _made(folder):
+        target = os.path.join(folder, request.name.encode())
+        if os.path.lexists(target):
+            raise RefusedError(f"there is a {display(target)} already", hint="choose another name", code="exists")
+        with hosted.workspace() as workspace:
+            return Answer(encoding.forked(workspace.fork(request.checkpoint, target)))
+
+
+@contextmanager
+def _made(folder: bytes) -> Generator[None]:
+    """The directory is there for the block; if that fails, and nothing is in it, only if it was there before."""
     try:
         os.mkdir(folder)
     except FileExistsError:
-        pass
+        yield
+        return
     except OSError as error:
         raise StorageError(f"{display(folder)} cannot be made: {error.strerror}") from error
-    target = os.path.join(folder, request.name.encode())
-    if os.path.lexists(target):
-        raise RefusedError(f"there is a {display(target)} already", hint="choose another name", code="exists")
-    with hosted.workspace() as workspace:
-        return Answer(encoding.forked(workspace.fork(request.checkpoint, target)))
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):
+            os.rmdir(folder)
+        raise
 
 
 def _be_guarded(hosted: Hosted) -> None:

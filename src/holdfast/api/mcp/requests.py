@@ -14,6 +14,10 @@ DEFAULT_CONTENT: Final = 64 << 10
 MOST_CONTENT: Final = 1 << 20
 DEFAULT_ITEMS: Final = 100
 MOST_ITEMS: Final = 1000
+MOST_WORD_BYTES: Final = (128 << 10) - 16
+"""What the kernel takes for one word of a command line, or one variable, its name included (execve(2)); nearly."""
+MOST_VARIABLES_BYTES: Final = 512 << 10
+"""Of all variables of a command together: there are those that it has anyway, and the kernel's limit is for all."""
 
 Directory = Annotated[
     int | str | None,

@@ -26,6 +26,7 @@ from mcp_types import (
 from pydantic import ValidationError
 from pydantic_core import from_json
 
+from holdfast.api.tracing import without_contents
 from holdfast.model.errors import FormatError
 from holdfast.model.log import Log
 from holdfast.wire.lines import Lines
@@ -44,6 +45,8 @@ MOST_LINE: Final = 32 << 20
 """Bytes: a file of 16 MiB, as `edit_file` takes it, with its escapes."""
 MOST_PENDING: Final = 64
 """Requests of one connection that are not answered yet."""
+MOST_PENDING_BYTES: Final = 2 * MOST_LINE
+"""The same in bytes: a request is held in memory until it is answered."""
 BUSY: Final = -32000
 UNAUTHORISED: Final = -32001
 _PIECE = 1 << 16
@@ -67,7 +70,8 @@ class Connection:
         self._writer = writer
         self._lines = Lines(MOST_LINE)
         self._writing = anyio.Lock()
-        self._pending = 0
+        self._pending: dict[RequestId, list[int]] = {}
+        """The lengths of the requests that are not answered yet. (Nothing keeps a client from using an id twice.)"""
         self._trace = _log.wants("trace")
 
     async def authorise(self, fits: Callable[[bytes], bool]) -> None:
@@ -101,7 +105,7 @@ class Connection:
                 async for message in outgoing:
                     await self._send(message.message)
                     if isinstance(message.message, JSONRPCResponse | JSONRPCError):
-                        self._pending -= 1
+                        self._answered(message.message.id)
             flushed.set()
 
         async def guarded(work: Callable[[], Awaitable[None]]) -> None:
@@ -138,7 +142,7 @@ class Connection:
     async def _message(self, line: bytes) -> SessionMessage | None:
         """The message that a line is; None if that was refused."""
         if self._trace:
-            _log.trace("received", line=line)
+            _log.trace("received", line=without_contents(line))
         try:
             message = jsonrpc_message_adapter.validate_json(line, by_name=False)
         except ValidationError as error:
@@ -154,15 +158,29 @@ class Connection:
                 await self._refuse(None, INVALID_REQUEST, "an id is a string or an integer")
                 return None
             return SessionMessage(message)
-        if self._pending >= MOST_PENDING:
+        sizes = [size for sizes in self._pending.values() for size in sizes]
+        if len(sizes) >= MOST_PENDING:
             await self._refuse(message.id, BUSY, f"{MOST_PENDING} requests wait for their answers already")
             return None
-        self._pending += 1
-        return SessionMessage(message, ServerMessageMetadata(on_request_unanswered=self._settled))
+        if sum(sizes) + len(line) > MOST_PENDING_BYTES:
+            waiting = f"requests of {sum(sizes)} bytes wait for their answers already"
+            await self._refuse(message.id, BUSY, f"{waiting}; {MOST_PENDING_BYTES} are the most")
+            return None
+        self._pending.setdefault(message.id, []).append(len(line))
 
-    async def _settled(self) -> None:
-        """A request was cancelled, and is not answered."""
-        self._pending -= 1
+        async def settled() -> None:
+            """It was cancelled, and is not answered."""
+            self._answered(message.id)
+
+        return SessionMessage(message, ServerMessageMetadata(on_request_unanswered=settled))
+
+    def _answered(self, request: RequestId | None) -> None:
+        if request is None or request not in self._pending:
+            return
+        sizes = self._pending[request]
+        sizes.pop()
+        if not sizes:
+            del self._pending[request]
 
     async def _refuse(self, request: RequestId | None, code: int, message: str) -> None:
         _log.warning("protocol error: %s", message, code=code)
@@ -171,7 +189,7 @@ class Connection:
     async def _send(self, message: JSONRPCMessage) -> None:
         line = message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
         if self._trace:
-            _log.trace("sent", line=line)
+            _log.trace("sent", line=without_contents(line))
         async with self._writing:
             rest = memoryview(line)
             while rest:

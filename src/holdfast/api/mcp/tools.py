@@ -202,9 +202,32 @@ BY_NAME = {tool.name: tool for tool in TOOLS}
 def convert(tool: Tool, arguments: Mapping[str, Any] | None) -> requests.Request:
     """The arguments of a call as the tool's request. Raises `UsageError`, which names the field."""
     try:
-        return msgspec.convert(arguments or {}, tool.takes)
+        request = msgspec.convert(arguments or {}, tool.takes)
     except msgspec.ValidationError as error:
         raise UsageError(f"{tool.name}: {error}", code="bad_arguments") from None
+    if isinstance(request, requests.ExecuteCommand):
+        _check_size(request)
+    return request
+
+
+def _check_size(request: requests.ExecuteCommand) -> None:
+    """Refuse what the system would not start, before it waits for its turn and takes memory meanwhile."""
+    variables = {name: _bytes(name) + _bytes(value) for name, value in request.environment.items()}
+    for field, size, most in (
+        ("command", _bytes(request.command), requests.MOST_WORD_BYTES),
+        ("environment", sum(variables.values()), requests.MOST_VARIABLES_BYTES),
+        *(("environment", size, requests.MOST_WORD_BYTES) for size in variables.values()),
+    ):
+        if size > most:
+            raise UsageError(
+                f"execute_command: {size} bytes are more than the {most} that fit into {field} - at `$.{field}`",
+                hint="put what is long into a file",
+                code="bad_arguments",
+            )
+
+
+def _bytes(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
 
 
 def directory(workplace: Workplace, request: requests.Request) -> Hosted:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, cast
 
 import msgspec
 
@@ -23,7 +23,8 @@ MAX_PAGE: Final = 1000
 MAX_PART_BYTES: Final = 1 << 20
 """Of one answer to ``fs.read``."""
 
-RequestId = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
+_MOST_ID: Final = 128
+RequestId = Annotated[str, msgspec.Meta(min_length=1, max_length=_MOST_ID)]
 Text = Annotated[str, msgspec.Meta(min_length=1)]
 Directory = Annotated[int, msgspec.Meta(ge=0)] | Text | None
 """A working directory by its number, its label or its path; the first one if it is not said."""
@@ -288,6 +289,7 @@ _ids = msgspec.json.Decoder(_OnlyId)
 _encoder = msgspec.json.Encoder()
 _WRONG = re.compile(r"(?P<what>.*?)(?: - at (?:key in )?`(?P<at>[^`]*)`)?\Z", re.DOTALL)
 _MISSING_OR_UNKNOWN = re.compile(r"Object (?:missing required|contains unknown) field `(.*)`\Z", re.DOTALL)
+_HALF = re.compile("[\ud800-\udfff]")
 _SHOWN = 200
 
 
@@ -298,6 +300,8 @@ def decode(line: bytes, known: Mapping[str, type[Payload]]) -> Request:
     try:
         found = _lines.decode(line)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        if (half := _with_half_a_character(line)) is not None:
+            raise half from None
         raise _refused(error, "", _request_id(line)) from None
     kind = known.get(found.type)
     if kind is None:
@@ -344,6 +348,27 @@ def _request_id(line: bytes) -> str | None:
         return _ids.decode(line).request_id
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
+
+
+def _with_half_a_character(line: bytes) -> BadRequestError | None:
+    """Why a line is refused that is JSON but for half of a surrogate pair in a text, which only some decoders take."""
+    if b"\\u" not in line:
+        return None
+    import json
+
+    try:
+        found = json.loads(line)
+        if not _HALF.search(json.dumps(found, ensure_ascii=False)):
+            return None
+    except (ValueError, RecursionError):
+        return None
+    said = cast("dict[str, object]", found).get("request_id") if isinstance(found, dict) else None
+    is_id = isinstance(said, str) and 1 <= len(said) <= _MOST_ID and not _HALF.search(said)
+    return BadRequestError(
+        "a text holds half of a surrogate pair, which is no character",
+        request_id=str(said) if is_id else None,
+        field=None,
+    )
 
 
 def _refused(error: Exception, where: str, request_id: str | None) -> BadRequestError:

@@ -13,6 +13,7 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Final, Literal
 
+from holdfast.api.tracing import without_contents
 from holdfast.model.clock import SystemClock
 from holdfast.model.log import Log
 
@@ -129,6 +130,8 @@ class Outbox:
                 if not self._lines:
                     return
                 kind, line = self._lines.popleft()
+            if _log.wants("trace"):
+                _log.trace("sent", line=without_contents(line))
             try:
                 self._write(line)
             except OSError as error:

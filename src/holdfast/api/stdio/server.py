@@ -20,6 +20,7 @@ from holdfast.api.stdio.messages import BadRequestError, Request
 from holdfast.api.stdio.operations import MAX_DIFF_BYTES, OPERATIONS
 from holdfast.api.stdio.outbox import Outbox
 from holdfast.api.stdio.sessions import Sessions
+from holdfast.api.tracing import without_contents
 from holdfast.engine.hosting import MAX_DIRECTORIES
 from holdfast.engine.stopping import stopped_by_signals
 from holdfast.model.errors import FormatError, HoldfastError, RefusedError, UsageError, unexpected
@@ -146,7 +147,8 @@ class Server:
         return False
 
     def _take(self, line: bytes) -> None:
-        _log.trace("received", line=line)
+        if _log.wants("trace"):
+            _log.trace("received", line=without_contents(line))
         try:
             request = messages.decode(line, _PAYLOADS)
             with logged(request_id=request.request_id):

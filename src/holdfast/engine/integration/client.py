@@ -21,6 +21,10 @@ COMMAND = "mcp"
 HOOKS = "hooks"
 """The member that holds, by event, the hooks of every client that has them in JSON."""
 
+_OPERATORS = "();<>|&"
+"""Of a shell, beside the newline: whoever uses one does more than call us."""
+_HOOK_WORDS = 4
+
 Scope = Literal["project", "user"]
 
 Action = Literal["prompt", "begin", "end", "turn"]
@@ -115,14 +119,33 @@ class Client(NamedTuple):
 
 
 def is_ours(client: str, command: object) -> bool:
-    """Whether a hook's command line calls us for this client."""
-    if not isinstance(command, str):
+    """Whether a hook's command line calls us for this client, and does nothing else."""
+    if not isinstance(command, str) or "`" in command or "\n" in command:
         return False
     try:
         words = shlex.split(command)
+        operators = {word for word in _words(command) if not word.strip(_OPERATORS)}
     except ValueError:
         return False
-    return words[-3:-1] == ["hook", client] and any(word.rpartition("/")[2] == NAME for word in words[:-3])
+    if operators or len(words) < _HOOK_WORDS or words[-3:-1] != ["hook", client]:
+        return False
+    if words[0].rpartition("/")[2] == NAME:
+        options = words[1:-3]
+    elif NAME in words and words[words.index(NAME) - 1] == "-m":
+        options = [*words[1 : words.index(NAME) - 1], *words[words.index(NAME) + 1 : -3]]
+    else:
+        return False
+    # (What is no option, and no value of one, is another command, which may run anything.)
+    return "--" not in options and all(
+        word.startswith("-") or (place and options[place - 1].startswith("-")) for place, word in enumerate(options)
+    )
+
+
+def _words(command: str) -> shlex.shlex:
+    words = shlex.shlex(command, posix=True, punctuation_chars=_OPERATORS)
+    words.whitespace_split = True
+    words.commenters = ""
+    return words
 
 
 def starts_us(server: object) -> bool:

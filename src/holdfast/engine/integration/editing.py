@@ -57,8 +57,9 @@ def installed(client: str, file: File, text: str | None) -> str:
 def removed(client: str, file: File, text: str, before: str | None) -> str | None:
     """The text without our entries; None if the file is to go. ``before``: what it was before us, if that is known.
 
-    If it is what we have made of that, it becomes that again, to the byte. Otherwise our entries are taken out, and the
-    objects that held nothing else, unless they were there before.
+    If it is what we have made of that, it becomes that again, to the byte. Otherwise our entries are taken out, or
+    become what they were if somebody had written them before us, and the objects go that held nothing else, unless they
+    were there before.
     """
     if isinstance(file, OwnFile):
         if not text.startswith(file.mark):
@@ -74,8 +75,9 @@ def removed(client: str, file: File, text: str, before: str | None) -> str | Non
     for entry in file.entries:
         if isinstance(entry, Server):
             path = _place_of(changed, entry)
+            by_hand = None if before is None else jsonedit.found(before, path)
             if starts_us(jsonedit.found(changed, path)):
-                changed = jsonedit.delete(changed, path)
+                changed = jsonedit.delete(changed, path) if by_hand is None else _with_members(changed, path, by_hand)
                 emptied |= {path[:depth] for depth in range(1, len(path))}
     for path in sorted(emptied, key=len, reverse=True):
         if jsonedit.found(changed, path) in ({}, []) and (before is None or jsonedit.found(before, path) is None):
@@ -172,8 +174,21 @@ def _with_server(text: str, entry: Server) -> str:
         name = ".".join(map(str, path))
         raise RefusedError(f"{name} is there already, and does not start Holdfast", code="in_the_way")
     there = _members(found)
-    merged = {**there, **entry.value, **_with_options(there, entry.value)}
-    return text if merged == there else jsonedit.put(text, path, merged)
+    return _with_members(text, path, {**there, **entry.value, **_with_options(there, entry.value)})
+
+
+def _with_members(text: str, path: Path, value: Mapping[str, Any]) -> str:
+    """Let the object at ``path`` be ``value``; members that are so already stay as they stand, comments and all."""
+    found = jsonedit.found(text, path)
+    if found is None:
+        return jsonedit.put(text, path, dict(value))
+    there = _members(found)
+    for name in there.keys() - value.keys():
+        text = jsonedit.delete(text, (*path, name))
+    for name, each in value.items():
+        if name not in there or there[name] != each:
+            text = jsonedit.put(text, (*path, name), each)
+    return text
 
 
 def _with_options(there: Mapping[str, Any], value: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """What configuring a client, or taking that back, comes to for the files that are there; and doing it.
 
 Everything is worked out before anything is written, so that what cannot be done stops all of it. What a file was before
-our first change is kept in the home until our entries are taken out.
+our first change is kept in the home until our entries are taken out: also that there was none, or what a person has
+written by hand to call us would be taken for what we have written.
 """
 
 from __future__ import annotations
@@ -26,6 +27,12 @@ if TYPE_CHECKING:
 KEPT = b"integrations"
 """The directory in the home that holds what files were before us, by a hash of their path."""
 
+_ABSENT = b".absent"
+"""What the name of a copy ends with that stands for no file."""
+
+_BY_HAND = b".by-hand"
+"""What the name of a copy ends with of what was taken out without our ever having put it in."""
+
 
 class Change(NamedTuple):
     """What is to become of one file."""
@@ -36,7 +43,7 @@ class Change(NamedTuple):
     kept: bytes
     """Where that which it was before us is kept, or would be."""
     keeps: bool
-    """True if what it holds now is to be kept: it holds nothing of ours."""
+    """True if what it holds now is to be kept: none of it was written by us."""
 
     @property
     def is_none(self) -> bool:
@@ -78,7 +85,9 @@ def carry_out(plan: Plan) -> None:
                 _keep(change)
             writing.put(change.found, change.after)
             if plan.remove:
-                writing.discard(change.kept)
+                if not change.keeps:
+                    writing.discard(change.kept)
+                    writing.discard(change.kept + _ABSENT)
                 _clear(os.path.dirname(change.found.path), plan.root)
         except HoldfastError as error:
             error.message += f"; done already: {', '.join(done)}" if done else ""
@@ -91,14 +100,17 @@ def _change(about: Client, file: File, place: Place, folder: bytes, *, remove: b
     kept = os.path.join(folder, hash_bytes(found.path).hex().encode() + b"-" + os.path.basename(found.path))
     try:
         text = None if found.content is None else _decoded(found.content)
+        is_there = text is not None and editing.is_there(about.name, file, text)
+        is_known = os.path.lexists(kept) or os.path.lexists(kept + _ABSENT)
         if not remove:
             after = editing.installed(about.name, file, text)
-            return Change(found, after.encode(), kept, text is None or not editing.is_there(about.name, file, text))
-        if text is None or not editing.is_there(about.name, file, text):
+            return Change(found, after.encode(), kept, not is_there or not is_known)
+        if text is None or not is_there:
             return None
         before = writing.look(os.fsdecode(kept)).content
         taken_out = editing.removed(about.name, file, text, None if before is None else _decoded(before))
-        return Change(found, None if taken_out is None else taken_out.encode(), kept, keeps=False)
+        after = None if taken_out is None else taken_out.encode()
+        return Change(found, after, kept if is_known else kept + _BY_HAND, not is_known)
     except (FormatError, RefusedError) as error:
         hint = None if remove else editing.by_hand(file)
         code = "malformed" if isinstance(error, FormatError) else error.code
@@ -123,11 +135,11 @@ def _decoded(content: bytes) -> str:
 
 
 def _keep(change: Change) -> None:
-    if change.found.content is None:
-        writing.discard(change.kept)
-        return
     folder = os.path.dirname(change.kept)
     make_private(os.path.dirname(folder))
     make_private(folder)
-    writing.put(writing.look(os.fsdecode(change.kept)), change.found.content)
-    os.chmod(change.kept, 0o600)
+    absent = change.kept + _ABSENT
+    copy, other = (absent, change.kept) if change.found.content is None else (change.kept, absent)
+    writing.put(writing.look(os.fsdecode(copy)), change.found.content or b"")
+    os.chmod(copy, 0o600)
+    writing.discard(other)

@@ -1,7 +1,7 @@
 """Configuration files on disk: read within limits, and replaced atomically, never over what others have just written.
 
 The name that is given may be a link, for whoever keeps the configuration elsewhere: the file that it leads to is
-replaced, in its own directory, with the same permissions and owner.
+replaced, in its own directory, with the same permissions, owner and extended attributes.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import stat
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from holdfast.files.metadata import apply_metadata, read_metadata
 from holdfast.files.owner import make_directories, owner_for
 from holdfast.files.replace import TemporaryNames, exchange, move_if_absent, take_away
 from holdfast.files.taken import Taken, identity
@@ -22,6 +23,8 @@ from holdfast.model.paths import display
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+
+    from holdfast.files.metadata import Metadata
 
 MAX_BYTES = 16 << 20
 """A larger file is no configuration that anybody has written."""
@@ -38,6 +41,7 @@ class Found(NamedTuple):
     content: bytes | None
     """None if there is none."""
     info: os.stat_result | None
+    metadata: Metadata | None = None
 
 
 def look(path: str, *, beneath: str | None = None) -> Found:
@@ -64,7 +68,7 @@ def look(path: str, *, beneath: str | None = None) -> Found:
                     f"{display(real)} has several names (hard links): the others would keep the old content",
                     hint="give each its own file, or change it by hand",
                 )
-            return Found(real, _read(fd), info)
+            return Found(real, _read(fd), info, read_metadata(fd, info, readable=True))
     except FileNotFoundError:
         return Found(real, None, None)
     except OSError as error:
@@ -112,7 +116,7 @@ def _put(fd: int, name: bytes, found: Found, content: bytes | None) -> str | Non
         if problem is None:
             _unlink(fd, temporary)
         return problem
-    _write(fd, temporary, content, found.info)
+    _write(fd, temporary, content, found.metadata)
     try:
         if found.info is None:
             return None if move_if_absent(fd, temporary, fd, name) else "has come into being meanwhile"
@@ -121,14 +125,12 @@ def _put(fd: int, name: bytes, found: Found, content: bytes | None) -> str | Non
         _unlink(fd, temporary)
 
 
-def _write(fd: int, name: bytes, content: bytes, like: os.stat_result | None) -> None:
+def _write(fd: int, name: bytes, content: bytes, like: Metadata | None) -> None:
     mode = 0o666 if like is None else 0o600
     file = os.open(name, _NEW, mode, dir_fd=fd)
     try:
         if like is not None:
-            if (os.fstat(file).st_uid, os.fstat(file).st_gid) != (like.st_uid, like.st_gid):
-                os.fchown(file, like.st_uid, like.st_gid)
-            os.fchmod(file, stat.S_IMODE(like.st_mode))
+            apply_metadata(file, like._replace(mtime=os.fstat(file).st_mtime_ns))
         elif (owner := owner_for(fd)) is not None:
             owner.take_fd(file, os.fstat(file))
         view = memoryview(content)

@@ -14,6 +14,7 @@ from jsonschema import Draft202012Validator
 
 from holdfast.api.mcp import tools
 from holdfast.api.mcp.server import LISTED
+from holdfast.model.errors import UsageError
 
 PROJECT = Path(__file__).parents[4]
 
@@ -98,3 +99,19 @@ def test_nothing_else_loads_the_sdk() -> None:
         code = f"import sys; from holdfast.cli.main import main; main({words!r}); print(*sys.modules, file=sys.stderr)"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
         assert not {"mcp", "mcp_types", "pydantic", "anyio", "asyncio"} & set(done.stderr.split()), words
+
+
+@pytest.mark.parametrize(
+    ("field", "given"),
+    [
+        ("command", "ä" * 90_000),
+        ("environment", {"A": "x" * (128 << 10)}),
+        ("environment", {"A" * (128 << 10): ""}),
+        ("environment", {f"A{number}": "x" * 100_000 for number in range(6)}),
+    ],
+)
+def test_a_command_that_could_not_be_started_is_refused_before_it_waits(field: str, given: object) -> None:
+    arguments = {"command": "true"} | {field: given}
+    with pytest.raises(UsageError, match=field) as caught:
+        tools.convert(tools.BY_NAME["execute_command"], arguments)
+    assert caught.value.code == "bad_arguments"

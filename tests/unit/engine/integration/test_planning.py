@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import struct
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -87,7 +88,7 @@ def test_what_is_there_stays_and_is_to_the_byte_what_it_was_afterwards(desk: Des
     desk.do(client)
     assert tree(desk.project) == tree(GOLDEN / client / "after")
     assert desk.plan(client).changes == []
-    kept = tree(desk.home / "integrations")
+    kept = {name: copy for name, copy in tree(desk.home / "integrations").items() if not name.endswith(".absent")}
     assert sorted(kept.values()) == sorted(content for name, content in before.items() if not name.endswith("/"))
     assert all((desk.home / "integrations" / name).stat().st_mode & 0o777 == 0o600 for name in kept)
     desk.do(client, remove=True)
@@ -178,6 +179,18 @@ def test_what_an_older_one_has_written_is_replaced_and_what_the_user_added_is_ke
         ("/a/other hook claude Stop", False),
         ("echo hook claude Stop", False),
         ("/a/holdfast hook claude Stop; rm -rf x", False),
+        ("/a/holdfast --json -w '/x;y' hook claude Stop", True),
+        ("./guard.sh && /usr/bin/holdfast hook claude PreToolUse", False),
+        ("./guard.sh&&/a/holdfast hook claude Stop", False),
+        ("cat x | /a/holdfast hook claude Stop", False),
+        ("./guard.sh\n/a/holdfast hook claude Stop", False),
+        ("/a/holdfast $(./guard.sh) hook claude Stop", False),
+        ("/a/holdfast `./guard.sh` hook claude Stop", False),
+        ("./guard.sh /a/holdfast hook claude Stop", False),
+        ("GUARD=1 /a/holdfast hook claude Stop", False),
+        ("/a/holdfast run -- ./guard.sh hook claude Stop", False),
+        ("/a/holdfast run ./guard.sh hook claude Stop", False),
+        ("hook claude Stop", False),
         ("unbalanced '", False),
         (None, False),
     ],
@@ -240,6 +253,25 @@ def test_a_link_is_followed_and_stays_with_mode_and_owner(desk: Desk) -> None:
     desk.do("claude", scope="user", remove=True)
     assert real.read_text() == '{"secret": 1}\n'
     assert sorted(path.name for path in dotfiles.iterdir()) == ["claude.json"]
+
+
+def test_extended_attributes_and_access_control_lists_stay(desk: Desk) -> None:
+    file = desk.project / ".mcp.json"
+    file.write_text("{}")
+    nobody = 0xFFFFFFFF
+    entries = ((1, 6, nobody), (2, 4, 65534), (4, 4, nobody), (16, 4, nobody), (32, 0, nobody))
+    acl = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+    try:
+        os.setxattr(file, "user.note", b"kept")
+        os.setxattr(file, "system.posix_acl_access", acl)
+    except OSError as error:
+        pytest.skip(f"not on this file system: {error.strerror}")
+    before = {name: os.getxattr(file, name) for name in os.listxattr(file)}
+    mode = file.stat().st_mode
+    desk.do("claude")
+    assert b"holdfast" in file.read_bytes()
+    assert {name: os.getxattr(file, name) for name in os.listxattr(file)} == before
+    assert file.stat().st_mode == mode
 
 
 @pytest.mark.parametrize("link", [".mcp.json", ".claude"])
@@ -397,7 +429,7 @@ def test_what_a_user_has_added_to_our_command_stays(desk: Desk) -> None:
     assert json.loads(file.read_text()) == {"mcpServers": {"holdfast": wanted}}
     assert desk.plan("claude").changes == []
     desk.do("claude", remove=True)
-    assert not file.exists() or json.loads(file.read_text()) == {}
+    assert json.loads(file.read_text()) == {"mcpServers": {"holdfast": theirs}}
 
 
 def test_what_a_user_has_added_to_our_one_list_of_words_stays(desk: Desk) -> None:
@@ -407,3 +439,56 @@ def test_what_a_user_has_added_to_our_one_list_of_words_stays(desk: Desk) -> Non
     desk.do("opencode")
     wanted = theirs | {"command": [OURS, "mcp", "-w", "/shop"]}
     assert json.loads(file.read_text()) == {"mcp": {"holdfast": wanted}}
+
+
+BY_HAND = """{
+  // mine
+  "mcpServers": {"holdfast": {
+    "command": "holdfast", // from the PATH
+    "args": ["mcp", "-w", "/home/you/shop"],
+    /* and */ "env": {"A": "1"}
+  }}
+}
+"""
+
+
+@pytest.mark.parametrize("since", [False, True])
+def test_a_server_that_was_written_by_hand_is_kept_and_restored(desk: Desk, since: bool) -> None:
+    file = desk.project / ".mcp.json"
+    file.write_text(BY_HAND)
+    done = desk.do("claude")
+    (change,) = [one for one in done.changes if one.found.path.endswith(b".mcp.json")]
+    assert change.keeps
+    assert Path(os.fsdecode(change.kept)).read_text() == BY_HAND
+    assert file.read_text() == BY_HAND.replace('"command": "holdfast"', f'"command": "{OURS}"')
+    assert desk.plan("claude").changes == []
+    if since:
+        edited(file, "// mine", "// still mine")
+    desk.do("claude", remove=True)
+    assert file.read_text() == BY_HAND.replace("// mine", "// still mine" if since else "// mine")
+
+
+def test_what_a_person_has_written_to_call_us_is_kept_when_it_is_taken_out(desk: Desk) -> None:
+    file = desk.project / ".mcp.json"
+    file.write_text(BY_HAND)
+    (change,) = desk.do("claude", remove=True).changes
+    assert Path(os.fsdecode(change.kept)).read_text() == BY_HAND
+    assert "holdfast" not in file.read_text()
+    desk.do("claude")
+    desk.do("claude", remove=True)
+    assert Path(os.fsdecode(change.kept)).read_text() == BY_HAND
+
+
+def test_a_hook_that_does_more_than_call_us_stays(desk: Desk) -> None:
+    command = "./guard.sh && /usr/bin/holdfast hook claude PreToolUse"
+    guard = {"matcher": "X", "hooks": [{"type": "command", "command": command}]}
+    file = desk.project / ".claude/settings.json"
+    file.parent.mkdir()
+    file.write_text(json.dumps({"hooks": {"PreToolUse": [guard]}}))
+    before = tree(desk.project)
+    desk.do("claude")
+    found = json.loads(file.read_text())["hooks"]["PreToolUse"]
+    assert found[0] == guard
+    assert len(found) == 2
+    desk.do("claude", remove=True)
+    assert tree(desk.project) == before

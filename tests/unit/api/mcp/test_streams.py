@@ -1,0 +1,73 @@
+"""A connection holds what is not answered yet, in bounds."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+
+import anyio
+from anyio import to_thread
+from mcp.shared.message import SessionMessage
+from mcp_types import JSONRPCRequest, JSONRPCResponse
+
+from holdfast.api.mcp.streams import BUSY, MOST_PENDING_BYTES, Connection
+
+NOTIFICATION = b'{"jsonrpc": "2.0", "method": "notifications/end"}\n'
+
+
+def test_what_waits_for_answers_is_bounded_in_bytes() -> None:
+    size = MOST_PENDING_BYTES // 3
+
+    def request(number: int) -> bytes:
+        call = {"jsonrpc": "2.0", "id": number, "method": "ping", "params": {"filling": "x" * size}}
+        return json.dumps(call).encode() + b"\n"
+
+    async def work(client: Client) -> None:
+        connection = Connection(client.reader, client.writer)
+        async with connection.streams() as (read, write), anyio.create_task_group() as group:
+
+            async def come(*numbers: int) -> list[object]:
+                """Which of these requests come through."""
+                group.start_soon(to_thread.run_sync, client.write, b"".join(map(request, numbers)) + NOTIFICATION)
+                found: list[object] = []
+                while isinstance(taken := await read.receive(), SessionMessage):
+                    if not isinstance(taken.message, JSONRPCRequest):
+                        break
+                    found.append(taken.message.id)
+                return found
+
+            assert await come(0, 1, 2, 3) == [0, 1]
+            await write.send(SessionMessage(JSONRPCResponse(jsonrpc="2.0", id=0, result={})))
+            assert await come(4, 5) == [4]
+            client.hang_up()
+        answers = [json.loads(line) for line in client.answers()]
+        assert [answer["id"] for answer in answers] == [2, 3, 0, 5]
+        assert [answer["error"]["code"] for answer in answers if "error" in answer] == [BUSY] * 3
+
+    with ExitStack() as closing:
+        anyio.run(work, Client(closing))
+
+
+class Client:
+    """The other end of a connection."""
+
+    def __init__(self, closing: ExitStack) -> None:
+        self.reader, self._out = os.pipe()
+        back, self.writer = os.pipe()
+        for fd in (self.reader, self.writer):
+            os.set_blocking(fd, False)
+        closing.callback(os.close, self.reader)
+        self._answers = closing.enter_context(os.fdopen(back, "rb"))
+        self._requests = closing.enter_context(os.fdopen(self._out, "wb"))
+        self.hang_up: Callable[[], None] = self._requests.close
+
+    def write(self, data: bytes) -> None:
+        self._requests.write(data)
+        self._requests.flush()
+
+    def answers(self) -> list[bytes]:
+        """All that was answered; no more can be."""
+        os.close(self.writer)
+        return self._answers.readlines()
