@@ -22,6 +22,7 @@ _AT_EMPTY_PATH = 0x1000
 _AT_HANDLE_FID = 0x200  # Linux 6.5: a handle to compare, also from file systems that cannot open one
 _HEAD = struct.Struct("=Ii")
 _MAX_HANDLE = 128
+_TYPE_BYTES = 4
 
 _LITTLE = sys.byteorder == "little"
 _LENGTH_AT = 0 if _LITTLE else 3
@@ -65,6 +66,15 @@ def identity(dir_fd: int, name: bytes) -> Identity:
             end = _HEAD_BYTES + raw[_LENGTH_AT]
             return b"h" + (raw[4:end] if _LITTLE else raw[7:3:-1] + raw[_HEAD_BYTES:end])  # type: ignore[return-value]
     return _by_birth(dir_fd, name)
+
+
+def handle_of(object_: Identity) -> bytes | None:
+    """The object's whole ``struct file_handle``, as open_by_handle_at(2) takes it; None if it has none."""
+    if object_[:1] != b"h":
+        return None
+    (type_,) = struct.unpack_from("<i", object_, 1)
+    handle = object_[1 + _TYPE_BYTES :]
+    return _HEAD.pack(len(handle), type_) + handle
 
 
 def _by_birth(dir_fd: int, name: bytes) -> Identity:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from holdfast.model.errors import StorageError, room_hint
 from holdfast.model.log import Log
 from holdfast.undo.records import Content, Made, Put, Reverse, Reversed
-from holdfast.undo.reversal import UNPROTECTED, Conflict, Kit, Reversal
+from holdfast.undo.reversal import OF_NOBODY, Conflict, Kit, Reversal
 from holdfast.undo.sealed import Trouble
 from holdfast.undo.sealing import look, numbers, seal
 from holdfast.undo.traces import whereabouts
@@ -148,7 +148,7 @@ def _theirs(
     log: UndoLog, sealed: Sequence[Sealed], state: State, conflicts: Iterable[Conflict], strangers: frozenset[Identity]
 ) -> frozenset[bytes]:
     """Where a reversal leaves what somebody else has changed, or brings that back: no step left it."""
-    found = {conflict.path for conflict in conflicts if conflict.reason != UNPROTECTED}
+    found = {conflict.path for conflict in conflicts if conflict.reason not in OF_NOBODY}
     for one in sealed:
         found |= {path for then, path in one.head.crossed if then == state}
         # What it only moved or described is theirs still.
