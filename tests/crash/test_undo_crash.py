@@ -15,7 +15,6 @@ from holdfast.testing.killing import MUTATIONS, run_killed
 from holdfast.testing.photograph import Seen, differences, photograph
 from holdfast.undo.desk import Desk
 from holdfast.undo.log import UndoLog
-from holdfast.undo.preimages import Preimages
 from holdfast.undo.recovery import recover
 
 MOST = 2000
@@ -29,9 +28,9 @@ def killed(at: int, work: Callable[[], None]) -> bool:
 class Bench:
     """A tree and its undo log."""
 
-    def __init__(self, base: Path) -> None:
+    def __init__(self, base: Path, home: Path) -> None:
         self.tree = os.fsencode(base / "tree")
-        self._log = os.fsencode(base / "log")
+        self._log = os.fsencode(home / "log")
         os.mkdir(self.tree)
 
     def keep(self) -> UndoLog:
@@ -92,16 +91,9 @@ class Bench:
 
 
 @pytest.fixture(params=[True, False], ids=["", "nothing can be renamed into the log"])
-def bench(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Bench:
+def bench(tmp_path: Path, request: pytest.FixtureRequest) -> Bench:
     """Also one where everything has to be copied, and is brought back as another object."""
-    if not request.param:
-
-        def refuse(*_: object) -> None:
-            raise PermissionError(13, "")
-
-        monkeypatch.setattr(Preimages, "move_in", refuse)
-        monkeypatch.setattr(Preimages, "link_in", refuse)
-    return Bench(tmp_path)
+    return Bench(tmp_path, tmp_path if request.param else request.getfixturevalue("elsewhere"))
 
 
 @pytest.mark.parametrize("seed", range(3))
