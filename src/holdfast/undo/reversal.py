@@ -13,6 +13,7 @@ import errno
 import os
 import stat
 from contextlib import closing
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.files.duplicate import duplicate
@@ -47,7 +48,7 @@ from holdfast.undo.signatures import signature_of
 from holdfast.undo.writing import AT_ONCE, leased, write_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from holdfast.undo.aside import Aside
     from holdfast.undo.directories import Directories
@@ -88,11 +89,19 @@ class Kit(NamedTuple):
 class Reversal:
     """Reverses records of one or more steps; what reverses that again goes into the open steps of the same ids."""
 
-    def __init__(self, kit: Kit, theirs: frozenset[Identity] = frozenset(), known: Iterable[Conflict] = ()) -> None:
+    def __init__(
+        self,
+        kit: Kit,
+        theirs: frozenset[Identity] = frozenset(),
+        known: Iterable[Conflict] = (),
+        dated: Mapping[StepId, frozenset[Identity]] = MappingProxyType({}),
+    ) -> None:
         """``theirs`` are the objects that somebody else has changed since: they are left as they are.
 
-        ``known`` are the conflicts of the part that was done before it was cut short.
+        ``known`` are the conflicts of the part that was done before it was cut short. ``dated`` are directories that
+        keep the mtime that they have now, by the steps of which that is so.
         """
+        self._dated = dated
         self._recorder, self._preimages, self._aside, self._directories = kit
         self._aliases = self._recorder.aliases
         self._theirs = self._aliases.all(theirs)
@@ -474,9 +483,18 @@ class Reversal:
         if identity(fd, b"") != self._aliases.now(record.identity):
             return
         found = os.fstat(fd)
-        if found.st_mtime_ns != record.mtime:
+        mtime = record.mtime
+        if record.identity in self._dated.get(self._step, ()):
+            mtime = self._first_mtime(identity(fd, b""), found.st_mtime_ns)
+        if found.st_mtime_ns != mtime:
             self._recorder.touch(self._step, record.path, fd)
-            os.utime(through(fd), ns=(found.st_atime_ns, record.mtime))
+            os.utime(through(fd), ns=(found.st_atime_ns, mtime))
+
+    def _first_mtime(self, directory: Identity, now: int) -> int:
+        """The mtime of a directory before this reversal of the step."""
+        records = self._recorder.step(self._step).records
+        touched = (one.mtime for one in records if isinstance(one, Touch) and one.identity == directory)
+        return next(touched, now)
 
     def _set_mtime(self, place: Place, metadata: Metadata) -> None:
         """Some file systems change the mtime of a directory that gets another parent."""
