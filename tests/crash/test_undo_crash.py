@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -32,9 +32,10 @@ class Bench:
         self.tree = os.fsencode(base / "tree")
         self._log = os.fsencode(home / "log")
         os.mkdir(self.tree)
+        self.root = os.open(self.tree, os.O_RDONLY | os.O_DIRECTORY)
 
     def keep(self) -> UndoLog:
-        return UndoLog(self._log, os.open(self.tree, os.O_RDONLY | os.O_DIRECTORY), SystemClock())
+        return UndoLog(self._log, self.root, SystemClock())
 
     def recover(self) -> None:
         log = self.keep()
@@ -91,9 +92,11 @@ class Bench:
 
 
 @pytest.fixture(params=[True, False], ids=["", "nothing can be renamed into the log"])
-def bench(tmp_path: Path, request: pytest.FixtureRequest) -> Bench:
+def bench(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Bench]:
     """Also one where everything has to be copied, and is brought back as another object."""
-    return Bench(tmp_path, tmp_path if request.param else request.getfixturevalue("elsewhere"))
+    bench = Bench(tmp_path, tmp_path if request.param else request.getfixturevalue("elsewhere"))
+    yield bench
+    os.close(bench.root)
 
 
 @pytest.mark.parametrize("seed", range(3))
