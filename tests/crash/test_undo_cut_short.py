@@ -223,7 +223,7 @@ class Hand:
             path = self._chance.choice(files)
             mark = MARK % len(self.marks)
             match self._chance.randrange(4):
-                case 0:  # as many editors save
+                case 0 if path.stat().st_nlink == 1:  # as many editors save, but for what has several names
                     other = path.with_name("saving")
                     other.write_bytes(path.read_bytes() + mark)
                     other.rename(path)
