@@ -6,6 +6,7 @@ import faulthandler
 import logging
 import os
 import signal
+import tempfile
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
@@ -81,6 +82,17 @@ def _log_as_it_was() -> Iterator[None]:
 def home(tmp_path: Path) -> Path:
     """Where the store of a test is."""
     return tmp_path / "home"
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Iterator[Path]:
+    """A directory on another file system than `tmp_path`: nothing can be renamed or linked from one to the other."""
+    for candidate in ("/dev/shm", "/tmp", "/var/tmp", "/run"):
+        if os.access(candidate, os.W_OK) and os.stat(candidate).st_dev != tmp_path.stat().st_dev:
+            with tempfile.TemporaryDirectory(dir=candidate) as found:
+                yield Path(found)
+            return
+    pytest.skip("needs two file systems")
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,6 @@ from holdfast.testing.killing import MUTATIONS, run_killed
 from holdfast.testing.photograph import Seen, differences, photograph
 from holdfast.undo.desk import Desk
 from holdfast.undo.log import UndoLog
-from holdfast.undo.preimages import Preimages
 from holdfast.undo.recovery import recover
 
 MOST = 2000
@@ -29,13 +28,14 @@ def killed(at: int, work: Callable[[], None]) -> bool:
 class Bench:
     """A tree and its undo log."""
 
-    def __init__(self, base: Path) -> None:
+    def __init__(self, base: Path, home: Path) -> None:
         self.tree = os.fsencode(base / "tree")
-        self._log = os.fsencode(base / "log")
+        self._log = os.fsencode(home / "log")
         os.mkdir(self.tree)
+        self.root = os.open(self.tree, os.O_RDONLY | os.O_DIRECTORY)
 
     def keep(self) -> UndoLog:
-        return UndoLog(self._log, os.open(self.tree, os.O_RDONLY | os.O_DIRECTORY), SystemClock())
+        return UndoLog(self._log, self.root, SystemClock())
 
     def recover(self) -> None:
         log = self.keep()
@@ -92,16 +92,11 @@ class Bench:
 
 
 @pytest.fixture(params=[True, False], ids=["", "nothing can be renamed into the log"])
-def bench(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Bench:
+def bench(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Bench]:
     """Also one where everything has to be copied, and is brought back as another object."""
-    if not request.param:
-
-        def refuse(*_: object) -> None:
-            raise PermissionError(13, "")
-
-        monkeypatch.setattr(Preimages, "move_in", refuse)
-        monkeypatch.setattr(Preimages, "link_in", refuse)
-    return Bench(tmp_path)
+    bench = Bench(tmp_path, tmp_path if request.param else request.getfixturevalue("elsewhere"))
+    yield bench
+    os.close(bench.root)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -82,10 +82,13 @@ def do(base: Path, seed: int, count: int, feeder: Feeder) -> StepId:
         return step
 
 
-@pytest.fixture
-def base(tmp_path: Path) -> Path:
+@pytest.fixture(params=[True, False], ids=["", "nothing can be renamed into the log"])
+def base(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     (tmp_path / "tree").mkdir()
-    (tmp_path / "log").mkdir()
+    if request.param:
+        (tmp_path / "log").mkdir()
+    else:
+        (tmp_path / "log").symlink_to(request.getfixturevalue("elsewhere"))
     return tmp_path
 
 

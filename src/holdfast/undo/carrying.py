@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.model.errors import StorageError, room_hint
+from holdfast.model.errors import IntegrityError, StorageError, room_hint
 from holdfast.model.log import Log
-from holdfast.undo.records import Content, Made, Put, Reverse, Reversed
-from holdfast.undo.reversal import UNPROTECTED, Conflict, Kit, Reversal
+from holdfast.undo.records import Content, Made, Put, Reverse, Reversed, Touch
+from holdfast.undo.reversal import OF_NOBODY, Conflict, Kit, Reversal
 from holdfast.undo.sealed import Trouble
 from holdfast.undo.sealing import look, numbers, seal
 from holdfast.undo.traces import whereabouts
@@ -115,7 +116,8 @@ def _carry_out(log: UndoLog, sealed: Sequence[Sealed], note: Reverse, unfinished
 
     log.directories.close()
     kit = Kit(log.recorder, log.preimages, log.aside, log.directories)
-    reversal = Reversal(kit, unfinished.theirs, unfinished.conflicts)
+    dated = {} if note.forward else {one.head.id: _dated(log, one) for one in sealed}
+    reversal = Reversal(kit, unfinished.theirs, unfinished.conflicts, dated)
     reversal.run(records, len(records) - 1 if unfinished.position is None else unfinished.position, before)
     conflicts = reversal.conflicts
     state = "done" if note.forward else "undone"
@@ -144,11 +146,25 @@ def _carry_out(log: UndoLog, sealed: Sequence[Sealed], note: Reverse, unfinished
     return Undone(steps, reversal.paths, tuple(conflicts))
 
 
+def _dated(log: UndoLog, one: Sealed) -> frozenset[Identity]:
+    """The directories of which an earlier step, undone after this one acted, has given back the mtime already: what
+    this one had found there was that step's.
+    """
+    found: set[Identity] = set()
+    for head in log.heads.values():
+        if head.state == "undone" and head.first < one.head.first and head.acted > one.head.acted:
+            with suppress(
+                IntegrityError
+            ):  # of a step that is damaged nothing is known; for an mtime nothing else stops
+                found.update(record.identity for record in log.read(head.id).records if isinstance(record, Touch))
+    return frozenset(found)
+
+
 def _theirs(
     log: UndoLog, sealed: Sequence[Sealed], state: State, conflicts: Iterable[Conflict], strangers: frozenset[Identity]
 ) -> frozenset[bytes]:
     """Where a reversal leaves what somebody else has changed, or brings that back: no step left it."""
-    found = {conflict.path for conflict in conflicts if conflict.reason != UNPROTECTED}
+    found = {conflict.path for conflict in conflicts if conflict.reason not in OF_NOBODY}
     for one in sealed:
         found |= {path for then, path in one.head.crossed if then == state}
         # What it only moved or described is theirs still.

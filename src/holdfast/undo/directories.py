@@ -24,6 +24,8 @@ class Directories:
         """``root_fd`` is borrowed."""
         self._root = root_fd
         self._open: dict[bytes, int] = {}
+        self.device = os.fstat(root_fd).st_dev
+        """The root's."""
 
     def close(self) -> None:
         """Close them all: the next use looks again."""

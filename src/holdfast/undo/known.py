@@ -15,16 +15,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from holdfast.undo.interceptor import Place
-    from holdfast.undo.records import Signature
+    from holdfast.undo.records import ObjectKey, Signature
 
 
 class Known:
     """See the module. For one thread at a time: the recorder's gate is held."""
 
-    def __init__(self) -> None:
-        self._objects: dict[int, tuple[bytes, Signature]] = {}
-        """By inode number, where an object was left, and as what."""
+    def __init__(self, device: int) -> None:
+        """``device`` is that of the workspace's root."""
+        self._device = device
+        self._objects: dict[ObjectKey, tuple[bytes, Signature]] = {}
+        """Where an object was left, and as what."""
         self._places: dict[bytes, Signature] = {}
+
+    def key(self, found: os.stat_result) -> ObjectKey:
+        """The `Signature.key` of what was found."""
+        device = found.st_dev
+        return 0 if device == self._device else device, found.st_ino
 
     def note(self, left: Iterable[tuple[bytes, Signature | None]], others: Iterable[Signature] = ()) -> None:
         """A step left ``left``, and ``others`` (see `Head.others`): each by the order in which they left it."""
@@ -34,28 +41,28 @@ class Known:
                 continue
             self._places[path] = found
             if found.inode:
-                self._objects[found.inode] = path, found
+                self._objects[found.key] = path, found
         for found in others:
-            if (known := self._objects.get(found.inode)) is not None:
-                self._objects[found.inode] = known[0], found
+            if (known := self._objects.get(found.key)) is not None:
+                self._objects[found.key] = known[0], found
 
     def forget(self, left: Iterable[tuple[bytes, Signature]]) -> None:
         """Those who are served go on writing to these: nobody can say how they are to be found."""
         for path, found in left:
             self._places.pop(path, None)
-            self._objects.pop(found.inode, None)
+            self._objects.pop(found.key, None)
 
     def checked(self, left: Iterable[tuple[bytes, Signature | None]]) -> None:
         """The hashes of some of what was noted have become known."""
         for path, found in left:
             if found is not None and found.check:
-                known = self._objects.get(found.inode)
+                known = self._objects.get(found.key)
                 if known is not None and known[1].ctime == found.ctime:
-                    self._objects[found.inode] = path, found
+                    self._objects[found.key] = path, found
 
-    def last(self, inode: int) -> Signature | None:
+    def last(self, key: ObjectKey) -> Signature | None:
         """As what the object was left; None if no step has to do with it, or it was forgotten."""
-        known = self._objects.get(inode)
+        known = self._objects.get(key)
         return None if known is None else known[1]
 
     def strange(self, place: Place, found: os.stat_result | None) -> tuple[bytes, ...]:
@@ -63,18 +70,23 @@ class Known:
 
         The same object is known wherever it is, what took its place only in the same directory.
         """
-        if found is not None and (known := self._objects.get(found.st_ino)) is not None:
+        if found is not None and (known := self._objects.get(self.key(found))) is not None:
             path, left = known
-            if left.ctime == found.st_ctime_ns or is_same(left, signature_of(found), lambda: _content(place)):
+            if left.ctime == found.st_ctime_ns or self._is_same(left, found, place):
                 return ()
             return tuple(sorted({path, place.path}))
         left = self._places.get(place.path)
         if left is None:
             return ()
+        if found is not None and left.inode == found.st_ino and self._is_same(left, found, place):
+            return ()  # the same on a device that has got another number
         # (What is not known is strange wherever it is. Else, in another directory, a directory has been moved; where
         # only the object is at hand, nobody can tell.)
         is_there = left.mode == 0 or place.dir_fd < 0 or left.parent == os.fstat(place.dir_fd).st_ino
         return (place.path,) if is_there else ()
+
+    def _is_same(self, left: Signature, found: os.stat_result, place: Place) -> bool:
+        return is_same(left, signature_of(found, self._device), lambda: _content(place))
 
     def missing(self, place: Place) -> Signature | None:
         """What a step left at a place where nothing is now, or is about to be."""

@@ -125,7 +125,13 @@ class UndoLog:
         self._next_ambient = min([self.last_beat.ambient, *self.heads, *begun])
         seq = max([self.last_beat.seq, *(head.acted for head in self.heads.values()), *(r.seq for r in self.found)])
         self.recorder = Recorder(
-            self.journal, self.preimages, clock, guard, seq=seq, max_step_bytes=self.limits.max_step_bytes
+            self.journal,
+            self.preimages,
+            clock,
+            guard,
+            device=self.directories.device,
+            seq=seq,
+            max_step_bytes=self.limits.max_step_bytes,
         )
 
         for old, new in self._aliases():

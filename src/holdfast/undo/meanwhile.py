@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from holdfast.files.metadata import Metadata
     from holdfast.undo.directories import Directories
     from holdfast.undo.log import UndoLog
-    from holdfast.undo.records import Keeping
+    from holdfast.undo.records import Keeping, ObjectKey
     from holdfast.undo.sealed import Sealed
 
 _PIECE = 1 << 16
@@ -45,8 +45,8 @@ class Cut(NamedTuple):
     """See `Unfinished.position`."""
     again: Sequence[Mutation]
     """What it has recorded."""
-    noted: dict[int, Signature]
-    """What it has left, by inode number."""
+    noted: dict[ObjectKey, Signature]
+    """What it has left."""
     since: int
     """The sequence number at which it came to the position."""
 
@@ -75,7 +75,7 @@ def changed_meanwhile(log: UndoLog, cut: Cut) -> frozenset[Identity]:
             if found is None:
                 continue  # what is there instead is seen when it is come to
             now = found.now
-            known = [cut.noted[now.inode]] if now.inode in cut.noted else left.get(now.inode, [])
+            known = [cut.noted[now.key]] if now.key in cut.noted else left.get(now.key, [])
             if any(is_same(one, now, lambda place=found.place: _content(place)) for one in _opened(known, again, now)):
                 continue
             if object_ in moving and _OnTheWay(log, object_, [*records, *again]).may_be(found, known, in_flight):
@@ -89,20 +89,20 @@ def _objects(log: UndoLog, records: Sequence[Mutation]) -> frozenset[Identity]:
     return reach(records, log.recorder.aliases).objects
 
 
-def _left(log: UndoLog, pending: Iterable[Sealed]) -> dict[int, list[Signature]]:
-    """What the steps, and those after them, left of each object by its inode number."""
-    found: dict[int, list[Signature]] = {}
+def _left(log: UndoLog, pending: Iterable[Sealed]) -> dict[ObjectKey, list[Signature]]:
+    """What the steps, and those after them, left of each object."""
+    found: dict[ObjectKey, list[Signature]] = {}
     chosen = {one.head.id for one in pending}
     heads = sorted(log.heads.values(), key=lambda head: head.left_at)
     for of_them in (True, False):
-        newest: dict[int, Signature] = {}
+        newest: dict[ObjectKey, Signature] = {}
         for head in heads:
             if of_them and head.id not in chosen:
                 continue
-            newest.update({one.inode: one for _, one in head.left if one is not None})
-            newest.update({one.inode: one for one in head.others})
-        for inode, one in newest.items():
-            found.setdefault(inode, []).append(one)
+            newest.update({one.key: one for _, one in head.left if one is not None})
+            newest.update({one.key: one for one in head.others})
+        for key, one in newest.items():
+            found.setdefault(key, []).append(one)
     return found
 
 
@@ -137,7 +137,7 @@ class _Places:
             try:
                 found = os.stat(place.name, dir_fd=place.dir_fd, follow_symlinks=False)
                 if identity(place.dir_fd, place.name) == object_:
-                    return _Found(place, signature_of(found))
+                    return _Found(place, signature_of(found, self._directories.device))
             except OSError:
                 continue
         return None

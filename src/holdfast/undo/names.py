@@ -187,12 +187,13 @@ class Names:
             self._recorder.lose(opened, place, found)
         self._recorder.touched(opened, place)
         seq = self._recorder.number()
-        if found.st_nlink > 1 and not stat.S_ISDIR(found.st_mode):
-            opened.shared.append(seq)
-        # (A directory is kept in any case: things may have been moved through it.)
-        if object_ in opened.created and found.st_nlink == 1 and not stat.S_ISDIR(found.st_mode):
+        # (A directory is kept in any case: things may have been moved through it. Other names of what the step made are
+        # in its records, and go with them.)
+        if object_ in opened.created and not stat.S_ISDIR(found.st_mode):
             self._recorder.perform(opened, _removal(seq, opened.id, place, found, object_, NOT_KEPT), perform)
             return
+        if found.st_nlink > 1 and not stat.S_ISDIR(found.st_mode):
+            opened.shared.append(seq)
         if own:
             removal = _removal(seq, opened.id, place, found, object_, Keeping(How.MOVED, seq))
             try:
@@ -257,7 +258,7 @@ class Names:
         object_ = identity(target.dir_fd, target.name)
         kind = file_type(victim.st_mode)
         keeping, metadata = NOT_KEPT, _metadata(victim)
-        if flags & RENAME_EXCHANGE or (object_ in opened.created and victim.st_nlink == 1 and kind != "d"):
+        if flags & RENAME_EXCHANGE or (object_ in opened.created and kind != "d"):
             pass
         elif kind == "d" and own:
             keeping = Keeping(How.MOVED, seq)
@@ -309,15 +310,18 @@ class Names:
             except OSError as error:
                 if error.errno not in _CANNOT_LINK:
                     raise
+            shared = found.st_nlink > 1
+            if shared:
+                opened.parted.add(self._recorder.known.key(found))
             if stat.S_ISLNK(found.st_mode):
-                return Keeping(How.INLINE, 0, os.readlink(place.name, dir_fd=place.dir_fd)), metadata
+                return Keeping(How.INLINE, 0, os.readlink(place.name, dir_fd=place.dir_fd), shared), metadata
             if not stat.S_ISREG(found.st_mode):
-                return Keeping(How.INLINE, 0, found.st_rdev.to_bytes(8, "little")), metadata
+                return Keeping(How.INLINE, 0, found.st_rdev.to_bytes(8, "little"), shared), metadata
             source = self._recorder.source(opened, place, fd, found.st_size)
             if source < 0:
-                return NOT_KEPT, metadata
+                return Keeping(How.NOT, shared=shared), metadata
             opened.copied += copy_of(self._preimages, source, seq)
-            return Keeping(How.COPIED, seq), metadata
+            return Keeping(How.COPIED, seq, shared=shared), metadata
         finally:
             os.close(fd)
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from holdfast.undo.log import UndoLog
-    from holdfast.undo.records import AnyRecord, Mutation, Signature, StepId
+    from holdfast.undo.records import AnyRecord, Mutation, ObjectKey, Signature, StepId
 
 
 @dataclass
@@ -59,8 +59,8 @@ class Story:
     """How far each reversal is."""
     since: dict[int, int] = field(default_factory=dict[int, int])
     """The sequence number at which each came there first."""
-    left: dict[int, dict[int, Signature]] = field(default_factory=dict[int, dict[int, "Signature"]])
-    """What each has left of the objects that it has changed, by inode number."""
+    left: dict[int, dict[ObjectKey, Signature]] = field(default_factory=dict[int, dict["ObjectKey", "Signature"]])
+    """What each has left of the objects that it has changed."""
     conflicts: dict[int, list[Conflict]] = field(default_factory=dict[int, list[Conflict]])
     """Those that each has met."""
 
@@ -78,7 +78,7 @@ def tell(records: Iterable[AnyRecord]) -> Story:
                 if story.positions.get(record.reverse) != record.position:
                     story.since[record.reverse] = record.seq
                 story.positions[record.reverse] = record.position
-                story.left.setdefault(record.reverse, {}).update({one.inode: one for one in record.left})
+                story.left.setdefault(record.reverse, {}).update({one.key: one for one in record.left})
             case Conflicted():
                 conflict = Conflict(record.step, record.path, record.reason, record.failed if record.aside else None)
                 story.conflicts.setdefault(within.get(record.step, 0), []).append(conflict)

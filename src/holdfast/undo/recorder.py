@@ -68,10 +68,11 @@ class Recorder:
         clock: Clock,
         guard: Guard | None = None,
         *,
+        device: int,
         seq: int = 0,
         max_step_bytes: int = 200 << 20,
     ) -> None:
-        """``seq`` is the last sequence number that was ever given out in this log."""
+        """``device`` is that of the workspace's root, ``seq`` the last sequence number that this log ever gave out."""
         self._guard = guard
         self._journal = journal
         self._preimages = preimages
@@ -86,7 +87,7 @@ class Recorder:
         self._denied: set[StepId] = set()
         self.arrangement = 0
         """See `Interceptor.arrangement`."""
-        self.known = Known()
+        self.known = Known(device)
         """What the finished steps left."""
         self.on_strange: Callable[[OpenStep, tuple[bytes, ...]], object] = lambda _step, _paths: None
         """Is told of paths at which a step comes upon what somebody else has changed, with the gate held."""
@@ -249,22 +250,21 @@ class Recorder:
         If that is the first time, and it is not as the last step left it, that is told before anything happens.
         """
         if found is not None:
-            if found.st_ino in opened.met:
+            key = self.known.key(found)
+            if key in opened.met:
                 return
-            opened.met.add(found.st_ino)
+            opened.met.add(key)
         if opened.reverses or not (paths := self.known.strange(place, found)):
             return
         if found is None:
             left = self.known.missing(place)
-            if left is not None and any(
-                left.inode in step.met or left in step.removed for step in self._steps.values()
-            ):
+            if left is not None and any(left.key in step.met or left in step.removed for step in self._steps.values()):
                 return
         else:
             # (Its inode number may be one that was free again.)
             object_ = identity(place.dir_fd, place.name) if fd < 0 else identity(fd, b"")
             for step in self._steps.values():
-                if object_ in step.created or (step is not opened and found.st_ino in step.met):
+                if object_ in step.created or (step is not opened and self.known.key(found) in step.met):
                     return
         try:
             self.on_strange(opened, paths)
@@ -275,7 +275,7 @@ class Recorder:
         """A step is about to remove what it has itself made, and so need not `meet`."""
         # (Another one may have ended since, and have taken it for what it left there.)
         left = self.known.missing(place)
-        if left is not None and left.inode == found.st_ino:
+        if left is not None and left.key == self.known.key(found):
             opened.removed.add(left)
 
     def perform(self, opened: OpenStep, record: Mutation, perform: Callable[[], T]) -> T:

@@ -20,6 +20,9 @@ StepId: TypeAlias = Annotated[int, msgspec.Meta(ge=-(1 << 62), le=1 << 62)]
 
 StepKind = Literal["command", "api", "ambient", "explicit"]
 
+ObjectKey: TypeAlias = tuple[int, int]
+"""Device, as in `Signature.device`, and inode number: used anew as soon as the object is gone."""
+
 FileType = Literal["f", "d", "l", "p", "s", "c", "b"]
 
 _TYPES: dict[int, FileType] = {
@@ -63,6 +66,8 @@ class Keeping(msgspec.Struct, array_like=True, frozen=True):
     """Of the preimage; 0 if there is none of its own."""
     content: bytes = b""
     """For `How.INLINE`; for `How.RELATED` the path."""
+    shared: bool = False
+    """The object has other names, and nothing of it is in the log: it is still there, wherever they are."""
 
 
 NOT_KEPT = Keeping(How.NOT)
@@ -82,6 +87,13 @@ class Signature(msgspec.Struct, array_like=True, frozen=True):
     """The inode number of the directory."""
     check: bytes = b""
     """The hash of the content of a small file with several names; empty if it was not taken."""
+    device: int = 0
+    """The number of the file system's device; 0 for that of the workspace's root."""
+
+    @property
+    def key(self) -> ObjectKey:
+        """By what it is found among others that are, or were, there at about the same time."""
+        return self.device, self.inode
 
 
 class Record(msgspec.Struct, array_like=True, frozen=True, tag_field="record", tag=0, gc=False):

@@ -12,6 +12,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from contextlib import closing
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.files.duplicate import duplicate
@@ -20,6 +22,7 @@ from holdfast.files.kernel import RENAME_EXCHANGE, RENAME_NOREPLACE, renameat2
 from holdfast.files.metadata import Metadata, apply_metadata, through
 from holdfast.model.errors import StorageError
 from holdfast.undo.access import granted
+from holdfast.undo.elsewhere import Elsewhere
 from holdfast.undo.interceptor import Place
 from holdfast.undo.preimages import is_empty, place_of
 from holdfast.undo.records import (
@@ -45,7 +48,7 @@ from holdfast.undo.signatures import signature_of
 from holdfast.undo.writing import AT_ONCE, leased, write_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from holdfast.undo.aside import Aside
     from holdfast.undo.directories import Directories
@@ -54,11 +57,13 @@ if TYPE_CHECKING:
 
 _OBJECT = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
-
+_CANNOT_LINK = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOENT})
 
 _ELSE = "something else is there now"
 UNPROTECTED = "it was not kept, as the step was not protected any more"
-"""A conflict with nobody."""
+APART = "its other names were not found: it is an object of its own now"
+OF_NOBODY = frozenset({UNPROTECTED, APART})
+"""Conflicts with nobody: what is there is what the reversal left."""
 _THEIRS = "somebody else has changed it since"
 
 
@@ -84,11 +89,19 @@ class Kit(NamedTuple):
 class Reversal:
     """Reverses records of one or more steps; what reverses that again goes into the open steps of the same ids."""
 
-    def __init__(self, kit: Kit, theirs: frozenset[Identity] = frozenset(), known: Iterable[Conflict] = ()) -> None:
+    def __init__(
+        self,
+        kit: Kit,
+        theirs: frozenset[Identity] = frozenset(),
+        known: Iterable[Conflict] = (),
+        dated: Mapping[StepId, frozenset[Identity]] = MappingProxyType({}),
+    ) -> None:
         """``theirs`` are the objects that somebody else has changed since: they are left as they are.
 
-        ``known`` are the conflicts of the part that was done before it was cut short.
+        ``known`` are the conflicts of the part that was done before it was cut short. ``dated`` are directories that
+        keep the mtime that they have now, by the steps of which that is so.
         """
+        self._dated = dated
         self._recorder, self._preimages, self._aside, self._directories = kit
         self._aliases = self._recorder.aliases
         self._theirs = self._aliases.all(theirs)
@@ -98,6 +111,7 @@ class Reversal:
         self._made: dict[int, Identity] = {}
         self._created: frozenset[Identity] = frozenset()
         """What the steps had made: where it is gone again, nothing of it is missing."""
+        self._elsewhere = Elsewhere(self._directories, self._aliases, ())
         self._changed: list[int] = []
         """Descriptors of the objects that the reversal of this record has changed."""
         self.paths = 0
@@ -114,6 +128,7 @@ class Reversal:
         """
         self._made = {record.make: record.identity for record in records if isinstance(record, Made)}
         self._created = frozenset(self._made.values())
+        self._elsewhere = Elsewhere(self._directories, self._aliases, records)
         with self._recorder.gate:
             left: tuple[Signature, ...] = ()
             for position in range(start, -1, -1):
@@ -146,7 +161,7 @@ class Reversal:
 
     def _looked_at(self) -> tuple[Signature, ...]:
         """How that looks, now that nothing more is done to it."""
-        left = tuple(signature_of(os.fstat(fd)) for fd in self._changed)
+        left = tuple(signature_of(os.fstat(fd), self._directories.device) for fd in self._changed)
         for fd in self._changed:
             os.close(fd)
         self._changed.clear()
@@ -245,6 +260,8 @@ class Reversal:
     ) -> bool:
         match keeping.how:
             case How.NOT:
+                if keeping.shared and self._is_named_again(path, object_):
+                    return True
                 if object_ not in self._created:
                     self._note(path, UNPROTECTED)
                 return False
@@ -261,6 +278,7 @@ class Reversal:
                 self._stands_for(object_, actual)  # it may have been broken off
                 self._recorder.put(self._step, place, type_, actual, keeping.number)
                 if type_ == "d":
+                    self._elsewhere.directories_moved()
                     self._set_mtime(place, metadata)
                 self._has_changed(place)
             case How.RELATED:
@@ -273,8 +291,10 @@ class Reversal:
                     elif not self._holds(place, object_):
                         self._put_aside(path, _ELSE, type_, keeping, metadata)
                     return False
-                self._recreate(place, type_, object_, keeping, metadata)
-                self._has_changed(place)
+                if not (keeping.shared and self._is_named_again(path, object_)):
+                    if keeping.shared and object_ in self._created:
+                        return False  # it is nowhere any more, and is not missed
+                    self._recreate(path, type_, object_, keeping, metadata)
         return True
 
     def _is_linked_again(self, path: bytes, object_: Identity, other: bytes) -> bool:
@@ -286,17 +306,35 @@ class Reversal:
         source = self._directories.place(other)
         fd = os.open(source.name, _OBJECT, dir_fd=source.dir_fd)
         try:
-            place = self._directories.place(path)
-            self._recorder.link(
-                self._step,
-                fd,
-                place,
-                lambda: os.link(through(fd), place.name, dst_dir_fd=place.dir_fd, follow_symlinks=True),
-            )
-            self._has_changed(place)
+            self._link(path, fd)
         finally:
             os.close(fd)
         return True
+
+    def _is_named_again(self, path: bytes, object_: Identity) -> bool:
+        """Give an object that has lived on by other names this one again, if any is found and the place is free."""
+        if _lstat(self._directories.place(path)) is not None:
+            return False
+        with closing(self._elsewhere.descriptors(path, object_)) as descriptors:
+            for fd in descriptors:
+                try:
+                    self._link(path, fd)
+                except OSError as error:
+                    if error.errno not in _CANNOT_LINK:
+                        raise
+                else:
+                    return True
+        return False
+
+    def _link(self, path: bytes, fd: int) -> None:
+        place = self._directories.place(path)
+        self._recorder.link(
+            self._step,
+            fd,
+            place,
+            lambda: os.link(through(fd), place.name, dst_dir_fd=place.dir_fd, follow_symlinks=True),
+        )
+        self._has_changed(place)
 
     def _is_half_made(self, place: Place, type_: FileType) -> bool:
         """Whether what is there was made by this very reversal before it was cut short."""
@@ -325,7 +363,12 @@ class Reversal:
         if actual != self._aliases.now(object_):
             self._recorder.alias(self._step, object_, actual)
 
-    def _recreate(self, place: Place, type_: FileType, object_: Identity, keeping: Keeping, metadata: Metadata) -> None:
+    def _recreate(self, path: bytes, type_: FileType, object_: Identity, keeping: Keeping, metadata: Metadata) -> None:
+        # What the records before say of an object that is still there is said of that one.
+        stands = not keeping.shared or self._elsewhere.is_away(object_)
+        if keeping.shared:
+            self._note(path, APART)
+        place = self._directories.place(path)
         mode = {"f": stat.S_IFREG, "p": stat.S_IFIFO, "s": stat.S_IFSOCK, "c": stat.S_IFCHR, "b": stat.S_IFBLK}
         name, dir_fd = place.name, place.dir_fd
         if _lstat(place) is None:
@@ -342,12 +385,14 @@ class Reversal:
                     )
         fd = os.open(name, _OBJECT, dir_fd=dir_fd)
         try:
-            self._stands_for(object_, identity(fd, b""))
+            if stands:
+                self._stands_for(object_, identity(fd, b""))
             if type_ == "f":
                 self._fill(fd, keeping)
             apply_metadata(fd, metadata)
         finally:
             os.close(fd)
+        self._has_changed(place)
 
     def _move_back(self, record: Move) -> None:
         source, target = self._directories.place(record.path), self._directories.place(record.target)
@@ -385,6 +430,7 @@ class Reversal:
         if record.type == "d" or flags & RENAME_EXCHANGE:
             self._directories.forget(record.path)
             self._directories.forget(record.target)
+            self._elsewhere.directories_moved()
         self.paths += 1
 
     def _rewrite(self, record: Content) -> None:
@@ -437,9 +483,18 @@ class Reversal:
         if identity(fd, b"") != self._aliases.now(record.identity):
             return
         found = os.fstat(fd)
-        if found.st_mtime_ns != record.mtime:
+        mtime = record.mtime
+        if record.identity in self._dated.get(self._step, ()):
+            mtime = self._first_mtime(identity(fd, b""), found.st_mtime_ns)
+        if found.st_mtime_ns != mtime:
             self._recorder.touch(self._step, record.path, fd)
-            os.utime(through(fd), ns=(found.st_atime_ns, record.mtime))
+            os.utime(through(fd), ns=(found.st_atime_ns, mtime))
+
+    def _first_mtime(self, directory: Identity, now: int) -> int:
+        """The mtime of a directory before this reversal of the step."""
+        records = self._recorder.step(self._step).records
+        touched = (one.mtime for one in records if isinstance(one, Touch) and one.identity == directory)
+        return next(touched, now)
 
     def _set_mtime(self, place: Place, metadata: Metadata) -> None:
         """Some file systems change the mtime of a directory that gets another parent."""

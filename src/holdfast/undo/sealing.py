@@ -60,7 +60,11 @@ def _others(log: UndoLog, step: OpenStep) -> Iterator[Signature]:
     for number in step.shared:
         kept = log.preimages.look(number)
         if kept is not None and kept.st_nlink > 1:
-            yield signature_of(kept)
+            yield signature_of(kept, log.directories.device)
+    if step.parted:
+        known = {path for head in log.heads.values() for path, left in head.left if left and left.key in step.parted}
+        now = (signature(log.directories, path) for path in known)
+        yield from (found for found in now if found is not None and found.key in step.parted)
     related = {object_ for keeping, object_ in keepings(step.records) if keeping.how is How.RELATED}
     for path, object_ in whereabouts(step.records, others=True).items() if related else ():
         if object_ in related and (found := signature(log.directories, path)) is not None:

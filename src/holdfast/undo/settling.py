@@ -79,11 +79,11 @@ def _settle(
     late: list[tuple[bytes, int]] = []
     for path, was in ready.items():
         now = signature(directories, path)
-        if log.recorder.known.last(was.inode) is not None:
+        if log.recorder.known.last(was.key) is not None:
             # A later step has left it since, and says what is there; but who wrote last, nobody can tell.
             late.append((path, log.recorder.seq))
             continue
-        if now is None or now.inode != was.inode or not edited.isdisjoint((path, b"")):
+        if now is None or now.key != was.key or not edited.isdisjoint((path, b"")):
             found[path] = unknown(was)
             continue
         if not is_left(directories, path, was):

@@ -50,15 +50,19 @@ def signature(directories: Directories, path: bytes, alive_until: int | None = N
         return NOT_OURS  # a link on the way
     if alive_until is not None and found.st_ctime_ns > alive_until:
         return NOT_OURS
-    return signature_of(found, parent)
+    return signature_of(found, directories.device, parent)
 
 
-def signature_of(found: os.stat_result, parent: int = 0) -> Signature:
-    """The signature of what was looked at, in the directory with the inode number ``parent``."""
+def signature_of(found: os.stat_result, device: int, parent: int = 0) -> Signature:
+    """The signature of what was looked at, in the directory with the inode number ``parent``; ``device`` is that of the
+    workspace's root.
+    """
+    # (That of the root may have another number when it is mounted again.)
+    device = 0 if found.st_dev == device else found.st_dev
     # The size and the times of a directory are those of its names, which other steps change too; those of a pipe are
     # those of what goes through it.
     if stat.S_ISDIR(found.st_mode) or stat.S_ISFIFO(found.st_mode):
-        return Signature(found.st_ino, found.st_mode, 0, 0, 0, 1, parent)
+        return Signature(found.st_ino, found.st_mode, 0, 0, 0, 1, parent, device=device)
     return Signature(
         found.st_ino,
         found.st_mode,
@@ -67,12 +71,13 @@ def signature_of(found: os.stat_result, parent: int = 0) -> Signature:
         found.st_ctime_ns,
         found.st_nlink,
         parent,
+        device=device,
     )
 
 
 def unknown(left: Signature) -> Signature:
     """Stands for what is still written to: nothing that is there equals it."""
-    return Signature(left.inode, 0, 0, 0, 0)
+    return Signature(left.inode, 0, 0, 0, 0, device=left.device)
 
 
 def is_unknown(left: Signature | None) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from holdfast.files.handle import Identity
-    from holdfast.undo.records import Bare, Begin, Mutation, Signature, StepId
+    from holdfast.undo.records import Bare, Begin, Mutation, ObjectKey, Signature, StepId
     from holdfast.undo.safeguard import Danger
 
 
@@ -26,14 +26,16 @@ class OpenStep:
     """Files whose content is recorded."""
     described: set[Identity] = field(default_factory=set["Identity"])
     """Objects whose metadata is recorded."""
-    met: set[int] = field(default_factory=set[int])
-    """Inode numbers of what it has come upon."""
+    met: set[ObjectKey] = field(default_factory=set["ObjectKey"])
+    """What it has come upon."""
     removed: set[Signature] = field(default_factory=set["Signature"])
     """What it has removed of its own, as another step that ended meanwhile found it."""
     shared: list[int] = field(default_factory=list[int])
     """The numbers of preimages that have other names, as far as is known."""
     seen: dict[Identity, tuple[int, int, int]] = field(default_factory=dict["Identity", tuple[int, int, int]])
     """Size, mtime and ctime of what is captured or described, from before."""
+    parted: set[ObjectKey] = field(default_factory=set["ObjectKey"])
+    """What has lost a name and has others, and of which nothing is in the log."""
     copied: int = 0
     """Bytes of preimages that were copied."""
     inline: int = 0

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from holdfast.files.handle import Identity
     from holdfast.undo.log import UndoLog
-    from holdfast.undo.records import Signature
+    from holdfast.undo.records import ObjectKey, Signature
     from holdfast.undo.sealed import Sealed
 
 
@@ -26,13 +26,13 @@ def changed(log: UndoLog, sealed: Iterable[Sealed]) -> Iterator[tuple[bytes, Ide
     own = {path: left for one in sealed for path, left in one.head.left}
     newest: dict[bytes, Signature | None] = {}
     since: dict[bytes, int] = {}
-    objects: dict[int, Signature] = {}
+    objects: dict[ObjectKey, Signature] = {}
     for head in sorted(log.heads.values(), key=lambda head: head.left_at):
         newest.update(head.left)
         since.update(dict.fromkeys((path for path, _ in head.left), head.left_at))
         # A later step may have changed the same object by another of its names.
-        objects.update({left.inode: left for _, left in head.left if left is not None})
-        objects.update({left.inode: left for left in head.others})
+        objects.update({left.key: left for _, left in head.left if left is not None})
+        objects.update({left.key: left for left in head.others})
     # (Together: a later one may have moved what an earlier one left, and all above it.)
     records = sorted((record for one in sealed for record in one.records), key=lambda record: record.seq)
     moves = Moves(records)
@@ -43,9 +43,9 @@ def changed(log: UndoLog, sealed: Iterable[Sealed]) -> Iterator[tuple[bytes, Ide
         # (What a directory above it brought here was noted elsewhere; what others had changed is theirs in any case.)
         if path in newest and (newest[path] == NOT_OURS or since[path] > moves.above(path)):
             left = newest[path]
-            left = left and objects[left.inode]
-        elif now is not None and now.inode in objects:
-            left = objects[now.inode]  # it came here with a directory above it
+            left = left and objects[left.key]
+        elif now is not None and now.key in objects:
+            left = objects[now.key]  # it came here with a directory above it
         else:
             continue
         if not is_same(left, now, partial(content_of, log.directories, path)):
