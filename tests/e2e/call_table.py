@@ -147,6 +147,11 @@ for size in (PAGE, PAGE + 8):
     opened("openat2", CWD, b"file", how(WRONLY) + bytes(size - 24), size)
 opened("openat2", CWD, b"file", how(fcntl.fcntl(os.open("file", RDWR), fcntl.F_GETFL)), 24)
 opened("openat2", CWD, b"dir", how(TMPFILE | RDWR, 0o600), 24)
+for path in (b"file", b"link", b"dangling", b"loop", b"dir", b"to-dir/in", b"file/", b"missing", b"../out/x", b"",
+             b"/file"):
+    for resolve in (0, 2, 4, 8, 0x10):
+        for flags in (RDONLY, RDONLY | NOFOLLOW, RDONLY | DIRECTORY, RDONLY | os.O_CLOEXEC):
+            opened("openat2", CWD, path, how(flags, 0, resolve), 24)
 """,
     "names": """
 for path in (b"made", b"file", b"missing/x", b"dangling", b"file/x", b"loop/x", b"made/", b"", b".", b"dir/..",

@@ -218,6 +218,10 @@ def _beneath(base: int, path: bytes, flags: int) -> int:
             return openat2(base, path or b".", flags | os.O_CLOEXEC, _RULES)
         except BlockingIOError:
             continue  # a rename elsewhere raced with the look-up
+        except OSError as error:
+            if error.errno != errno.ENOSYS or not flags & os.O_PATH:
+                raise
+            flags &= ~os.O_PATH  # under supervision only what is open for reading can be handed over
     raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
 

@@ -20,9 +20,9 @@ import msgspec
 from holdfast.engine.opening import Opener
 from holdfast.engine.run import run
 from holdfast.engine.steps import log_directory
-from holdfast.files.kernel import RESOLVE_NO_SYMLINKS, openat2
+from holdfast.files.rooted import open_root
 from holdfast.model.config import Isolation
-from holdfast.model.errors import HoldfastError, NotFoundError, rebuilt
+from holdfast.model.errors import EscapeError, HoldfastError, NotFoundError, rebuilt
 from holdfast.model.log import Level, arrange
 from holdfast.model.loglines import Lines, send
 from holdfast.model.paths import display
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
 _MOST_BYTES = 1 << 20
-_AT_FDCWD = -100
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
@@ -176,10 +175,11 @@ def _held(paths: Sequence[bytes]) -> Generator[list[int]]:
         found: list[int] = []
         for path in paths:
             try:
-                fd = openat2(_AT_FDCWD, path, os.O_PATH | os.O_DIRECTORY, RESOLVE_NO_SYMLINKS)
-            except OSError as error:
+                fd = open_root(path, readable=False)
+            except (OSError, EscapeError) as error:
+                why = error.strerror if isinstance(error, OSError) else "a link leads there by now"
                 raise NotFoundError(
-                    f"the session's working directory {display(path)} is not there any more: {error.strerror}",
+                    f"the session's working directory {display(path)} is not there any more: {why}",
                     hint="begin another session, without it or when it is there again",
                     code="no_directory",
                 ) from error

@@ -30,6 +30,7 @@ NOT_A_DIRECTORY = "not_a_directory"
 """The code of the `NotFoundError` for a path that leads through something that is no directory and no link."""
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_WAY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _MOST_OPEN = 256
 _LEAST_OPEN = 8
@@ -326,17 +327,21 @@ class Root:
         return at
 
 
-def open_root(path: bytes) -> int:
-    """Open the directory at ``path``, absolute and without links, following no link anywhere on the way.
+def open_root(path: bytes, *, readable: bool = True) -> int:
+    """Open the directory at ``path``, absolute and without links, following no link anywhere on the way: for reading,
+    or (not ``readable``) as a place to go on from.
 
     Whoever may rename a directory above a workspace must not lead what is done there somewhere else. Raises
     `EscapeError` if a part of the path is a link by now, and otherwise `OSError`.
     """
-    at = os.open(b"/", _DIRECTORY)
+    parts = [*filter(None, path.split(b"/"))]
+    # (What lies on the way has to be searched, and may be closed to reading: the home of all homes often is.)
+    ways = [_WAY] * len(parts) + [_DIRECTORY if readable else _WAY]
+    at = os.open(b"/", ways[0])
     try:
-        for part in filter(None, path.split(b"/")):
+        for part, flags in zip(parts, ways[1:], strict=True):
             try:
-                inner = os.open(part, _DIRECTORY, dir_fd=at)
+                inner = os.open(part, flags, dir_fd=at)
             except NotADirectoryError:
                 if stat.S_ISLNK(os.stat(part, dir_fd=at, follow_symlinks=False).st_mode):
                     raise EscapeError(

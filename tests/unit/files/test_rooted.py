@@ -5,20 +5,18 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import tempfile
 import threading
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from holdfast.files import kernel
 from holdfast.files.owner import Owner
 from holdfast.files.reserved import Reserved
-from holdfast.files.rooted import NOT_A_DIRECTORY, Root
+from holdfast.files.rooted import NOT_A_DIRECTORY, Root, open_root
 from holdfast.files.trash import remove_hollow, remove_tree
 from holdfast.model.errors import EscapeError, HoldfastError, NotFoundError, RefusedError, StorageError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ROUNDS = 1000
 
@@ -284,3 +282,24 @@ def test_i7_holds_while_a_directory_is_swapped_for_a_link(root: Root, tmp_path: 
         path: info[:2] + info[6:9:2] for path, info in before.items()
     }
     assert sorted(os.listdir(outside)) == ["secret", "sub", "victim"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody who may not read")
+def test_what_lies_above_a_root_need_not_be_readable() -> None:
+    """It has to be searched, as the home of all homes often can, and no more."""
+    with tempfile.TemporaryDirectory() as name:
+        base = Path(name)
+        base.chmod(0o711)
+        (base / "own").mkdir()
+        os.chown(base / "own", 65534, 65534)
+        pid = os.fork()
+        if not pid:
+            code = 1
+            try:
+                os.setgroups([])
+                os.setgid(65534)
+                os.setuid(65534)
+                code = int(os.listdir(open_root(os.fsencode(base.resolve() / "own"))) != [])
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

@@ -65,10 +65,8 @@ def open_path(call: Call, world: Supervision, dirfd: int, path: bytes, wish: Wis
     flags = wish.flags
     if flags & os.O_PATH or not (wish.writes or flags & (os.O_CREAT | O_TMPFILE)):
         # Nothing comes of it that could change anything, whatever a thread makes of the path meanwhile. (Of `openat2`
-        # it could change the flags as well: programs fall back to the older calls.)
-        if call.name == "openat2":
-            raise failure(errno.ENOSYS)
-        return Reply(native=True)
+        # it could change the flags as well.)
+        return _read_confined(call, world, dirfd, path, wish) if call.name == "openat2" else Reply(native=True)
     if flags & os.O_CREAT and flags & os.O_DIRECTORY:
         raise failure(errno.EINVAL)
     with Sight(call, world) as sight:
@@ -85,6 +83,23 @@ def open_path(call: Call, world: Supervision, dirfd: int, path: bytes, wish: Wis
                 if flags & os.O_EXCL:
                     raise
         raise failure(errno.EAGAIN)
+
+
+def _read_confined(call: Call, world: Supervision, dirfd: int, path: bytes, wish: Wish) -> Reply:
+    """`openat2` without writing. What cannot be handed over fails as where the call is unknown: programs fall back."""
+    if wish.flags & os.O_PATH:
+        raise failure(errno.ENOSYS)
+    with Sight(call, world) as sight:
+        look = Confined(sight, wish.resolve) if wish.resolve else sight
+        thing = look.object(dirfd, path, follow=not wish.flags & os.O_NOFOLLOW)
+        mode = os.fstat(thing.fd).st_mode
+        if stat.S_ISLNK(mode):
+            raise failure(errno.ELOOP)
+        if wish.flags & os.O_DIRECTORY and not stat.S_ISDIR(mode):
+            raise failure(errno.ENOTDIR)
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) or is_native(thing.where, mode):
+            raise failure(errno.ENOSYS)
+        return _reply(reopen_in_time(sight, call, world, thing.fd, wish.flags & ~_NAMING, LEASED), wish)
 
 
 def _open_or_create(
