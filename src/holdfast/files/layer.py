@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from holdfast.files.notes import NoteFile
 from holdfast.files.rooted import open_root
 from holdfast.files.scan import open_directory
 from holdfast.files.seeding import seed
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     """Gives the rules in force in the directory above a path."""
 
 _LOG = Log(__name__)
-_MAGIC: Final = b"HFLAYER\x01"
+_MOST_BYTES: Final = 1 << 30
 _CHECKSUM: Final = slice(8, 24)
 """Where the file of an index has its checksum: docs/formats/index.md."""
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -58,31 +59,32 @@ class Layer:
         self._upper = upper
         self._attribute = f"{attributes}.overlay."
         self._lower = lower
-        self._state = state
+        self._folder, name = os.path.split(state)
+        self._note = NoteFile(
+            name=name,
+            magic=b"HFML 1 ",
+            what="a note of an upper layer",
+            max_bytes=_MOST_BYTES,
+            advice="nothing depends on it",
+        )
         self._before: Sources | None = None
         """When the index was as it is."""
         self._now: Sources = {}
 
     def load(self, index_path: bytes | None) -> None:
         """Remember what the layer was when the index was written to the file ``index_path``."""
-        self._before = None if index_path is None else _load(self._state, index_path)
+        self._before = None if index_path is None else _load(self._note, self._folder, index_path)
 
     def save(self, index_path: bytes) -> None:
         """Note what the layer was in the scan after which the index was written to its file. A failure is logged."""
         if self._before is None:
             return
         try:
-            with open(index_path, "rb") as file:
-                checksum = file.read(_CHECKSUM.stop)[_CHECKSUM]
-            body = msgspec.msgpack.encode(list(self._before.items()))
-            fd = os.open(
-                self._state + b".tmp", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
-            )
-            with open(fd, "wb") as file:
-                file.write(_MAGIC + checksum + body)
-            os.rename(self._state + b".tmp", self._state)
+            self._note.write(self._folder, _checksum(index_path) + msgspec.msgpack.encode(list(self._before.items())))
         except OSError as error:
-            _LOG.warning("cannot write %s: %s", display(self._state), error.strerror)
+            _LOG.warning("cannot read %s: %s", display(index_path), error.strerror)
+        except HoldfastError as error:
+            _LOG.warning("%s", error.message)
 
     def prepare(self, index: StatIndex, outer: DirectoryRules, above: RulesAbove) -> bool:
         """Look at the layer, and bring an index up to date as far as directories have got other ones of the lower layer
@@ -228,18 +230,27 @@ def _source(sources: Sources, path: bytes) -> bytes | None:
     return None if source is None else (source + rest).lstrip(b"/")
 
 
-def _load(path: bytes, index_path: bytes) -> Sources | None:
-    """What was saved with the index; None if it is damaged in any way, or goes with another."""
+def _load(note: NoteFile, folder: bytes, index_path: bytes) -> Sources | None:
+    """What was saved with the index; None if it is damaged in any way (then it is logged), or goes with another."""
     try:
-        with open(index_path, "rb") as file:
-            checksum = file.read(_CHECKSUM.stop)[_CHECKSUM]
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-        with open(fd, "rb") as file:
-            data = file.read()
-        head = _MAGIC + checksum
-        if len(checksum) != _CHECKSUM.stop - _CHECKSUM.start or not data.startswith(head):
+        body = note.read(folder)
+        if body is None:
             return None
-        found = dict(msgspec.msgpack.decode(data[len(head) :], type=list[tuple[bytes, bytes | None]]))
-    except (OSError, msgspec.MsgspecError):
+        checksum = _checksum(index_path)
+        if len(checksum) != _CHECKSUM.stop - _CHECKSUM.start or not body.startswith(checksum):
+            return None
+        found = dict(msgspec.msgpack.decode(body[len(checksum) :], type=list[tuple[bytes, bytes | None]]))
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError, RecursionError) as error:
+        _LOG.warning("the note of the upper layer is left out, and all of it looked at: %s", error)
+        return None
+    except HoldfastError as error:
+        _LOG.warning("%s; all of the upper layer is looked at", error.message)
         return None
     return found if b"" in found else None
+
+
+def _checksum(index_path: bytes) -> bytes:
+    with open(index_path, "rb") as file:
+        return file.read(_CHECKSUM.stop)[_CHECKSUM]
