@@ -118,7 +118,7 @@ def _carry_out(log: UndoLog, sealed: Sequence[Sealed], note: Reverse, unfinished
     kit = Kit(log.recorder, log.preimages, log.aside, log.directories)
     dated = {} if note.forward else {one.head.id: _dated(log, one) for one in sealed}
     reversal = Reversal(kit, unfinished.theirs, unfinished.conflicts, dated)
-    reversal.run(records, len(records) - 1 if unfinished.position is None else unfinished.position, before)
+    reversal.run(records, unfinished.position, before)
     conflicts = reversal.conflicts
     state = "done" if note.forward else "undone"
     theirs = _theirs(log, sealed, state, conflicts, unfinished.theirs)

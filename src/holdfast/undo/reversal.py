@@ -118,10 +118,14 @@ class Reversal:
         """How many records were reversed."""
 
     def run(
-        self, records: Sequence[Mutation], start: int, before: Callable[[int, tuple[Signature, ...]], None]
+        self,
+        records: Sequence[Mutation],
+        cut: int | None,
+        before: Callable[[int, tuple[Signature, ...]], None],
     ) -> None:
-        """Reverse ``records`` from position ``start`` down to 0; ``before`` is told each position first, and -1 last;
-        and with it how the objects now look that the reversal of the record before has changed.
+        """Reverse ``records``, the last first, or from the position ``cut`` on, at which it was cut short before.
+        ``before`` is told each position first, and -1 last; and with it how the objects now look that the reversal of
+        the record before has changed.
 
         Holds the gate of the recorder throughout: mutations of others wait. Raises `OSError` where the system fails,
         `StorageError` where somebody has a lease on a file: call again with the last position.
@@ -129,6 +133,7 @@ class Reversal:
         self._made = {record.make: record.identity for record in records if isinstance(record, Made)}
         self._created = frozenset(self._made.values())
         self._elsewhere = Elsewhere(self._directories, self._aliases, records)
+        start = len(records) - 1 if cut is None else cut
         with self._recorder.gate:
             left: tuple[Signature, ...] = ()
             for position in range(start, -1, -1):
@@ -150,6 +155,8 @@ class Reversal:
                         raise
                     self._give_up(record, reason)
                 finally:
+                    if position == cut:
+                        self._may_have_changed(record)
                     left = self._looked_at()
             if start >= 0:
                 before(-1, left)
@@ -158,6 +165,16 @@ class Reversal:
         """What is at the place was changed by the reversal of this record."""
         if not self._theirs or identity(place.dir_fd, place.name) not in self._theirs:
             self._changed.append(os.open(place.name, _OBJECT, dir_fd=place.dir_fd))
+
+    def _may_have_changed(self, record: Mutation) -> None:
+        """What this record is about may have been changed by its reversal before that was cut short, and not told."""
+        if isinstance(record, Made):
+            return
+        for path in (record.path, record.target) if isinstance(record, Move) else (record.path,):
+            try:
+                self._has_changed(self._directories.place(path))
+            except OSError:
+                continue  # nothing is there
 
     def _looked_at(self) -> tuple[Signature, ...]:
         """How that looks, now that nothing more is done to it."""
