@@ -170,7 +170,7 @@ def test_the_other_commands(bare: Cli) -> None:
     made = bare.json("checkpoint", "-m", "one")
     assert bare.json("cat", "@:f") == {"path": "f", "size": 4, "base64": "dGV4dA=="}
     fork = bare.json("fork", str(place / "fork"))
-    assert list(fork) == ["workspace", "path", "checkpoint", "source", "written"]
+    assert list(fork) == ["workspace", "path", "checkpoint", "source", "written", "mounted"]
     assert (fork["path"], fork["source"], fork["written"]) == (str(place / "fork"), made["id"], 1)
     assert bare.json("export", "@", str(place / "b")) == {"file": str(place / "b"), "checkpoints": [made["id"]]}
     kept = bare.json("forget", "--dry-run")
