@@ -79,6 +79,7 @@ class _Parent:
             self._stay(remote, awake)
         else:
             end_descendants(self._spared)
+        signal.set_wakeup_fd(-1)  # (the socket is about to be closed, and the keeper may end in the same moment)
 
     @property
     def _spared(self) -> tuple[int, ...]:
