@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import logging
 import os
@@ -20,6 +21,8 @@ MOST_SECONDS = {"unit": 120}
 MOST_DESCRIPTORS = 500
 """Of a process that runs tests: `select.select` knows no more than 1,023."""
 
+_CLONE_NEWNS, _MS_REC, _MS_PRIVATE = 0x20000, 1 << 14, 1 << 18
+
 
 def pytest_configure() -> None:
     """The signals of a terminal do to what the tests start what they do for a user, also where the tests themselves
@@ -28,6 +31,17 @@ def pytest_configure() -> None:
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    if os.geteuid() == 0:
+        _have_own_mounts()
+
+
+def _have_own_mounts() -> None:
+    """What a test mounts is gone with its process, also where that was killed: a mount that stays would be in the way
+    of whoever removes the directories of old tests. Where this may not be done, nothing may be mounted either.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(_CLONE_NEWNS) == 0:
+        libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None)
 
 
 @pytest.hookimpl(wrapper=True)

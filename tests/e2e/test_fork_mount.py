@@ -48,7 +48,12 @@ def server_of(home: Path) -> int:
 
 
 def is_gone(pid: int) -> bool:
-    return not os.path.exists(f"/proc/{pid}") or "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text()
+    """Whether it has ended, and each of its threads: until then what it had open stays open."""
+    try:
+        is_dead = "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text()
+        return is_dead and len(os.listdir(f"/proc/{pid}/task")) == 1
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 @pytest.fixture(name="fork")
