@@ -19,9 +19,9 @@ from holdfast.testing.acting import Actor
 from holdfast.testing.killing import MUTATIONS, run_killed
 from holdfast.testing.photograph import Seen, differences, photograph
 from holdfast.undo.desk import Desk
+from holdfast.undo.ground import Conflict
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recovery import recover
-from holdfast.undo.reversal import Conflict
 from holdfast.undo.sealed import Head
 
 MOST = 600

@@ -13,7 +13,8 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
-from holdfast.engine.launching import Outcome, wait_for
+from holdfast.engine.launching import wait_for
+from holdfast.engine.modules import Outcome
 from holdfast.engine.steps import open_step
 from holdfast.files.own import find_own
 from holdfast.model.errors import ChannelError, HoldfastError, NotFoundError, RefusedError

@@ -1,8 +1,7 @@
 """The launcher of a session's commands: a process of its own, which runs the shim as `holdfast run` runs a command.
 
-Its standard input and output are the control channel, which it leaves to the shim. How it fared it says on a socket:
-one MessagePack object, when it ends. If whoever started it is gone, the channel closes; then the shim ends, and so
-does the run.
+Its standard input and output are the control channel, which it leaves to the shim. How it fared it says when it ends.
+If whoever started it is gone, the channel closes; then the shim ends, and so does the run.
 """
 
 from __future__ import annotations
@@ -17,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.engine.modules import Outcome, failure, start
 from holdfast.engine.opening import Opener
 from holdfast.engine.run import run
 from holdfast.engine.steps import log_directory
 from holdfast.files.rooted import open_root
 from holdfast.model.config import Isolation
-from holdfast.model.errors import EscapeError, HoldfastError, NotFoundError, rebuilt
+from holdfast.model.errors import EscapeError, HoldfastError, NotFoundError
 from holdfast.model.log import Level, arrange
 from holdfast.model.loglines import Lines, send
 from holdfast.model.paths import display
@@ -60,22 +60,6 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """From which level on it logs, to standard error: as lines of JSON, unless that is a terminal."""
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How it fared."""
-
-    exit_code: int = 0
-    kind: str = ""
-    """The class of the error, if there was one."""
-    code: str = ""
-    message: str = ""
-    hint: str | None = None
-
-    @property
-    def error(self) -> HoldfastError | None:
-        """What went wrong, if anything did."""
-        return rebuilt(self.kind, self.message, hint=self.hint, code=self.code) if self.kind else None
-
-
 class Launcher:
     """A launcher that was started."""
 
@@ -83,16 +67,7 @@ class Launcher:
         """Start it. Raises `OSError`."""
         ours, its = socket.socketpair()
         with its:
-            # (-P: what lies in the workspace is none of our modules. The terminal's signals are not for it.)
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "holdfast.engine.launching", str(its.fileno())],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                pass_fds=[its.fileno()],
-                start_new_session=True,
-                cwd="/",
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-            )
+            self._process = start(__name__, its, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self.writer = self._process.stdin
@@ -141,7 +116,7 @@ def main(fd: int) -> None:
         try:
             outcome = Outcome(exit_code=_run(launch))
         except HoldfastError as error:
-            outcome = Outcome(kind=type(error).__name__, code=error.code, message=error.message, hint=error.hint)
+            outcome = failure(error)
         with suppress(BrokenPipeError):  # whoever started it is gone, and asks no more
             starter.sendall(msgspec.msgpack.encode(outcome))
 

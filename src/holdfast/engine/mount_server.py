@@ -19,9 +19,10 @@ import msgspec
 from holdfast.engine import fork_note
 from holdfast.engine.detaching import open_log
 from holdfast.engine.fork_serving import ServedFork
+from holdfast.engine.modules import Outcome, failure, start
 from holdfast.engine.mount import mount_checkpoint
 from holdfast.engine.opening import Opener
-from holdfast.model.errors import HoldfastError, NotFoundError, StorageError, rebuilt, unexpected
+from holdfast.model.errors import HoldfastError, NotFoundError, StorageError, unexpected
 from holdfast.model.ids import CheckpointId
 from holdfast.model.log import Level, arrange
 from holdfast.model.loglines import Lines, send
@@ -50,16 +51,6 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     log_level: Level = "info"
 
 
-class _Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How it went."""
-
-    kind: str = ""
-    """The class of the error, if there was one."""
-    code: str = ""
-    message: str = ""
-    hint: str | None = None
-
-
 class MountServer:
     """Such a process, that waits for its order. Use it as a context manager: without one it ends."""
 
@@ -68,16 +59,7 @@ class MountServer:
         ours, its = socket.socketpair()
         with its:
             try:
-                # (-P: what lies in the current directory is none of our modules. In "/": it keeps no directory busy.)
-                self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "holdfast.engine.mount_server", str(its.fileno())],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    pass_fds=[its.fileno()],
-                    start_new_session=True,
-                    cwd="/",
-                    env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-                )
+                self._process = start(__name__, its, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
             except OSError as error:
                 ours.close()
                 raise StorageError(f"cannot start a process that serves the mount: {error.strerror}") from error
@@ -99,11 +81,11 @@ class MountServer:
         except OSError:
             said.clear()
         try:
-            outcome = msgspec.msgpack.decode(said, type=_Outcome)
+            outcome = msgspec.msgpack.decode(said, type=Outcome)
         except msgspec.MsgspecError:
             raise StorageError("the process that was to serve the mount has ended at once") from None
-        if outcome.kind:
-            raise rebuilt(outcome.kind, outcome.message, hint=outcome.hint, code=outcome.code)
+        if outcome.error is not None:
+            raise outcome.error
         self._process.returncode = 0  # it is not ours to wait for any more, and to be warned about
 
     def __enter__(self) -> MountServer:
@@ -156,13 +138,13 @@ class _Ready:
 
     def mounted(self) -> None:
         """It is mounted."""
-        self._say(_Outcome())
+        self._say(Outcome())
 
     def failed(self, error: HoldfastError) -> None:
         """It is not."""
-        self._say(_Outcome(kind=type(error).__name__, code=error.code, message=error.message, hint=error.hint))
+        self._say(failure(error))
 
-    def _say(self, outcome: _Outcome) -> None:
+    def _say(self, outcome: Outcome) -> None:
         with suppress(OSError):  # whoever started it is gone, and asks no more
             self._starter.sendall(msgspec.msgpack.encode(outcome))
             self._starter.shutdown(socket.SHUT_RDWR)

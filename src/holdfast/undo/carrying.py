@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.model.errors import IntegrityError, StorageError, room_hint
 from holdfast.model.log import Log
+from holdfast.undo.ground import OF_NOBODY, Conflict, Kit
 from holdfast.undo.records import Content, Made, Put, Reverse, Reversed, Touch
-from holdfast.undo.reversal import OF_NOBODY, Conflict, Kit, Reversal
+from holdfast.undo.reversal import Reversal
 from holdfast.undo.sealed import Trouble
 from holdfast.undo.sealing import look, numbers, seal
 from holdfast.undo.traces import whereabouts

@@ -9,6 +9,7 @@ from holdfast.files.handle import Identity, identity
 from holdfast.model.errors import FormatError
 from holdfast.undo.access import close_again
 from holdfast.undo.carrying import Undone, Unfinished, begin_again, carry_out
+from holdfast.undo.ground import Conflict
 from holdfast.undo.journal import read_journal
 from holdfast.undo.meanwhile import Cut, changed_meanwhile
 from holdfast.undo.records import (
@@ -26,7 +27,6 @@ from holdfast.undo.records import (
     Reverse,
     Reversed,
 )
-from holdfast.undo.reversal import Conflict
 from holdfast.undo.sealing import numbers
 from holdfast.undo.strangers import theirs
 

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
     from holdfast.undo.aside import Aside
     from holdfast.undo.carrying import Undone
+    from holdfast.undo.ground import Conflict
     from holdfast.undo.log import UndoLog
     from holdfast.undo.records import Outside
-    from holdfast.undo.reversal import Conflict
     from holdfast.undo.sealed import Head, Trouble
     from holdfast.undo.steps import OpenStep
 

@@ -13,10 +13,10 @@ import pytest
 from holdfast.testing.acting import Actor
 from holdfast.undo import log as log_module
 from holdfast.undo import recovery
+from holdfast.undo.ground import Conflict
 from holdfast.undo.log import UndoLog
 from holdfast.undo.preimages import Preimages
 from holdfast.undo.recovery import recover
-from holdfast.undo.reversal import Conflict
 from holdfast.undo.undoing import redo, undo
 
 from .conftest import Bench
