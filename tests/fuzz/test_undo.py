@@ -23,12 +23,29 @@ from holdfast.model.ids import hash_bytes
 from holdfast.undo.journal import Journal, read_journal
 from holdfast.undo.log import UndoLog
 from holdfast.undo.pending import tell
-from holdfast.undo.records import Anew, Begin, How, Keeping, Made, Make, Move, Remove, Replaced, Touch, decode
+from holdfast.undo.records import (
+    Anew,
+    Begin,
+    Described,
+    How,
+    Keeping,
+    Made,
+    Make,
+    Move,
+    Remove,
+    Replaced,
+    Reversed,
+    Signature,
+    Touch,
+    decode,
+    encode,
+)
 from holdfast.undo.recovery import recover
 from holdfast.undo.sealed import Head, Preimage, Sealed, read_head, read_step, write_step
 
 ONE = Identity(b"h" + bytes(12))
 METADATA = Metadata(0o644, 0, 0, 5, (("user.a", b"1"),))
+SIGNATURE = Signature(7, 0o40755, 0, 0, 0, 1, 2, described=Described(0, 1000, b"h" * 16))
 RECORDS = (
     Touch(2, 1, b"", ONE, 7),
     Make(3, 1, b"a", "f", 8),
@@ -36,6 +53,7 @@ RECORDS = (
     Remove(5, 1, b"b", "f", ONE, Keeping(How.MOVED, 5), METADATA),
     Move(6, 1, b"c", b"d", "f", ONE, Replaced("f", ONE, Keeping(How.INLINE, 0, b"content"), METADATA)),
 )
+JOURNAL = (Begin(1, 1, "command", "", (b"work",), b"", 1), *RECORDS, Reversed(7, 6, 0, (SIGNATURE,)))
 HEAD = Head(
     id=1,
     kind="command",
@@ -52,7 +70,8 @@ HEAD = Head(
     protected="",
     copied=0,
     paths=4,
-    left=((b"a", None),),
+    left=((b"a", None), (b"d", SIGNATURE)),
+    others=(SIGNATURE,),
     preimages=(Preimage(5, 4096, None),),
 )
 VALUES = st.recursive(
@@ -76,7 +95,7 @@ def written_journal(place: Path) -> bytes:
     for old in place.glob("journal-*"):
         old.unlink()
     journal = Journal(os.fsencode(place))
-    for record in (Begin(1, 1, "command", "", (b"work",), b"", 1), *RECORDS):
+    for record in JOURNAL:
         journal.append(record)
     journal.close()
     return (place / "journal-00000001").read_bytes()
@@ -125,7 +144,45 @@ def test_a_journal_that_was_changed(place: Path, edits: list[tuple[int, int, byt
         found = read_journal(os.fsencode(place))
     except FormatError:
         return
-    assert len(found.records) <= len(RECORDS) + 1
+    assert len(found.records) <= len(JOURNAL)
+
+
+NUMBERS = st.integers(-(1 << 63), (1 << 64) - 1)
+SIGNATURES = st.builds(
+    Signature,
+    *[NUMBERS] * 7,
+    check=st.binary(max_size=16),
+    device=NUMBERS,
+    described=st.none() | st.builds(Described, NUMBERS, NUMBERS, st.binary(max_size=16)),
+)
+
+
+@given(st.lists(SIGNATURES, max_size=3), st.integers(5, 10))
+@settings(max_examples=200, deadline=None)
+def test_signatures_are_read_as_they_were_written_and_shorter_ones_of_earlier_versions(
+    left: list[Signature], fields: int
+) -> None:
+    record = Reversed(9, 8, 0, tuple(left))
+    assert decode(encode(record)) == record
+    *head, signatures = msgspec.msgpack.decode(encode(record))
+    shorter = decode(msgspec.msgpack.encode([*head, [one[:fields] for one in signatures]]))
+    assert isinstance(shorter, Reversed)
+    whole, part = (list(map(msgspec.structs.astuple, one)) for one in (left, shorter.left))
+    assert [one[:fields] for one in part] == [one[:fields] for one in whole]
+    assert all(one.described is None for one in shorter.left if fields < 10)
+
+
+@given(st.integers(0, 9), VALUES)
+@settings(max_examples=300, deadline=None)
+def test_a_signature_with_any_value_in_a_field(field: int, value: object) -> None:
+    *head, (signature,) = msgspec.msgpack.decode(encode(Reversed(9, 8, 0, (SIGNATURE,))))
+    signature[field] = value
+    try:
+        record = decode(msgspec.msgpack.encode([*head, [signature]]))
+    except FormatError:
+        return
+    assert isinstance(record, Reversed)
+    assert isinstance(record.left[0].described, Described | None)
 
 
 def test_a_journal_that_ends_anywhere_is_torn_there(place: Path) -> None:
@@ -136,7 +193,7 @@ def test_a_journal_that_ends_anywhere_is_torn_there(place: Path) -> None:
         (place / "journal-00000001").write_bytes(data[:end])
         lengths.append(len(read_journal(os.fsencode(place)).records))
     assert lengths == sorted(lengths)
-    assert lengths[-1] == len(RECORDS) + 1
+    assert lengths[-1] == len(JOURNAL)
 
 
 def test_every_flipped_bit_but_in_the_last_record_is_damage(place: Path) -> None:

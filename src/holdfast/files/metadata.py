@@ -8,8 +8,12 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from typing import TypeAlias
 
 from holdfast.model.named import NamedTuple
+
+Xattrs: TypeAlias = tuple[tuple[str, bytes], ...]
+"""Extended attributes: names with values, sorted by name."""
 
 _ABSENT = frozenset({errno.ENODATA, errno.ENOTSUP, errno.EOPNOTSUPP})
 _DERIVED = frozenset({"security.selinux", "security.ima", "security.evm"})
@@ -25,8 +29,7 @@ class Metadata(NamedTuple):
     gid: int
     mtime: int
     """Nanoseconds since 1970-01-01 UTC."""
-    xattrs: tuple[tuple[str, bytes], ...] = ()
-    """Sorted by name."""
+    xattrs: Xattrs = ()
 
 
 def read_metadata(fd: int, found: os.stat_result | None = None, *, readable: bool = False) -> Metadata:
@@ -45,11 +48,23 @@ def read_metadata(fd: int, found: os.stat_result | None = None, *, readable: boo
     )
 
 
-def read_xattrs(fd: int, *, readable: bool = False) -> tuple[tuple[str, bytes], ...]:
-    """The extended attributes of the object that ``fd`` refers to, sorted."""
-    path = fd if readable else through(fd)
+def read_xattrs(fd: int, *, readable: bool = False) -> Xattrs:
+    """The extended attributes of the object that ``fd`` refers to, sorted. Raises `OSError`."""
+    return _read_xattrs(fd if readable else through(fd))
+
+
+def read_xattrs_at(dir_fd: int, name: bytes) -> Xattrs:
+    """The same of what is at a name in a directory, a link itself, without opening it. Raises `OSError`."""
+    return _read_xattrs(os.fsencode(through(dir_fd)) + b"/" + name, follow_symlinks=False)
+
+
+def _read_xattrs(path: int | str | bytes, *, follow_symlinks: bool = True) -> Xattrs:
     try:
-        return tuple((name, os.getxattr(path, name)) for name in sorted(os.listxattr(path)) if name not in _DERIVED)
+        return tuple(
+            (name, os.getxattr(path, name, follow_symlinks=follow_symlinks))
+            for name in sorted(os.listxattr(path, follow_symlinks=follow_symlinks))
+            if name not in _DERIVED
+        )
     except OSError as error:
         if error.errno in _ABSENT:
             return ()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.model.errors import IntegrityError, StorageError, room_hint
 from holdfast.model.log import Log
 from holdfast.undo.ground import OF_NOBODY, Conflict, Kit
-from holdfast.undo.records import Content, Made, Put, Reverse, Reversed, Touch
+from holdfast.undo.records import Content, Made, Meta, Put, Reverse, Reversed, Touch
 from holdfast.undo.reversal import Reversal
 from holdfast.undo.sealed import Trouble
 from holdfast.undo.sealing import look, numbers, seal
@@ -168,9 +169,11 @@ def _theirs(
     found = {conflict.path for conflict in conflicts if conflict.reason not in OF_NOBODY}
     for one in sealed:
         found |= {path for then, path in one.head.crossed if then == state}
-        # What it only moved or described is theirs still.
+        places, left = whereabouts(one.records), dict(one.head.left)
+        # What it only moved or described is theirs still; but of a directory nothing but that is told apart.
         rewritten = {record.identity for record in one.records if isinstance(record, Content | Made)}
-        places = whereabouts(one.records)
+        described = {record.identity for record in one.records if isinstance(record, Meta)}
+        rewritten |= {places.get(path) for path, was in left.items() if was and stat.S_ISDIR(was.mode)} & described
         crossed = {places.get(path) for then, path in one.head.crossed if then != state} - rewritten - {None}
         crossed |= strangers
         stands = log.recorder.aliases.all(object_ for object_ in crossed if object_ is not None)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.files.duplicate import duplicate
 from holdfast.files.handle import Identity, identity
-from holdfast.files.metadata import Metadata, through
+from holdfast.files.metadata import Metadata, read_xattrs, through
 from holdfast.undo.elsewhere import Elsewhere
 from holdfast.undo.preimages import is_empty
 from holdfast.undo.records import Conflicted, FileType, How, Keeping, Signature, StepId, file_type
@@ -83,7 +84,8 @@ class Ground:
 
     def looked_at(self) -> tuple[Signature, ...]:
         """How that looks, now that nothing more is done to it."""
-        left = tuple(signature_of(os.fstat(fd), self.directories.device) for fd in self._changed)
+        device = self.directories.device
+        left = tuple(signature_of(os.fstat(fd), device, partial(read_xattrs, fd)) for fd in self._changed)
         for fd in self._changed:
             os.close(fd)
         self._changed.clear()

@@ -7,9 +7,11 @@ told of at the first touch, as a barrier (`holdfast.undo.barriers`).
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING
 
-from holdfast.undo.signatures import content_at, is_same, signature_of
+from holdfast.files.metadata import read_xattrs, read_xattrs_at
+from holdfast.undo.signatures import is_same, signature_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -65,36 +67,31 @@ class Known:
         known = self._objects.get(key)
         return None if known is None else known[1]
 
-    def strange(self, place: Place, found: os.stat_result | None) -> tuple[bytes, ...]:
-        """If what is found at a place, or that nothing is, is not as a step left it: the paths that are concerned.
+    def strange(self, place: Place, found: os.stat_result | None, fd: int = -1) -> tuple[bytes, ...]:
+        """If what is found at a place (open as ``fd``, if that is given), or that nothing is, is not as a step left it:
+        the paths that are concerned.
 
         The same object is known wherever it is, what took its place only in the same directory.
         """
         if found is not None and (known := self._objects.get(self.key(found))) is not None:
             path, left = known
-            if left.ctime == found.st_ctime_ns or self._is_same(left, found, place):
+            if left.ctime == found.st_ctime_ns or self._is_same(left, found, place, fd):
                 return ()
             return tuple(sorted({path, place.path}))
         left = self._places.get(place.path)
         if left is None:
             return ()
-        if found is not None and left.inode == found.st_ino and self._is_same(left, found, place):
+        if found is not None and left.inode == found.st_ino and self._is_same(left, found, place, fd):
             return ()  # the same on a device that has got another number
         # (What is not known is strange wherever it is. Else, in another directory, a directory has been moved; where
         # only the object is at hand, nobody can tell.)
         is_there = left.mode == 0 or place.dir_fd < 0 or left.parent == os.fstat(place.dir_fd).st_ino
         return (place.path,) if is_there else ()
 
-    def _is_same(self, left: Signature, found: os.stat_result, place: Place) -> bool:
-        return is_same(left, signature_of(found, self._device), lambda: _content(place))
+    def _is_same(self, left: Signature, found: os.stat_result, place: Place, fd: int) -> bool:
+        xattrs = partial(read_xattrs_at, place.dir_fd, place.name) if fd < 0 else partial(read_xattrs, fd)
+        return is_same(left, signature_of(found, self._device, xattrs), lambda: place)
 
     def missing(self, place: Place) -> Signature | None:
         """What a step left at a place where nothing is now, or is about to be."""
         return self._places.get(place.path)
-
-
-def _content(place: Place) -> bytes:
-    try:
-        return content_at(place)
-    except OSError:
-        return b""

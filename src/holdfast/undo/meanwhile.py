@@ -10,18 +10,20 @@ from __future__ import annotations
 import os
 import stat
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from holdfast.files.handle import Identity, identity
+from holdfast.files.metadata import read_xattrs_at
 from holdfast.undo.access import opened_up
 from holdfast.undo.carrying import in_order
 from holdfast.undo.interceptor import Place
 from holdfast.undo.preimages import place_of
 from holdfast.undo.records import Content, How, Made, Meta, Move, Mutation, Remove, Signature
 from holdfast.undo.sealing import keepings
-from holdfast.undo.signatures import content_at, is_same, signature_of
+from holdfast.undo.signatures import is_described, is_same, place_in, signature_of
 from holdfast.undo.traces import reach, whereabouts
 
 if TYPE_CHECKING:
@@ -76,7 +78,7 @@ def changed_meanwhile(log: UndoLog, cut: Cut) -> frozenset[Identity]:
                 continue  # what is there instead is seen when it is come to
             now = found.now
             known = [cut.noted[now.key]] if now.key in cut.noted else left.get(now.key, [])
-            if any(is_same(one, now, lambda place=found.place: _content(place)) for one in _opened(known, again, now)):
+            if any(is_same(one, now, lambda place=found.place: place) for one in _opened(known, again, now)):
                 continue
             if object_ in moving and _OnTheWay(log, object_, [*records, *again]).may_be(found, known, in_flight):
                 continue
@@ -107,12 +109,16 @@ def _left(log: UndoLog, pending: Iterable[Sealed]) -> dict[ObjectKey, list[Signa
 
 
 def _opened(known: Iterable[Signature], again: Iterable[Mutation], now: Signature) -> Iterator[Signature]:
-    """What is known; and that as well with the mode that it has while its owner is let at it."""
+    """What is known; and that as well with the mode that it has while its owner is let at it.
+
+    (With the mode an access control list changes; and attributes can be read then that could not be before.)
+    """
     described = any(isinstance(record, Meta) for record in again)
     for one in known:
         yield one
-        if described and now.mode == opened_up(one.mode):
-            yield msgspec.structs.replace(one, mode=now.mode)
+        if described and one.mode != now.mode == opened_up(one.mode):
+            owned = one.described and msgspec.structs.replace(one.described, attributes=b"")
+            yield msgspec.structs.replace(one, mode=now.mode, described=owned)
 
 
 class _Places:
@@ -137,7 +143,8 @@ class _Places:
             try:
                 found = os.stat(place.name, dir_fd=place.dir_fd, follow_symlinks=False)
                 if identity(place.dir_fd, place.name) == object_:
-                    return _Found(place, signature_of(found, self._directories.device))
+                    xattrs = partial(read_xattrs_at, place.dir_fd, place.name)
+                    return _Found(place, signature_of(found, self._directories.device, xattrs))
             except OSError:
                 continue
         return None
@@ -145,7 +152,7 @@ class _Places:
     def _candidates(self, object_: Identity) -> Iterator[Place]:
         for path in self._paths.get(object_, ()):
             try:
-                yield self._directories.place(path) if path else Place(self._directories.directory(b""), b".", b"")
+                yield place_in(self._directories, path)
             except OSError:
                 continue
         for number in self._numbers.get(object_, ()):
@@ -166,7 +173,7 @@ class _OnTheWay:
         """``known`` is how it may have looked before, ``in_flight`` what was being done."""
         now = found.now
         # A name that comes or goes changes no more than the ctime.
-        if any((one.mode, one.size, one.mtime) == (now.mode, now.size, now.mtime) for one in known):
+        if any(_is_renamed(one, now) for one in known):
             return True
         for record in in_flight:
             match record:
@@ -235,6 +242,11 @@ class _OnTheWay:
             )
 
 
+def _is_renamed(one: Signature, now: Signature) -> bool:
+    is_alike = (one.mode, one.size, one.mtime) == (now.mode, now.size, now.mtime)
+    return is_alike and is_described(one.described, now.described)
+
+
 def _piece(source: int | bytes, at: int) -> bytes:
     return source[at : at + _PIECE] if isinstance(source, bytes) else os.pread(source, _PIECE, at)
 
@@ -250,10 +262,3 @@ def _is_of(piece: bytes, sources: Sequence[bytes], *, holes: bool) -> bool:
 
 def _has_content(now: Signature) -> bool:
     return stat.S_ISREG(now.mode) or stat.S_ISLNK(now.mode)
-
-
-def _content(place: Place) -> bytes:
-    try:
-        return content_at(place)
-    except OSError:
-        return b""

@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.files.handle import identity
 from holdfast.undo.carrying import in_order
-from holdfast.undo.signatures import content_at, is_left, signature
+from holdfast.undo.signatures import content_at, is_described, is_left, signature
 from holdfast.undo.traces import whereabouts
 
 if TYPE_CHECKING:
@@ -74,8 +74,10 @@ def _recognise(
             if was is None or object_ is None or places.get(path) != object_ or later.get(path, 0) > head.first:
                 continue
             now = signature(directories, path)
+            if now is None or now.mode != was.mode or not is_described(was.described, now.described):
+                continue
             # (The number of a directory that was removed is given to the next one at once, and its times say nothing.)
-            if now is None or now.mode != was.mode or (not stat.S_ISDIR(now.mode) and is_left(directories, path, was)):
+            if not stat.S_ISDIR(now.mode) and is_left(directories, path, was):
                 continue
             old = log.recorder.aliases.now(object_)
             new = _known_again(directories, path, now, noted.get(path))

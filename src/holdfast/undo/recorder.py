@@ -254,7 +254,7 @@ class Recorder:
             if key in opened.met:
                 return
             opened.met.add(key)
-        if opened.reverses or not (paths := self.known.strange(place, found)):
+        if opened.reverses or not (paths := self.known.strange(place, found, fd)):
             return
         if found is None:
             left = self.known.missing(place)

@@ -73,6 +73,15 @@ class Keeping(msgspec.Struct, array_like=True, frozen=True):
 NOT_KEPT = Keeping(How.NOT)
 
 
+class Described(msgspec.Struct, array_like=True, frozen=True):
+    """Owner and extended attributes of an object."""
+
+    uid: int
+    gid: int
+    attributes: bytes
+    """The hash of the extended attributes; empty if they could not be read."""
+
+
 class Signature(msgspec.Struct, array_like=True, frozen=True):
     """What a path looks like; see `holdfast.undo.signatures`."""
 
@@ -89,6 +98,8 @@ class Signature(msgspec.Struct, array_like=True, frozen=True):
     """The hash of the content of a small file with several names; empty if it was not taken."""
     device: int = 0
     """The number of the file system's device; 0 for that of the workspace's root."""
+    described: Described | None = None
+    """None where the ctime vouches for it, or an earlier version has written this."""
 
     @property
     def key(self) -> ObjectKey:

@@ -21,7 +21,6 @@ from holdfast.undo.access import granted
 from holdfast.undo.comeback import Comeback
 from holdfast.undo.elsewhere import Elsewhere
 from holdfast.undo.ground import ELSE, OBJECT, THEIRS, UNPROTECTED, Ground, is_pristine, lstat_of, stands_in_the_way
-from holdfast.undo.interceptor import Place
 from holdfast.undo.records import (
     Content,
     FileType,
@@ -39,12 +38,14 @@ from holdfast.undo.records import (
     StepId,
     Touch,
 )
+from holdfast.undo.signatures import place_in
 from holdfast.undo.writing import leased
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from holdfast.undo.ground import Conflict, Kit
+    from holdfast.undo.interceptor import Place
 
 
 class Reversal:
@@ -279,10 +280,7 @@ class Reversal:
         self.paths += 1
 
     def _describe(self, path: bytes, object_: Identity, metadata: Metadata) -> None:
-        if not path:
-            place = Place(self._directories.directory(b""), b".", b"")
-        else:
-            place = self._directories.place(path)
+        place = place_in(self._directories, path)
         fd, reason = _open_object(place, self._aliases.now(object_))
         if fd < 0:
             if object_ not in self._ground.created:

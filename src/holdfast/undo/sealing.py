@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.files.lease import Writer, writer_of
+from holdfast.files.metadata import read_xattrs_at
+from holdfast.undo.preimages import place_of
 from holdfast.undo.records import Content, How, Keeping, Move, Put, Remove
 from holdfast.undo.sealed import Head, Preimage, Sealed, State, Trouble
 from holdfast.undo.settling import still_written
@@ -60,7 +63,8 @@ def _others(log: UndoLog, step: OpenStep) -> Iterator[Signature]:
     for number in step.shared:
         kept = log.preimages.look(number)
         if kept is not None and kept.st_nlink > 1:
-            yield signature_of(kept, log.directories.device)
+            xattrs = partial(read_xattrs_at, log.preimages.fd, place_of(number))
+            yield signature_of(kept, log.directories.device, xattrs)
     if step.parted:
         known = {path for head in log.heads.values() for path, left in head.left if left and left.key in step.parted}
         now = (signature(log.directories, path) for path in known)

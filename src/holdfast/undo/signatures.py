@@ -1,26 +1,30 @@
 """What a path looks like when a step is done with it, and whether it still is so.
 
 Whatever changes content or metadata of an object sets its ctime; but so does a name that comes or goes, in the undo log
-too. So where an object had several names its content decides, if the ctime is another one: by the hash of a small file
-that was taken when the step was finished.
+too, and in a directory. So where an object had several names its owner, its extended attributes and its content decide,
+if the ctime is another one: the content by the hash of a small file that was taken when the step was finished. Of a
+directory and of a pipe owner and attributes alone decide.
 """
 
 from __future__ import annotations
 
 import os
 import stat
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from holdfast.files.metadata import read_xattrs_at
 from holdfast.model.ids import Hasher, hash_bytes
-from holdfast.undo.records import Signature
+from holdfast.undo.interceptor import Place
+from holdfast.undo.records import Described, Signature
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from holdfast.files.metadata import Xattrs
     from holdfast.undo.directories import Directories
-    from holdfast.undo.interceptor import Place
 
 NOT_OURS = Signature(0, 0, 0, 0, 0)
 """Equal to nothing that is: somebody else had changed it before the step could be finished."""
@@ -36,43 +40,57 @@ def signature(directories: Directories, path: bytes, alive_until: int | None = N
 
     What was changed after ``alive_until`` (ns) is `NOT_OURS`.
     """
-    parent = 0
     try:
-        if path:
-            place = directories.place(path)
-            found = os.stat(place.name, dir_fd=place.dir_fd, follow_symlinks=False)
-            parent = os.fstat(place.dir_fd).st_ino
-        else:
-            found = os.fstat(directories.directory(path))
+        place = place_in(directories, path)
+        found = os.stat(place.name, dir_fd=place.dir_fd, follow_symlinks=False)
+        parent = os.fstat(place.dir_fd).st_ino if path else 0
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError:
         return NOT_OURS  # a link on the way
     if alive_until is not None and found.st_ctime_ns > alive_until:
         return NOT_OURS
-    return signature_of(found, directories.device, parent)
+    return signature_of(found, directories.device, partial(read_xattrs_at, place.dir_fd, place.name), parent)
 
 
-def signature_of(found: os.stat_result, device: int, parent: int = 0) -> Signature:
+def place_in(directories: Directories, path: bytes) -> Place:
+    """Where ``path`` is, the root too. Raises `OSError`."""
+    return directories.place(path) if path else Place(directories.directory(b""), b".", b"")
+
+
+def signature_of(found: os.stat_result, device: int, xattrs: Callable[[], Xattrs], parent: int = 0) -> Signature:
     """The signature of what was looked at, in the directory with the inode number ``parent``; ``device`` is that of the
-    workspace's root.
+    workspace's root. ``xattrs`` reads its extended attributes, and is called only where the ctime cannot tell of them.
     """
     # (That of the root may have another number when it is mounted again.)
     device = 0 if found.st_dev == device else found.st_dev
     # The size and the times of a directory are those of its names, which other steps change too; those of a pipe are
     # those of what goes through it.
     if stat.S_ISDIR(found.st_mode) or stat.S_ISFIFO(found.st_mode):
-        return Signature(found.st_ino, found.st_mode, 0, 0, 0, 1, parent, device=device)
-    return Signature(
-        found.st_ino,
-        found.st_mode,
-        found.st_size,
-        found.st_mtime_ns,
-        found.st_ctime_ns,
-        found.st_nlink,
-        parent,
-        device=device,
-    )
+        left = Signature(found.st_ino, found.st_mode, 0, 0, 0, 1, parent, device=device)
+    else:
+        left = Signature(
+            found.st_ino,
+            found.st_mode,
+            found.st_size,
+            found.st_mtime_ns,
+            found.st_ctime_ns,
+            found.st_nlink,
+            parent,
+            device=device,
+        )
+        if left.names == 1:
+            return left
+    return msgspec.structs.replace(left, described=describe(found, xattrs))
+
+
+def describe(found: os.stat_result, xattrs: Callable[[], Xattrs]) -> Described:
+    """Owner and extended attributes of what was looked at."""
+    try:
+        attributes = bytes(hash_bytes(msgspec.msgpack.encode(xattrs())))
+    except OSError:
+        attributes = b""
+    return Described(found.st_uid, found.st_gid, attributes)
 
 
 def unknown(left: Signature) -> Signature:
@@ -89,32 +107,51 @@ def checked(directories: Directories, path: bytes, left: Signature) -> Signature
     """``left`` with the hash of the content, if that may ever decide, the file is small and still as it was left."""
     if left.names == 1 or not stat.S_ISREG(left.mode) or left.size > CHECKED_BYTES:
         return left
-    check = content_of(directories, path)
+    check = _content_of(directories, path)
     return msgspec.structs.replace(left, check=check) if signature(directories, path) == left else left
 
 
 def is_left(directories: Directories, path: bytes, left: Signature | None) -> bool:
     """Whether the path is as a step left it."""
-    return is_same(left, signature(directories, path), lambda: content_of(directories, path))
+    return is_same(left, signature(directories, path), partial(place_in, directories, path))
 
 
-def is_same(left: Signature | None, now: Signature | None, content: Callable[[], bytes]) -> bool:
+def is_same(left: Signature | None, now: Signature | None, place: Callable[[], Place]) -> bool:
     """Whether nobody has changed an object that a step left, and that looks as ``now``; wherever it is.
 
-    ``content`` tells the hash of what it holds, empty if that cannot be read.
+    ``place`` says where that is, and is called if more must be looked at; it may raise `OSError`.
     """
     if left is None or now is None:
         return left is now
     if (left.inode, left.mode, left.size, left.mtime) != (now.inode, now.mode, now.size, now.mtime):
         return False
-    if left.ctime == now.ctime:
+    if left.ctime == now.ctime and left.ctime:
         return True
-    if left.names == 1:
+    try:
+        if left.described is not None and not is_described(left.described, now.described or _described_at(place())):
+            return False
+        if left.ctime == now.ctime:
+            return True
+        if left.names == 1:
+            return False
+        return not stat.S_ISREG(left.mode) or (left.check != b"" and content_at(place()) == left.check)
+    except OSError:
         return False
-    return not stat.S_ISREG(left.mode) or (left.check != b"" and content() == left.check)
 
 
-def content_of(directories: Directories, path: bytes) -> bytes:
+def is_described(left: Described | None, now: Described | None) -> bool:
+    """Whether owner and attributes are as they were left, as far as they are known."""
+    if left is None or now is None:
+        return True
+    return (left.uid, left.gid) == (now.uid, now.gid) and left.attributes in (b"", now.attributes)
+
+
+def _described_at(place: Place) -> Described:
+    found = os.stat(place.name, dir_fd=place.dir_fd, follow_symlinks=False)
+    return describe(found, partial(read_xattrs_at, place.dir_fd, place.name))
+
+
+def _content_of(directories: Directories, path: bytes) -> bytes:
     """The hash of the file at the path, or of the target of the link; empty if it cannot be read."""
     try:
         return content_at(directories.place(path))
@@ -123,7 +160,7 @@ def content_of(directories: Directories, path: bytes) -> bytes:
 
 
 def content_at(place: Place) -> bytes:
-    """The same of a place. Raises `OSError`."""
+    """The same of a place, empty if it is neither. Raises `OSError`."""
     if stat.S_ISLNK(os.stat(place.name, dir_fd=place.dir_fd, follow_symlinks=False).st_mode):
         return hash_bytes(os.readlink(place.name, dir_fd=place.dir_fd))
     fd = os.open(place.name, _READ, dir_fd=place.dir_fd)

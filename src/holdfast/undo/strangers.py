@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from holdfast.undo.signatures import NOT_OURS, content_of, is_left, is_same, signature
+from holdfast.undo.signatures import NOT_OURS, is_left, is_same, place_in, signature
 from holdfast.undo.traces import Moves, reach, whereabouts
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def changed(log: UndoLog, sealed: Iterable[Sealed]) -> Iterator[tuple[bytes, Ide
             left = objects[now.key]  # it came here with a directory above it
         else:
             continue
-        if not is_same(left, now, partial(content_of, log.directories, path)):
+        if not is_same(left, now, partial(place_in, log.directories, path)):
             yield path, object_
 
 
