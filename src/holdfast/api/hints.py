@@ -22,6 +22,8 @@ FOR_FRONTENDS: Final[Mapping[str, str]] = MappingProxyType(
         "keeper_gone": "the step that was open is rolled back when the undo log is used next; event.recovery names it, "
         "and redo with that step_id brings it forward",
         "parent_gone": "what the command had done until then is a step like any other",
+        "unfinished_restore": "checkpoint.restore_continue finishes it, checkpoint.restore_abort goes back to what was "
+        "before",
         "undo_version_mismatch": "undo.discard begins a new undo log; the steps of this one cannot be undone",
     }
 )

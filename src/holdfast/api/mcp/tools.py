@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 import msgspec
 
 from holdfast.api import objects
+from holdfast.api.failures import telling
 from holdfast.api.mcp import changing, looking, requests, results
 from holdfast.api.mcp.commands import execute
 from holdfast.api.mcp.looking import Answer
@@ -253,7 +254,8 @@ async def work(workplace: Workplace, tool: Tool, request: requests.Request, acti
     do = tool.work
 
     def doing() -> Answer:
-        return do(workplace, hosted, request)
+        with telling(hosted):
+            return do(workplace, hosted, request)
 
     match tool.how:
         case "look":
