@@ -17,7 +17,7 @@ import pytest
 from holdfast.supervisor.descent import descendants
 
 from ..waiting import wait_until
-from .frontend import ROOT, Frontend, Message, Start
+from .frontend import HOLDFAST, ROOT, Frontend, Message, Start
 
 MIB = 1 << 20
 
@@ -278,6 +278,40 @@ def test_what_looks_after_the_commands_is_killed_alone_and_the_step_stays(start:
     assert [event["code"] for event in client.events("error")] == ["parent_gone"]
     client.ask("undo.rollback")
     assert os.listdir(tree) == []
+
+
+def test_what_looks_after_the_commands_is_killed_with_the_keeper_and_the_step_is_taken_back(
+    start: Start, tree: Path
+) -> None:
+    """I3."""
+    client = start()
+    client.begin()
+    running = client.send("agent.execute", command="touch half; echo up; sleep 1000")
+    client.event("terminal_output")
+    keeper, parent = (
+        next(pid for pid in descendants(client.process.pid) if name in Path(f"/proc/{pid}/cmdline").read_bytes())
+        for name in (b"supervisor.keeper", b"supervisor.parent")
+    )
+    os.kill(parent, signal.SIGSTOP)
+    os.kill(keeper, signal.SIGKILL)
+    os.kill(parent, signal.SIGKILL)
+    failed = client.answer(running)["error"]
+    assert failed["code"] == "keeper_gone"
+    assert client.event("recovery")["steps"] == [1]
+    assert os.listdir(tree) == []
+
+
+def test_inside_of_a_run_it_says_nothing_of_what_nobody_has_asked_for(start: Start, tree: Path) -> None:
+    client = start()
+    client.begin()
+    client.end()
+    client = start(program=[*HOLDFAST, "-q", "run", "--", sys.executable, "-P", *HOLDFAST])
+    client.begin()
+    client.ask("agent.execute", command="touch f")
+    assert client.refused("undo.rollback")["code"] == "inside_run"
+    assert client.end() == 0
+    assert [record["message"] for record in client.logged if record["level"] == "warn"] == []
+    assert os.listdir(tree) == ["f"]
 
 
 def test_a_file_of_requests_is_answered_into_a_file(tree: Path, tmp_path: Path) -> None:
