@@ -18,7 +18,7 @@ from holdfast.cli.main import main, take_apart
 from ..waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from .frontend import Start
 
@@ -163,13 +163,13 @@ def _start(tmp_path: Path, tree: Path) -> Iterator[Start]:
     import holdfast
     from holdfast.supervisor.descent import descendants
 
-    from .frontend import Frontend
+    from .frontend import HOLDFAST, Frontend
 
     frontends: list[Frontend] = []
     before = set(descendants(os.getpid()))
 
-    def start(*options: str, **variables: str) -> Frontend:
-        frontends.append(Frontend(tree, tmp_path / "home", *options, **variables))
+    def start(*options: str, program: Sequence[str] = HOLDFAST, **variables: str) -> Frontend:
+        frontends.append(Frontend(tree, tmp_path / "home", *options, program=program, **variables))
         return frontends[-1]
 
     yield start

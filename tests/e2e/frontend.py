@@ -7,12 +7,13 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 60.0
+HOLDFAST = ("-m", "holdfast")
 
 Message = dict[str, Any]
 
@@ -20,12 +21,15 @@ Message = dict[str, Any]
 class Frontend:
     """Collects what the server says, on a thread."""
 
-    def __init__(self, directory: Path, home: Path, *options: str, **variables: str) -> None:
+    def __init__(
+        self, directory: Path, home: Path, *options: str, program: Sequence[str] = HOLDFAST, **variables: str
+    ) -> None:
+        """``program`` is what Python runs as the command."""
         self.log = home.with_name(f"log-{os.urandom(4).hex()}")
         environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "HOLDFAST_HOME": str(home)} | variables
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "holdfast", "--log-level", "info", "stdio", *options],
+                [sys.executable, "-P", *program, "--log-level", "info", "stdio", *options],
                 cwd=directory,
                 env=environment,
                 stdin=subprocess.PIPE,
@@ -141,4 +145,4 @@ class Frontend:
 class Start(Protocol):
     """Starts one in the directory of a test."""
 
-    def __call__(self, *options: str, **variables: str) -> Frontend: ...
+    def __call__(self, *options: str, program: Sequence[str] = HOLDFAST, **variables: str) -> Frontend: ...

@@ -162,6 +162,26 @@ def test_files_are_written_and_edited_with_and_without_a_session(stage: Stage) -
     assert differences(before, photograph(stage.tree())) == []
 
 
+def test_a_file_that_grows_while_it_is_read_has_changed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    hosted = stage.hosted()
+    file = stage.tree() / "log"
+    file.write_text("one\n")
+    read = os.pread
+
+    def read_while_it_grows(fd: int, size: int, offset: int) -> bytes:
+        piece = read(fd, size, offset)
+        if not piece:
+            with file.open("a") as more:
+                more.write("two\n")
+        return piece
+
+    monkeypatch.setattr(os, "pread", read_while_it_grows)
+    with pytest.raises(RefusedError) as caught:
+        hosted.edit_file(b"log", b"one", b"1")
+    assert caught.value.code == "changed"
+    assert file.read_text() == "one\ntwo\n"
+
+
 def test_a_held_command_is_an_event_and_somebody_else_answers(stage: Stage) -> None:
     """I9."""
     tree = stage.tree()

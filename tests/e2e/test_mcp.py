@@ -97,7 +97,8 @@ def test_undo_leaves_alone_what_others_have_changed_and_takes_steps_together(pla
             assert result.is_error
             assert result.meta is not None
             error: Any = result.meta["holdfast/error"]
-            assert (error["code"], error["data"]) == ("barrier", {"paths": ["f"]})
+            assert (error["code"], error["data"]["paths"]) == ("barrier", ["f"])
+            assert error["data"]["barriers"] == []
             assert (place.tree / "g").read_text() == "2\n"
             result = await client.call_tool("undo", {"step": 1})
             assert result.meta is not None
@@ -109,6 +110,20 @@ def test_undo_leaves_alone_what_others_have_changed_and_takes_steps_together(pla
             assert (await call(client, "undo", count=2))["steps"] == [2, 1]
             assert await refused(client, "undo") == "barrier"
             assert (place.tree / "f").read_text() == "by hand again"
+
+    run(work)
+
+
+def test_an_error_by_edits_of_others_has_the_latest_of_them(place: Place) -> None:
+    async def work() -> None:
+        async with place.client() as client:
+            await call(client, "execute_command", command="echo 1 > f")
+            (place.tree / "f").write_text("by hand")
+            result = await client.call_tool("undo", {"step": 1})
+            assert result.meta is not None
+            error: Any = result.meta["holdfast/error"]
+            assert error["code"] == "barrier"
+            assert [barrier["paths"] for barrier in error["data"]["barriers"]] == [["f"]]
 
     run(work)
 
@@ -513,6 +528,8 @@ def test_mistakes_are_answered_with_what_is_wrong(place: Place) -> None:
                 ("write_file", {"path": "f", "content": "!", "encoding": "base64"}, "usage"),
                 ("write_file", {"path": "f", "content": "", "expected_hash": "x"}, "usage"),
                 ("write_file", {"path": "..", "content": ""}, "escape"),
+                ("write_file", {"path": "a/.git/config", "content": ""}, "escape"),
+                ("execute_command", {"command": "true", "environment": {"A=B": "1"}}, "bad_arguments"),
                 ("execute_command", {"command": "true", "cwd": "none"}, "no_directory"),
                 ("execute_command", {"command": "true", "cwd": "/"}, "escape"),
                 ("undo", {}, "nothing_to_undo"),
@@ -520,6 +537,25 @@ def test_mistakes_are_answered_with_what_is_wrong(place: Place) -> None:
                 ("no_such_tool", {}, "no_tool"),
             ):
                 assert await refused(client, tool, **arguments) == code, (tool, arguments)
+            await call(client, "checkpoint")
+            result = await client.call_tool("diff", {"paths": ["nix"]})
+            assert "nix is in neither state" in text(result)
+            assert "current directory" not in text(result)
+            result = await client.call_tool("write_file", {"path": ".git/hooks/x", "content": ""})
+            assert "Git's own" in text(result)
+
+    run(work)
+
+
+def test_no_link_says_where_forks_are_written(place: Place) -> None:
+    (place.base / "elsewhere").mkdir()
+    (place.base / "tree.forks").symlink_to("elsewhere")
+
+    async def work() -> None:
+        async with place.client() as client:
+            await call(client, "checkpoint")
+            assert await refused(client, "fork", name="x") == "not_a_directory"
+            assert os.listdir(place.base / "elsewhere") == []
 
     run(work)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import random
 import sys
 from pathlib import Path
 
@@ -103,6 +104,36 @@ def test_checkpoints(start: Start, tree: Path, tmp_path: Path) -> None:
     assert (done["written"], (tree / "f").read_text(), (tree / "g").exists()) == (["f"], "one\n", True)
     assert client.refused("checkpoint.restore", checkpoint="third")["code"] == "not_found"
     assert client.refused("fork", path="relative")["code"] == "usage"
+
+
+def test_a_file_in_a_checkpoint_is_read_in_parts(start: Start, tree: Path) -> None:
+    large = random.Random(1).randbytes(3 << 20)
+    (tree / "f").write_text("aä\n")
+    (tree / "d").mkdir()
+    (tree / "d/large").write_bytes(large)
+    (tree / "link").symlink_to("f")
+    client = start()
+    client.begin()
+    client.ask("checkpoint.create", label="one")
+    of_the_tree = client.ask("fs.read", path="f")
+    client.ask("agent.execute", command="rm -r f d link; touch f")
+    assert client.ask("checkpoint.read", checkpoint="one", path=str(tree / "f")) == of_the_tree
+    assert client.ask("checkpoint.read", path="f")["data"] == "aä\n"
+    part = client.ask("checkpoint.read", checkpoint="one", path="f", limit=2)
+    assert (part["data"], part["size"], part["hash"], part["next_offset"]) == ("a", 4, None, 1)
+    assert client.ask("checkpoint.read", checkpoint="one", path="f", offset=1)["data"] == "ä\n"
+    assert client.ask("checkpoint.read", checkpoint="one", path="f", offset=9)["data"] == ""
+    content, at = b"", 0
+    while at is not None:
+        part = client.ask("checkpoint.read", checkpoint="one", path="d/large", offset=at, limit=1_000_000)
+        content, at = content + base64.b64decode(part["data_base64"]), part["next_offset"]
+    assert content == large
+    assert client.refused("checkpoint.read", checkpoint="one", path="../f")["code"] == "escape"
+    assert client.refused("checkpoint.read", checkpoint="one", path="d")["code"] == "no_such_path"
+    assert client.refused("checkpoint.read", checkpoint="one", path="gone")["code"] == "no_such_path"
+    assert client.refused("checkpoint.read", checkpoint="one", path="f", limit=2 << 20)["code"] == "bad_request"
+    refused = client.refused("checkpoint.read", checkpoint="one", path="link")
+    assert (refused["code"], "link to f" in refused["message"]) == ("not_a_file", True)
 
 
 def test_several_directories(start: Start, tree: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 from holdfast.supervisor.descent import descendants
 
 from ..waiting import wait_until
-from .frontend import ROOT, Frontend, Message, Start
+from .frontend import HOLDFAST, ROOT, Frontend, Message, Start
 
 MIB = 1 << 20
 
@@ -280,6 +280,40 @@ def test_what_looks_after_the_commands_is_killed_alone_and_the_step_stays(start:
     assert os.listdir(tree) == []
 
 
+def test_what_looks_after_the_commands_is_killed_with_the_keeper_and_the_step_is_taken_back(
+    start: Start, tree: Path
+) -> None:
+    """I3."""
+    client = start()
+    client.begin()
+    running = client.send("agent.execute", command="touch half; echo up; sleep 1000")
+    client.event("terminal_output")
+    keeper, parent = (
+        next(pid for pid in descendants(client.process.pid) if name in Path(f"/proc/{pid}/cmdline").read_bytes())
+        for name in (b"supervisor.keeper", b"supervisor.parent")
+    )
+    os.kill(parent, signal.SIGSTOP)
+    os.kill(keeper, signal.SIGKILL)
+    os.kill(parent, signal.SIGKILL)
+    failed = client.answer(running)["error"]
+    assert failed["code"] == "keeper_gone"
+    assert client.event("recovery")["steps"] == [1]
+    assert os.listdir(tree) == []
+
+
+def test_inside_of_a_run_it_says_nothing_of_what_nobody_has_asked_for(start: Start, tree: Path) -> None:
+    client = start()
+    client.begin()
+    client.end()
+    client = start(program=[*HOLDFAST, "-q", "run", "--", sys.executable, "-P", *HOLDFAST])
+    client.begin()
+    client.ask("agent.execute", command="touch f")
+    assert client.refused("undo.rollback")["code"] == "inside_run"
+    assert client.end() == 0
+    assert [record["message"] for record in client.logged if record["level"] == "warn"] == []
+    assert os.listdir(tree) == ["f"]
+
+
 def test_a_file_of_requests_is_answered_into_a_file(tree: Path, tmp_path: Path) -> None:
     """I13: and a person's own words on standard error are in neither."""
     requests = [("hello", {"versions": [1]}), ("session.status", {}), ("nonsense", {})]
@@ -305,3 +339,56 @@ def test_a_file_of_requests_is_answered_into_a_file(tree: Path, tmp_path: Path) 
     }
     (record,) = [json.loads(line) for line in done.stderr.splitlines()]
     assert (record["level"], record["component"], record["message"]) == ("warn", "stdio_api", "unknown operation")
+
+
+CUT_SHORT = """
+import os, signal, sys
+from holdfast.engine import restore
+from holdfast.cli.main import main
+restore._record = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+main(sys.argv[1:])
+"""
+"""A server that is killed in the middle of a restore."""
+
+
+def cut_short(start: Start, tree: Path) -> tuple[Frontend, str]:
+    """A frontend of the server that came after, and the checkpoint that the restore was to lead to."""
+    (tree / "f").write_text("one")
+    client = start(program=["-c", CUT_SHORT])
+    client.begin()
+    first = client.ask("checkpoint.create", label="one")["id"]
+    client.ask("agent.execute", command="echo two > f; touch g")
+    client.send("checkpoint.restore", checkpoint="one")
+    assert client.process.wait(60) == -signal.SIGKILL
+    client = start()
+    (directory,) = client.begin()["directories"]
+    assert directory["unfinished_restore"] == first
+    for operation in ("undo.rollback", "redo"):
+        error = client.refused(operation)
+        assert error["code"] == "unfinished_restore"
+        assert "checkpoint.restore_continue" in error["hint"]
+    assert client.refused("checkpoint.restore", checkpoint="one")["code"] == "unfinished_restore"
+    return client, first
+
+
+def is_settled(client: Frontend) -> bool:
+    """Whether nothing is left of it."""
+    (directory,) = client.ask("session.status")["directories"]
+    again = client.refused("checkpoint.restore_continue"), client.refused("checkpoint.restore_abort")
+    return directory["unfinished_restore"] is None and all(each["code"] == "nothing_unfinished" for each in again)
+
+
+def test_a_restore_that_was_cut_short_is_told_and_finished(start: Start, tree: Path) -> None:
+    client, first = cut_short(start, tree)
+    assert client.ask("checkpoint.restore_continue")["checkpoint"] == first
+    assert ((tree / "f").read_text(), os.listdir(tree)) == ("one", ["f"])
+    assert is_settled(client)
+    client.ask("undo.rollback")
+    assert (tree / "f").read_text() == "two\n"
+
+
+def test_a_restore_that_was_cut_short_is_told_and_taken_back(start: Start, tree: Path) -> None:
+    client, _ = cut_short(start, tree)
+    assert "f" in client.ask("checkpoint.restore_abort")["written"]
+    assert ((tree / "f").read_text(), sorted(os.listdir(tree))) == ("two\n", ["f", "g"])
+    assert is_settled(client)

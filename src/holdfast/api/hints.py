@@ -21,7 +21,9 @@ FOR_FRONTENDS: Final[Mapping[str, str]] = MappingProxyType(
         "inside_run": "a person does it from another terminal",
         "keeper_gone": "the step that was open is rolled back when the undo log is used next; event.recovery names it, "
         "and redo with that step_id brings it forward",
-        "parent_gone": "what the command had done until then is a step like any other",
+        "parent_gone": "what the command had done until then is a step like any other, unless event.recovery names it",
+        "unfinished_restore": "checkpoint.restore_continue finishes it, checkpoint.restore_abort goes back to what was "
+        "before",
         "undo_version_mismatch": "undo.discard begins a new undo log; the steps of this one cannot be undone",
     }
 )
@@ -37,7 +39,8 @@ FOR_MODELS: Final[Mapping[str, str]] = MappingProxyType(
         "changed_since_undo": "undo saves those changes and takes them back",
         "keeper_gone": "the step that was open is rolled back when the undo log is used next; get_session_status names "
         "it (recovered), and redo with that step brings it forward",
-        "parent_gone": "what the command had done until then is a step like any other",
+        "parent_gone": "what the command had done until then is a step like any other, unless get_session_status names "
+        "it (recovered)",
         "inside_run": "a person does it from another terminal, or by a server that was started outside",
         "unfinished_restore": "a person has to finish it, or take it back, first",
         "undo_version_mismatch": "a person has to begin a new undo log first",
@@ -46,7 +49,7 @@ FOR_MODELS: Final[Mapping[str, str]] = MappingProxyType(
 )
 """By the code of the error."""
 
-_COMMAND_LINE = re.compile(r"\bholdfast |(?<![\w-])--[a-z]")
+_COMMAND_LINE = re.compile(r"\bholdfast |(?<![\w-])--[a-z]|\bcurrent directory\b")
 
 
 def hint(error: HoldfastError, known: Mapping[str, str]) -> str | None:

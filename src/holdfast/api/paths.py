@@ -9,10 +9,15 @@ from holdfast.model.paths import display, parse_display
 
 
 def file_in(root: bytes, given: str) -> bytes:
-    """`path_in` of what is to be a file: raises `RefusedError` for what only a directory is written as (``d/``)."""
+    """`path_in` of what is to be written as a file. Raises `RefusedError` for what only a directory is written as
+    (``d/``), `EscapeError` for what lies in a ``.git``: that is Git's to write, by the commands that call it.
+    """
     if given.endswith(("/", "/.")):
         raise RefusedError(f"{given} names a directory", hint="name a file", code="not_a_file")
-    return path_in(root, given)
+    path = path_in(root, given)
+    if b".git" in path.split(b"/"):
+        raise EscapeError(f"{given} is Git's own: nothing is written there as a file", hint="a command may change it")
+    return path
 
 
 def path_in(root: bytes, given: str) -> bytes:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from holdfast.engine.monitor import Event
     from holdfast.engine.session import Executed, Lost, State
     from holdfast.model.config import Isolation
+    from holdfast.model.ids import CheckpointId
     from holdfast.supervisor.remote import Remote
     from holdfast.undo.log import Limits
     from holdfast.undo.safeguards import Thresholds
@@ -399,6 +400,12 @@ class Hosted:
         if not old:
             raise UsageError("what is to be replaced is empty")
         read = self.read_file(path, limit=MAX_EDITED_BYTES)
+        if read.hash is None and len(read.content) < MAX_EDITED_BYTES:
+            raise RefusedError(
+                f"{display(path)} was not written: somebody has changed it while it was read",
+                hint="read it again",
+                code="changed",
+            )
         if read.hash is None:
             raise RefusedError(f"{display(path)} is larger than {MAX_EDITED_BYTES} bytes", code="too_large")
         count = read.content.count(old)
@@ -429,6 +436,15 @@ class Hosted:
             with suppress(VersionMismatchError):  # for what needs the undo log to meet
                 self._take_notice(context)
             yield workspace
+
+    def unfinished_restore(self) -> CheckpointId | None:
+        """Where a restore was to lead that was cut short: until it is finished or taken back nothing else goes back or
+        forth.
+        """
+        self._writable()
+        with self._opened() as (workspace, _):
+            journal = workspace.unfinished()
+            return None if journal is None else journal.target
 
     @contextmanager
     def undo_log(self) -> Generator[UndoService | None]:

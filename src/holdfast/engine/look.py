@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.engine.results import Details, Log
-from holdfast.model.errors import NotFoundError, UsageError
+from holdfast.model.errors import NotFoundError, RefusedError, UsageError
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from holdfast.engine.browsing import Read
     from holdfast.engine.context import Context, Shared
+    from holdfast.model.entries import Entry
     from holdfast.model.ids import CheckpointId
 
 
@@ -57,6 +59,27 @@ def show(context: Context, name: CheckpointId) -> Details:
 
 def cat(context: Context, name: CheckpointId, path: bytes) -> Iterator[bytes]:
     """The content of ``path`` in a checkpoint, in pieces; raises `NotFoundError` if it is no file there."""
+    return _content(context, _entry(context, name, path))
+
+
+def read_part(context: Context, name: CheckpointId, path: bytes, offset: int, limit: int) -> Read:
+    """At most ``limit`` bytes of the file ``path`` in a checkpoint from ``offset``, verified: all of it is read for
+    that, however small the part. Raises as `cat`, and `RefusedError` (``not_a_file``) for a link.
+    """
+    from holdfast.engine.browsing import Read
+
+    entry = _entry(context, name, path)
+    if entry.is_symlink:
+        target = display(b"".join(_content(context, entry)))
+        raise RefusedError(f"{display(path)} is a link to {target} in {name[:12]}", code="not_a_file")
+    part, at = bytearray(), 0
+    for piece in _content(context, entry):
+        part += piece[max(0, offset - at) : max(0, offset + limit - at)]
+        at += len(piece)
+    return Read(bytes(part), offset, entry.size, entry.hash if len(part) == entry.size else None)
+
+
+def _entry(context: Context, name: CheckpointId, path: bytes) -> Entry:
     from holdfast.store import manifest
 
     pages, root = context.store.pages, context.catalog.checkpoint(name).root
@@ -74,5 +97,9 @@ def cat(context: Context, name: CheckpointId, path: bytes) -> Iterator[bytes]:
             hint=f"`holdfast diff {name[:12]}` shows how the tree differs from it",
             code="no_such_path",
         )
+    return entry
+
+
+def _content(context: Context, entry: Entry) -> Iterator[bytes]:
     content = next(context.store.reader.fetch((entry,)))
     return iter((content,)) if isinstance(content, bytes) else content

@@ -8,6 +8,7 @@ sends, it gets by itself. If the launcher is killed, the tree ends; so it does w
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -37,6 +38,7 @@ _PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, sig
 _CAP_SYS_PTRACE = 19
 _ADMINS_ONLY = 2
 _TOGETHER_SECONDS = 0.01
+_KEEPER_SECONDS = 1.0
 _LEFT_TO_THE_COMMAND = (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP)
 """If it stops, the launcher does after it: while it has not stopped, it may read what is typed for the shell."""
 
@@ -173,7 +175,7 @@ def _follow(parent_socket: socket.socket, parent: subprocess.Popen[bytes], mine:
                 return code if code >= 0 else 128 - code
     was_killed = parent.wait() < 0
     end_descendants({keeper, *mine})
-    if was_killed:
+    if was_killed and not _has_failed(keeper):
         raise HoldfastError(
             "the run was ended: the process that looked after it was killed",
             hint="what it had done until then is recorded as ever; holdfast undo takes it back",
@@ -185,6 +187,22 @@ def _follow(parent_socket: socket.socket, parent: subprocess.Popen[bytes], mine:
         "holdfast redo --step brings it forward",
         code="keeper_gone",
     )
+
+
+def _has_failed(keeper: int) -> bool:
+    """Whether a keeper, whose parent has been killed, was killed as well, or has ended by a mistake. One that somebody
+    else has started (0) is theirs to look after.
+    """
+    if not keeper:
+        return False
+    try:
+        # (Killed at the same time, it may take a moment longer to end. One that others need goes on.)
+        with open(os.pidfd_open(keeper), "rb", buffering=0) as process:
+            select.select([process], [], [], _KEEPER_SECONDS)
+        found = os.waitid(os.P_PID, keeper, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except (ProcessLookupError, ChildProcessError):
+        return True  # the parent itself has seen its end
+    return found is not None and (found.si_code != os.CLD_EXITED or found.si_status != 0)
 
 
 def _kinds() -> list[type[HoldfastError]]:

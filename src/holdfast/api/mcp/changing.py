@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -94,10 +95,15 @@ def fork(workplace: Workplace, hosted: Hosted, request: Fork) -> Answer:
 
 @contextmanager
 def _made(folder: bytes) -> Generator[None]:
-    """The directory is there for the block; if that fails, and nothing is in it, only if it was there before."""
+    """The directory is there for the block; if that fails, and nothing is in it, only if it was there before.
+
+    A link in its place is not followed: whoever could make one must not say where forks are written.
+    """
     try:
         os.mkdir(folder)
     except FileExistsError:
+        if not stat.S_ISDIR(os.lstat(folder).st_mode):
+            raise RefusedError(f"{display(folder)} is no directory", code="not_a_directory") from None
         yield
         return
     except OSError as error:

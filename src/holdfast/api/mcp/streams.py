@@ -1,13 +1,15 @@
 """A connection: lines of bytes on two descriptors on one side, the messages of the SDK on the other.
 
 The SDK's own stdio transport takes lines of any length and drops what it cannot read. Here a line is bounded, what is
-no message is answered with an error, and a client that asks for more than it takes in waits.
+no message is answered with an error, and a client that asks for more than it takes in waits; not for ever, if it takes
+in nothing: behind what it asks for may be its end, with which its commands end.
 """
 
 from __future__ import annotations
 
+import errno
 import os
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -32,7 +34,7 @@ from holdfast.model.log import Log
 from holdfast.wire.lines import Lines
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
     from mcp_types import JSONRPCMessage, RequestId
@@ -55,6 +57,8 @@ _SMALL_PIECE = 4096
 _FLUSH_SECONDS = 2.0
 _LAST_SECONDS = 0.5
 _PAUSE_SECONDS = 0.01
+_PATIENCE_SECONDS = 5.0
+"""For a client that does not read, while what it says can only be taken in when it does."""
 TOKEN_SECONDS: Final = 10.0
 
 
@@ -72,6 +76,8 @@ class Connection:
         self._writing = anyio.Lock()
         self._pending: dict[RequestId, list[int]] = {}
         """The lengths of the requests that are not answered yet. (Nothing keeps a client from using an id twice.)"""
+        self._is_held_up = False
+        """What the client says is not read on before something is written to it, or taken by the server."""
         self._trace = _log.wants("trace")
 
     async def authorise(self, fits: Callable[[bytes], bool]) -> None:
@@ -94,7 +100,8 @@ class Connection:
             async with incoming:
                 while (line := await self._line()) is not None:
                     if line.strip() and (message := await self._message(line)) is not None:
-                        await incoming.send(message)
+                        with self._held_up():
+                            await incoming.send(message)
                 # Who has said all it wanted is answered, if that does not take long.
                 with anyio.move_on_after(_LAST_SECONDS):
                     while self._pending:
@@ -183,8 +190,19 @@ class Connection:
             del self._pending[request]
 
     async def _refuse(self, request: RequestId | None, code: int, message: str) -> None:
+        """Answer with an error, before the next line is read."""
         _log.warning("protocol error: %s", message, code=code)
-        await self._send(JSONRPCError(jsonrpc="2.0", id=request, error=ErrorData(code=code, message=message)))
+        with self._held_up():
+            await self._send(JSONRPCError(jsonrpc="2.0", id=request, error=ErrorData(code=code, message=message)))
+
+    @contextmanager
+    def _held_up(self) -> Generator[None]:
+        """For the length of the block nothing is read, not even the end: it must not take for ever."""
+        self._is_held_up = True
+        try:
+            yield
+        finally:
+            self._is_held_up = False
 
     async def _send(self, message: JSONRPCMessage) -> None:
         line = message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
@@ -193,11 +211,20 @@ class Connection:
         async with self._writing:
             rest = memoryview(line)
             while rest:
-                await _ready(anyio.wait_writable, self._writer)
+                await self._writable()
                 try:
                     rest = rest[os.write(self._writer, rest[:_SMALL_PIECE]) :]
                 except BlockingIOError:
                     continue
+
+    async def _writable(self) -> None:
+        """Wait until the client reads. Raises `OSError` if it does not, and its own messages wait for that."""
+        while True:
+            with anyio.move_on_after(_PATIENCE_SECONDS):
+                await _ready(anyio.wait_writable, self._writer)
+                return
+            if self._is_held_up:
+                raise TimeoutError(errno.ETIMEDOUT, "it does not read, and says more than can wait")
 
     async def _read(self) -> bytes:
         while True:

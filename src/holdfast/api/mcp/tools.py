@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 import msgspec
 
 from holdfast.api import objects
+from holdfast.api.failures import telling
 from holdfast.api.mcp import changing, looking, requests, results
 from holdfast.api.mcp.commands import execute
 from holdfast.api.mcp.looking import Answer
@@ -207,6 +208,7 @@ def convert(tool: Tool, arguments: Mapping[str, Any] | None) -> requests.Request
         raise UsageError(f"{tool.name}: {error}", code="bad_arguments") from None
     if isinstance(request, requests.ExecuteCommand):
         _check_size(request)
+        _check_variables(request)
     return request
 
 
@@ -222,6 +224,16 @@ def _check_size(request: requests.ExecuteCommand) -> None:
             raise UsageError(
                 f"execute_command: {size} bytes are more than the {most} that fit into {field} - at `$.{field}`",
                 hint="put what is long into a file",
+                code="bad_arguments",
+            )
+
+
+def _check_variables(request: requests.ExecuteCommand) -> None:
+    for name, value in request.environment.items():
+        if not name or "=" in name or "\0" in name + value:
+            raise UsageError(
+                f"execute_command: {name[:100]!r} cannot be a variable of this value - at `$.environment`",
+                hint="a name is not empty and has no =, and neither it nor a value has a NUL",
                 code="bad_arguments",
             )
 
@@ -253,7 +265,8 @@ async def work(workplace: Workplace, tool: Tool, request: requests.Request, acti
     do = tool.work
 
     def doing() -> Answer:
-        return do(workplace, hosted, request)
+        with telling(hosted):
+            return do(workplace, hosted, request)
 
     match tool.how:
         case "look":

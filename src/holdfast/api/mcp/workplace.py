@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from anyio import to_thread
 from holdfast.engine.monitor import Edited, Held, Mismatched, RolledBack
 from holdfast.model.errors import RefusedError
 from holdfast.model.log import Log
+from holdfast.model.paths import display, under
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -41,7 +43,7 @@ class Workplace:
 
     def __init__(self, open_host: Callable[[Callable[[Hosted, Event], object]], Host], *, forks: bytes | None) -> None:
         """``open_host`` makes the host, whose events go to the function that it is given. ``forks``: where forks are
-        written to, if not beside their directory.
+        written to, if not beside their directory. Raises `RefusedError` if they would be in one.
         """
         self._loop = asyncio.get_running_loop()
         self._activities: dict[int, set[Activity]] = {}
@@ -52,8 +54,10 @@ class Workplace:
         self._free_writes = threading.BoundedSemaphore(MOST_WRITES)
         self.recovered: list[UndoReport] = []
         """What killed keepers had left, and was rolled back."""
-        self.forks = forks
+        self.forks = None if forks is None else os.path.realpath(forks)
         self.host = open_host(self._notify)
+        if forks is not None:
+            _keep_outside(self.host, forks)
 
     async def recover(self) -> None:
         """Finish what killed keepers have left, before anybody is served."""
@@ -124,6 +128,17 @@ class Workplace:
     def _hold(self, hosted: Hosted, held: Held) -> None:
         for activity in self._activities.get(hosted.index, ()):
             activity.hold(hosted, held)
+
+
+def _keep_outside(host: Host, forks: bytes) -> None:
+    """Raise `RefusedError` if commands could put something else into the place where forks are written to."""
+    for hosted in host.directories:
+        root = hosted.path.rstrip(b"/")
+        if any(under(path, root) for path in (os.path.abspath(forks), os.path.realpath(forks))):
+            raise RefusedError(
+                f"forks cannot be written to {display(forks)}: it lies in the working directory {display(hosted.path)}",
+                hint="--forks takes a directory outside of them",
+            )
 
 
 def directories(workplace: Workplace) -> Sequence[Hosted]:

@@ -21,7 +21,7 @@ MAX_LINE_BYTES: Final = 1 << 20
 """The longest line of a client, its newline not counted."""
 MAX_PAGE: Final = 1000
 MAX_PART_BYTES: Final = 1 << 20
-"""Of one answer to ``fs.read``."""
+"""Of one answer to ``fs.read`` or ``checkpoint.read``."""
 
 _MOST_ID: Final = 128
 RequestId = Annotated[str, msgspec.Meta(min_length=1, max_length=_MOST_ID)]
@@ -29,6 +29,7 @@ Text = Annotated[str, msgspec.Meta(min_length=1)]
 Directory = Annotated[int, msgspec.Meta(ge=0)] | Text | None
 """A working directory by its number, its label or its path; the first one if it is not said."""
 Limit = Annotated[int, msgspec.Meta(ge=1, le=MAX_PAGE)]
+PartLimit = Annotated[int, msgspec.Meta(ge=1, le=MAX_PART_BYTES)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=1 << 53)]
 Whole = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
 Step = Annotated[int, msgspec.Meta(ge=-(1 << 53), le=1 << 53)]
@@ -177,7 +178,7 @@ class FsRead(Payload, frozen=True, kw_only=True):
     path: Text
     directory: Directory = None
     offset: Whole = 0
-    limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_PART_BYTES)] = MAX_PART_BYTES
+    limit: PartLimit = MAX_PART_BYTES
 
 
 class FsStatus(Payload, frozen=True, kw_only=True):
@@ -243,6 +244,22 @@ class CheckpointRestore(Payload, frozen=True, kw_only=True):
     directory: Directory = None
     paths: list[str] = []
     dry_run: bool = False
+
+
+class CheckpointMend(Payload, frozen=True, kw_only=True):
+    """Finish a restore that was cut short, or take it back."""
+
+    directory: Directory = None
+
+
+class CheckpointRead(Payload, frozen=True, kw_only=True):
+    """A part of a file as a checkpoint holds it."""
+
+    path: Text
+    directory: Directory = None
+    checkpoint: str = "@"
+    offset: Whole = 0
+    limit: PartLimit = MAX_PART_BYTES
 
 
 class Fork(Payload, frozen=True, kw_only=True):

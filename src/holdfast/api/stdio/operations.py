@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 MAX_DIFF_BYTES: Final = 16 << 20
 MAX_DIFF_FILES: Final = 10_000
-_SHOWN_BARRIERS = 20
 VERSION_MISMATCH: Final = "undo_version_mismatch"
 
 
@@ -179,6 +178,26 @@ def checkpoint_restore(hosted: Hosted, asked: messages.CheckpointRestore) -> Res
     return _restored(done)
 
 
+def checkpoint_restore_continue(hosted: Hosted, _asked: messages.CheckpointMend) -> Restored:
+    """Finish a restore that was cut short."""
+    with hosted.workspace() as workspace:
+        return _restored(workspace.restore_continue())
+
+
+def checkpoint_restore_abort(hosted: Hosted, _asked: messages.CheckpointMend) -> Restored:
+    """Take a restore that was cut short back."""
+    with hosted.workspace() as workspace:
+        return _restored(workspace.restore_abort())
+
+
+def checkpoint_read(hosted: Hosted, asked: messages.CheckpointRead) -> objects.Part:
+    """A part of a file in a checkpoint."""
+    path = path_in(hosted.path, asked.path)
+    with hosted.workspace() as workspace:
+        read = workspace.read(asked.checkpoint, path, offset=asked.offset, limit=asked.limit)
+    return encoding_browsing.read(path, read)
+
+
 def fork(hosted: Hosted, asked: messages.Fork) -> objects.Forked:
     """Write a checkpoint out elsewhere."""
     path = parse_display(asked.path)
@@ -202,18 +221,12 @@ OPERATIONS: dict[str, Operation] = {
     "checkpoint.create": Operation(messages.CheckpointCreate, MadeCheckpoint, checkpoint_create),
     "checkpoint.list": Operation(messages.CheckpointList, results.Checkpoints, checkpoint_list),
     "checkpoint.diff": Operation(messages.CheckpointDiff, objects.Diff, checkpoint_diff),
+    "checkpoint.read": Operation(messages.CheckpointRead, objects.Part, checkpoint_read),
     "checkpoint.restore": Operation(messages.CheckpointRestore, Restored, checkpoint_restore),
+    "checkpoint.restore_continue": Operation(messages.CheckpointMend, Restored, checkpoint_restore_continue),
+    "checkpoint.restore_abort": Operation(messages.CheckpointMend, Restored, checkpoint_restore_abort),
     "fork": Operation(messages.Fork, objects.Forked, fork),
 }
-
-
-def details(hosted: Hosted, error: HoldfastError) -> dict[str, Any] | None:
-    """What there is to say of an error besides its words: of one by edits of others, the latest of those."""
-    if error.code != "barrier":
-        return None
-    with hosted.undo_log() as log:
-        latest = () if log is None else log.barriers()[-_SHOWN_BARRIERS:]
-    return encoding_undo.barriers(latest)
 
 
 def undo_limits(limits: Limits) -> results.UndoLimits:

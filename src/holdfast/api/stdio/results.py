@@ -41,7 +41,7 @@ class Limits(Object, frozen=True, kw_only=True):
     queued_commands: int
     """So many may wait in each directory."""
     read_bytes: int
-    """Of one ``fs.read``."""
+    """Of one ``fs.read`` or ``checkpoint.read``."""
     listed: int
     """So many items are in a list; ``totals`` says how many there are."""
     diff_bytes: int
@@ -116,6 +116,8 @@ class DirectoryStatus(Object, frozen=True, kw_only=True):
     undo: UndoLimits | None
     safeguard: Guarding | None
     held: list[Waiting]
+    unfinished_restore: str | None
+    """The checkpoint that a restore that was cut short was to lead to."""
 
 
 class SessionStatus(Object, frozen=True, kw_only=True):

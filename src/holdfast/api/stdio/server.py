@@ -14,7 +14,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.api.stdio import events, messages, operations, results
+from holdfast.api.failures import telling
+from holdfast.api.stdio import events, messages, results
 from holdfast.api.stdio.commands import MAX_QUEUED, Command, prompt_command
 from holdfast.api.stdio.messages import BadRequestError, Request
 from holdfast.api.stdio.operations import MAX_DIFF_BYTES, OPERATIONS
@@ -28,8 +29,6 @@ from holdfast.model.log import Log, logged
 from holdfast.wire.lines import Lines
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from holdfast.api.stdio.results import Result
 
 _log = Log(__name__)
@@ -229,24 +228,20 @@ class Server:
 
     def _work(self, request: Request) -> None:
         with logged(request_id=request.request_id):
-            details: Mapping[str, object] | None = None
             try:
                 operation = OPERATIONS.get(request.type)
                 if operation is None:
                     result = self._of_the_session(request)
                 else:
                     hosted = self._sessions.hosted(request.payload.directory)
-                    try:
+                    with telling(hosted):
                         result = operation.work(hosted, request.payload)
-                    except HoldfastError as error:
-                        details = operations.details(hosted, error)
-                        raise
             except HoldfastError as error:
                 result = error
             except Exception as error:  # noqa: BLE001 - whatever it is, the client is waiting for an answer
                 _log.exception("a request failed by a mistake", operation=request.type)
                 result = unexpected(error)
-            self._answer(request.request_id, result, details)
+            self._answer(request.request_id, result)
 
     def _of_the_session(self, request: Request) -> Result:
         asked: Any = request.payload
@@ -264,14 +259,12 @@ class Server:
             case _:
                 return self._sessions.confirm(asked)
 
-    def _answer(
-        self, request_id: str, result: Result | HoldfastError, details: Mapping[str, object] | None = None
-    ) -> None:
+    def _answer(self, request_id: str, result: Result | HoldfastError) -> None:
         with self._turn:
             operation = self._unanswered.pop(request_id)
         if isinstance(result, HoldfastError):
             _log.info("response sent", request_id=request_id, operation=operation, status="error", code=result.code)
-            self._outbox.owe(messages.refusal(request_id, result, details))
+            self._outbox.owe(messages.refusal(request_id, result))
         else:
             _log.info("response sent", request_id=request_id, operation=operation, status="ok")
             self._outbox.owe(messages.response(request_id, result))

@@ -142,7 +142,7 @@ class Sessions:
             WorkingDirectory(os.path.join(self._directory, parse_display(each.path)), each.label, each.access)
             for each in asked.working_directories or ()
         ] or [WorkingDirectory(self._directory)]
-        host = Host(given, home=self._home, isolation=isolation, guard=asked.guard, notify=self._told)
+        host = Host(given, home=self._home, isolation=isolation if said else None, guard=asked.guard, notify=self._told)
         try:
             for hosted in host.directories:
                 _begin(hosted)
@@ -202,6 +202,7 @@ def _directory_status(hosted: Hosted, lane: Lane) -> results.DirectoryStatus:
         undo=None if rules is None else undo_limits(rules.limits),
         safeguard=None if rules is None else guarding(rules.thresholds, hosted.thresholds),
         held=held,
+        unfinished_restore=None if hosted.access == "read_only" else hosted.unfinished_restore(),
     )
 
 

@@ -8,12 +8,15 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 import anyio
+import pytest
 from anyio import to_thread
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCRequest, JSONRPCResponse
 
-from holdfast.api.mcp.streams import BUSY, MOST_PENDING_BYTES, Connection
+from holdfast.api.mcp import streams
+from holdfast.api.mcp.streams import BUSY, MOST_PENDING, MOST_PENDING_BYTES, Connection
 
+PIPE_BYTES = 65_536
 NOTIFICATION = b'{"jsonrpc": "2.0", "method": "notifications/end"}\n'
 
 
@@ -48,6 +51,26 @@ def test_what_waits_for_answers_is_bounded_in_bytes() -> None:
 
     with ExitStack() as closing:
         anyio.run(work, Client(closing))
+
+
+def test_who_asks_for_too_much_and_reads_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its end, which may be behind all that it has asked for, has to be met."""
+    monkeypatch.setattr(streams, "_PATIENCE_SECONDS", 0.2)
+    request = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping"}).encode() + b"\n"
+
+    async def work(client: Client) -> None:
+        client.write(request * (PIPE_BYTES // len(request)))
+        client.hang_up()
+        connection = Connection(client.reader, client.writer)
+        with anyio.fail_after(60):
+            async with connection.streams() as (read, _):
+                async for _ in read:  # (and nothing is ever answered)
+                    pass
+
+    with ExitStack() as closing:
+        client = Client(closing)
+        anyio.run(work, client)
+        assert len(client.answers()) > MOST_PENDING
 
 
 class Client:

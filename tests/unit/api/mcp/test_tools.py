@@ -106,6 +106,9 @@ def test_nothing_else_loads_the_sdk() -> None:
     [
         ("command", "ä" * 90_000),
         ("environment", {"A": "x" * (128 << 10)}),
+        ("environment", {"A=B": "1"}),
+        ("environment", {"": "1"}),
+        ("environment", {"A": "1\0"}),
         ("environment", {"A" * (128 << 10): ""}),
         ("environment", {f"A{number}": "x" * 100_000 for number in range(6)}),
     ],

@@ -9,9 +9,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
+import pytest
 
 from holdfast.api.mcp.workplace import MOST_AT_ONCE, Workplace
 from holdfast.engine.hosting import Host, WorkingDirectory
+from holdfast.model.errors import RefusedError
 
 
 @asynccontextmanager
@@ -55,6 +57,22 @@ def test_so_many_calls_look_at_a_time_also_if_their_clients_do_not_wait(tmp_path
             assert len(running) == MOST_AT_ONCE + 10
 
     anyio.run(work)
+
+
+@pytest.mark.parametrize("path", ["tree", "tree/fk/forks", "link/forks", "tree/out"])
+def test_forks_are_written_to_no_working_directory(tmp_path: Path, path: str) -> None:
+    """A command could put a link in the place of one."""
+    (tmp_path / "tree/fk").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("tree/fk")
+    (tmp_path / "tree/out").symlink_to(tmp_path)
+    given = WorkingDirectory(os.fsencode(tmp_path / "tree"), access="read_only")
+    home = os.fsencode(tmp_path / "home")
+
+    async def work() -> None:
+        Workplace(lambda notify: Host([given], home=home, notify=notify), forks=os.fsencode(tmp_path / path))
+
+    with pytest.raises(RefusedError, match="working directory"):
+        anyio.run(work)
 
 
 def test_what_a_look_raises_its_caller_gets(tmp_path: Path) -> None:
