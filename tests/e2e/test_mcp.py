@@ -133,17 +133,26 @@ def test_commands_run_apart_if_that_is_asked_for(place: Place) -> None:
         require(Policy(Files(b"/nowhere")))
     except HoldfastError as error:
         pytest.skip(f"{error.message} ({error.hint})")
-    mine = place.base / "mine"
-    mine.write_text("1")
+    mine, other, third = (place.base / name for name in ("mine", "near/other", "near/third"))
+    for path in (mine, other, third):
+        path.mkdir(parents=True)
+        (path / "f").write_text("1")
 
     async def work() -> None:
-        async with place.client("--isolation", "namespace") as client:
-            done = await call(client, "execute_command", command=f"echo 1 > in; echo 2 > {mine}")
+        more = ("--add", str(other), "--add-read-only", str(third))
+        async with place.client("--isolation", "namespace", *more) as client:
+            done = await call(client, "execute_command", command=f"echo 1 > in; echo 2 > {mine}/f")
             assert done["exit_code"] != 0
             assert [change["path"] for change in done["step"]["changes"]] == ["in"]
+            for path in (other, third):
+                assert (await call(client, "execute_command", command=f"cat {path}/f"))["stdout"] == "1"
+                done = await call(client, "execute_command", command=f"echo 2 > {path}/f")
+                assert (done["exit_code"] != 0, "Read-only file system" in done["stderr"]) == (True, True)
+            seen = await call(client, "execute_command", command=f"cat {place.tree}/in", directory="other")
+            assert seen["stdout"] == "1\n"
 
     run(work)
-    assert mine.read_text() == "1"
+    assert [(path / "f").read_text() for path in (mine, other, third)] == ["1"] * 3
 
 
 def test_the_log_is_for_programs_unless_a_person_sits_there(place: Place) -> None:

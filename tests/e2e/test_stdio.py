@@ -7,7 +7,11 @@ import json
 import os
 import random
 import sys
+from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
 
 import holdfast
 from holdfast.testing.photograph import differences, photograph
@@ -15,6 +19,7 @@ from holdfast.testing.photograph import differences, photograph
 from ..waiting import wait_until
 from . import hostile
 from .frontend import Frontend, Message, Start
+from .isolated import need_namespaces
 
 
 def output(frontend: Frontend, identity: str, kind: str = "terminal_output") -> str:
@@ -186,6 +191,40 @@ def test_a_command_changes_no_other_directory(start: Start, tree: Path, tmp_path
     for path in (kept, other):
         assert client.refused("fork", path=str(path / "fork"))["code"] == "refused"
     assert differences(before, photograph(tmp_path / "around")) == []
+
+
+@pytest.mark.parametrize("tmp", ["own", "shared"])
+def test_a_command_in_namespaces_sees_every_directory_and_changes_no_other(start: Start, tree: Path, tmp: str) -> None:
+    """I10: also where the box has something of its own in place of what is around a directory."""
+    need_namespaces()
+    around = [Path("/tmp"), Path("/tmp"), Path("/var/tmp"), Path.home(), Path("/dev/shm")]
+    with ExitStack() as context:
+        places = [Path(context.enter_context(TemporaryDirectory(dir=place))) for place in around]
+        others = [hostile.furnish(place / "in" / "other") for place in places]
+        before = [photograph(path) for path in others]
+        client = start()
+        client.begin(
+            tree,
+            *({"path": str(path), "access": "read_only"} for path in others[1:]),
+            others[0],
+            isolation={"level": "namespace", "tmp": tmp, "writable": [str(others[0].parent)]},
+        )
+        for path in others:
+            asked = client.send("agent.execute", command=f"cat {path}/file && {hostile.command(path)}")
+            assert client.answer(asked)["payload"]["exit_code"] == 0, output(client, asked)
+            content, _, said = output(client, asked).partition("[")
+            assert content.encode() == (path / "file").read_bytes()
+            hostile.judge(f"[{said}")
+            moved = f"mv {path.parent} {path.parent}.moved; mkdir -p {path}/more; cat {path}/file"
+            assert client.ask("agent.execute", command=moved)["exit_code"] == 0
+            client.ask("undo.rollback")
+        asked = client.send("agent.execute", command="echo 2 > file", directory=len(others))
+        assert client.answer(asked)["payload"]["exit_code"] == 0
+        assert (others[0] / "file").read_bytes() == b"2\n"
+        client.ask("undo.rollback", directory=len(others))
+        client.end()
+        for path, photo in zip(others, before, strict=True):
+            assert differences(photo, photograph(path)) == []
 
 
 def test_what_makes_no_sense_is_refused_and_survived(start: Start, tree: Path, tmp_path: Path) -> None:

@@ -40,12 +40,15 @@ def adjusted(configured: Isolation, said: Mapping[str, Any]) -> Isolation:
     return configured._replace(**(given | lists))
 
 
-def make_box(context: Context, isolation: Isolation, *, directory: bytes, log: bytes) -> Box | None:
+def make_box(
+    context: Context, isolation: Isolation, *, directory: bytes, log: bytes, readable: Sequence[bytes] = ()
+) -> Box | None:
     """The box that ``isolation`` asks for; None if it asks for none.
 
-    ``directory`` is where the command is to run, ``log`` where the undo log is. Before anything is begun, this raises
-    `UnsupportedError` if such a box cannot be had here, saying why and what would help, and `UsageError` if what is
-    asked for contradicts itself.
+    ``directory`` is where the command is to run, ``log`` where the undo log is; ``readable`` are directories that it is
+    to see besides, wherever they lie, and cannot change. Before anything is begun, this raises `UnsupportedError` if
+    such a box cannot be had here, saying why and what would help, and `UsageError` if what is asked for contradicts
+    itself.
     """
     if isolation.level == "none":
         return None
@@ -60,6 +63,7 @@ def make_box(context: Context, isolation: Isolation, *, directory: bytes, log: b
         secret=own if any(is_beneath(os.path.realpath(log), path) for path in own) else (*own, log),
         hidden=_paths(isolation.hidden),
         writable=_paths(isolation.writable),
+        readable=tuple(readable),
         tmp=isolation.tmp,
     )
     network = parse_network(isolation.network, isolation.allow, isolation.dns)

@@ -87,13 +87,15 @@ def run(
     is asked of operations that safeguards hold: True lets one happen, False denies it, None leaves it to others.
     ``identity`` is the run's id (`new_run_id`), if somebody has to know it before. ``told`` is told of what a killed
     keeper had left open, and was rolled back.
-    ``read_only`` are descriptors of directories that it may not change, nor anything beneath; see `supervise`.
+    ``read_only`` are descriptors of directories that it may not change, nor anything beneath; see `supervise`. It sees
+    them, isolated or not.
     ``thresholds``: when a person is asked (None: as the settings and ``guard`` say); what other runs here ask for holds
     beside it. ``limits``: of the undo log, if nobody keeps it yet (None: as the settings say).
     """
     from holdfast.engine.serving_run import answering_run
     from holdfast.supervisor.launch import supervise
     from holdfast.supervisor.settings import Settings
+    from holdfast.supervisor.territory import absolute
 
     shown = " ".join(os.fsdecode(word) for word in command).encode("utf-8", "replace").decode()
     refuse_inside(context, "another run")
@@ -103,7 +105,8 @@ def run(
     log = make_log(context)
     isolation = context.settings.isolation if isolation is None else isolation
     directory = os.getcwdb() if directory is None else directory
-    box = make_box(context, isolation, directory=directory, log=log)
+    others = [absolute(fd) for fd in read_only]
+    box = make_box(context, isolation, directory=directory, log=log, readable=others)
     identity = begin_run(context, shown, identity)
     before = _head(context)
     asked_for = configured_thresholds(context.settings.safeguard, guard=guard) if thresholds is None else thresholds

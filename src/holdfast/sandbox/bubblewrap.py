@@ -27,6 +27,9 @@ _KERNEL = (
 )  # fmt: skip
 """Where root changes settings of the kernel without needing a capability, and root stays itself in a namespace."""
 
+_PSEUDO = (b"/proc", b"/sys")
+"""What the kernel shows of itself, and of the box."""
+
 _Kind = Literal["readable", "shared", "writable", "empty", "scratch", "blank", "given"]
 
 
@@ -50,7 +53,7 @@ class Mount(NamedTuple):
 
 def questions(files: Files, needed: Iterable[bytes]) -> tuple[bytes, ...]:
     """The paths that `mounts` wants to know of."""
-    return (*TMP, *SOCKETS, *files.secret, *files.hidden, *files.writable, *needed)
+    return (*TMP, *SOCKETS, *files.secret, *files.hidden, *files.writable, *files.readable, *needed)
 
 
 def mounts(files: Files, needed: Sequence[bytes], host: Host, resolver: Mount | None = None) -> list[Mount]:
@@ -79,11 +82,15 @@ def mounts(files: Files, needed: Sequence[bytes], host: Host, resolver: Mount | 
         if _covered(path, found.values()):
             add(path, "readable")
     for path in files.writable:
-        add(path, "writable")
-    for path in _between(files.workspace, TMP if files.tmp == "own" else ()):
-        # A directory that something is mounted on cannot be renamed, and the workspace, which is known by its path,
-        # with it.
-        found.setdefault(path, Mount(path, "empty"))
+        if not _is_in(path, files.readable):
+            add(path, "writable")
+    readable = [path for path in files.readable if not _is_in(path, (*files.hidden, *files.secret, *_PSEUDO))]
+    for path in readable:
+        add(path, "readable")
+    for path in _between((files.workspace, *readable), TMP if files.tmp == "own" else ()):
+        # A directory that something is mounted on cannot be renamed, and what is known by its path with it.
+        if _covered(path, found.values()):
+            found.setdefault(path, Mount(path, "empty"))
     found[files.workspace] = Mount(files.workspace, "writable")
     for path in files.secret:
         add(path, "empty")
@@ -138,9 +145,9 @@ def is_beneath(path: bytes, above: bytes) -> bool:
     return path == above or path.startswith(above.rstrip(b"/") + b"/")
 
 
-def _between(path: bytes, tops: Iterable[bytes]) -> list[bytes]:
-    """The directories above ``path`` and below whichever of ``tops`` it lies in."""
-    return [above for top in tops if is_beneath(path, top) for above in _above(path) if above.startswith(top + b"/")]
+def _between(paths: Iterable[bytes], tops: Sequence[bytes]) -> list[bytes]:
+    """The directories above each of ``paths`` and below whichever of ``tops`` it lies in, those further up first."""
+    return sorted({above for path in paths for above in _above(path) if above not in tops and _is_in(above, tops)})
 
 
 def _above(path: bytes) -> Iterator[bytes]:
@@ -149,14 +156,22 @@ def _above(path: bytes) -> Iterator[bytes]:
 
 
 def _covered(path: bytes, made: Iterable[Mount]) -> bool:
-    return any(is_beneath(path, mount.path) and mount.kind in ("empty", "scratch") for mount in made)
+    """Whether nothing of the host's is seen at a path, by the mount that it lies in."""
+    around = max(
+        (mount for mount in made if is_beneath(path, mount.path)), key=lambda mount: len(mount.path), default=None
+    )
+    return around is not None and around.kind in ("empty", "scratch")
+
+
+def _is_in(path: bytes, directories: Iterable[bytes]) -> bool:
+    return any(is_beneath(path, each) for each in directories)
 
 
 def _check(files: Files, host: Host) -> None:
     for path in (files.workspace, *files.secret, *files.hidden, *files.writable):
         if not path.startswith(b"/") or path == b"/":
             raise UsageError(f"{display(path)} is no path of something that can be hidden or written to in a box")
-        if any(is_beneath(path, own) for own in (b"/dev", b"/proc", b"/sys")):
+        if _is_in(path, (b"/dev", *_PSEUDO)):
             raise UsageError(f"{display(path)}: what lies there is the box's own")
     for path in files.hidden:
         if is_beneath(path, files.workspace):

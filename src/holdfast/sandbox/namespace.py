@@ -119,8 +119,8 @@ def _without_links(files: Files) -> Files:
         return tuple(os.path.realpath(path) if path.startswith(b"/") else path for path in paths)
 
     (workspace,) = real((files.workspace,))
-    secret, hidden, writable = map(real, (files.secret, files.hidden, files.writable))
-    return Files(workspace, secret, hidden, writable, files.tmp)
+    secret, hidden, writable, readable = map(real, (files.secret, files.hidden, files.writable, files.readable))
+    return Files(workspace, secret, hidden, writable, files.tmp, readable)
 
 
 def _look(paths: Iterable[bytes]) -> Host:

@@ -67,6 +67,8 @@ class Files(NamedTuple):
     """What else can be written to. Changes there are not recorded, so nothing undoes them."""
     tmp: Literal["own", "shared"] = "own"
     """``/tmp`` and ``/var/tmp``: empty at first and gone afterwards, or the host's."""
+    readable: tuple[bytes, ...] = ()
+    """Directories that are visible wherever they lie, but for what is hidden, and never writable."""
 
 
 ENVIRONMENT = (

@@ -104,3 +104,29 @@ def test_arguments() -> None:
     assert text.index(b"--ro-bind / /") < text.index(b"--proc /proc") < text.index(b"--ro-bind-try /proc/sys /proc/sys")
     shared = arguments(b"/bin/bwrap", made, W, "box", uid=7, gid=8, offline=False, filter_fd=5)
     assert b"--unshare-net" not in shared
+
+
+def test_what_is_to_be_readable_is_seen_wherever_it_lies_and_never_writable() -> None:
+    others = (b"/tmp/a/b", b"/tmp/a/b/inner", b"/var/tmp/o", b"/dev/shm/o", b"/run/u/o", b"/srv/o")
+    files = Files(b"/tmp/a/w", writable=(b"/srv", b"/srv/o/cache"), readable=others)
+    found = kinds(files, host(b"/srv", b"/srv/o/cache", *others))
+    assert {path: found[path] for path in others} == dict.fromkeys(others, "readable")
+    assert b"/srv/o/cache" not in found
+    assert (found[b"/srv"], found[b"/tmp/a"], found[b"/tmp/a/w"]) == ("writable", "empty", "writable")
+    order = list(found)
+    assert order.index(b"/tmp/a/b") < order.index(b"/tmp/a/b/inner")
+    assert kinds(Files(W, readable=(b"/tmp/o",), tmp="shared"), host(b"/tmp/o"))[b"/tmp/o"] == "readable"
+
+
+def test_what_is_hidden_or_secret_is_not_readable_either() -> None:
+    others = (b"/home/u/.ssh", b"/home/u/.ssh/keys", b"/home/u/store/x", b"/proc/1", b"/sys/fs")
+    files = Files(W, secret=(b"/home/u/store",), hidden=(b"/home/u/.ssh",), readable=others)
+    found = kinds(files, host(*others, b"/home/u/store"))
+    assert "readable" not in found.values()
+    assert (found[b"/home/u/.ssh"], found[b"/home/u/store"]) == ("empty", "empty")
+
+
+def test_what_the_host_shows_around_a_workspace_stays_in_sight() -> None:
+    found = kinds(Files(b"/tmp/share/a/b", writable=(b"/tmp/share",)), host(b"/tmp/share"))
+    assert found[b"/tmp/share"] == "writable"
+    assert b"/tmp/share/a" not in found

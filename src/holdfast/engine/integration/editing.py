@@ -10,6 +10,7 @@ from holdfast.engine.integration.client import (
     HOOKS,
     Basis,
     Hook,
+    JsonFile,
     OwnFile,
     Server,
     TomlFile,
@@ -42,7 +43,7 @@ def installed(client: str, file: File, text: str | None) -> str:
     changed = _with_something(text)
     wanted = {entry.event: entry.command for entry in file.entries if isinstance(entry, Hook)}
     if wanted:
-        changed = _only(client, changed, wanted)
+        changed = _only(client, file, changed, wanted)
     for entry in file.entries:
         if isinstance(entry, Server):
             changed = _with_server(changed, entry)
@@ -59,18 +60,19 @@ def removed(client: str, file: File, text: str, before: str | None) -> str | Non
 
     If it is what we have made of that, it becomes that again, to the byte. Otherwise our entries are taken out, or
     become what they were if somebody had written them before us, and the objects go that held nothing else, unless they
-    were there before.
+    were there before. A call goes with the options that it was given; a group that others have put something into, or
+    made one for other tools, stays.
     """
     if isinstance(file, OwnFile):
         if not text.startswith(file.mark):
             raise RefusedError("it was not written by Holdfast", code="in_the_way")
         return None
-    if _installed_from(client, file, before) == text:
+    if is_as_made(client, file, text, before):
         return before
     if isinstance(file, TomlFile):
         return tomlblock.delete(text, file.table)
     before = None if before is None else _with_something(before)
-    changed, emptied = _only(client, text, {}), {(HOOKS,)}
+    changed, emptied = _only(client, file, text, {}), {(HOOKS,)}
     emptied |= {(HOOKS, at.event) for at in _ours(client, text)}
     for entry in file.entries:
         if isinstance(entry, Server):
@@ -85,12 +87,12 @@ def removed(client: str, file: File, text: str, before: str | None) -> str | Non
     return changed
 
 
-def _installed_from(client: str, file: File, text: str | None) -> str | None:
-    """`installed`, or None where that cannot be done."""
+def is_as_made(client: str, file: File, text: str, before: str | None) -> bool:
+    """Whether a text is what we have made of ``before``, and nobody has changed it since."""
     try:
-        return installed(client, file, text)
+        return installed(client, file, before) == text
     except HoldfastError:
-        return None
+        return False  # nothing can be made of that
 
 
 def is_there(client: str, file: File, text: str) -> bool:
@@ -126,12 +128,12 @@ def by_hand(file: File) -> str:
 
 
 class _At(NamedTuple):
-    """Where a hook of ours stands: in the array of an event, by itself or in a group with others."""
+    """Where a call of ours stands: an item in the array of an event, or a handler in one that is a group."""
 
     event: str
     item: int
     handler: int | None
-    """Its place in the group, if others are in it as well; else all of the item is ours."""
+    """Its place in the group; None if the item has the command itself, whether or not it is a group as well."""
     command: str
 
 
@@ -144,16 +146,14 @@ def _ours(client: str, text: str) -> Iterator[_At]:
 def _ours_in(client: str, event: str, index: int, item: Mapping[str, Any]) -> Iterator[_At]:
     if is_ours(client, item.get("command")):
         yield _At(event, index, None, item["command"])
-    commands = [_members(handler).get("command") for handler in _items(item.get(HOOKS))]
-    own = [place for place, command in enumerate(commands) if is_ours(client, command)]
-    if own and len(own) == len(commands):
-        yield _At(event, index, None, str(commands[0]) if len(own) == 1 else "")
-    else:
-        yield from (_At(event, index, place, str(commands[place])) for place in own)
+    for place, handler in enumerate(_items(item.get(HOOKS))):
+        command = _members(handler).get("command")
+        if is_ours(client, command):
+            yield _At(event, index, place, str(command))
 
 
-def _only(client: str, text: str, wanted: dict[str, str]) -> str:
-    """The text without those hooks of ours that are not (by event: the command) wanted, or there twice."""
+def _only(client: str, file: JsonFile, text: str, wanted: dict[str, str]) -> str:
+    """The text without those calls of ours that are not (by event: the command) wanted, or there twice."""
     seen: set[str] = set()
     gone: list[_At] = []
     for at in _ours(client, text):
@@ -161,10 +161,35 @@ def _only(client: str, text: str, wanted: dict[str, str]) -> str:
             seen.add(at.event)
         else:
             gone.append(at)
-    for at in reversed(gone):
-        inside = () if at.handler is None else (HOOKS, at.handler)
-        text = jsonedit.delete(text, (HOOKS, at.event, at.item, *inside))
+    written = _written(file)
+    for at in reversed(gone):  # from the end, so that the places of the others hold: handlers before their item
+        text = _without(text, at, written)
     return text
+
+
+def _without(text: str, at: _At, written: Sequence[tuple[str, object]]) -> str:
+    """The text without one call of ours, and without the item around it if that leaves nothing of anybody else's."""
+    path = (HOOKS, at.event, at.item)
+    item = _members(jsonedit.found(text, path))
+    if at.handler is not None:
+        text = jsonedit.delete(text, (*path, HOOKS, at.handler))
+    elif HOOKS not in item:
+        return jsonedit.delete(text, path)
+    else:
+        for name, value in item.items():
+            if name == "command" or (name != HOOKS and (name, value) in written):
+                text = jsonedit.delete(text, (*path, name))
+    left = dict(_members(jsonedit.found(text, path)))
+    if not left.pop(HOOKS, None) and all(member in written for member in left.items()):
+        text = jsonedit.delete(text, path)
+    return text
+
+
+def _written(file: JsonFile) -> Sequence[tuple[str, object]]:
+    """The members of the groups and calls that we write into a file, but for what the calls are told by."""
+    values = [entry.value for entry in file.entries if isinstance(entry, Hook)]
+    objects = [*values, *(_members(handler) for value in values for handler in _items(value.get(HOOKS)))]
+    return [member for each in objects for member in each.items() if member[0] not in ("command", HOOKS)]
 
 
 def _with_server(text: str, entry: Server) -> str:

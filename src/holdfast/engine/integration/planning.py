@@ -1,8 +1,8 @@
 """What configuring a client, or taking that back, comes to for the files that are there; and doing it.
 
 Everything is worked out before anything is written, so that what cannot be done stops all of it. What a file was before
-our first change is kept in the home until our entries are taken out: also that there was none, or what a person has
-written by hand to call us would be taken for what we have written.
+our first change is kept in the home until the file is that again, to the byte: also that there was none, or what a
+person has written by hand to call us would be taken for what we have written.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from holdfast.engine.home import default_home, make_private
 from holdfast.engine.integration import editing, writing
 from holdfast.engine.integration.calling import client
+from holdfast.files.rooted import Root, open_root
 from holdfast.model.errors import FormatError, HoldfastError, RefusedError
 from holdfast.model.ids import hash_bytes
 from holdfast.model.named import NamedTuple
@@ -31,7 +32,9 @@ _ABSENT = b".absent"
 """What the name of a copy ends with that stands for no file."""
 
 _BY_HAND = b".by-hand"
-"""What the name of a copy ends with of what was taken out without our ever having put it in."""
+"""What the name of a copy ends with of a file as it was when our entries were taken out of it, if it was not as we had
+made it: what others have put into an entry of ours went with that.
+"""
 
 
 class Change(NamedTuple):
@@ -41,9 +44,11 @@ class Change(NamedTuple):
     after: bytes | None
     """What it is to hold; None if it is to be gone."""
     kept: bytes
-    """Where that which it was before us is kept, or would be."""
+    """Where what it holds now is kept, or would be."""
     keeps: bool
-    """True if what it holds now is to be kept: none of it was written by us."""
+    """True if that is to be kept: somebody else has written of it what is in no other copy."""
+    spent: bytes | None = None
+    """Where the copy is, of what it was before us, that is needed no longer: the file is that again."""
 
     @property
     def is_none(self) -> bool:
@@ -84,10 +89,10 @@ def carry_out(plan: Plan) -> None:
             if change.keeps:
                 _keep(change)
             writing.put(change.found, change.after)
+            if change.spent is not None:
+                writing.discard(change.spent)
+                writing.discard(change.spent + _ABSENT)
             if plan.remove:
-                if not change.keeps:
-                    writing.discard(change.kept)
-                    writing.discard(change.kept + _ABSENT)
                 _clear(os.path.dirname(change.found.path), plan.root)
         except HoldfastError as error:
             error.message += f"; done already: {', '.join(done)}" if done else ""
@@ -107,10 +112,12 @@ def _change(about: Client, file: File, place: Place, folder: bytes, *, remove: b
             return Change(found, after.encode(), kept, not is_there or not is_known)
         if text is None or not is_there:
             return None
-        before = writing.look(os.fsdecode(kept)).content
-        taken_out = editing.removed(about.name, file, text, None if before is None else _decoded(before))
+        copy = writing.look(os.fsdecode(kept)).content if is_known else None
+        before = None if copy is None else _decoded(copy)
+        taken_out = editing.removed(about.name, file, text, before)
         after = None if taken_out is None else taken_out.encode()
-        return Change(found, after, kept if is_known else kept + _BY_HAND, not is_known)
+        keeps = not is_known or not editing.is_as_made(about.name, file, text, before)
+        return Change(found, after, kept + _BY_HAND, keeps, kept if is_known and after == copy else None)
     except (FormatError, RefusedError) as error:
         hint = None if remove else editing.by_hand(file)
         code = "malformed" if isinstance(error, FormatError) else error.code
@@ -118,13 +125,16 @@ def _change(about: Client, file: File, place: Place, folder: bytes, *, remove: b
 
 
 def _clear(folder: bytes, root: bytes) -> None:
-    """Remove the directories that are empty without our file, up to the root."""
-    while folder.startswith(root + b"/"):
-        try:
-            os.rmdir(folder)
-        except OSError:
-            return
-        folder = os.path.dirname(folder)
+    """Remove the directories that are empty without our file, up to the root, and none that a link leads to."""
+    if not folder.startswith(root + b"/"):
+        return
+    at = folder[len(root) + 1 :]
+    try:
+        with Root(open_root(root)) as tree:
+            while at and tree.rmdir(at):
+                at = at.rpartition(b"/")[0]
+    except (OSError, HoldfastError):
+        return  # what it was about is done; an empty directory harms nobody
 
 
 def _decoded(content: bytes) -> str:

@@ -1,7 +1,8 @@
 """Configuration files on disk: read within limits, and replaced atomically, never over what others have just written.
 
 The name that is given may be a link, for whoever keeps the configuration elsewhere: the file that it leads to is
-replaced, in its own directory, with the same permissions, owner and extended attributes.
+replaced, in its own directory, with the same permissions, owner and extended attributes. Where that is is decided once,
+when it is looked at: a link that is put on the way afterwards leads nobody anywhere.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from holdfast.files.metadata import apply_metadata, read_metadata
-from holdfast.files.owner import make_directories, owner_for
+from holdfast.files.owner import owner_for
 from holdfast.files.replace import TemporaryNames, exchange, move_if_absent, take_away
+from holdfast.files.rooted import Root, open_root
 from holdfast.files.taken import Taken, identity
 from holdfast.model.entries import file_entry
-from holdfast.model.errors import NotFoundError, RefusedError, StorageError, room_hint
+from holdfast.model.errors import EscapeError, NotFoundError, RefusedError, StorageError, room_hint
 from holdfast.model.ids import hash_bytes
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
@@ -40,7 +42,9 @@ class Found(NamedTuple):
     """The real one."""
     content: bytes | None
     """None if there is none."""
-    info: os.stat_result | None
+    root: bytes
+    """The real path of the directory that it is reached from, by way of no link."""
+    info: os.stat_result | None = None
     metadata: Metadata | None = None
 
 
@@ -50,14 +54,16 @@ def look(path: str, *, beneath: str | None = None) -> Found:
     Raises `RefusedError` for anything but a regular file of one name and a bearable size.
     """
     real = os.path.realpath(os.fsencode(path))
-    if beneath is not None and not real.startswith(os.path.realpath(os.fsencode(beneath)) + b"/"):
+    root = _there(os.path.dirname(real)) if beneath is None else os.path.realpath(os.fsencode(beneath))
+    if not real.startswith(root.rstrip(b"/") + b"/"):
         raise RefusedError(
             f"{path} leads out of the project, to {display(real)}",
             hint="configure that place by itself, or replace the link",
             code="escape",
         )
+    found = Found(real, None, root)
     try:
-        with _opened(real) as fd:
+        with _folder(found) as folder, _opened(folder, os.path.basename(real)) as fd:
             info = os.fstat(fd)
             if not stat.S_ISREG(info.st_mode):
                 raise RefusedError(f"{display(real)} is no regular file")
@@ -68,9 +74,9 @@ def look(path: str, *, beneath: str | None = None) -> Found:
                     f"{display(real)} has several names (hard links): the others would keep the old content",
                     hint="give each its own file, or change it by hand",
                 )
-            return Found(real, _read(fd), info, read_metadata(fd, info, readable=True))
-    except FileNotFoundError:
-        return Found(real, None, None)
+            return found._replace(content=_read(fd), info=info, metadata=read_metadata(fd, info, readable=True))
+    except (FileNotFoundError, NotFoundError):
+        return found
     except OSError as error:
         raise StorageError(f"cannot read {display(real)}: {error.strerror}") from error
 
@@ -78,18 +84,15 @@ def look(path: str, *, beneath: str | None = None) -> Found:
 def put(found: Found, content: bytes | None) -> None:
     """Let the file hold ``content``, or (None) be gone, if it still is as it was `found`. Atomic and durable.
 
-    Raises `RefusedError` if it is not, and leaves it as its last writer did; `StorageError`.
+    Raises `RefusedError` if it is not, and leaves it as its last writer did, or if a link is on the way to it by now;
+    `StorageError`.
     """
-    folder, name = os.path.split(found.path)
     try:
-        if content is not None:
-            make_directories(folder)
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            problem = _put(fd, name, found, content)
+        with _folder(found, make=content is not None) as fd:
+            problem = _put(fd, os.path.basename(found.path), found, content)
             os.fsync(fd)
-        finally:
-            os.close(fd)
+    except NotFoundError:
+        problem = "cannot be reached any more"
     except OSError as error:
         raise StorageError(f"cannot write {display(found.path)}: {error.strerror}", hint=room_hint(error)) from error
     if problem is not None:
@@ -167,9 +170,33 @@ def _unlink(fd: int, name: bytes) -> None:
         pass
 
 
+def _there(folder: bytes) -> bytes:
+    """The directory, or the nearest one above it that is there."""
+    while not os.path.isdir(folder):
+        folder = os.path.dirname(folder)
+    return folder
+
+
 @contextmanager
-def _opened(path: bytes) -> Generator[int]:
-    fd = os.open(path, _READ)
+def _folder(found: Found, *, make: bool = False) -> Generator[int]:
+    """The directory of a file, reached from where it was looked for without following a link; ``make``: made if it is
+    missing. Raises `RefusedError` if a link is on the way, `NotFoundError`, `StorageError`, `OSError`.
+    """
+    way = os.path.dirname(os.path.relpath(found.path, found.root))
+    try:
+        with Root(open_root(found.root)) as tree:
+            yield tree.make_directory(way, owner_for(tree.fd)) if make else tree.directory(way)
+    except EscapeError as error:
+        raise RefusedError(
+            f"{display(found.path)} was left alone: a link was put on the way to it",
+            hint="look where it leads, and do it again",
+            code=error.code,
+        ) from error
+
+
+@contextmanager
+def _opened(folder: int, name: bytes) -> Generator[int]:
+    fd = os.open(name, _READ, dir_fd=folder)
     try:
         yield fd
     finally:

@@ -492,3 +492,108 @@ def test_a_hook_that_does_more_than_call_us_stays(desk: Desk) -> None:
     assert len(found) == 2
     desk.do("claude", remove=True)
     assert tree(desk.project) == before
+
+
+def call(client: str, event: str) -> str:
+    return f"{OURS} hook {client} {event}"
+
+
+MIXED = [
+    pytest.param(
+        "cursor",
+        ".cursor/hooks.json",
+        "stop",
+        [{"command": call("cursor", "stop"), "hooks": [{"command": call("cursor", "stop")}]}, {"command": "./mine.sh"}],
+        [{"command": "./mine.sh"}],
+        id="a call that is a group of our calls as well",
+    ),
+    pytest.param(
+        "claude",
+        ".claude/settings.json",
+        "Stop",
+        [{"type": "command", "command": call("claude", "Stop"), "hooks": [{"command": "./mine.sh"}]}],
+        [{"hooks": [{"command": "./mine.sh"}]}],
+        id="a call that is a group of others",
+    ),
+]
+
+
+@pytest.mark.parametrize(("client", "name", "event", "items", "left"), MIXED)
+def test_nothing_of_others_goes_with_a_call_of_ours(
+    desk: Desk, client: str, name: str, event: str, items: list[object], left: list[object]
+) -> None:
+    file = desk.project / name
+    file.parent.mkdir()
+    text = json.dumps({"hooks": {event: [{"command": "./before.sh"}, *items, {"command": "./after.sh"}]}})
+    file.write_text(text)
+    desk.do(client, remove=True)
+    found = json.loads(file.read_text())["hooks"][event]
+    assert found == [{"command": "./before.sh"}, *left, {"command": "./after.sh"}]
+
+
+def test_of_two_calls_of_ours_in_one_item_the_second_goes_when_we_are_put_in(desk: Desk) -> None:
+    file = desk.project / ".cursor/hooks.json"
+    file.parent.mkdir()
+    ours, mine = {"command": call("cursor", "stop")}, {"command": "./mine.sh"}
+    file.write_text(json.dumps({"version": 1, "hooks": {"stop": [{**ours, "hooks": [ours]}, mine]}}))
+    desk.do("cursor")
+    assert json.loads(file.read_text())["hooks"]["stop"] == [{**ours, "hooks": []}, mine]
+
+
+def test_what_others_have_put_into_our_entries_is_kept_when_those_are_taken_out(desk: Desk) -> None:
+    prepared(desk, "claude")
+    before = (desk.project / ".mcp.json").read_text()
+    desk.do("claude")
+    path = desk.project / ".mcp.json"
+    edited(path, '"args": [\n        "mcp"\n      ]', '"args": ["mcp"],\n      "env": {"TOKEN": "mine"}')
+    changed = path.read_text()
+    (change,) = [one for one in desk.do("claude", remove=True).changes if one.found.path.endswith(b".mcp.json")]
+    assert "holdfast" not in path.read_text()
+    assert Path(os.fsdecode(change.kept)).read_text() == changed
+    copies = tree(desk.home / "integrations").values()
+    assert before.encode() in copies or path.read_text() == before
+
+
+@pytest.mark.parametrize("since", [False, True])
+def test_the_copy_of_what_was_before_stays_until_the_file_is_that_again(desk: Desk, since: bool) -> None:
+    file = desk.project / ".mcp.json"
+    file.write_text('{"a": 1}\n')
+    desk.do("claude")
+    if since:
+        edited(file, '"a": 1', '"a": 2')
+    desk.do("claude", remove=True)
+    assert json.loads(file.read_text()) == {"a": 2 if since else 1}
+    copies = [copy for name, copy in tree(desk.home / "integrations").items() if name.endswith("-.mcp.json")]
+    assert copies == ([b'{"a": 1}\n'] if since else [])
+
+
+@pytest.mark.parametrize("remove", [False, True])
+def test_a_directory_that_becomes_a_link_after_it_was_looked_at_leads_nowhere(desk: Desk, remove: bool) -> None:
+    """I7: nor may whoever swaps a directory while the question is being asked."""
+    outside = desk.user / "claude"
+    if remove:
+        desk.do("claude")
+    else:
+        (desk.project / ".claude").mkdir()
+    found = desk.plan("claude", remove=remove)
+    if remove:
+        (desk.project / ".claude").rename(outside)
+    else:
+        (desk.project / ".claude").rmdir()
+        outside.mkdir()
+    (desk.project / ".claude").symlink_to(outside)
+    before = tree(desk.user)
+    with pytest.raises(RefusedError) as raised:
+        carry_out(found)
+    assert raised.value.code == "escape"
+    assert str(desk.project / ".claude/settings.json") in raised.value.message
+    assert tree(desk.user) == before
+
+
+def test_a_directory_that_is_gone_since_it_was_looked_at_is_a_change(desk: Desk) -> None:
+    desk.do("cursor")
+    found = desk.plan("cursor", remove=True)
+    shutil.rmtree(desk.project / ".cursor")
+    with pytest.raises(RefusedError) as raised:
+        carry_out(found)
+    assert raised.value.code == "changed_meanwhile"
