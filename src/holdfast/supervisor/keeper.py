@@ -88,6 +88,7 @@ class Keeper:
             blocks=settings.outside_blocks,
             backend=settings.watch,
         )
+        self._undo_log.notice = self._outsiders.settle
         self._pauses: dict[Client, ExitStack] = {}
         self._visitors: set[Client] = set()
         """Those that the keeper must not end before they have hung up."""

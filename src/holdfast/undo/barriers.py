@@ -38,8 +38,8 @@ class Barriers:
         """Add a barrier; returns what the journal has to say, None if that says it already.
 
         A record that follows the last one directly, or shortly after, by the same party, takes its place: its number is
-        the later. What a step comes upon is one barrier, however long that takes it; the journal is told of it piece by
-        piece.
+        the later. What a step comes upon is one barrier, however long that takes it. The journal is told of each piece
+        by piece: whoever reads it knows when which path was changed.
         """
         last = self.records[-1] if self.records else None
         if record.finder is not None:
@@ -55,9 +55,8 @@ class Barriers:
         paths = set(last.paths)
         if follows and (paths.issuperset(record.paths) or b"" in paths):
             return None
-        merged = _bounded(msgspec.structs.replace(record, paths=tuple(sorted(paths.union(record.paths)))))
-        self.records[-1] = merged
-        return merged
+        self.records[-1] = _bounded(msgspec.structs.replace(record, paths=tuple(sorted(paths.union(record.paths)))))
+        return _bounded(record)
 
     def _add_found(self, last: Outside | None, record: Outside) -> Outside | None:
         if last is None or last.finder != record.finder:

@@ -24,7 +24,7 @@ from holdfast.undo.pending import go_on
 from holdfast.undo.recognising import note_contents
 from holdfast.undo.records import End
 from holdfast.undo.safeguards import Safeguards
-from holdfast.undo.sealing import Left, look, seal
+from holdfast.undo.sealing import Left, disown, look, seal
 from holdfast.undo.settling import settle
 from holdfast.undo.showing import all_steps, report, shown_barriers, shown_conflict, shown_open, shown_step
 from holdfast.undo.strangers import theirs
@@ -390,7 +390,7 @@ class Desk:
         self._safeguards.forget(step)
         self._leave(step)
         if opened.records:
-            self._undo_log.unsealed.add(step)
+            self._undo_log.unsealed[step] = opened
         return opened
 
     def _leave(self, step: StepId) -> None:
@@ -422,14 +422,17 @@ class Desk:
             left = look(self._undo_log, opened)
 
         def finish() -> Head | None:
+            nonlocal left
             with self._recorder.gate:
                 if left is None:
                     prepare()
             head = None
-            if is_step:
+            if is_step and left is not None:
+                self._undo_log.notice()  # what was edited up to the look may be told of only now
+                left = disown(self._undo_log, opened, left)
                 head = seal(self._undo_log, opened, state="done", ended_at=ended_at, exit_code=exit_code, left=left)
             with self._recorder.gate:
-                self._undo_log.unsealed.discard(opened.id)
+                self._undo_log.unsealed.pop(opened.id, None)
                 if is_step:
                     if take_back:
                         self._take_back(opened.id)
@@ -479,7 +482,7 @@ class Desk:
                 self._forgive(step)
                 raise RefusedError(f"step {step} was denied: what it had done was taken back", code="denied")
             opened = self._end(step)
-            self._undo_log.unsealed.add(step)
+            self._undo_log.unsealed[step] = opened
             finish = self._finishing(opened, None)
         finish()
         self._catch_up()

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from holdfast.model.clock import Clock
     from holdfast.undo.records import AnyRecord, Signature, StepId
     from holdfast.undo.safeguard import Guard
+    from holdfast.undo.steps import OpenStep
 
 _log = Log(__name__)
 
@@ -113,8 +114,10 @@ class UndoLog:
             raise
         self.interrupted = False
         """An undo or a redo stopped in the middle; see `holdfast.undo.pending`."""
-        self.unsealed: set[StepId] = set()
+        self.unsealed: dict[StepId, OpenStep] = {}
         """Steps that have ended and are not finished yet: the journal is needed for them."""
+        self.notice: Callable[[], object] = lambda: None
+        """Tells `outside` of all that others have changed up to now. From any thread that does not hold the gate."""
         self.unsettled: dict[StepId, dict[bytes, Signature]] = {}
         """What could still be written to when its step ended, as it looked then; see `holdfast.undo.settling`."""
         self.writers: Callable[[], frozenset[int]] = frozenset
@@ -208,9 +211,12 @@ class UndoLog:
         """
         with self.recorder.gate:
             record = Outside(self.recorder.seq + 1, tuple(paths), self.clock.now() * 1000, who, blocks, finder)
-            if (merged := self.barriers.add(record)) is not None:
+            if finder is None:
+                for step in (*self.recorder.open_steps, *self.unsealed.values()):
+                    step.edited(record.paths, record.seq)
+            if (piece := self.barriers.add(record)) is not None:
                 self.recorder.next_seq()
-                self.recorder.note(merged)
+                self.recorder.note(piece)
             return self.barriers.records[-1]
 
     def read(self, step: StepId) -> Sealed:

@@ -91,6 +91,9 @@ def _seal_as_found(log: UndoLog, part: Part) -> None:
     # (Without a note of its end: that is what tells the next recovery that it has to be rolled back.)
     closed = log.recorder.drop(part.begin.step)
     closed.looked_at = log.recorder.seq
+    for record in log.found:
+        if isinstance(record, Outside) and record.finder is None:
+            closed.edited(record.paths, record.seq)
     seal(log, closed, state="done", ended_at=at, exit_code=code, alive_until=log.last_sign + _SLACK)
 
 

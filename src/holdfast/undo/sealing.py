@@ -13,11 +13,19 @@ from holdfast.undo.preimages import place_of
 from holdfast.undo.records import Content, How, Keeping, Move, Put, Remove
 from holdfast.undo.sealed import Head, Preimage, Sealed, State, Trouble
 from holdfast.undo.settling import still_written
-from holdfast.undo.signatures import NOT_OURS, checked, content_through, signature, signature_of, unknown
-from holdfast.undo.traces import whereabouts
+from holdfast.undo.signatures import (
+    NOT_OURS,
+    checked,
+    content_through,
+    is_unknown,
+    signature,
+    signature_of,
+    unknown,
+)
+from holdfast.undo.traces import filled, touched_before, whereabouts
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from holdfast.files.handle import Identity
     from holdfast.undo.log import UndoLog
@@ -57,6 +65,44 @@ def look(log: UndoLog, step: OpenStep, alive_until: int | None = None, theirs: C
     log.recorder.known.note(*left)
     log.recorder.known.forget(unsettled.items())
     return left
+
+
+def disown(log: UndoLog, step: OpenStep, left: Left) -> Left:
+    """What others have edited after the step had come to it is not what the step left, though it was there at its end.
+
+    Undo of the step would overwrite the edit, and nothing that was seen at the end can tell. What is not there now, and
+    was not before the step either, came and went.
+    """
+    with log.recorder.gate:
+        numbered = ((seq, path) for path, known in step.edits.items() for seq in known)
+        edited = list(touched_before(step.records, numbered))
+        if not edited:
+            return left
+        paths, objects = {path for path, _ in edited}, {object_ for _, object_ in edited if object_ is not None}
+        places, new = whereabouts(step.records), filled(step.records)
+        theirs = {
+            path: found
+            for path, found in left.paths
+            if (path in paths or places.get(path) in objects)
+            and not is_unknown(found)
+            and not (found is None and (path in new or _is_met_elsewhere(path, edited, places)))
+        }
+        known = log.recorder.known
+        for path, found in theirs.items():
+            # (A later step may have left something else there by now.)
+            if found is not None and known.last(found.key) == found:
+                known.forget([(path, found)])
+                known.note([(path, NOT_OURS)])
+        return left._replace(paths=tuple((path, NOT_OURS if path in theirs else found) for path, found in left.paths))
+
+
+def _is_met_elsewhere(
+    path: bytes, edited: Iterable[tuple[bytes, Identity | None]], places: Mapping[bytes, Identity | None]
+) -> bool:
+    """Whether the step had left nothing at the path by then, or has moved what was edited there."""
+    kept = set(places.values())
+    objects = {object_ for where, object_ in edited if where == path} - {None}
+    return all(object_ in kept and object_ != places.get(path) for object_ in objects)
 
 
 def _others(log: UndoLog, step: OpenStep) -> Iterator[Signature]:
@@ -113,7 +159,7 @@ def seal(
     """
     step.copied += _break_off_what_is_written(log.preimages, step.records)
     if left is None:
-        left = look(log, step, alive_until)
+        left = disown(log, step, look(log, step, alive_until))
     left = _checked(log, left)
     preimages = tuple(_preimages(log.preimages, step.records))
     begin = step.begin

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from holdfast.files.handle import Identity
     from holdfast.undo.records import Bare, Begin, Mutation, ObjectKey, Signature, StepId
     from holdfast.undo.safeguard import Danger
@@ -56,8 +58,21 @@ class OpenStep:
     """Operations in flight outside of the gate."""
     looked_at: int = 0
     """The sequence number up to which others had changed the tree when it was looked at what it left; 0 if never."""
+    edits: dict[bytes, list[int]] = field(default_factory=dict[bytes, list[int]])
+    """What others have changed while it went on, whether it had to do with that or not: paths, and the sequence numbers
+    by which it was known.
+    """
     last: float = 0.0
     """When it last did something, on the monotonic clock."""
+
+    def edited(self, paths: Iterable[bytes], seq: int) -> None:
+        """Others have changed ``paths``, which is known by the sequence number ``seq``."""
+        acted = self.records[-1].seq if self.records else 0
+        for path in paths:
+            known = self.edits.setdefault(path, [])
+            # (Between two edits it may have come to the path, or moved it; else one says as much as both.)
+            if not known or known[-1] <= acted:
+                known.append(seq)
 
     @property
     def note(self) -> tuple[Bare, ...]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 def changed(log: UndoLog, sealed: Iterable[Sealed]) -> Iterator[tuple[bytes, Identity | None]]:
     """The paths at which the steps left something that is not as any step left it, and what they left there.
 
+    What others had changed before a step's end is theirs, whatever later steps left there.
     (What an undone step gave back vouches for it only as far as no barrier lies before that step.)
     """
     sealed = sorted(sealed, key=lambda one: one.head.left_at)
@@ -36,7 +37,11 @@ def changed(log: UndoLog, sealed: Iterable[Sealed]) -> Iterator[tuple[bytes, Ide
     # (Together: a later one may have moved what an earlier one left, and all above it.)
     records = sorted((record for one in sealed for record in one.records), key=lambda record: record.seq)
     moves = Moves(records)
+    theirs = {path for one in sealed for path, left in one.head.left if left == NOT_OURS}
     for path, object_ in whereabouts(records).items():
+        if path in theirs:
+            yield path, object_
+            continue
         if path in own and is_left(log.directories, path, own[path]):
             continue
         now = signature(log.directories, path)

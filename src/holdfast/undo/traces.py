@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from holdfast.undo.records import Content, How, Link, Made, Make, Meta, Move, Mutation, Put, Remove, Touch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from holdfast.files.handle import Identity
     from holdfast.undo.aliases import Aliases
@@ -24,18 +24,59 @@ def whereabouts(records: Sequence[Mutation], *, others: bool = False) -> dict[by
     for record in records:
         if others:
             found.update(_other_name(record))
+        _follow(found, record, made)
+    return found
+
+
+def touched_before(
+    records: Sequence[Mutation], edits: Iterable[tuple[int, bytes]]
+) -> Iterator[tuple[bytes, Identity | None]]:
+    """Of the ``edits``, which are sequence numbers with paths, those of what the step had by then touched: the paths,
+    and which object it had left there.
+    """
+    made = _made(records)
+    found: dict[bytes, Identity | None] = {}
+    at = 0
+    for seq, path in sorted(edits):
+        while at < len(records) and records[at].seq < seq:
+            _follow(found, records[at], made)
+            at += 1
+        if path in found:
+            yield path, found[path]
+
+
+def filled(records: Iterable[Mutation]) -> frozenset[bytes]:
+    """The paths at which there was nothing until the step put something there."""
+    known: set[bytes] = set()
+    found: set[bytes] = set()
+    for record in records:
         match record:
-            case Make():
-                found[record.path] = made.get(record.seq)
-            case Link() | Put() | Content() | Meta():
-                found[record.path] = record.identity
-            case Remove():
-                found[record.path] = None
+            case Make() | Link() | Put():
+                found.update({record.path} - known)
+                known.add(record.path)
             case Move():
-                _move(found, record)
+                if record.replaced is None:
+                    found.update({record.target} - known)
+                known.update((record.path, record.target))
+            case Remove() | Content() | Meta():
+                known.add(record.path)
             case Made() | Touch():
                 pass
-    return found
+    return frozenset(found)
+
+
+def _follow(found: dict[bytes, Identity | None], record: Mutation, made: Mapping[int, Identity]) -> None:
+    match record:
+        case Make():
+            found[record.path] = made.get(record.seq)
+        case Link() | Put() | Content() | Meta():
+            found[record.path] = record.identity
+        case Remove():
+            found[record.path] = None
+        case Move():
+            _move(found, record)
+        case Made() | Touch():
+            pass
 
 
 def _other_name(record: Mutation) -> dict[bytes, Identity]:
