@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import pty
+import re
+import select
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +20,8 @@ import pytest
 
 import holdfast
 from holdfast.testing.photograph import differences, photograph
+
+from .conftest import INSTALLED
 
 if TYPE_CHECKING:
     from e2e.conftest import Cli
@@ -353,3 +360,85 @@ def test_a_run_that_goes_on_and_that_a_full_log_holds_in_part_is_undone_whole(be
     _, err = going.communicate(timeout=60)
     assert going.returncode == 0, err
     assert bench.tree() == before
+
+
+class Person:
+    """Somebody at the terminal of a run."""
+
+    def __init__(self, *words: str) -> None:
+        self.shown = ""
+        self.pid, self._terminal = pty.fork()
+        if not self.pid:
+            try:
+                os.execvp(INSTALLED[0], [*INSTALLED, "run", *words])
+            finally:
+                os._exit(99)
+
+    def type(self, line: str) -> None:
+        os.write(self._terminal, f"{line}\n".encode())
+
+    def asked(self) -> str:
+        """Wait for a question; the number that it shows."""
+        while not (found := re.search(r"type (\d+) to allow it", self.shown)):
+            self._look()
+        self.shown = self.shown[found.end() :]
+        return found[1]
+
+    def code(self) -> int:
+        with suppress(OSError):  # how Linux says that the other end is closed
+            while True:
+                self._look()
+        os.close(self._terminal)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+    def _look(self) -> None:
+        ready, _, _ = select.select([self._terminal], [], [], 30)
+        assert ready, self.shown
+        self.shown += os.read(self._terminal, 4096).decode()
+
+
+@pytest.fixture(name="guarded")
+def _guarded(bench: Cli) -> Cli:
+    for number in range(5):
+        bench.write(f"many/{number}", "x")
+    (bench.home / "config.toml").write_text("[safeguard]\ndeletes = 3\n")
+    return bench
+
+
+@pytest.mark.parametrize("answer", ["a", "allow", "", "d"])
+def test_at_the_terminal_only_the_number_that_is_shown_allows_it(guarded: Cli, answer: str) -> None:
+    before = photograph(guarded.root)
+    person = Person("--", "rm", "-r", "many")
+    person.asked()
+    person.type(answer)
+    assert person.code() == 1
+    assert differences(before, photograph(guarded.root)) == []
+
+
+def test_what_was_typed_before_the_question_does_not_answer_it(guarded: Cli) -> None:
+    person = Person("--", "rm", "-r", "many")
+    for line in ("a", "allow", "n"):
+        person.type(line)
+    person.type(person.asked())
+    assert person.code() == 0
+    assert not (guarded.root / "many").exists()
+
+
+TYPING = """
+import fcntl, os, subprocess, sys
+answered = {}
+for name, request, argument in (("type", 0x5412, b"a"), ("paste", 0x541C, b"\\3"), ("take", 0x540E, 1), ("kind", 0x5423, b"\\0" * 4)):
+    try:
+        fcntl.ioctl(0, request, argument)
+        answered[name] = "done"
+    except OSError as error:
+        answered[name] = error.errno
+print("said", sorted(set(answered.values())), flush=True)
+"""
+
+
+def test_what_runs_cannot_type_or_take_the_terminal(bench: Cli) -> None:
+    person = Person("--", sys.executable, "-c", TYPING)
+    assert person.code() == 0
+    assert f"said [{errno.EPERM}]" in person.shown
+    assert bench.json("steps") == {"steps": []}

@@ -122,7 +122,12 @@ def _summary(result: RunResult) -> Iterator[str]:
 
 
 def _ask(ticket: TicketInfo) -> bool | None:
-    """Ask a person at the terminal; None if that is not for us: nobody answers, or a program has the keyboard."""
+    """Ask a person at the terminal; None if that is not for us: nobody answers, or a program has the keyboard.
+
+    What allows it is a number that only the question shows: what was typed before it, and what a program has the
+    terminal say by itself (reports of its colours, its title, its cursor), is no answer.
+    """
+    import secrets
     import termios
 
     seconds = ticket.denied_at / 1e9 - time.time()
@@ -132,18 +137,21 @@ def _ask(ticket: TicketInfo) -> bool | None:
         return None
     try:
         text = f"\r\nholdfast: {visible(ticket.message)}\r\n"
-        if not termios.tcgetattr(terminal)[3] & termios.ICANON:
-            # What runs reads single keys: an answer would be mistaken for input to it, and the other way round.
+        reads_keys = not termios.tcgetattr(terminal)[3] & termios.ICANON
+        if reads_keys or os.tcgetpgrp(terminal) != os.getpgrp():
+            # An answer would be mistaken for input to what runs, and the other way round; or reading it would stop us.
             text += f"  held: `holdfast safeguard allow {ticket.id}` or `deny {ticket.id}` in another terminal, "
             os.write(terminal, f"{text}within {seconds:.0f} s\r\n".encode())
             return None
-        os.write(terminal, f"{text}  [a]llow it or [d]eny it? ".encode())
+        number = str(1000 + secrets.randbelow(9000))
+        termios.tcflush(terminal, termios.TCIFLUSH)
+        os.write(terminal, f"{text}  type {number} to allow it, anything else to deny it: ".encode())
         answered = select.poll()
         answered.register(terminal, select.POLLIN)
         if not answered.poll(max(0.0, seconds) * 1000):
             os.write(terminal, b"\r\n")
             return None
-        return os.read(terminal, 100).strip().lower()[:1] == b"a"
+        return os.read(terminal, 100).strip() == number.encode()
     finally:
         os.close(terminal)
 

@@ -22,10 +22,14 @@ from holdfast.supervisor.calls import (
     OPEN_FLAGS,
     REFUSED,
     REFUSED_IOCTLS,
+    STOLEN_TERMINAL,
+    TARGETS,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from holdfast.supervisor.calls import Target
 
 INSTRUCTION: Final = struct.Struct("=HBBI")
 """``struct sock_filter``: code, jump if true, jump if false, constant."""
@@ -83,19 +87,53 @@ def _block(name: str) -> _Block:
         ]
     if name == "ioctl":
         refused = {command: ERRNO | error for command, error in REFUSED_IOCTLS.items()}
-        return _choice(1, dict.fromkeys(NOTIFIED_IOCTLS.values(), NOTIFY) | refused)
+        return [*_stolen(), *_choice(1, dict.fromkeys(NOTIFIED_IOCTLS.values(), NOTIFY) | refused)]
+    if name in TARGETS:
+        return _aimed(TARGETS[name])
     if name == "prctl":
         return _choice(0, dict.fromkeys(NOTIFIED_PRCTLS.values(), NOTIFY))
     assert name in NOTIFIED
     return [(_RETURN, 0, 0, NOTIFY)]
 
 
+def _stolen() -> _Block:
+    command, argument = STOLEN_TERMINAL
+    return [
+        (_LOAD, 0, 0, _low_half(1)),
+        (_EQUAL, 0, 3, command),
+        (_LOAD, 0, 0, _low_half(2)),
+        (_EQUAL, 0, 1, argument),
+        (_RETURN, 0, 0, ERRNO | errno.EPERM),
+    ]
+
+
+def _aimed(target: Target) -> _Block:
+    """What is to be done about a call that sets something of processes."""
+    block: _Block = []
+    if target.kind is not None:
+        groups = (target.process + 1, target.process + 2)
+        block += _when(target.kind, {group: ERRNO | errno.EPERM for group in groups})
+    block += _when(target.pid, {0: ALLOW})
+    if target.pointer is not None:
+        low = _low_half(target.pointer)
+        block += [(_LOAD, 0, 0, low), (_EQUAL, 0, 3, 0), (_LOAD, 0, 0, low + 4), (_EQUAL, 0, 1, 0), (_RETURN, 0, 0, ALLOW)]
+    return [*block, (_RETURN, 0, 0, NOTIFY)]
+
+
 def _choice(argument: int, answers: dict[int, int]) -> _Block:
     """What is to be done about a call that is many, by the value of an argument; the rest is allowed."""
+    return [*_when(argument, answers), (_RETURN, 0, 0, ALLOW)]
+
+
+def _when(argument: int, answers: dict[int, int]) -> _Block:
+    """Returns the answer for the value of an argument; goes on if there is none."""
     block: _Block = [(_LOAD, 0, 0, _low_half(argument))]
-    for value, answer in answers.items():
-        block += [(_EQUAL, 0, 1, value), (_RETURN, 0, 0, answer)]
-    return [*block, (_RETURN, 0, 0, ALLOW)]
+    for answer in dict.fromkeys(answers.values()):
+        values = [value for value, its in answers.items() if its == answer]
+        # (Each leads to the one return behind them.)
+        block += [(_EQUAL, left, 0 if left else 1, value) for left, value in zip(range(len(values) - 1, -1, -1), values, strict=True)]
+        block += [(_RETURN, 0, 0, answer)]
+    return block
 
 
 def _segments(blocks: dict[int, _Block]) -> list[tuple[int, _Block]]:

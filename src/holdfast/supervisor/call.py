@@ -74,6 +74,10 @@ class Supervision(Protocol):
         """The step that a thread's mutations belong to now. Opens one if there is none."""
         ...
 
+    def has(self, tgid: int) -> bool:
+        """Whether a process is of the caller's own tree. Those who look after it are not."""
+        ...
+
     def is_valid(self, call: Call) -> bool:
         """Whether the caller still waits, so that ``/proc/TID`` was its own when something was opened through it."""
         ...

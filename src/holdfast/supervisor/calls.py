@@ -88,6 +88,10 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
             "capset": 126,
             "utime": 132,
             "mknod": 133,
+            "setpriority": 141,
+            "sched_setparam": 142,
+            "sched_setscheduler": 144,
+            "vhangup": 153,
             "pivot_root": 155,
             "prctl": 157,
             "chroot": 161,
@@ -95,6 +99,11 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
             "mount": 165,
             "umount2": 166,
             "swapon": 167,
+            "reboot": 169,
+            "iopl": 172,
+            "ioperm": 173,
+            "init_module": 175,
+            "delete_module": 176,
             "quotactl": 179,
             "setxattr": 188,
             "lsetxattr": 189,
@@ -102,8 +111,11 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
             "removexattr": 197,
             "lremovexattr": 198,
             "fremovexattr": 199,
+            "sched_setaffinity": 203,
             "exit_group": 231,
             "utimes": 235,
+            "kexec_load": 246,
+            "ioprio_set": 251,
             "openat": 257,
             "mkdirat": 258,
             "mknodat": 259,
@@ -116,9 +128,14 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
             "fchmodat": 268,
             "unshare": 272,
             "utimensat": 280,
+            "prlimit64": 302,
             "open_by_handle_at": 304,
             "setns": 308,
+            "finit_module": 313,
+            "sched_setattr": 314,
             "renameat2": 316,
+            "kexec_file_load": 320,
+            "bpf": 321,
             "userfaultfd": 323,
         },
         0x40000000,
@@ -134,6 +151,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
             "lremovexattr": 15,
             "fremovexattr": 16,
             "ioctl": 29,
+            "ioprio_set": 30,
             "mknodat": 33,
             "mkdirat": 34,
             "unlinkat": 35,
@@ -150,12 +168,21 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
             "fchownat": 54,
             "fchown": 55,
             "openat": 56,
+            "vhangup": 58,
             "quotactl": 60,
             "utimensat": 88,
             "acct": 89,
             "capset": 91,
             "exit_group": 94,
             "unshare": 97,
+            "kexec_load": 104,
+            "init_module": 105,
+            "delete_module": 106,
+            "sched_setparam": 118,
+            "sched_setscheduler": 119,
+            "sched_setaffinity": 122,
+            "setpriority": 140,
+            "reboot": 142,
             "setregid": 143,
             "setgid": 144,
             "setreuid": 145,
@@ -169,10 +196,15 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
             "prctl": 167,
             "bind": 200,
             "swapon": 224,
+            "prlimit64": 261,
             "open_by_handle_at": 265,
             "setns": 268,
+            "finit_module": 273,
+            "sched_setattr": 274,
             "renameat2": 276,
+            "bpf": 280,
             "userfaultfd": 282,
+            "kexec_file_load": 294,
         },
         0,
     ),
@@ -191,6 +223,14 @@ REFUSED: Final[Mapping[str, int]] = {
         ),
         errno.EPERM,
     ),
+    # What changes the kernel, or ends it, reaches those who look after the tree, which no domain forbids to an administrator.
+    **dict.fromkeys(
+        ("bpf", "init_module", "finit_module", "delete_module", "kexec_load", "kexec_file_load", "reboot", "iopl",
+         "ioperm"),
+        errno.EPERM,
+    ),
+    # It would take the terminal from whoever is asked there.
+    "vhangup": errno.EPERM,
     # A domain of the caller's own would not hold for what is carried out in its name: it must not believe that it does.
     **dict.fromkeys(("landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self"), errno.EOPNOTSUPP),
 }  # fmt: skip
@@ -207,8 +247,22 @@ REFUSED_IOCTLS: Final[Mapping[int, int]] = {
     0x4008941A: errno.EPERM,  # BTRFS_IOC_SUBVOL_SETFLAGS
     0x5000943F: errno.EPERM,  # BTRFS_IOC_SNAP_DESTROY_V2
     0xC038586B: errno.EPERM,  # XFS_IOC_OPEN_BY_HANDLE
+    0x5412: errno.EPERM,  # TIOCSTI: types into the terminal
+    0x541C: errno.EPERM,  # TIOCLINUX: pastes into a virtual console
+    0x5423: errno.EPERM,  # TIOCSETD: what stands between the terminal and its readers
+    0x5437: errno.EPERM,  # TIOCVHANGUP: the terminal is nobody's any more
+    0x4B47: errno.EPERM,  # KDSKBENT: what a key of a virtual console means; so do the next four
+    0x4B49: errno.EPERM,  # KDSKBSENT
+    0x4B4B: errno.EPERM,  # KDSKBDIACR
+    0x4B4D: errno.EPERM,  # KDSETKEYCODE
+    0x4BFB: errno.EPERM,  # KDSKBDIACRUC
 }
-"""Changes to files that no other call makes and that nothing here could reverse, on descriptors opened for reading."""
+"""Changes to files that no other call makes and that nothing here could reverse, on descriptors opened for reading; and
+what would answer, in a person's place, what is asked at the terminal.
+"""
+
+STOLEN_TERMINAL: Final = (0x540E, 1)
+"""The ``ioctl`` (TIOCSCTTY), and its argument, by which an administrator takes a terminal from another session."""
 
 NOTIFIED_IOCTLS: Final[Mapping[str, int]] = {
     "FS_IOC_SETFLAGS": 0x40086602,
@@ -222,6 +276,32 @@ NOTIFIED_IOCTLS: Final[Mapping[str, int]] = {
 
 NOTIFIED_PRCTLS: Final[Mapping[str, int]] = {"PR_CAPBSET_DROP": 24, "PR_SET_SECUREBITS": 28}
 """Of ``prctl``, these reach the keeper: what the caller, or a child of its, executes next may be left with less."""
+
+class Target(NamedTuple):
+    """Where a call that sets something of processes says of which."""
+
+    pid: int
+    """The number of the argument: 0 there is the caller."""
+    pointer: int | None = None
+    """If this argument is a null pointer, nothing is set."""
+    kind: int | None = None
+    """This argument says what the number is one of."""
+    process: int = 0
+    """``kind`` for a process; the next two values are a process group and a user's processes."""
+
+
+TARGETS: Final[Mapping[str, Target]] = {
+    "prlimit64": Target(0, pointer=2),
+    "sched_setaffinity": Target(0),
+    "sched_setattr": Target(0),
+    "sched_setparam": Target(0),
+    "sched_setscheduler": Target(0),
+    "setpriority": Target(1, kind=0, process=0),
+    "ioprio_set": Target(1, kind=0, process=1),
+}
+"""Calls that no domain keeps from those who look after the tree. What they set of the caller passes by, of another
+process it reaches the keeper, and of a group or a user it is EPERM: outsiders may be among these.
+"""
 
 OPEN_FLAGS: Final[Mapping[str, int]] = {"open": 1, "openat": 2}
 """Calls of which only those that write or create reach the keeper, by the number of the argument that says so."""
@@ -242,13 +322,15 @@ NOTIFIED: Final = frozenset(
         "file_setattr", "ioctl",
         "umask", "setuid", "setgid", "setreuid", "setregid", "setresuid", "setresgid", "setfsuid", "setfsgid",
         "setgroups", "capset", "prctl", "chroot", "unshare", "setns",
+        "prlimit64", "sched_setaffinity", "sched_setattr", "sched_setparam", "sched_setscheduler", "setpriority",
+        "ioprio_set",
         "exit_group",
     }
 )  # fmt: skip
 """Calls that reach the keeper, where the machine has them. Every write, mapping and ``ftruncate`` on a descriptor that
-is open for writing passes by: what it can change was captured when it was opened. The last three lines change no file,
-but in whose name their callers act and what they see; and who has ended is nobody's parent any more, which would tell
-what step its children are part of.
+is open for writing passes by: what it can change was captured when it was opened. The last five lines change no file,
+but in whose name their callers act and what they see; or processes that need not be of the tree (`TARGETS`); and who
+has ended is nobody's parent any more, which would tell what step its children are part of.
 """
 
 

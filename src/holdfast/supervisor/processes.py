@@ -159,6 +159,11 @@ class Processes:
         """Whether the process was seen, and has not ended. From any thread."""
         return tgid in self._processes
 
+    def run_of(self, tgid: int) -> Run | None:
+        """Whose process it is, if it was seen and has not ended. From any thread."""
+        known = self._processes.get(tgid)
+        return None if known is None else known.group.run
+
     @property
     def tgids(self) -> list[int]:
         """All processes that are known and live. From any thread."""
@@ -279,6 +284,18 @@ def thread_group(tid: int) -> int:
         return _tgid(tid)
     except (OSError, ValueError):
         return 0
+
+
+def is_in_namespace_below(tid: int) -> bool:
+    """Whether the numbers of processes mean something else to a thread: it sees those of a namespace within ours. One
+    that is gone does not.
+    """
+    try:
+        status = _read(b"/proc/%d/status" % tid)
+    except OSError:
+        return False
+    at = status.index(b"\nNSpid:\t") + 8
+    return b"\t" in status[at : status.index(b"\n", at)]
 
 
 def _tgid(tid: int) -> int:

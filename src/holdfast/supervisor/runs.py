@@ -40,6 +40,8 @@ _log = Log(__name__)
 
 _JOINS_WITH = 2
 _KILLED_SECONDS = 5.0
+_OPEN_FILES = 10_000
+"""To look at so many takes about a tenth of a second, in which nobody changes anything."""
 _TRIES = 5
 
 
@@ -308,9 +310,9 @@ class Runs:
             # One on the way has ended meanwhile, and what was below it has another parent now.
         return None
 
-    def held_for_writing(self) -> frozenset[int]:
-        """The inode numbers of what processes of the trees may write to without another call. From any thread."""
-        return inodes_held_for_writing(self._processes.tgids)
+    def held_for_writing(self, thorough: bool) -> frozenset[int] | None:
+        """See `UndoLog.writers`."""
+        return inodes_held_for_writing(self._processes.tgids, None if thorough else _OPEN_FILES)
 
     def settle(self) -> None:
         """Take over what the threads of slow calls have left."""

@@ -54,6 +54,10 @@ class World:
         assert tid
         return self._step
 
+    def has(self, tgid: int) -> bool:
+        """See `Supervision.has`."""
+        return bool(tgid)
+
     def is_valid(self, call: Call) -> bool:
         """See `Supervision.is_valid`."""
         assert call

@@ -120,9 +120,9 @@ class UndoLog:
         """Tells `outside` of all that others have changed up to now. From any thread that does not hold the gate."""
         self.unsettled: dict[StepId, dict[bytes, Signature]] = {}
         """What could still be written to when its step ended, as it looked then; see `holdfast.undo.settling`."""
-        self.writers: Callable[[], frozenset[int]] = frozenset
+        self.writers: Callable[[bool], frozenset[int] | None] = lambda _thorough: frozenset()
         """Asks for the inode numbers of the files that those who are served may write to through what they have open or
-        mapped. From any thread."""
+        mapped. From any thread. None if it would take long to find out; not if told to be thorough."""
         begun = [record.step for record in self.found if isinstance(record, Begin)]
         self._next_step = max([self.last_beat.step, *self.heads, *begun])
         self._next_ambient = min([self.last_beat.ambient, *self.heads, *begun])

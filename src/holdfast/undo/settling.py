@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -31,20 +32,26 @@ def still_written(log: UndoLog, left: Mapping[bytes, Signature | None]) -> dict[
     files = {path: found for path, found in left.items() if found is not None and stat.S_ISREG(found.mode)}
     if not files:
         return {}
-    written = log.writers()
-    return {path: found for path, found in files.items() if found.inode in written}
+    written = log.writers(False)
+    if written is not None:
+        return {path: found for path, found in files.items() if found.inode in written}
+    # Others would wait while all was looked at that is open. The kernel says which of these files have no writer at all.
+    with log.looking() as directories:
+        return {
+            path: found for path, found in files.items() if _writer(directories, path, found) is not Writer.NONE
+        }
 
 
 def settle(log: UndoLog, *, eagerly: bool = True) -> None:
     """Look again at what could still be written to when its step ended, as far as it cannot be any more.
 
-    If not ``eagerly``, files that anybody writes to are left for later. The gate is held meanwhile. What somebody else
+    If not ``eagerly``, files that anybody writes to are left for later, and what it would take long to know. The gate is held meanwhile. What somebody else
     is known to have changed stays unknown. Raises `StorageError`.
     """
     if not log.unsettled:
         return
     with log.recorder.gate, log.looking() as directories:
-        written: frozenset[int] | None = None
+        written = _Written(log, thorough=eagerly)
         settled: dict[bytes, Signature] = {}
         for step, waiting in list(log.unsettled.items()):
             if step in log.unsealed or step not in log.heads:
@@ -55,8 +62,7 @@ def settle(log: UndoLog, *, eagerly: bool = True) -> None:
                 if writer is not Writer.NONE:
                     if writer is Writer.SOME and not eagerly:
                         continue
-                    written = log.writers() if written is None else written
-                    if was.inode in written:
+                    if written.holds(was.inode):
                         continue
                 ready[path] = was
             if ready:
@@ -67,6 +73,21 @@ def settle(log: UndoLog, *, eagerly: bool = True) -> None:
                 del log.unsettled[step]
         # (Last: what one of the steps has left is not a later step's for the others.)
         log.recorder.known.note(settled.items())
+
+
+class _Written:
+    """What is written to; looked for when it is first asked for."""
+
+    def __init__(self, log: UndoLog, *, thorough: bool) -> None:
+        self._find = partial(log.writers, thorough)
+
+    @cached_property
+    def _found(self) -> frozenset[int] | None:
+        return self._find()
+
+    def holds(self, inode: int) -> bool:
+        """Whether it may be among that."""
+        return self._found is None or inode in self._found
 
 
 def _settle(

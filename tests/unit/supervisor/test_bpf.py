@@ -17,6 +17,8 @@ from holdfast.supervisor.calls import (
     OPEN_FLAGS,
     REFUSED,
     REFUSED_IOCTLS,
+    STOLEN_TERMINAL,
+    TARGETS,
 )
 from holdfast.testing.packet_filter import run
 
@@ -38,7 +40,7 @@ def test_every_number_is_answered_as_its_table_says(machine: str) -> None:
         name = names.get(number)
         if number > LAST_KNOWN:
             expected = ERRNO | errno.ENOSYS
-        elif name is None or name in OPEN_FLAGS or name in ("ioctl", "prctl"):
+        elif name is None or name in OPEN_FLAGS or name in TARGETS or name in ("ioctl", "prctl"):
             expected = ALLOW
         elif name in REFUSED:
             expected = ERRNO | REFUSED[name]
@@ -74,6 +76,36 @@ def test_only_the_ioctls_that_change_files_are_told_of_or_refused(machine: str) 
         assert answer(machine, number, 3, command | HIGH) == ERRNO | error
     for terminal in (0x5401, 0x5413, 0x80086601):
         assert answer(machine, number, 3, terminal) == ALLOW
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_nobody_types_into_a_terminal_or_takes_it_from_a_session(machine: str) -> None:
+    number = ARCHITECTURES[machine].numbers["ioctl"]
+    for typing in (0x5412, 0x541C):  # TIOCSTI, TIOCLINUX
+        assert answer(machine, number, 0, typing | HIGH) == ERRNO | errno.EPERM
+    command, stealing = STOLEN_TERMINAL
+    assert answer(machine, number, 0, command | HIGH, stealing | HIGH) == ERRNO | errno.EPERM
+    assert answer(machine, number, 0, command, 0) == ALLOW
+    assert answer(machine, number, 0, 0x5401, stealing) == ALLOW
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_what_is_set_of_others_is_told_of_and_of_groups_refused(machine: str) -> None:
+    numbers = ARCHITECTURES[machine].numbers
+    for name in ("sched_setaffinity", "sched_setattr", "sched_setparam", "sched_setscheduler"):
+        assert answer(machine, numbers[name], 0 | HIGH, 1, 1) == ALLOW
+        assert answer(machine, numbers[name], 7, 0, 0) == NOTIFY
+    limits = numbers["prlimit64"]
+    assert answer(machine, limits, 0 | HIGH, 0, 1) == ALLOW
+    assert answer(machine, limits, 7, 0, 0, 1) == ALLOW
+    for pointer in (1, HIGH):
+        assert answer(machine, limits, 7, 0, pointer) == NOTIFY
+    for name, process in (("setpriority", 0), ("ioprio_set", 1)):
+        assert answer(machine, numbers[name], process | HIGH, 0 | HIGH) == ALLOW
+        assert answer(machine, numbers[name], process, 7) == NOTIFY
+        for group in (process + 1, process + 2):
+            for who in (0, 7):
+                assert answer(machine, numbers[name], group | HIGH, who) == ERRNO | errno.EPERM
 
 
 @pytest.mark.parametrize("machine", MACHINES)

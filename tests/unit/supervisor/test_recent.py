@@ -41,6 +41,9 @@ class World:
     def step(self, tid: int) -> StepId:
         return self._step
 
+    def has(self, tgid: int) -> bool:
+        return True
+
     def is_valid(self, call: Call) -> bool:
         return True
 

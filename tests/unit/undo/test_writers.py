@@ -82,7 +82,7 @@ def test_what_was_not_known_is_not_known_by_an_undo_of_a_later_step(bench: Bench
     path = bench.tree / "file"
     path.write_bytes(b"before")
     with bench.keeper() as log:
-        log.writers = lambda: frozenset({path.stat().st_ino})
+        log.writers = lambda _: frozenset({path.stat().st_ino})
         first = bench.step(log, lambda actor: actor.write(b"file", b"the first step's"))
     with bench.keeper() as log:
         undo(log, [bench.step(log, lambda actor: actor.write(b"file", b"B"))])
@@ -97,11 +97,11 @@ def test_what_others_edited_while_it_was_written_to_is_not_known(bench: Bench) -
     path = bench.tree / "file"
     path.write_bytes(b"before")
     with bench.keeper() as log:
-        log.writers = lambda: frozenset({path.stat().st_ino})
+        log.writers = lambda _: frozenset({path.stat().st_ino})
         step = bench.step(log, lambda actor: actor.write(b"file", b"the first step's"))
         path.write_bytes(b"edited by hand")
         log.outside([b"file"], "vim")
-        log.writers = frozenset
+        log.writers = lambda _: frozenset()
         with pytest.raises(RefusedError) as refused:
             undo(log, [step])
         assert refused.value.code == "barrier"
@@ -115,7 +115,7 @@ def test_what_is_written_late_is_not_taken_for_a_later_steps(bench: Bench, order
     path.write_bytes(b"before\n")
     before = bench.photograph()
     with bench.keeper() as log, open(path, "ab", buffering=0) as file:
-        log.writers = lambda: frozenset({path.stat().st_ino})
+        log.writers = lambda _: frozenset({path.stat().st_ino})
 
         def write(actor: Actor) -> None:
             os.close(actor.open(b"file", os.O_WRONLY))
@@ -127,14 +127,14 @@ def test_what_is_written_late_is_not_taken_for_a_later_steps(bench: Bench, order
             file.write(b"late\n")
             bench.finish(log, between)
             file.close()
-            log.writers = frozenset
+            log.writers = lambda _: frozenset()
             waiting = log.unsettled.pop(first)
             settle(log)
             log.unsettled[first] = waiting
         else:
             file.write(b"late\n")
             file.close()
-            log.writers = frozenset
+            log.writers = lambda _: frozenset()
             bench.finish(log, between)
         with pytest.raises(RefusedError, match=f"step {first} has to do with file too"):
             undo(log, [between])
@@ -147,9 +147,39 @@ def test_a_step_that_is_forgotten_is_not_waited_for(bench: Bench) -> None:
     path = bench.tree / "file"
     path.write_bytes(b"before")
     with bench.keeper() as log:
-        log.writers = lambda: frozenset({path.stat().st_ino})
+        log.writers = lambda _: frozenset({path.stat().st_ino})
         bench.step(log, lambda actor: actor.write(b"file", b"the step's"))
         desk = Desk(log)
         assert desk.is_unsettled
         desk.discard()
         assert not desk.is_unsettled
+
+
+def test_what_nobody_writes_to_is_known_though_all_that_is_open_was_not_looked_at(bench: Bench) -> None:
+    path = bench.tree / "file"
+    path.write_bytes(b"before")
+    with bench.keeper() as log:
+        log.writers = lambda thorough: frozenset() if thorough else None
+        step = bench.step(log, lambda actor: actor.write(b"file", b"the step's"))
+        assert log.unsettled == {}
+        undo(log, [step])
+        assert path.read_bytes() == b"before"
+
+
+def test_what_somebody_writes_to_is_taken_for_the_steps_until_all_was_looked_at(bench: Bench) -> None:
+    path = bench.tree / "file"
+    path.write_bytes(b"before")
+    before = bench.photograph()
+    with bench.keeper() as log:
+        inode = path.stat().st_ino
+        log.writers = lambda thorough: frozenset({inode}) if thorough else None
+        with open(path, "ab", buffering=0) as file:
+            step = bench.step(log, lambda actor: actor.write(b"file", b"the step's"))
+            settle(log, eagerly=False)
+            file.write(b"late")
+            with pytest.raises(RefusedError, match="still has file open for writing"):
+                undo(log, [step])
+        settle(log, eagerly=False)
+        assert log.unsettled == {}
+        undo(log, [step])
+        bench.assert_as(before)

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.supervisor.operations import attributes, create, identity, open, remove, rename, special, xattrs  # noqa: A004
+from holdfast.supervisor.operations import (
+    attributes,
+    create,
+    identity,
+    limits,
+    open,  # noqa: A004
+    remove,
+    rename,
+    special,
+    xattrs,
+)
 
 if TYPE_CHECKING:
     from holdfast.supervisor.call import Handler
@@ -13,6 +23,7 @@ HANDLERS: dict[str, Handler] = (
     attributes.HANDLERS
     | create.HANDLERS
     | identity.HANDLERS
+    | limits.HANDLERS
     | open.HANDLERS
     | remove.HANDLERS
     | rename.HANDLERS

@@ -1,0 +1,33 @@
+"""Calls that set limits and priorities of other processes: native within the tree, and EPERM outside of it.
+
+No domain keeps them in, as it does tracing and signals, and what they do to those who look after the tree would cripple
+or end these. The number is in a register, so that no thread changes it between the look here and the kernel's; the
+process that has it may end in between, and another one get it.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING
+
+from holdfast.supervisor.call import Reply
+from holdfast.supervisor.calls import TARGETS
+from holdfast.supervisor.operations.arguments import integer
+from holdfast.supervisor.processes import is_in_namespace_below, thread_group
+
+if TYPE_CHECKING:
+    from holdfast.supervisor.call import Call, Handler, Supervision
+
+
+def aimed(call: Call, world: Supervision) -> Reply:
+    """Every call of `TARGETS` whose target is a process, or thread, that is named by its number."""
+    number = integer(call.args[TARGETS[call.name].pid])
+    if number < 0 or is_in_namespace_below(call.tid):
+        return Reply(native=True)  # (In a namespace that the tree has made, or was put into, there is only the tree.)
+    tgid = thread_group(number)
+    if not tgid:
+        return Reply(error=errno.ESRCH)
+    return Reply(native=True) if world.has(tgid) else Reply(error=errno.EPERM)
+
+
+HANDLERS: dict[str, Handler] = dict.fromkeys(TARGETS, aimed)
