@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import stat
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -40,6 +40,11 @@ def signature(directories: Directories, path: bytes, alive_until: int | None = N
 
     What was changed after ``alive_until`` (ns) is `NOT_OURS`.
     """
+    return _look(directories, path, alive_until, 0)
+
+
+def _look(directories: Directories, path: bytes, alive_until: int | None, known: int) -> Signature | None:
+    """`signature`; where the ctime is the ``known`` one, without what that vouches for."""
     try:
         place = place_in(directories, path)
         found = os.stat(place.name, dir_fd=place.dir_fd, follow_symlinks=False)
@@ -50,6 +55,8 @@ def signature(directories: Directories, path: bytes, alive_until: int | None = N
         return NOT_OURS  # a link on the way
     if alive_until is not None and found.st_ctime_ns > alive_until:
         return NOT_OURS
+    if found.st_ctime_ns == known:
+        return _outline(found, directories.device, parent)
     return signature_of(found, directories.device, partial(read_xattrs_at, place.dir_fd, place.name), parent)
 
 
@@ -62,35 +69,45 @@ def signature_of(found: os.stat_result, device: int, xattrs: Callable[[], Xattrs
     """The signature of what was looked at, in the directory with the inode number ``parent``; ``device`` is that of the
     workspace's root. ``xattrs`` reads its extended attributes, and is called only where the ctime cannot tell of them.
     """
+    left = _outline(found, device, parent)
+    if left.ctime and left.names == 1:
+        return left
+    return msgspec.structs.replace(left, described=describe(found, xattrs))
+
+
+def _outline(found: os.stat_result, device: int, parent: int) -> Signature:
+    """The signature but for owner and attributes."""
     # (That of the root may have another number when it is mounted again.)
     device = 0 if found.st_dev == device else found.st_dev
     # The size and the times of a directory are those of its names, which other steps change too; those of a pipe are
     # those of what goes through it.
     if stat.S_ISDIR(found.st_mode) or stat.S_ISFIFO(found.st_mode):
-        left = Signature(found.st_ino, found.st_mode, 0, 0, 0, 1, parent, device=device)
-    else:
-        left = Signature(
-            found.st_ino,
-            found.st_mode,
-            found.st_size,
-            found.st_mtime_ns,
-            found.st_ctime_ns,
-            found.st_nlink,
-            parent,
-            device=device,
-        )
-        if left.names == 1:
-            return left
-    return msgspec.structs.replace(left, described=describe(found, xattrs))
+        return Signature(found.st_ino, found.st_mode, 0, 0, 0, 1, parent, device=device)
+    return Signature(
+        found.st_ino,
+        found.st_mode,
+        found.st_size,
+        found.st_mtime_ns,
+        found.st_ctime_ns,
+        found.st_nlink,
+        parent,
+        device=device,
+    )
 
 
 def describe(found: os.stat_result, xattrs: Callable[[], Xattrs]) -> Described:
     """Owner and extended attributes of what was looked at."""
     try:
-        attributes = bytes(hash_bytes(msgspec.msgpack.encode(xattrs())))
+        attributes = _digest(xattrs())
     except OSError:
         attributes = b""
     return Described(found.st_uid, found.st_gid, attributes)
+
+
+@lru_cache(maxsize=8)
+def _digest(xattrs: Xattrs) -> bytes:
+    # (Most of what lies together has the same attributes, or none.)
+    return hash_bytes(msgspec.msgpack.encode(xattrs))
 
 
 def unknown(left: Signature) -> Signature:
@@ -108,12 +125,13 @@ def checked(directories: Directories, path: bytes, left: Signature) -> Signature
     if left.names == 1 or not stat.S_ISREG(left.mode) or left.size > CHECKED_BYTES:
         return left
     check = _content_of(directories, path)
-    return msgspec.structs.replace(left, check=check) if signature(directories, path) == left else left
+    return msgspec.structs.replace(left, check=check) if is_left(directories, path, left) else left
 
 
 def is_left(directories: Directories, path: bytes, left: Signature | None) -> bool:
     """Whether the path is as a step left it."""
-    return is_same(left, signature(directories, path), partial(place_in, directories, path))
+    now = _look(directories, path, None, left.ctime if left else 0)
+    return is_same(left, now, partial(place_in, directories, path))
 
 
 def is_same(left: Signature | None, now: Signature | None, place: Callable[[], Place]) -> bool:
