@@ -374,6 +374,14 @@ class Hosted:
         """See `browsing.read_file`."""
         return browsing.read_file(self.path, path, own=self._own, offset=offset, limit=limit)
 
+    def read_saved(self, checkpoint: str, path: bytes, *, offset: int, limit: int) -> browsing.Read:
+        """A part of the file ``path`` as a checkpoint holds it, see `look.read_part`."""
+        from holdfast.engine.look import read_part
+
+        self._writable()
+        with self._opened() as (workspace, context):
+            return read_part(context, workspace.resolve(checkpoint), path, offset, limit)
+
     def write_file(self, path: bytes, content: bytes, *, expected: bytes | None = None) -> StepInfo | None:
         """See `UndoService.write`: a step of its own."""
         self._writable()

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 
     from holdfast.engine import objects
-    from holdfast.engine.browsing import Read
     from holdfast.engine.checkpoint import CheckpointResult
     from holdfast.engine.context import Context
     from holdfast.engine.diff import Contents
@@ -247,12 +246,6 @@ class Workspace(RecordedSteps):
         from holdfast.engine.look import cat
 
         return cat(self._context, self.resolve(name), os.fsencode(path))
-
-    def read(self, name: str, path: str | bytes, *, offset: int = 0, limit: int) -> Read:
-        """A part of the file ``path`` in a checkpoint, verified; raises `RefusedError` (``not_a_file``) for a link."""
-        from holdfast.engine.look import read_part
-
-        return read_part(self._context, self.resolve(name), os.fsencode(path), offset, limit)
 
     def diff(
         self, a: str | None = None, b: str | None = None, *, paths: Sequence[str | bytes] = (), renames: bool = True

@@ -193,8 +193,7 @@ def checkpoint_restore_abort(hosted: Hosted, _asked: messages.CheckpointMend) ->
 def checkpoint_read(hosted: Hosted, asked: messages.CheckpointRead) -> objects.Part:
     """A part of a file in a checkpoint."""
     path = path_in(hosted.path, asked.path)
-    with hosted.workspace() as workspace:
-        read = workspace.read(asked.checkpoint, path, offset=asked.offset, limit=asked.limit)
+    read = hosted.read_saved(asked.checkpoint, path, offset=asked.offset, limit=asked.limit)
     return encoding_browsing.read(path, read)
 
 
