@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.files.handle import Identity
 from holdfast.files.metadata import Metadata
 from holdfast.model.errors import RefusedError
 from holdfast.testing.acting import Actor
@@ -176,7 +177,7 @@ def test_a_recovery_leaves_the_edit(bench: Bench) -> None:
 
 
 def test_what_a_step_had_touched_by_when(bench: Bench) -> None:
-    file, directory = b"h-file", b"h-directory"
+    file, directory = Identity(b"h-file"), Identity(b"h-directory")
     records: list[Mutation] = [
         Content(3, 1, b"dir/file", file, Keeping(How.NOT), Metadata(0o644, 0, 0, 0)),
         Move(6, 1, b"dir", b"moved", "d", directory),
