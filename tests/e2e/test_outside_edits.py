@@ -6,7 +6,7 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
@@ -198,6 +198,54 @@ def test_the_policy_says_whether_undo_stops_at_an_edit(cli: Cli, policy: str) ->
     else:
         assert b"left alone" in cli.process("undo", "--step", str(step), code=4).stderr  # it goes as far as it can
     assert (cli.root / "dir" / "theirs").read_text() == "theirs"
+
+
+def same_size(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.write(b"HAND")
+
+
+def append(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b"HAND\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "edit", "after", "left"),
+    [
+        pytest.param("h", "echo c1 >> h", append, ":", "orig\nc1\nHAND\n", id="append"),
+        pytest.param("h", "echo c1 >> h", same_size, ":", "HAND\nc1\n", id="same size"),
+        pytest.param("new", "echo c1 > new", append, ":", "c1\nHAND\n", id="created"),
+        pytest.param("h", "echo c1 >> h", append, "echo c2 >> h", "orig\nc1\nHAND\nc2\n", id="edit, then command"),
+    ],
+)
+def test_an_edit_while_a_command_runs_is_not_taken_back(
+    cli: Cli, name: str, before: str, edit: Callable[[Path], None], after: str, left: str
+) -> None:
+    """I8."""
+    try:
+        open_watcher(os.fsencode(cli.root), "fanotify").close()
+    except UnsupportedError as error:
+        pytest.skip(str(error))
+    cli.write("h", "orig\n")
+    ready, go_on = cli.root.parent / "ready", cli.root.parent / "go-on"
+    script = f"{before}; : > {ready}; while ! [ -e {go_on} ]; do sleep 0.01; done; {after}"
+    with cli.start("run", "--", "sh", "-c", script, stdout=subprocess.DEVNULL) as run:
+        wait_until(ready.exists)
+        edit(cli.root / name)
+        go_on.touch()
+        run.communicate(timeout=60)
+    cli("undo", "--dry-run")
+    refused = cli.process("undo", code=4).stderr.decode()
+    assert f"({os.getpid()}) has changed {name}" in refused
+    assert (cli.root / name).read_text() == left
+    rescue = cli.json("undo", "--force")["rescue"]
+    assert not (cli.root / "new").exists()
+    assert (cli.root / "h").read_text() == "orig\n"
+    assert cli("cat", f"{rescue}:{name}").out == left
+    cli("redo")
+    assert (cli.root / name).read_text() == left
+    cli.process("undo", code=4)
 
 
 def test_a_lock_is_refused_with_the_reason(cli: Cli) -> None:

@@ -1,0 +1,188 @@
+"""What somebody else changes while a step goes on that has had to do with it is theirs: undo does not take it back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast.files.handle import Identity
+from holdfast.files.metadata import Metadata
+from holdfast.model.errors import RefusedError
+from holdfast.testing.acting import Actor
+from holdfast.undo.desk import Desk
+from holdfast.undo.records import Content, How, Keeping, Make, Move, Mutation
+from holdfast.undo.traces import filled, touched_before
+
+from .conftest import Bench
+from .test_desk import Office, opened, write
+
+Work = Callable[[Actor], object]
+
+
+def nothing(_actor: Actor) -> None:
+    """A step that has done what it does."""
+
+
+def by_hand(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b"HAND")
+
+
+def edited(office: Office, path: bytes, before: Work, after: Work = nothing) -> int:
+    """A step, in the middle of which somebody edits the path."""
+    step = office.desk.open("command", command=(b"work",))
+    office.act(step, before)
+    by_hand(Path(os.fsdecode(os.path.join(os.fsencode(office.bench.tree), path))))
+    office.desk.outside([path], "vim (12)")
+    office.act(step, after)
+    office.desk.close(step, 0)
+    return step
+
+
+def refuses(desk: Desk, *steps: int, match: str = "has changed") -> None:
+    with pytest.raises(RefusedError, match=match) as refused:
+        desk.undo(steps)
+    assert refused.value.code == "barrier"
+
+
+@pytest.mark.parametrize(
+    ("path", "before", "after"),
+    [
+        pytest.param(b"old", write(b"old", b"new"), nothing, id="written"),
+        pytest.param(b"old", write(b"old", b"new"), lambda actor: actor.write(b"old", b"more"), id="written after it"),
+        pytest.param(b"new", write(b"new"), nothing, id="created"),
+        pytest.param(b"old", lambda actor: actor.unlink(b"old"), nothing, id="removed"),
+        pytest.param(b"old", write(b"old"), lambda actor: actor.rename(b"old", b"moved"), id="moved after it"),
+        pytest.param(b"old", write(b"old"), lambda actor: actor.unlink(b"old"), id="removed after it"),
+        pytest.param(b"dir/in", write(b"dir/in"), lambda actor: actor.rename(b"dir", b"d2"), id="moved with all"),
+    ],
+)
+def test_an_edit_in_the_midst_of_a_step_is_not_taken_back(bench: Bench, path: bytes, before: Work, after: Work) -> None:
+    """I8."""
+    (bench.tree / "old").write_bytes(b"old")
+    (bench.tree / "dir").mkdir()
+    (bench.tree / "dir" / "in").write_bytes(b"in")
+    with opened(bench) as office:
+        step = edited(office, path, before, after)
+        there = bench.photograph()
+        refuses(office.desk, step)
+        bench.assert_as(there)
+    with opened(bench) as office:
+        refuses(office.desk, step)
+        office.desk.undo([step], force=True)
+        office.desk.redo([step])
+
+
+def test_an_edit_that_was_overwritten_by_force_is_theirs_again_once_it_is_back(bench: Bench) -> None:
+    (bench.tree / "old").write_bytes(b"old")
+    with opened(bench) as office:
+        step = edited(office, b"old", write(b"old", b"new"))
+        refuses(office.desk, step, match=r"vim \(12\) has changed old")
+        office.desk.undo([step], force=True)
+        assert (bench.tree / "old").read_bytes() == b"old"
+        office.desk.redo([step])
+        assert (bench.tree / "old").read_bytes() == b"newHAND"
+        refuses(office.desk, step)
+
+
+@pytest.mark.parametrize("is_later", [False, True])
+def test_another_step_that_left_the_edit_does_not_vouch_for_it(bench: Bench, is_later: bool) -> None:
+    (bench.tree / "old").write_bytes(b"old")
+    with opened(bench) as office:
+        first = office.desk.open("command")
+        office.act(first, write(b"old", b"new"))
+        by_hand(bench.tree / "old")
+        office.desk.outside([b"old"], "vim (12)")
+        if is_later:
+            office.desk.close(first, 0)
+        second = office.step(write(b"old", b"more"))
+        if is_later:
+            office.desk.undo([second])
+            refuses(office.desk, first)
+            assert (bench.tree / "old").read_bytes() == b"newHAND"
+        else:
+            office.desk.close(first, 0)
+            refuses(office.desk, first, second)
+            assert (bench.tree / "old").read_bytes() == b"more"
+
+
+def test_what_is_told_only_after_the_look_is_known_when_the_step_is_finished(bench: Bench) -> None:
+    (bench.tree / "old").write_bytes(b"old")
+    with opened(bench) as office:
+        step = office.desk.open("command")
+        office.act(step, write(b"old", b"new"))
+        by_hand(bench.tree / "old")
+        finish = office.desk.closing(step, 0)
+        assert finish is not None
+        office.log.notice = lambda: office.desk.outside([b"old"], "vim (12)")
+        finish()
+        refuses(office.desk, step)
+
+
+def test_an_edit_before_a_step_comes_to_a_file_is_given_back(bench: Bench) -> None:
+    (bench.tree / "old").write_bytes(b"old")
+    with opened(bench) as office:
+        step = edited(office, b"old", write(b"other"), write(b"old", b"new"))
+        office.desk.undo([step])
+        assert (bench.tree / "old").read_bytes() == b"oldHAND"
+
+
+def locks(actor: Actor) -> None:
+    actor.write(b"lock", b"")
+    actor.write(b"made", b"")
+
+
+def test_edits_of_other_files_and_what_came_and_went_block_nothing(bench: Bench) -> None:
+    (bench.tree / "old").write_bytes(b"old")
+    before = bench.photograph()
+    with opened(bench) as office:
+        office.desk.undo([edited(office, b"lock", locks, lambda actor: actor.unlink(b"lock"))])
+        bench.assert_as(before)
+        step = edited(office, b"old", write(b"new"))
+        office.desk.undo([step])
+        assert (bench.tree / "old").read_bytes() == b"oldHAND"
+        assert not (bench.tree / "new").exists()
+
+
+def test_a_rollback_leaves_the_edit(bench: Bench) -> None:
+    (bench.tree / "old").write_bytes(b"old")
+    with opened(bench) as office:
+        step = office.desk.begin("a try")
+        office.act(step, write(b"old", b"new"))
+        office.act(step, write(b"new"))
+        by_hand(bench.tree / "old")
+        office.desk.outside([b"old"], "vim (12)")
+        assert [conflict.path for conflict in office.desk.rollback(step).conflicts] == [b"old"]
+        assert (bench.tree / "old").read_bytes() == b"newHAND"
+        assert not (bench.tree / "new").exists()
+
+
+def test_a_recovery_leaves_the_edit(bench: Bench) -> None:
+    (bench.tree / "old").write_bytes(b"old")
+    with opened(bench) as office:
+        step = office.desk.open("command")
+        office.act(step, write(b"old", b"new"))
+        office.act(step, write(b"new"))
+        by_hand(bench.tree / "old")
+        office.desk.outside([b"old"], "vim (12)")
+        office.desk.outside([b"new-by-vim"], "vim (12)")
+        office.desk.beat()
+    with opened(bench) as office:
+        assert [conflict.path for conflict in office.desk.conflicts(step)] == [b"old"]
+        assert (bench.tree / "old").read_bytes() == b"newHAND"
+        assert not (bench.tree / "new").exists()
+
+
+def test_what_a_step_had_touched_by_when(bench: Bench) -> None:
+    file, directory = Identity(b"h-file"), Identity(b"h-directory")
+    records: list[Mutation] = [
+        Content(3, 1, b"dir/file", file, Keeping(How.NOT), Metadata(0o644, 0, 0, 0)),
+        Move(6, 1, b"dir", b"moved", "d", directory),
+        Make(8, 1, b"dir", "f", 0),
+    ]
+    edits = [(3, b"dir/file"), (4, b"dir/file"), (7, b"moved/file"), (7, b"dir/file"), (7, b"dir"), (9, b"other")]
+    assert list(touched_before(records, edits)) == [(b"dir/file", file), (b"dir", None), (b"moved/file", file)]
+    assert filled(records) == {b"moved"}
