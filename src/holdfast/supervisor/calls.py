@@ -223,7 +223,7 @@ REFUSED: Final[Mapping[str, int]] = {
         ),
         errno.EPERM,
     ),
-    # What changes the kernel, or ends it, reaches those who look after the tree; no domain keeps administrators from it.
+    # What changes the kernel, or ends it, reaches those who look after the tree; no domain keeps root from it.
     **dict.fromkeys(
         ("bpf", "init_module", "finit_module", "delete_module", "kexec_load", "kexec_file_load", "reboot", "iopl",
          "ioperm"),
