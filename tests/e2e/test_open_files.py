@@ -78,6 +78,22 @@ os.close(fd)
 os.wait()
 """
 
+THREADED = f"""
+import ctypes, os, sys, threading
+def work():
+    assert not ctypes.CDLL(None).unshare(0x400)  # a table of open files of its own
+    fd = os.open("log", os.O_WRONLY | os.O_CREAT)
+    os.write(fd, b"early")
+    print("opened", flush=True)
+    {GO}
+    os.write(fd, b"late")
+    print("written", flush=True)
+    {GO}
+print("ready", flush=True)
+{GO}
+threading.Thread(target=work).start()
+"""
+
 
 def python(script: str) -> str:
     return f"{sys.executable} -c {shlex.quote(script)}"
@@ -90,6 +106,7 @@ WRITERS = {
     "by a child that inherited it": python(INHERITED),
     "by whom it was passed to": python(PASSED),
     "through a mapping": python(MAPPED),
+    "by a thread alone": python(THREADED),
 }
 
 

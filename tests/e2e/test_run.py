@@ -427,7 +427,8 @@ def test_what_was_typed_before_the_question_does_not_answer_it(guarded: Cli) -> 
 TYPING = """
 import fcntl, os, subprocess, sys
 answered = {}
-for name, request, argument in (("type", 0x5412, b"a"), ("paste", 0x541C, b"\\3"), ("take", 0x540E, 1), ("kind", 0x5423, b"\\0" * 4)):
+CALLS = {"type": (0x5412, b"a"), "paste": (0x541C, b"\\3"), "take": (0x540E, 1), "kind": (0x5423, b"\\0" * 4)}
+for name, (request, argument) in CALLS.items():
     try:
         fcntl.ioctl(0, request, argument)
         answered[name] = "done"

@@ -112,11 +112,17 @@ def _aimed(target: Target) -> _Block:
     block: _Block = []
     if target.kind is not None:
         groups = (target.process + 1, target.process + 2)
-        block += _when(target.kind, {group: ERRNO | errno.EPERM for group in groups})
+        block += _when(target.kind, dict.fromkeys(groups, ERRNO | errno.EPERM))
     block += _when(target.pid, {0: ALLOW})
     if target.pointer is not None:
         low = _low_half(target.pointer)
-        block += [(_LOAD, 0, 0, low), (_EQUAL, 0, 3, 0), (_LOAD, 0, 0, low + 4), (_EQUAL, 0, 1, 0), (_RETURN, 0, 0, ALLOW)]
+        block += [
+            (_LOAD, 0, 0, low),
+            (_EQUAL, 0, 3, 0),
+            (_LOAD, 0, 0, low + 4),
+            (_EQUAL, 0, 1, 0),
+            (_RETURN, 0, 0, ALLOW),
+        ]
     return [*block, (_RETURN, 0, 0, NOTIFY)]
 
 
@@ -131,7 +137,10 @@ def _when(argument: int, answers: dict[int, int]) -> _Block:
     for answer in dict.fromkeys(answers.values()):
         values = [value for value, its in answers.items() if its == answer]
         # (Each leads to the one return behind them.)
-        block += [(_EQUAL, left, 0 if left else 1, value) for left, value in zip(range(len(values) - 1, -1, -1), values, strict=True)]
+        block += [
+            (_EQUAL, left, 0 if left else 1, value)
+            for left, value in zip(range(len(values) - 1, -1, -1), values, strict=True)
+        ]
         block += [(_RETURN, 0, 0, answer)]
     return block
 

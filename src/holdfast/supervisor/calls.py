@@ -223,7 +223,7 @@ REFUSED: Final[Mapping[str, int]] = {
         ),
         errno.EPERM,
     ),
-    # What changes the kernel, or ends it, reaches those who look after the tree, which no domain forbids to an administrator.
+    # What changes the kernel, or ends it, reaches those who look after the tree; no domain keeps root from it.
     **dict.fromkeys(
         ("bpf", "init_module", "finit_module", "delete_module", "kexec_load", "kexec_file_load", "reboot", "iopl",
          "ioperm"),
@@ -251,7 +251,7 @@ REFUSED_IOCTLS: Final[Mapping[int, int]] = {
     0x541C: errno.EPERM,  # TIOCLINUX: pastes into a virtual console
     0x5423: errno.EPERM,  # TIOCSETD: what stands between the terminal and its readers
     0x5437: errno.EPERM,  # TIOCVHANGUP: the terminal is nobody's any more
-    0x4B47: errno.EPERM,  # KDSKBENT: what a key of a virtual console means; so do the next four
+    0x4B47: errno.EPERM,  # KDSKBENT: what a key of a virtual console means; so the next four
     0x4B49: errno.EPERM,  # KDSKBSENT
     0x4B4B: errno.EPERM,  # KDSKBDIACR
     0x4B4D: errno.EPERM,  # KDSETKEYCODE
@@ -276,6 +276,7 @@ NOTIFIED_IOCTLS: Final[Mapping[str, int]] = {
 
 NOTIFIED_PRCTLS: Final[Mapping[str, int]] = {"PR_CAPBSET_DROP": 24, "PR_SET_SECUREBITS": 28}
 """Of ``prctl``, these reach the keeper: what the caller, or a child of its, executes next may be left with less."""
+
 
 class Target(NamedTuple):
     """Where a call that sets something of processes says of which."""

@@ -35,18 +35,16 @@ def still_written(log: UndoLog, left: Mapping[bytes, Signature | None]) -> dict[
     written = log.writers(False)
     if written is not None:
         return {path: found for path, found in files.items() if found.inode in written}
-    # Others would wait while all was looked at that is open. The kernel says which of these files have no writer at all.
+    # Others would wait while all that is open was looked at. The kernel says which of these have no writer at all.
     with log.looking() as directories:
-        return {
-            path: found for path, found in files.items() if _writer(directories, path, found) is not Writer.NONE
-        }
+        return {path: found for path, found in files.items() if _writer(directories, path, found) is not Writer.NONE}
 
 
 def settle(log: UndoLog, *, eagerly: bool = True) -> None:
     """Look again at what could still be written to when its step ended, as far as it cannot be any more.
 
-    If not ``eagerly``, files that anybody writes to are left for later, and what it would take long to know. The gate is held meanwhile. What somebody else
-    is known to have changed stays unknown. Raises `StorageError`.
+    If not ``eagerly``, files that anybody writes to are left for later, and what it would take long to know. The gate
+    is held meanwhile. What somebody else is known to have changed stays unknown. Raises `StorageError`.
     """
     if not log.unsettled:
         return

@@ -34,7 +34,11 @@ def _header(request: pytest.FixtureRequest) -> tuple[str, dict[str, int]]:
 def test_every_number_is_the_kernels(header: tuple[str, dict[str, int]]) -> None:
     machine, there = header
     traced = dict(zip(("ptrace", "process_vm_readv", "pidfd_getfd"), yama._NUMBERS[machine], strict=True))
-    single = {"seccomp": notify._SYS_SECCOMP[machine], "renameat2": kernel._SYS_RENAMEAT2[machine], "kcmp": held._SYS_KCMP[machine]}
+    single = {
+        "seccomp": notify._SYS_SECCOMP[machine],
+        "renameat2": kernel._SYS_RENAMEAT2[machine],
+        "kcmp": held._SYS_KCMP[machine],
+    }
     newest = max(there.values())
     for here in (
         ARCHITECTURES[machine].numbers, credentials._SYSCALLS[machine], callfilter._NUMBERS[machine], traced, single,

@@ -43,13 +43,6 @@ def maps():
     fd = os.open(path, os.O_RDWR)
     area = mmap.mmap(fd, 1)
     os.close(fd)
-
-def forks():
-    if os.fork():
-        os.close(3)
-    else:
-        sys.stdin.read()
-        os._exit(0)
 """
 HOLDERS = {
     "it alone": "begin(opens)",
@@ -57,7 +50,6 @@ HOLDERS = {
     "one beside others with the first's": "begin(own_table, opens)\nbegin(lambda: None)",
     "a thread after the first has ended": "begin(leader_ends, opens)\nlibc.syscall(SYS_EXIT, 0)",
     "a mapping, after the first thread has ended": "begin(leader_ends, maps)\nlibc.syscall(SYS_EXIT, 0)",
-    "a child of a thread that has ended the first": "begin(leader_ends, opens, forks)\nlibc.syscall(SYS_EXIT, 0)",
 }
 
 
