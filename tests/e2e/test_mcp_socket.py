@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import socket
 import stat
 import subprocess
+import threading
 from collections.abc import AsyncGenerator, Generator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
@@ -20,7 +22,7 @@ from mcp.client.stdio import StdioServerParameters
 
 import holdfast
 from holdfast.api.mcp import door
-from holdfast.model.errors import LockedError, RefusedError
+from holdfast.model.errors import HoldfastError, LockedError, RefusedError
 
 from ..waiting import wait_until
 from .conftest import INSTALLED
@@ -189,6 +191,52 @@ def test_a_dead_servers_socket_is_taken_and_a_living_ones_is_not(server: Server)
     with door.opened(os.fsencode(server.path)):
         assert server.token.read_bytes() != before
     assert not server.path.exists()
+
+
+def test_a_server_that_is_only_beginning_is_no_dead_one(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir(mode=0o700)
+    path = folder / "sock"
+    caught: list[HoldfastError] = []
+
+    def begin() -> None:
+        try:
+            with door.opened(os.fsencode(path)):
+                pass
+        except HoldfastError as error:
+            caught.append(error)
+
+    second = threading.Thread(target=begin)
+
+    locks = Path("/proc/locks")
+
+    def waits() -> bool:
+        return any(f":{folder.stat().st_ino} " in line and "->" in line for line in locks.read_text().splitlines())
+
+    fd = os.open(folder, os.O_RDONLY)
+    with socket.socket(socket.AF_UNIX) as first:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        first.bind(os.fspath(path))
+        number = path.stat().st_ino
+        second.start()
+        wait_until(lambda: waits() or not second.is_alive())
+        first.listen()
+        os.close(fd)
+        second.join(SECONDS)
+        assert [type(error) for error in caught] == [LockedError]
+        assert path.stat().st_ino == number
+
+
+def test_what_others_have_put_in_place_of_a_socket_and_its_token_stays(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir(mode=0o700)
+    path = folder / "sock"
+    names = ("sock", "sock.token")
+    with door.opened(os.fsencode(path)):
+        for name in names:
+            (folder / name).unlink()
+            (folder / name).write_text("another's")
+    assert [(folder / name).read_text() for name in names] == ["another's"] * 2
 
 
 def test_what_is_no_socket_or_token_of_a_dead_server_is_left_alone(tmp_path: Path) -> None:

@@ -7,14 +7,15 @@ root's), which the kernel tells, and to begin with the token, which lies beside 
 from __future__ import annotations
 
 import errno
+import fcntl
 import hmac
 import os
 import re
 import secrets
 import socket
 import stat
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Final
+from contextlib import ExitStack, contextmanager, suppress
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 from holdfast.files.sockets import address, peer
 from holdfast.model.errors import LockedError, NotFoundError, RefusedError, StorageError
@@ -72,27 +73,42 @@ def opened(path: bytes) -> Generator[Door]:
     path = os.path.abspath(path)
     folder, name = os.path.split(path)
     _prepare(folder)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
+    with ExitStack() as context:
+        listener = context.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         token = secrets.token_hex(_TOKEN_BYTES).encode()
-        with _said(path):
+        with _said(path), _alone_in(folder):
             _remove_dead(path)
             _remove_token(token_file(path))
             listener.setblocking(False)
             os.fchmod(listener.fileno(), 0o600)  # before it has a name: it never exists with another mode
             with address(folder, name) as where:
                 listener.bind(where)
-        try:
-            with _said(path):
-                _write_token(token_file(path), token)
-                listener.listen(_BACKLOG)
-            yield Door(path, listener, token)
-        finally:
-            for each in (path, token_file(path)):
-                with suppress(FileNotFoundError):
-                    os.unlink(each)
+            context.callback(_take_away, path, os.lstat(path))
+            file = context.enter_context(_new_token(token_file(path)))
+            context.callback(_take_away, token_file(path), os.fstat(file.fileno()))
+            file.write(token + b"\n")
+            listener.listen(_BACKLOG)
+        yield Door(path, listener, token)
+
+
+@contextmanager
+def _alone_in(folder: bytes) -> Generator[None]:
+    """Wait for other servers that begin or end in the directory: a socket that does not listen yet looks like that of
+    a dead one.
+    """
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
     finally:
-        listener.close()
+        os.close(fd)
+
+
+def _take_away(path: bytes, own: os.stat_result) -> None:
+    """Remove the name of what is our own, unless somebody else has it by now."""
+    with suppress(FileNotFoundError), _alone_in(os.path.dirname(path)):
+        if os.path.samestat(os.lstat(path), own):
+            os.unlink(path)
 
 
 @contextmanager
@@ -152,19 +168,22 @@ def _remove_dead(path: bytes) -> None:
     except FileNotFoundError:
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
         try:
             with address(*os.path.split(path)) as where:
                 probe.connect(where)
         except ConnectionRefusedError:
             os.unlink(path)
             return
+        except BlockingIOError:
+            pass  # so many want to come in that there is a queue
     raise LockedError(f"another process listens at {display(path)}", hint="name another path")
 
 
-def _write_token(path: bytes, token: bytes) -> None:
+def _new_token(path: bytes) -> BinaryIO:
+    """The file, empty. While it is open no other one gets its number."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with open(fd, "wb") as file:
-        file.write(token + b"\n")
+    return open(fd, "wb", buffering=0)
 
 
 def _remove_token(path: bytes) -> None:
