@@ -74,6 +74,13 @@ class Supervision(Protocol):
         """The step that a thread's mutations belong to now. Opens one if there is none."""
         ...
 
+    def holds(self, tgid: int) -> bool:
+        """Whether a process that lives is of the tree that the calls come from, as far as can be told. From any thread.
+
+        It says nothing of one that ends meanwhile, whose number may be another's by then.
+        """
+        ...
+
     def is_valid(self, call: Call) -> bool:
         """Whether the caller still waits, so that ``/proc/TID`` was its own when something was opened through it."""
         ...

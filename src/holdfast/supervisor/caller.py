@@ -31,7 +31,7 @@ _MOST = 256
 class Caller:
     """A thread. Its descriptor is closed when nobody holds it any more."""
 
-    __slots__ = ("credentials", "fd", "foreign", "lasting", "tgid", "tid", "umask")
+    __slots__ = ("credentials", "fd", "foreign", "lasting", "tgid", "tid", "umask", "view")
 
     def __init__(self, tid: int) -> None:
         """Raises `OSError` if there is no such thread."""
@@ -55,9 +55,10 @@ class Caller:
             self.credentials = None
         self.lasting = self.credentials is None and (status.uniform or not privileged)
         """What it executes is not left with less, which nobody is told."""
-        self.foreign = os.readlink("ns/mnt", dir_fd=self.fd) != keeper.mount_namespace or not os.path.samestat(
-            os.stat("root", dir_fd=self.fd), keeper.root
-        )
+        root = os.stat("root", dir_fd=self.fd)
+        self.view = os.readlink("ns/mnt", dir_fd=self.fd), root.st_dev, root.st_ino
+        """What it sees of the file systems, told from what others see."""
+        self.foreign = self.view != keeper.view
         """Its paths begin somewhere else than the keeper's."""
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:  # (as the interpreter ends, `os` may be gone)
@@ -133,11 +134,11 @@ CALLERS = Callers()
 class _Keeper(NamedTuple):
     credentials: Credentials
     user_namespace: str
-    mount_namespace: str
-    root: os.stat_result
+    view: tuple[str, int, int]
 
 
 @cache
 def _keeper() -> _Keeper:
     user, mount = (os.readlink(f"/proc/thread-self/ns/{name}") for name in ("user", "mnt"))
-    return _Keeper(own_status().credentials, user, mount, os.stat("/"))
+    root = os.stat("/")
+    return _Keeper(own_status().credentials, user, (mount, root.st_dev, root.st_ino))

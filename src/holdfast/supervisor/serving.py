@@ -97,6 +97,10 @@ class Tree:
             return known
         return self._steps.of(self._processes.group(self.run, tid))
 
+    def holds(self, tgid: int) -> bool:
+        """See `Supervision.holds`."""
+        return self._processes.is_of(self.run, tgid)
+
     def is_valid(self, call: Call) -> bool:
         """See `Supervision.is_valid`."""
         return self.listener.is_valid(call.id)

@@ -41,6 +41,9 @@ class World:
     def step(self, tid: int) -> StepId:
         return self._step
 
+    def holds(self, tgid: int) -> bool:
+        return False
+
     def is_valid(self, call: Call) -> bool:
         return True
 
