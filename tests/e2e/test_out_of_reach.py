@@ -1,4 +1,4 @@
-"""What is out of a tree's reach, by names that somebody outside has given it: mounts, and what others have open (I7)."""
+"""What is out of a tree's reach, by names that somebody outside has given it: mounts, what others have open (I7)."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ needs_mounts = pytest.mark.skipif(
 def in_mounts(directory: Path, mount: str, command: str) -> str:
     """What a shell says in a run in the directory, with mounts that were made before."""
     hf = shlex.join([*INSTALLED, "run", "--", "sh", "-c", command])
+    command = f"{mount}; {hf}"
     done = subprocess.run(
-        [*MOUNTS, "sh", "-ec", f"{mount}; {hf}"], cwd=directory, text=True, capture_output=True, timeout=120, check=False
+        [*MOUNTS, "sh", "-ec", command], cwd=directory, text=True, capture_output=True, timeout=120, check=False
     )
     assert done.returncode == 0, done
     return done.stdout

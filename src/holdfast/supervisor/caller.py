@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import errno
 import os
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.files.credentials import Credentials, own_status, read_status
+from holdfast.supervisor.whose import Process, identify
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,8 +31,6 @@ _MOST = 256
 
 class Caller:
     """A thread. Its descriptor is closed when nobody holds it any more."""
-
-    __slots__ = ("credentials", "fd", "foreign", "lasting", "tgid", "tid", "umask", "view")
 
     def __init__(self, tid: int) -> None:
         """Raises `OSError` if there is no such thread."""
@@ -65,6 +64,11 @@ class Caller:
         """Close the descriptor."""
         if self.fd >= 0:
             close(self.fd)
+
+    @cached_property
+    def process(self) -> Process:
+        """Its process, as every ``/proc`` tells of it. Raises `OSError`."""
+        return identify(self.fd)
 
     def is_alive(self) -> bool:
         """Whether the thread is still there, so that its number cannot be another one's."""

@@ -8,7 +8,6 @@ time; what it holds (a pause, a run) ends with it.
 from __future__ import annotations
 
 import os
-import select
 import socket
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +30,7 @@ from holdfast.supervisor.processes import has_ended
 from holdfast.supervisor.proof import take_proof
 
 if TYPE_CHECKING:
+    import select
     from collections.abc import Callable
 
 _log = Log(__name__)

@@ -73,6 +73,12 @@ def _joined(directory: bytes, rest: bytes) -> bytes:
     return directory.rstrip(b"/") + rest.rstrip(b"/") or b"/"
 
 
+@cache
+def _own() -> tuple[Mount, ...]:
+    with open("/proc/self/mountinfo", "rb") as lines:
+        return tuple(map(_parsed, lines))
+
+
 class _MountTable:
     """Tells that something was mounted or unmounted since it was asked last (proc_pid_mountinfo(5))."""
 
@@ -93,15 +99,10 @@ class _Thread(threading.local):
 
     def __init__(self) -> None:
         self.table = _MountTable()
+        _own.cache_clear()  # it does not tell of what was mounted before, which perhaps no other thread has asked for
 
 
 _thread = _Thread()
-
-
-@cache
-def _own() -> tuple[Mount, ...]:
-    with open("/proc/self/mountinfo", "rb") as lines:
-        return tuple(map(_parsed, lines))
 
 
 def _parsed(line: bytes) -> Mount:

@@ -20,7 +20,7 @@ _PROC_SUPER_MAGIC = 0x9FA0
 
 
 def is_native(fd: int, where: Where, mode: int) -> bool:
-    """Whether only the caller itself can open what ``fd`` refers to: a terminal that is its own, a file about itself."""
+    """Whether only the caller itself can open what ``fd`` refers to: its own terminal, a file about itself."""
     if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
         return is_below(where.absolute, (b"/dev",))
     return is_below(where.absolute, (b"/sys",)) or is_in_proc(fd)

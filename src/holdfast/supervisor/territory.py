@@ -93,7 +93,7 @@ class Territory:
         looked, _ = self._shown.get(caller.view, (0, ()))
         if now - looked > _FRESH_NS:
             shown = self._shown | {caller.view: (now, mounts_of(caller.fd))}
-            # (Replaced, for other threads. What is out of reach at a path that nobody sees it at any more does no harm.)
+            # (Replaced, for other threads. To keep what nobody sees at a path any more does no harm.)
             self._shown = dict(list(shown.items())[-_MOST_VIEWS:])
             self.forget()
 

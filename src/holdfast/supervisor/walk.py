@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.files.kernel import RESOLVE_NO_MAGICLINKS, openat2
 from holdfast.supervisor.proc import is_in_proc
-from holdfast.supervisor.whose import is_itself, is_root, own_numbers
+from holdfast.supervisor.whose import is_itself, own_numbers
 
 if TYPE_CHECKING:
     from holdfast.supervisor.resolve import Sight
@@ -72,7 +72,7 @@ def step(sight: Sight, at: int, name: bytes, flags: int) -> int:
 def target_of(sight: Sight, at: int, name: bytes, link: int) -> bytes | None:
     """Where a link leads; None if it is an object itself that it stands for, rather than a path."""
     if is_in_proc(at):
-        if name in (b"self", b"thread-self") and is_root(at):
+        if name in (b"self", b"thread-self"):  # (in its root, that is: no link elsewhere is called so)
             process, thread = own_numbers(sight, at)
             return b"%d" % process if name == b"self" else b"%d/task/%d" % (process, thread)
         try:

@@ -21,15 +21,23 @@ if TYPE_CHECKING:
 
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _NAMESPACE = "ns/pid"
+"""What a ``/proc`` has of every process, and nowhere else."""
+_SELF = "self"
+"""What it has in its root alone."""
 
 
-class _Process(NamedTuple):
+class Process(NamedTuple):
     """A process, by the same words whichever ``/proc`` tells of it."""
 
     namespace: str
     """Its pid namespace."""
     number: int
     """What it is called in that."""
+
+
+def identify(process: int) -> Process:
+    """The process, or the thread's, that a directory in a ``/proc`` is about. Raises `OSError`."""
+    return Process(os.readlink(_NAMESPACE, dir_fd=process), numbers_of(process).processes[-1])
 
 
 def is_itself(sight: Sight, directory: int) -> bool:
@@ -43,11 +51,11 @@ def is_itself(sight: Sight, directory: int) -> bool:
     if at < 0:
         return False
     try:
-        found = _identify(at)
-        if found == _identify(sight.caller.fd):
+        found = identify(at)
+        if found == sight.caller.process:
             return True
         # (Nobody gets the number of a process that is there, from the first look to the last.)
-        if sight.holds(_number(at, found)) and _identify(at) == found:
+        if sight.holds(_number(at, found)) and identify(at) == found:
             return False
     finally:
         os.close(at)
@@ -59,23 +67,20 @@ def own_numbers(sight: Sight, root: int) -> tuple[int, int]:
 
     Raises `OSError`: ENOENT if they are not in there.
     """
-    own = _identify(sight.caller.fd)
+    if os.fstat(root).st_dev == _own_device():
+        return sight.caller.tgid, sight.caller.tid
+    own = sight.caller.process
     for numbers in zip(*numbers_of(sight.caller.fd), strict=True):
         try:
             at = os.open(b"%d" % numbers[0], _DIRECTORY, dir_fd=root)
         except FileNotFoundError:
             continue
         try:
-            if _identify(at) == own:
+            if identify(at) == own:
                 return numbers
         finally:
             os.close(at)
     raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
-
-
-def is_root(directory: int) -> bool:
-    """Whether the directory of a ``/proc`` is its root."""
-    return _exists("self", directory)
 
 
 def _find_process(directory: int) -> int:
@@ -86,7 +91,7 @@ def _find_process(directory: int) -> int:
     at = os.dup(directory)
     try:
         while not _exists(_NAMESPACE, at):
-            if is_root(at):
+            if _exists(_SELF, at):
                 os.close(at)
                 return -1
             above = os.open(b"..", _DIRECTORY, dir_fd=at)
@@ -108,11 +113,7 @@ def _exists(name: str, directory: int) -> bool:
     return True
 
 
-def _identify(process: int) -> _Process:
-    return _Process(os.readlink(_NAMESPACE, dir_fd=process), numbers_of(process).processes[-1])
-
-
-def _number(at: int, process: _Process) -> int:
+def _number(at: int, process: Process) -> int:
     """What the keeper calls the process that is open as ``at``; 0 if it does not see it."""
     if os.fstat(at).st_dev == _own_device():
         return numbers_of(at).processes[0]
@@ -123,7 +124,7 @@ def _number(at: int, process: _Process) -> int:
             except OSError:
                 continue  # it has ended
             try:
-                if _identify(other) == process:
+                if identify(other) == process:
                     return int(name)
             except OSError:
                 continue  # or is none of those that the keeper may look at
