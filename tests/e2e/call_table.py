@@ -101,7 +101,7 @@ for name, at in (("open", ()), ("openat", (CWD,))):
                  b"to-dir/in", b"", b"file/", b"dir/", b".", b"..", b"fifo", b"../out/x", b"../out/new", b"x" * 300):
         for flags in (WRONLY, RDWR, WRONLY | APPEND, WRONLY | TRUNC, RDONLY | TRUNC, WRONLY | NOFOLLOW,
                       WRONLY | DIRECTORY, RDWR | CREAT | EXCL, WRONLY | CREAT | os.O_CLOEXEC, WRONLY | CREAT | NOFOLLOW,
-                      CREAT | DIRECTORY, CREAT, CREAT | TRUNC | RDWR, WRONLY | PATH, 3):
+                      CREAT | DIRECTORY, CREAT, CREAT | TRUNC | RDWR, WRONLY | PATH, 3, 3 | TRUNC):
             if name == "openat" or flags in (WRONLY, RDWR | CREAT | EXCL, RDONLY | TRUNC):
                 opened(name, *at, path, flags | NONBLOCK, 0o4671)
     opened(name, *at, 1, WRONLY, 0)

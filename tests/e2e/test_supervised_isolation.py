@@ -224,3 +224,23 @@ def test_an_interrupt_from_the_terminal_is_the_command_s_to_handle(place: Place)
     status = os.waitpid(pid, 0)[1]
     os.close(terminal)
     assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_of_what_proc_says_in_a_box_a_tree_reaches_its_own(place: Place) -> None:
+    """I7: processes have other numbers there than the keeper gives them."""
+    code = """
+import os, subprocess
+child = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+for name in ("self", str(os.getpid()), "thread-self", str(child.pid), f"self/task/{os.getpid()}"):
+    with open(f"/proc/{name}/cwd/file", "a") as file:
+        file.write("x")
+for path in ("/proc/1/cwd", f"/proc/{os.getppid()}/root/tmp", "/proc/1/task/1/root/tmp"):
+    try:
+        os.chmod(path, 0o700)
+    except PermissionError:
+        print("refused")
+child.communicate()
+print(open("file").read())
+"""
+    said = place.run(sys.executable, "-c", code)
+    assert said.split() == ["refused"] * 3 + ["xxxxx"]

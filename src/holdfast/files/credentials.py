@@ -71,10 +71,19 @@ def read_status(dir_fd: int) -> Status:
     )
 
 
-def inner_numbers(dir_fd: int) -> tuple[int, int]:
-    """The numbers that the thread's process and the thread itself have in their own pid namespace; as `read_status`."""
+class Numbers(NamedTuple):
+    """What a thread and its process are called in each pid namespace, from that of the ``/proc`` that tells of them to
+    their own.
+    """
+
+    processes: tuple[int, ...]
+    threads: tuple[int, ...]
+
+
+def numbers_of(dir_fd: int) -> Numbers:
+    """Of the thread whose directory in a ``/proc`` is ``dir_fd``. Raises `OSError`, as `read_status`."""
     fields = _status_fields(dir_fd)
-    return int(fields[b"NStgid"].split()[-1]), int(fields[b"NSpid"].split()[-1])
+    return Numbers(tuple(map(int, fields[b"NStgid"].split())), tuple(map(int, fields[b"NSpid"].split())))
 
 
 def _status_fields(dir_fd: int) -> dict[bytes, bytes]:

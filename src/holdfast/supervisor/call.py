@@ -74,8 +74,11 @@ class Supervision(Protocol):
         """The step that a thread's mutations belong to now. Opens one if there is none."""
         ...
 
-    def has(self, tgid: int) -> bool:
-        """Whether a process is of the caller's own tree. Those who look after it are not."""
+    def holds(self, tgid: int) -> bool:
+        """Whether a process that lives is of the tree that the calls come from, as far as can be told. From any thread.
+
+        It says nothing of one that ends meanwhile, whose number may be another's by then.
+        """
         ...
 
     def is_valid(self, call: Call) -> bool:

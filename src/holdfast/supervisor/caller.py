@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import errno
 import os
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.files.credentials import Credentials, own_status, read_status
+from holdfast.supervisor.whose import Process, identify
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,8 +31,6 @@ _MOST = 256
 
 class Caller:
     """A thread. Its descriptor is closed when nobody holds it any more."""
-
-    __slots__ = ("credentials", "fd", "foreign", "lasting", "tgid", "tid", "umask")
 
     def __init__(self, tid: int) -> None:
         """Raises `OSError` if there is no such thread."""
@@ -55,15 +54,21 @@ class Caller:
             self.credentials = None
         self.lasting = self.credentials is None and (status.uniform or not privileged)
         """What it executes is not left with less, which nobody is told."""
-        self.foreign = os.readlink("ns/mnt", dir_fd=self.fd) != keeper.mount_namespace or not os.path.samestat(
-            os.stat("root", dir_fd=self.fd), keeper.root
-        )
+        root = os.stat("root", dir_fd=self.fd)
+        self.view = os.readlink("ns/mnt", dir_fd=self.fd), root.st_dev, root.st_ino
+        """What it sees of the file systems, told from what others see."""
+        self.foreign = self.view != keeper.view
         """Its paths begin somewhere else than the keeper's."""
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:  # (as the interpreter ends, `os` may be gone)
         """Close the descriptor."""
         if self.fd >= 0:
             close(self.fd)
+
+    @cached_property
+    def process(self) -> Process:
+        """Its process, as every ``/proc`` tells of it. Raises `OSError`."""
+        return identify(self.fd)
 
     def is_alive(self) -> bool:
         """Whether the thread is still there, so that its number cannot be another one's."""
@@ -133,11 +138,11 @@ CALLERS = Callers()
 class _Keeper(NamedTuple):
     credentials: Credentials
     user_namespace: str
-    mount_namespace: str
-    root: os.stat_result
+    view: tuple[str, int, int]
 
 
 @cache
 def _keeper() -> _Keeper:
     user, mount = (os.readlink(f"/proc/thread-self/ns/{name}") for name in ("user", "mnt"))
-    return _Keeper(own_status().credentials, user, mount, os.stat("/"))
+    root = os.stat("/")
+    return _Keeper(own_status().credentials, user, (mount, root.st_dev, root.st_ino))

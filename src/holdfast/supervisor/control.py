@@ -8,7 +8,6 @@ time; what it holds (a pause, a run) ends with it.
 from __future__ import annotations
 
 import os
-import select
 import socket
 from typing import TYPE_CHECKING, Any
 
@@ -27,9 +26,11 @@ from holdfast.supervisor.messages import (
     encode_error,
     encode_result,
 )
+from holdfast.supervisor.processes import has_ended
 from holdfast.supervisor.proof import take_proof
 
 if TYPE_CHECKING:
+    import select
     from collections.abc import Callable
 
 _log = Log(__name__)
@@ -242,7 +243,7 @@ class Control:
     def _may_be_inside(self, who: Peer, process: int | None) -> bool:
         """A connection outlives its maker in other hands, and the maker's number comes back as another process's."""
         # (In this order: if it has not ended after the look, what was looked at was that process.)
-        return self._is_inside(who.pid) or process is None or _has_ended(process)
+        return self._is_inside(who.pid) or process is None or has_ended(process)
 
     def _receive(self, client: Client) -> None:
         try:
@@ -312,9 +313,3 @@ class Control:
         del self._clients[client.socket.fileno()]
         client.close()
         self._left(client)
-
-
-def _has_ended(process: int) -> bool:
-    ends = select.poll()
-    ends.register(process, select.POLLIN)
-    return bool(ends.poll(0))

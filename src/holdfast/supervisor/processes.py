@@ -10,9 +10,11 @@ then it belongs to the group whose process group or session it is in; else to no
 from __future__ import annotations
 
 import os
+import select
 import struct
 import time
 from fcntl import ioctl
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.supervisor.descent import descendants
@@ -159,12 +161,6 @@ class Processes:
         """Whether the process was seen, and has not ended. From any thread."""
         return tgid in self._processes
 
-    def run_of(self, tgid: int) -> Run | None:
-        """Whose process it is, if it was seen and has not ended. From any thread."""
-        known = self._processes.get(tgid)
-        return None if known is None else known.group.run
-
-    @property
     def tgids(self) -> list[int]:
         """All processes that are known and live. From any thread."""
         return list(self._processes)
@@ -191,6 +187,22 @@ class Processes:
         if known is not None:
             return known.group.run is run and tgid != run.agent
         return tgid != run.agent and tgid > 1 and self._below(run, tgid) is not None
+
+    def is_of(self, run: Run, tgid: int) -> bool:
+        """Whether a process that lives is one of the run's that were seen, or below one. From any thread.
+
+        Not one that was orphaned unseen, though it is of the tree: nobody could tell.
+        """
+        line = [tgid]
+        while (known := self._processes.get(line[-1])) is None:
+            if (parent := parent_of(line[-1])) <= 1:
+                return False
+            line.append(parent)
+        if known.group.run is not run or has_ended(known.pidfd) or self._processes.get(known.tgid) is not known:
+            return False  # (its descriptor is closed, and so perhaps another's, after it was forgotten)
+        # Who has the same parent as before had it all the time: so nobody on the way has ended, and given its number
+        # to somebody else.
+        return all(parent_of(child) == parent for child, parent in reversed([*pairwise(line)]))
 
     def _find_thread(self, run: Run, tid: int) -> Process | None:
         try:
@@ -268,6 +280,13 @@ def ticks_now() -> int:
 
 def _started(tgid: int) -> int:
     return int(_read(b"/proc/%d/stat" % tgid).rpartition(b") ")[2].split(b" ", 20)[19])
+
+
+def has_ended(pidfd: int) -> bool:
+    """Whether the process has ended."""
+    ends = select.poll()
+    ends.register(pidfd, select.POLLIN)
+    return bool(ends.poll(0))
 
 
 def parent_of(tgid: int) -> int:

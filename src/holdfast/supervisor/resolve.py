@@ -23,10 +23,11 @@ from holdfast.files.kernel import (
     openat2,
 )
 from holdfast.supervisor.caller import CALLERS
-from holdfast.supervisor.proc import is_below, proc_mounts
+from holdfast.supervisor.proc import is_in_proc
 from holdfast.supervisor.recent import RECENT
 from holdfast.supervisor.territory import Territory, Where, absolute, is_deleted
-from holdfast.supervisor.walk import is_itself, step, target_of, walk
+from holdfast.supervisor.walk import step, target_of, walk
+from holdfast.supervisor.whose import is_itself
 from holdfast.undo.interceptor import Place
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ class Sight:
         self._seen = -1, b""  # the last descriptor that was looked at, and where it is
         self.caller = CALLERS.find(call, world)
         self.territory = _territory(world)
-        self._recalls = self._may_recall()
+        self._recalls = self._see()
         # What was found last is not looked for twice: the two names of a rename mostly are in one directory.
         self._begun: tuple[int | None, int] = None, -1  # a descriptor of the caller's, and the one that was got for it
         self._led: tuple[int, bytes, int] = -1, b"", -1  # where a path began, the path, and where it led
@@ -329,10 +330,17 @@ class Sight:
             self._begun = dirfd, fd
         return fd
 
+    def holds(self, tgid: int) -> bool:
+        """Whether a process is of the tree that the call comes from; see `Supervision.holds`."""
+        return self._world.holds(tgid)
+
     # The rest ------------------------------------------------------------------------------------------------------
 
-    def _may_recall(self) -> bool:
+    def _see(self) -> bool:
+        """Look as the caller does from now on. Whether what it names may be recalled."""
         caller = self.caller
+        if caller.foreign:
+            self.territory.show(caller)
         return caller.credentials is None and not (caller.foreign or self._call.patient)
 
     def _recalled(self, dirfd: int, head: bytes) -> int | None:
@@ -409,9 +417,10 @@ class Sight:
                 fd = self.held(openat2(start, path, flags, rules))
         except OSError:
             return None  # perhaps the way leads through what /proc says of the keeper: the walk knows
-        path = absolute(fd)
-        self._seen = fd, path
-        return None if is_below(path, proc_mounts()) else fd
+        if is_in_proc(fd):
+            return None
+        self._seen = fd, absolute(fd)
+        return fd
 
     def _where(self, fd: int) -> Where:
         seen, path = self._seen
@@ -442,7 +451,7 @@ class Sight:
 
     def _renew(self) -> None:
         self.caller = CALLERS.find(self._call, self._world, fresh=True)
-        self._recalls = self._may_recall()
+        self._recalls = self._see()
 
     def root(self) -> int:
         """The caller's root directory."""

@@ -14,7 +14,6 @@ from holdfast.model.errors import HeldError, HoldfastError
 from holdfast.model.log import Log
 from holdfast.supervisor.call import Call, Reply, SlowError
 from holdfast.supervisor.calls import NOTIFIED, numbers
-from holdfast.supervisor.processes import parent_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -37,7 +36,6 @@ def table(machine: str, handlers: Mapping[str, Handler]) -> dict[int, tuple[str,
 
 
 _END = "exit_group"
-_TRIES = 5
 
 
 def _refuse(_call: Call, _world: Supervision) -> Reply:
@@ -99,20 +97,9 @@ class Tree:
             return known
         return self._steps.of(self._processes.group(self.run, tid))
 
-    def has(self, tgid: int) -> bool:
-        """See `Supervision.has`."""
-        for _ in range(_TRIES):
-            at = tgid
-            while at > 1 and at != os.getpid():  # (which is a child of whose tree came first)
-                if at == self.run.agent or self._processes.run_of(at) is self.run:
-                    return True
-                if at in self.anchors:
-                    return at != tgid
-                at = parent_of(at)
-            if at:
-                return False
-            # One on the way has ended meanwhile, and what was below it has another parent now.
-        return False
+    def holds(self, tgid: int) -> bool:
+        """See `Supervision.holds`."""
+        return self._processes.is_of(self.run, tgid)
 
     def is_valid(self, call: Call) -> bool:
         """See `Supervision.is_valid`."""

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.model.paths import UNDO_LOG_IN_TREE
+from holdfast.supervisor.mounts import Mount, mounts, mounts_of, other_paths
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from holdfast.supervisor.call import Supervision
+    from holdfast.supervisor.caller import Caller
 
 SELF_FD = os.open("/proc/self/fd", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 """The keeper's descriptors, by number, as links to what they are. Not for a process that was forked off since."""
@@ -19,6 +24,7 @@ SELF_FD = os.open("/proc/self/fd", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 _FRESH_NS = 20_000_000
 """For so long, the workspace and Holdfast's home are taken to be where they were: only somebody outside, who is not
 held up by anything here, moves them."""
+_MOST_VIEWS = 16
 _DELETED = b" (deleted)"
 _ANY_LOG = b"/" + UNDO_LOG_IN_TREE + b"/"
 """An undo log that lies in the workspace it is about, any workspace's: no tree of another one may change it either. It
@@ -73,10 +79,23 @@ class Territory:
         self._looked = 0
         self._root = b""
         self._forbidden: tuple[bytes, ...] = ()
+        """By every path that a mount shows them at."""
+        self._shown: dict[tuple[str, int, int], tuple[int, tuple[Mount, ...]]] = {}
+        """What callers see that do not see what the keeper sees, by their views, and when it was looked at."""
         self._read_only: tuple[bytes, ...] = ()
         """With a slash behind each."""
         self._borders: frozenset[bytes] = frozenset()
         """All of these."""
+
+    def show(self, caller: Caller) -> None:
+        """A caller that does not see what the keeper sees is about to name something. Raises `OSError`."""
+        now = time.monotonic_ns()
+        looked, _ = self._shown.get(caller.view, (0, ()))
+        if now - looked > _FRESH_NS:
+            shown = self._shown | {caller.view: (now, mounts_of(caller.fd))}
+            # (Replaced, for other threads. To keep what nobody sees at a path any more does no harm.)
+            self._shown = dict(list(shown.items())[-_MOST_VIEWS:])
+            self.forget()
 
     def where(self, fd: int) -> Where:
         """Where the object is that ``fd`` refers to. Raises `OSError`; ENAMETOOLONG if it is too deep for a path."""
@@ -121,6 +140,20 @@ class Territory:
             return True
         return any(forbidden.startswith(absolute + b"/") for forbidden in self._forbidden)
 
+    def makes_log(self, name: bytes, source_fd: int, source: bytes) -> bool:
+        """Whether what is at ``source`` in a directory would be an undo log's place under another ``name``: it holds
+        what is called as a log, or it is a link, which may lead to such a place at any time.
+        """
+        if not keeps_log(name):
+            return False
+        try:
+            if stat.S_ISLNK(os.stat(source, dir_fd=source_fd, follow_symlinks=False).st_mode):
+                return True
+            os.stat(os.path.join(source, _LOG), dir_fd=source_fd, follow_symlinks=False)
+        except OSError:
+            return False
+        return True
+
     def holds_read_only(self, absolute: bytes) -> bool:
         """Whether the path is that of a read-only directory, or one lies beneath it, and would move with it."""
         return any(path.startswith(absolute + b"/") for path in self._read_only)
@@ -131,10 +164,29 @@ class Territory:
 
     def _look(self) -> None:
         self._root = absolute(self._world.root_fd)
-        self._forbidden = tuple(absolute(fd) for fd in self._world.forbidden)
+        shown = [*mounts(), *(mount for _, mounted in [*self._shown.values()] for mount in mounted)]
+        forbidden = set(_mounted_logs(shown))
+        for fd in self._world.forbidden:
+            path = absolute(fd)
+            forbidden |= {path, *other_paths(fd, path, shown)}
+        self._forbidden = tuple(forbidden)
         read_only = {path.rstrip(b"/") for each in self._world.read_only for path in each.paths()}
         self._read_only = tuple(path + b"/" for path in read_only)
         self._borders = frozenset((*self._forbidden, *read_only))
+
+
+def keeps_log(name: bytes) -> bool:
+    """Whether it is what a directory is called that an undo log lies in: no link goes by that name."""
+    return name == _KEPT_IN[1:]
+
+
+def _mounted_logs(shown: Iterable[Mount]) -> Iterator[bytes]:
+    """Where mounts show the undo logs of other workspaces without their names."""
+    for mount in shown:
+        if _ANY_LOG in mount.root + b"/":
+            yield mount.point
+        elif mount.root.endswith(_KEPT_IN):
+            yield os.path.join(mount.point, _LOG)
 
 
 def absolute(fd: int) -> bytes:

@@ -8,10 +8,9 @@ import stat
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from holdfast.files.credentials import inner_numbers
 from holdfast.files.kernel import RESOLVE_NO_MAGICLINKS, openat2
-from holdfast.supervisor.proc import is_below, is_in_proc, proc_devices, proc_mounts
-from holdfast.supervisor.territory import absolute
+from holdfast.supervisor.proc import is_in_proc
+from holdfast.supervisor.whose import is_itself, own_numbers
 
 if TYPE_CHECKING:
     from holdfast.supervisor.resolve import Sight
@@ -20,7 +19,6 @@ _OBJECT = os.O_PATH | os.O_CLOEXEC
 _LINK = os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _MOST_LINKS = 40
-_PROC_ROOT_INODE = 1
 
 
 def walk(sight: Sight, start: int, path: bytes, *, follow: bool) -> int:
@@ -56,40 +54,27 @@ def walk(sight: Sight, start: int, path: bytes, *, follow: bool) -> int:
         waiting += _names(target)
     if path.endswith((b"/", b"/.")) and not stat.S_ISDIR(os.fstat(at).st_mode):
         raise _error(errno.ENOTDIR)
+    if stat.S_ISDIR(os.fstat(at).st_mode):
+        is_itself(sight, at)  # (what is done to a name in it would be done by the keeper, too)
     return at
 
 
 def step(sight: Sight, at: int, name: bytes, flags: int) -> int:
-    """What is at a name in a directory, opened with the flags for ``O_PATH``."""
+    """What is at a name in a directory, opened with the flags for ``O_PATH``.
+
+    Raises `OSError`: EACCES if the directory is what a ``/proc`` says of somebody who is not of the caller's tree.
+    """
     # What /proc says of itself is open to the caller, but not to another process in its name.
     with nullcontext() if is_itself(sight, at) else sight.acting():
         return sight.held(os.open(name, flags, dir_fd=at))
 
 
-def is_itself(sight: Sight, at: int) -> bool:
-    """Whether the directory is what ``/proc`` says of the caller itself."""
-    if not is_in_proc(at):
-        return False
-    path = absolute(at)
-    own = [mount + b"/%d" % number for mount in proc_mounts() for number in _numbers(sight, at)]
-    return is_below(path, tuple(own))
-
-
-def _numbers(sight: Sight, at: int) -> tuple[int, int]:
-    """What the caller's process and thread are called in the ``/proc`` that holds ``at``."""
-    if os.fstat(at).st_dev in proc_devices():
-        return sight.caller.tgid, sight.caller.tid
-    # A box has one of its own, of its own pid namespace.
-    return inner_numbers(sight.caller.fd)
-
-
 def target_of(sight: Sight, at: int, name: bytes, link: int) -> bytes | None:
     """Where a link leads; None if it is an object itself that it stands for, rather than a path."""
     if is_in_proc(at):
-        if os.fstat(at).st_ino == _PROC_ROOT_INODE and name == b"self":
-            return b"%d" % _numbers(sight, at)[0]
-        if os.fstat(at).st_ino == _PROC_ROOT_INODE and name == b"thread-self":
-            return b"%d/task/%d" % _numbers(sight, at)
+        if name in (b"self", b"thread-self"):  # (in its root, that is: no link elsewhere is called so)
+            process, thread = own_numbers(sight, at)
+            return b"%d" % process if name == b"self" else b"%d/task/%d" % (process, thread)
         try:
             os.close(openat2(at, name, _OBJECT, RESOLVE_NO_MAGICLINKS))
         except OSError as error:

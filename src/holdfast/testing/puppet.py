@@ -19,6 +19,7 @@ from holdfast.supervisor.operations import HANDLERS
 from holdfast.supervisor.reach import Permission, Reach
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from types import TracebackType
 
     from holdfast.supervisor.call import Supervision
@@ -42,11 +43,14 @@ class World:
         step: StepId,
         forbidden: tuple[int, ...] = (),
         read_only: tuple[ReadOnly, ...] = (),
+        tree: Collection[int] = (),
     ) -> None:
+        """``tree`` are the processes that are of it, besides whoever calls."""
         self.interceptor = interceptor
         self.root_fd = root_fd
         self.forbidden = forbidden
         self.read_only = read_only
+        self._tree = tree
         self._step = step
 
     def step(self, tid: int) -> StepId:
@@ -54,9 +58,9 @@ class World:
         assert tid
         return self._step
 
-    def has(self, tgid: int) -> bool:
-        """See `Supervision.has`."""
-        return bool(tgid)
+    def holds(self, tgid: int) -> bool:
+        """See `Supervision.holds`."""
+        return tgid in self._tree
 
     def is_valid(self, call: Call) -> bool:
         """See `Supervision.is_valid`."""

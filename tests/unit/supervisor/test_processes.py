@@ -87,6 +87,20 @@ def test_below_one_child_is_one_group(world: World) -> None:
     assert group.exit_code == 0
 
 
+def test_whoever_is_below_one_that_was_seen_is_of_its_run_alone(world: World) -> None:
+    agent = world.start(f"sh -c 'sh -c \"echo up; {WAIT}; :\"; :'; :", 1)
+    run, other = Run("r", agent.pid), Run("other", os.getpid())
+    processes = world.processes
+    tree = (agent.pid, *below(agent.pid))
+    assert not any(processes.is_of(run, pid) for pid in tree)
+    processes.group(run, agent.pid)
+    assert all(processes.is_of(run, pid) for pid in tree)
+    assert not any(processes.is_of(other, pid) for pid in tree)
+    assert not any(processes.is_of(run, pid) for pid in (os.getpid(), os.getppid(), 1, 0))
+    world.end(agent)
+    assert not any(processes.is_of(run, pid) for pid in tree), "it was not taken notice of yet that it has ended"
+
+
 def test_two_children_are_two_groups_unless_the_run_is_one_step(world: World) -> None:
     agent = world.start(f"(echo up; {WAIT}) & (echo up; {WAIT}) & wait", 2)
     first, second = below(agent.pid)

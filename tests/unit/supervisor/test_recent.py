@@ -41,8 +41,8 @@ class World:
     def step(self, tid: int) -> StepId:
         return self._step
 
-    def has(self, tgid: int) -> bool:
-        return True
+    def holds(self, tgid: int) -> bool:
+        return False
 
     def is_valid(self, call: Call) -> bool:
         return True

@@ -11,7 +11,7 @@ from holdfast.supervisor.call import Reply
 from holdfast.supervisor.memory import read_path, read_paths
 from holdfast.supervisor.operations.arguments import check_flags, failure, integer, unsigned
 from holdfast.supervisor.resolve import AT_FDCWD, Sight, Spot, Thing
-from holdfast.supervisor.territory import SELF_FD
+from holdfast.supervisor.territory import SELF_FD, keeps_log
 from holdfast.undo.records import FileType, file_type
 
 if TYPE_CHECKING:
@@ -84,7 +84,14 @@ def _symlink(call: Call, world: Supervision, target_address: int, dirfd: int, ad
         raise failure(errno.ENOENT)
     with Sight(call, world) as sight:
         spot = sight.parent(dirfd, path, makes=True)
+        _check_link(spot)
         return make(sight, call, world, spot, "l", lambda: os.symlink(target, spot.full, dir_fd=spot.dir_fd))
+
+
+def _check_link(spot: Spot) -> None:
+    """Raise EACCES where a link would lead to a place for an undo log, which nobody makes but Holdfast."""
+    if keeps_log(spot.name):
+        raise failure(errno.EACCES)
 
 
 def symlink(call: Call, world: Supervision) -> Reply:
@@ -119,6 +126,8 @@ def _name_again(sight: Sight, call: Call, world: Supervision, thing: Thing, spot
         raise _crossing(sight, spot)
     performed = sight.by_caller(perform)
     found = os.fstat(thing.fd)
+    if stat.S_ISLNK(found.st_mode):
+        _check_link(spot)
     if not found.st_nlink:
         # It has no name yet (O_TMPFILE): it is this call that creates it, as far as anyone can see.
         if spot.path is None:

@@ -27,7 +27,7 @@ def aimed(call: Call, world: Supervision) -> Reply:
     tgid = thread_group(number)
     if not tgid:
         return Reply(error=errno.ESRCH)
-    return Reply(native=True) if world.has(tgid) else Reply(error=errno.EPERM)
+    return Reply(native=True) if world.holds(tgid) else Reply(error=errno.EPERM)
 
 
 HANDLERS: dict[str, Handler] = dict.fromkeys(TARGETS, aimed)

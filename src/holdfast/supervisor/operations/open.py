@@ -31,6 +31,10 @@ O_TMPFILE = os.O_TMPFILE & ~os.O_DIRECTORY
 _LINK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _NAMING = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 _WRITING = os.O_WRONLY | os.O_RDWR
+_CAN_WRITE = (os.O_WRONLY, os.O_RDWR)
+"""The accesses by which a descriptor can be written to. With the fourth, nothing can be done through it but ``ioctl``,
+and yet it takes the permission to write.
+"""
 _LARGE_FILE = (0o100000 | 0o400000) & ~os.O_NOFOLLOW
 """The kernel's, which C libraries of 64-bit machines call 0: x86-64 and aarch64 have it and ``O_NOFOLLOW`` swapped."""
 _KNOWN = (
@@ -97,7 +101,7 @@ def _read_confined(call: Call, world: Supervision, dirfd: int, path: bytes, wish
             raise failure(errno.ELOOP)
         if wish.flags & os.O_DIRECTORY and not stat.S_ISDIR(mode):
             raise failure(errno.ENOTDIR)
-        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) or is_native(thing.where, mode):
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) or is_native(thing.fd, thing.where, mode):
             raise failure(errno.ENOSYS)
         return _reply(reopen_in_time(sight, call, world, thing.fd, wish.flags & ~_NAMING, LEASED), wish)
 
@@ -162,7 +166,7 @@ def open_found(sight: Sight, call: Call, world: Supervision, thing: Thing, wish:
         raise failure(errno.ELOOP)
     if wish.writes:
         sight.check_writable(thing)  # (pipes and devices too: it must not be left to the kernel, nor a time change)
-    if thing.path is None and is_native(thing.where, found.st_mode):
+    if thing.path is None and is_native(thing.fd, thing.where, found.st_mode):
         if _is_harmless(call, wish):
             return Reply(native=True)
         if kind == stat.S_IFCHR and found.st_rdev == _OWN_TERMINAL and call.name != "openat2":
@@ -196,7 +200,7 @@ def _is_harmless(call: Call, wish: Wish) -> bool:
         return False
     if not wish.flags & os.O_TRUNC:
         return True
-    return wish.flags & os.O_ACCMODE in (os.O_WRONLY, os.O_RDWR) and not may_cut_unasked()
+    return wish.flags & os.O_ACCMODE in _CAN_WRITE and not may_cut_unasked()
 
 
 def _open_file(sight: Sight, call: Call, world: Supervision, thing: Thing, wish: Wish, found: os.stat_result) -> Reply:
@@ -212,9 +216,10 @@ def _open_file(sight: Sight, call: Call, world: Supervision, thing: Thing, wish:
             world.interceptor.opening(world.step(call.tid), thing.place, thing.fd, truncates=truncates)
             if truncates:
                 with sight.acting():
-                    if wish.flags & _WRITING:
+                    if wish.flags & os.O_ACCMODE in _CAN_WRITE:
                         os.truncate(fd, 0)
                     else:
+                        # Nothing can be written by the descriptor itself, be it for reading or (3) for neither.
                         # (As in the kernel, no lease is in the way of this: truncate would wait for it to end.)
                         os.close(reopen(thing.fd, os.O_TRUNC | os.O_NONBLOCK | os.O_CLOEXEC))
     except BaseException:

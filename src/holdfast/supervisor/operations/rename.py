@@ -34,6 +34,9 @@ def _rename(call: Call, world: Supervision, source: tuple[int, int], target: tup
         # (An exchange moves what is at either name.)
         if any(sight.territory.holds_forbidden(spot.where.absolute) for spot in (origin, place)):
             raise failure(errno.EACCES)
+        moved = [(origin, place), (place, origin)] if flags & RENAME_EXCHANGE else [(origin, place)]
+        if any(sight.territory.makes_log(new.name, old.dir_fd, old.name) for old, new in moved):
+            raise failure(errno.EACCES)
         if any(sight.territory.holds_read_only(spot.where.absolute) for spot in (origin, place)):
             raise failure(errno.EROFS)
         if origin.path is not None and place.path is not None:

@@ -1,0 +1,115 @@
+"""What is mounted where: as the keeper sees it, or another process; and by which paths a directory is reached so."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import threading
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_ESCAPED = re.compile(rb"\\([0-7]{3})")
+
+
+class Mount(NamedTuple):
+    """A line of ``mountinfo`` (proc_pid_mountinfo(5))."""
+
+    id: int
+    device: bytes
+    root: bytes
+    """The directory, or the file, of the file system that is shown there."""
+    point: bytes
+    type: bytes
+
+
+def mounts() -> tuple[Mount, ...]:
+    """All, as the keeper sees them now."""
+    if _thread.table.has_changed():
+        _own.cache_clear()
+    return _own()
+
+
+def mounts_of(process: int) -> tuple[Mount, ...]:
+    """All that the thread sees whose directory in ``/proc`` is open as ``process``, by their paths for the keeper.
+
+    Raises `OSError`.
+    """
+    top = os.readlink(b"root", dir_fd=process)
+    fd = os.open(b"mountinfo", os.O_RDONLY | os.O_CLOEXEC, dir_fd=process)
+    with open(fd, "rb") as lines:
+        return tuple(each._replace(point=_joined(top, each.point)) for each in map(_parsed, lines))
+
+
+def other_paths(fd: int, path: bytes, shown: Iterable[Mount]) -> Iterator[bytes]:
+    """Where the ``shown`` mounts show the directory ``fd``, or a part of it, which the keeper has open at ``path``."""
+    with open(f"/proc/thread-self/fdinfo/{fd}", "rb") as lines:
+        number = next(int(line.split()[1]) for line in lines if line.startswith(b"mnt_id:"))
+    own = next((mount for mount in mounts() if mount.id == number), None)
+    if own is None or (rest := _rest(path, own.point)) is None:
+        return  # it was unmounted: there is no telling
+    place = _joined(own.root, rest)
+    for mount in shown:
+        if mount.device == own.device:
+            if (rest := _rest(place, mount.root)) is not None:
+                yield _joined(mount.point, rest)
+            elif _rest(mount.root, place) is not None:
+                yield mount.point
+
+
+def _rest(path: bytes, directory: bytes) -> bytes | None:
+    """What follows the directory in the path, with a slash before it; None if the path does not lie in it."""
+    if directory == b"/":
+        return path.rstrip(b"/")
+    if path == directory or path.startswith(directory + b"/"):
+        return path[len(directory) :]
+    return None
+
+
+def _joined(directory: bytes, rest: bytes) -> bytes:
+    return directory.rstrip(b"/") + rest.rstrip(b"/") or b"/"
+
+
+@cache
+def _own() -> tuple[Mount, ...]:
+    with open("/proc/self/mountinfo", "rb") as lines:
+        return tuple(map(_parsed, lines))
+
+
+class _MountTable:
+    """Tells that something was mounted or unmounted since it was asked last (proc_pid_mountinfo(5))."""
+
+    def __init__(self) -> None:
+        self._fd = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
+        self._poll = select.poll()
+        self._poll.register(self._fd, select.POLLPRI | select.POLLERR)
+
+    def __del__(self) -> None:
+        os.close(self._fd)
+
+    def has_changed(self) -> bool:
+        return bool(self._poll.poll(0))
+
+
+class _Thread(threading.local):
+    """What each thread has of its own; it goes with the thread."""
+
+    def __init__(self) -> None:
+        self.table = _MountTable()
+        _own.cache_clear()  # it does not tell of what was mounted before, which perhaps no other thread has asked for
+
+
+_thread = _Thread()
+
+
+def _parsed(line: bytes) -> Mount:
+    fields = line.split(b" ")
+    type_ = fields[fields.index(b"-") + 1]
+    return Mount(int(fields[0]), fields[2], _plain(fields[3]), _plain(fields[4]), type_)
+
+
+def _plain(field: bytes) -> bytes:
+    return _ESCAPED.sub(lambda found: bytes([int(found[1], 8)]), field)
