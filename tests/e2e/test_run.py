@@ -109,6 +109,38 @@ def test_an_edit_by_hand_in_between_is_not_lost(bench: Cli) -> None:
     assert (bench.root / "f").read_text() == "by hand"
 
 
+def test_what_a_rename_replaced_is_shown_and_listed(bench: Cli) -> None:
+    bench.write("g", "1")
+    bench("checkpoint")
+    run(bench, "--one-step", "--", "sh", "-c", "mv f g; echo new > cache/new; mv cache/new f")
+    step = str(bench.json("steps")["steps"][-1]["id"])
+    shown = [
+        {"path": "f", "change": "added", "source": None},
+        {"path": "g", "change": "deleted", "source": None},
+        {"path": "g", "change": "renamed", "source": "f"},
+    ]
+    for act in ("undo", "redo"):
+        assert bench.json("steps", "show", step)["changes"] == shown
+        foreseen, done = bench.json(act, "--dry-run"), bench.json(act)
+        assert [(one["written"], one["deleted"]) for one in (foreseen, done)] == [(["f", "g"], [])] * 2
+    run(bench, "--", "sh", "-c", "mv f g; exit")
+    assert "would delete" not in bench("undo", "--dry-run").out
+    assert bench.json("undo")["deleted"] == []
+
+
+def test_an_edit_by_hand_before_two_steps_is_in_the_way_of_the_step_before_it_alone(bench: Cli) -> None:
+    run(bench, "--", "sh", "-c", "echo 1 > f; exit")
+    (bench.root / "f").rename(bench.root / "g")
+    bench.write("g", "by hand")
+    bench("checkpoint")
+    run(bench, "--", "sh", "-c", "sh -c 'echo new > f; exit'; sh -c 'mv g f; exit'")
+    assert [barrier["paths"] for barrier in bench.json("barriers")["barriers"]] == [["f"], ["g"]]
+    bench("undo", "--run")
+    assert not (bench.root / "f").exists()
+    assert (bench.root / "g").read_text() == "by hand"
+    assert bench("undo", "--step", "1", "--json", code=4).error["code"] == "barrier"
+
+
 @pytest.mark.parametrize("name", ["cache/old", "f"])
 def test_an_edit_that_a_later_run_came_upon_is_not_lost(bench: Cli, name: str) -> None:
     """I8; ``cache`` is ignored: no checkpoint holds it."""

@@ -59,7 +59,8 @@ class _Outcome:
         moves = [(one.path, one.source) for one in changes if one.source is not None]
         moved = dict(moves if backward else [(source, path) for path, source in moves])
         lost, gained = ("added", "deleted") if backward else ("deleted", "added")
-        self._there = {_moved(path, moved) if kept else path: kept for path, kept in self._there.items()}
+        there = {_moved(path, moved): True for path, is_there in self._there.items() if is_there}
+        self._there = {path: False for path, is_there in self._there.items() if not is_there} | there
         # (Names that are exchanged lose what they named, and name something then.)
         for path in (*(one.path for one in changes if one.change == lost), *moved):
             self._before.setdefault(path, self._was_there(path))

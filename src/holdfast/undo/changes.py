@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from holdfast.model.paths import under
 from holdfast.undo.records import Content, Link, Make, Meta, Move, Put, Remove
 from holdfast.undo.service import PathChange
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from holdfast.undo.records import Mutation
 
@@ -26,21 +26,31 @@ class _Entry:
 _Tree: TypeAlias = dict[bytes, _Entry]
 
 
+class _Way(NamedTuple):
+    """Where something was before, and where it is afterwards; None is nowhere."""
+
+    before: bytes | None
+    after: bytes | None
+    is_written: bool = False
+    is_described: bool = False
+
+
 def changes(records: Iterable[Mutation], *, backward: bool = False) -> list[PathChange]:
-    """One for each path, sorted; ``backward``: the records reverse what is asked for."""
+    """What became of what was at each path, sorted; ``backward``: the records reverse what is asked for.
+
+    A path has two where something was renamed to or from there: that, and what was there before or is there now.
+    """
     now: _Tree = {}
     gone: set[bytes] = set()
     for record in records:
         _follow(record, now, gone)
-    sources = {entry.origin for entry in now.values()}
-    found = [
-        change
-        for path, entry in now.items()
-        if (change := _change(path, entry, now, gone, sources, backward=backward)) is not None
+    ways = [
+        *(_Way(entry.origin, path, entry.is_written, entry.is_described) for path, entry in now.items()),
+        *(_Way(path, None) for path in gone),
     ]
-    word: Literal["added", "deleted"] = "added" if backward else "deleted"
-    found += [PathChange(path=path, change=word) for path in gone if path not in now and path not in sources]
-    return sorted(found, key=lambda change: change.path)
+    if backward:
+        ways = [way._replace(before=way.after, after=way.before) for way in ways]
+    return sorted(_told(ways), key=lambda change: (change.path, change.change))
 
 
 def _follow(record: Mutation, now: _Tree, gone: set[bytes]) -> None:
@@ -80,34 +90,36 @@ def _take(now: _Tree, top: bytes) -> _Tree:
 
 def _origin(path: bytes, now: _Tree) -> bytes:
     """Where ``path``, of which nothing else is known, was before the step: it has moved with what it lies in."""
+    return _carried(path, lambda above: None if (entry := now.get(above)) is None else entry.origin)
+
+
+def _carried(path: bytes, origin: Callable[[bytes], bytes | None]) -> bytes:
+    """Where what is at ``path`` was if only what it lies in has moved; ``origin`` tells of that where it was."""
     at = path.rfind(b"/")
     while at > 0:
-        above = now.get(path[:at])
-        if above is not None and above.origin is not None:
-            return above.origin + path[at:]
+        if (above := origin(path[:at])) is not None:
+            return above + path[at:]
         at = path.rfind(b"/", 0, at)
     return path
 
 
-def _change(
-    path: bytes,
-    entry: _Entry,
-    now: _Tree,
-    gone: set[bytes],
-    sources: set[bytes | None],
-    *,
-    backward: bool,
-) -> PathChange | None:
-    if entry.origin is None:
-        if path in gone:
-            return PathChange(path=path, change="modified")
-        if backward and path in sources:
-            return None  # what was replaced by a rename, which is told
-        return PathChange(path=path, change="deleted" if backward else "added")
-    if entry.origin != _origin(path, now):
-        source, target = (path, entry.origin) if backward else (entry.origin, path)
-        return PathChange(path=target, change="renamed", source=source)
-    if not entry.is_written and not entry.is_described:
-        return None
-    there = entry.origin if backward else path
-    return PathChange(path=there, change="modified" if entry.is_written else "metadata")
+def _told(ways: Sequence[_Way]) -> Iterator[PathChange]:
+    origins = {way.after: way.before for way in ways if way.after is not None}
+    lost = {way.before for way in ways if way.after is None}
+    made_anew: set[bytes] = set()
+    for way in ways:
+        if way.after is None:
+            continue
+        path, carried = way.after, _carried(way.after, origins.get)
+        if way.before is None and carried in lost:
+            made_anew.add(carried)
+            yield PathChange(path=path, change="modified")
+        elif way.before is None:
+            yield PathChange(path=path, change="added")
+        elif way.before != carried:
+            yield PathChange(path=path, change="renamed", source=way.before)
+        elif way.is_written or way.is_described:
+            yield PathChange(path=path, change="modified" if way.is_written else "metadata")
+    for way in ways:
+        if way.after is None and way.before is not None and way.before not in made_anew:
+            yield PathChange(path=way.before, change="deleted")

@@ -29,6 +29,8 @@ class Known:
         self._objects: dict[ObjectKey, tuple[bytes, Signature]] = {}
         """Where an object was left, and as what."""
         self._places: dict[bytes, Signature] = {}
+        self._missed: set[ObjectKey] = set()
+        """Objects of which it was told that they are not as they were left at the path where they were."""
 
     def key(self, found: os.stat_result) -> ObjectKey:
         """The `Signature.key` of what was found."""
@@ -44,9 +46,11 @@ class Known:
             self._places[path] = found
             if found.inode:
                 self._objects[found.key] = path, found
+                self._missed.discard(found.key)
         for found in others:
             if (known := self._objects.get(found.key)) is not None:
                 self._objects[found.key] = known[0], found
+                self._missed.discard(found.key)
 
     def forget(self, left: Iterable[tuple[bytes, Signature]]) -> None:
         """Those who are served go on writing to these: nobody can say how they are to be found."""
@@ -61,6 +65,13 @@ class Known:
                 known = self._objects.get(found.key)
                 if known is not None and known[1].ctime == found.ctime:
                     self._objects[found.key] = path, found
+
+    def told(self, paths: Iterable[bytes]) -> None:
+        """Barriers name these now, for what steps have left there until here: nobody need name them again for that."""
+        for path in paths:
+            left = self._places.get(path)
+            if left is not None and (known := self._objects.get(left.key)) is not None and known[0] == path:
+                self._missed.add(left.key)
 
     def last(self, key: ObjectKey) -> Signature | None:
         """As what the object was left; None if no step has to do with it, or it was forgotten."""
@@ -77,7 +88,7 @@ class Known:
             path, left = known
             if left.ctime == found.st_ctime_ns or self._is_same(left, found, place, fd):
                 return ()
-            return tuple(sorted({path, place.path}))
+            return tuple(sorted({place.path} if left.key in self._missed else {path, place.path}))
         left = self._places.get(place.path)
         if left is None:
             return ()

@@ -24,6 +24,7 @@ from holdfast.undo.preimages import Preimages
 from holdfast.undo.recorder import Recorder
 from holdfast.undo.records import Alias, Begin, Outside
 from holdfast.undo.sealed import Head, Sealed, read_head, read_step, write_step
+from holdfast.undo.strangers import recall
 from holdfast.undo.version import begin_version, check_version, locked
 
 if TYPE_CHECKING:
@@ -139,9 +140,8 @@ class UndoLog:
 
         for old, new in self._aliases():
             self.recorder.aliases.add(old, new)
-        for head in sorted(self.heads.values(), key=lambda head: head.left_at):
-            self.recorder.known.note(head.left, head.others)
-        self.recorder.on_strange = lambda step, paths: self.outside(paths, "", finder=step.id)
+        recall(self.recorder.known, self.heads, self.barriers.records)
+        self.recorder.on_strange = self._came_upon
 
     def close(self) -> None:
         """Give the log up. Open steps stay in the journal: the next keeper rolls them back."""
@@ -218,6 +218,11 @@ class UndoLog:
                 self.recorder.next_seq()
                 self.recorder.note(piece)
             return self.barriers.records[-1]
+
+    def _came_upon(self, step: OpenStep, paths: tuple[bytes, ...]) -> None:
+        # (What the same step is said to have come upon already is not said again, whoever has left something since.)
+        if self.outside(paths, "", finder=step.id).seq == self.recorder.seq:
+            self.recorder.known.told(paths)
 
     def read(self, step: StepId) -> Sealed:
         """A finished step, whole. Raises `NotFoundError`, `FormatError`, `IntegrityError`."""

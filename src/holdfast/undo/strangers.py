@@ -9,12 +9,13 @@ from holdfast.undo.signatures import NOT_OURS, is_left, is_same, place_in, signa
 from holdfast.undo.traces import Moves, reach, whereabouts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from holdfast.files.handle import Identity
+    from holdfast.undo.known import Known
     from holdfast.undo.log import UndoLog
-    from holdfast.undo.records import ObjectKey, Signature
-    from holdfast.undo.sealed import Sealed
+    from holdfast.undo.records import ObjectKey, Outside, Signature, StepId
+    from holdfast.undo.sealed import Head, Sealed
 
 
 def changed(log: UndoLog, sealed: Iterable[Sealed]) -> Iterator[tuple[bytes, Identity | None]]:
@@ -74,3 +75,20 @@ def theirs(log: UndoLog, opened: Iterable[Sealed]) -> frozenset[Identity]:
             if head.id not in chosen and head.state != "undone" and head.last > one.head.first:
                 found |= reach(log.read(head.id).records).objects & mine.objects
     return frozenset(found)
+
+
+def recall(known: Known, heads: Mapping[StepId, Head], barriers: Iterable[Outside]) -> None:
+    """Let ``known`` know what it knew before the log was closed: what the steps left, and what of that was told of.
+
+    When a step came upon what a barrier names is not kept: it counts where nobody can have left anything meanwhile.
+    """
+    found = [(heads[one.finder], one.paths) for one in barriers if one.finder is not None and one.finder in heads]
+    found.sort(key=lambda one: one[0].first, reverse=True)
+    ended_at = 0
+    for head in sorted(heads.values(), key=lambda head: head.left_at):
+        while found and found[-1][0].first <= head.left_at:
+            finder, paths = found.pop()
+            if ended_at < finder.started_at:
+                known.told(paths)
+        known.note(head.left, head.others)
+        ended_at = max(ended_at, head.ended_at)

@@ -28,6 +28,10 @@ def changed(*said: str) -> list[PathChange]:
         ([changed("renamed e from f", "renamed f from e")], True, "e f", ""),
         ([changed("renamed e from f", "renamed f from e")], False, "e f", ""),
         ([changed("added d", "added d/n", "renamed e from d")], True, "d", "d/n e"),
+        ([changed("deleted b", "renamed b from a")], True, "a b", ""),
+        ([changed("deleted b", "renamed b from a")], False, "b", "a"),
+        ([changed("added a", "renamed b from a")], True, "a", "b"),
+        ([changed("added a", "renamed b from a")], False, "a b", ""),
         # Several steps, in the order in which they are taken back or made.
         ([changed("modified e/f"), changed("renamed e from d")], True, "d d/f", "e"),
         ([changed("renamed e from d"), changed("modified d/f")], True, "d d/f", "e"),
@@ -37,6 +41,13 @@ def changed(*said: str) -> list[PathChange]:
         ([changed("deleted g"), changed("added g")], True, "", ""),
         ([changed("added g"), changed("deleted g")], False, "", ""),
         ([changed("deleted g"), changed("added g")], False, "g", ""),
+        ([changed("renamed a from b"), changed("deleted b", "renamed b from a")], True, "a b", ""),
+        (
+            [changed("modified d/f"), changed("deleted e/f"), changed("deleted e", "renamed e from d")],
+            False,
+            "e e/f",
+            "d",
+        ),
     ],
 )
 def test_effect(steps: list[list[PathChange]], backward: bool, written: str, deleted: str) -> None:

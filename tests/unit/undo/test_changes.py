@@ -29,7 +29,34 @@ def both(*work: Callable[[Actor], object]) -> Callable[[Actor], None]:
         (lambda actor: actor.chmod(b"file", 0o600), [(b"file", "metadata", None)]),
         (lambda actor: actor.unlink(b"file"), [(b"file", "deleted", None)]),
         (lambda actor: actor.rename(b"file", b"new"), [(b"new", "renamed", b"file")]),
-        (lambda actor: actor.rename(b"file", b"other"), [(b"other", "renamed", b"file")]),
+        (
+            lambda actor: actor.rename(b"file", b"other"),
+            [(b"other", "deleted", None), (b"other", "renamed", b"file")],
+        ),
+        (
+            both(lambda actor: actor.unlink(b"other"), lambda actor: actor.rename(b"file", b"other")),
+            [(b"other", "deleted", None), (b"other", "renamed", b"file")],
+        ),
+        (
+            both(lambda actor: actor.rename(b"file", b"new"), lambda actor: actor.write(b"file", b"")),
+            [(b"file", "added", None), (b"new", "renamed", b"file")],
+        ),
+        (
+            both(
+                lambda actor: actor.rename(b"dir", b"moved"),
+                lambda actor: actor.mkdir(b"dir"),
+                lambda actor: actor.rename(b"moved", b"dir/moved"),
+            ),
+            [(b"dir", "added", None), (b"dir/moved", "renamed", b"dir")],
+        ),
+        (
+            both(
+                lambda actor: actor.rename(b"dir", b"moved"),
+                lambda actor: actor.unlink(b"moved/in"),
+                lambda actor: actor.write(b"moved/in", b""),
+            ),
+            [(b"moved", "renamed", b"dir"), (b"moved/in", "modified", None)],
+        ),
         (
             lambda actor: actor.exchange(b"file", b"other"),
             [(b"file", "renamed", b"other"), (b"other", "renamed", b"file")],

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from holdfast.model.errors import RefusedError
 from holdfast.model.ids import hash_bytes
 from holdfast.testing.acting import Actor
+from holdfast.undo.known import Known
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recognising import note_contents
 from holdfast.undo.recovery import recover
+from holdfast.undo.strangers import recall
 from holdfast.undo.undoing import redo, undo
 
 from .conftest import Bench
@@ -300,3 +304,118 @@ def test_an_edit_in_a_directory_that_was_made_again_is_seen(bench: Bench) -> Non
         with pytest.raises(RefusedError, match="what step 2 left: d/1"):
             undo(log, [step])
         assert (bench.tree / "d/1").read_bytes() == b"edited by hand"
+
+
+def moved_by_hand(tree: Path) -> None:
+    """And edited."""
+    (tree / "file").rename(tree / "other")
+    in_place(tree / "other")
+
+
+def number_used_anew(tree: Path) -> None:
+    """Another file gets the freed inode number."""
+    number = (tree / "file").stat().st_ino
+    (tree / "file").unlink()
+    for at in range(100):
+        (tree / f"{at}").write_bytes(b"edited by hand")
+        if (tree / f"{at}").stat().st_ino == number:
+            (tree / f"{at}").rename(tree / "other")
+            return
+    pytest.skip("this file system does not use a number anew at once")
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+@pytest.mark.parametrize("edit", [moved_by_hand, number_used_anew])
+def test_what_was_told_of_is_not_told_of_a_later_step(
+    bench: Bench, edit: Callable[[Path], None], is_closed: bool
+) -> None:
+    with ExitStack() as stack:
+        log = stack.enter_context(bench.keeper())
+        first = bench.step(log, lambda actor: actor.write(b"file", b"the first step's"))
+        edit(bench.tree)
+        edited = bench.photograph()
+        second = bench.step(log, lambda actor: actor.write(b"file", b"the second step's"))
+        if is_closed:
+            stack.close()
+            log = stack.enter_context(bench.keeper())
+        third = bench.step(log, lambda actor: actor.rename(b"other", b"file"))
+        assert [(record.finder, record.paths) for record in log.barriers.records] == [
+            (second, (b"file",)),
+            (third, (b"other",)),
+        ]
+        refused(log, first, second, third)
+        undo(log, [second, third])
+        bench.assert_as(edited)
+        refused(log, first)
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_what_was_left_since_it_was_told_is_told_again(bench: Bench, is_closed: bool) -> None:
+    """I8."""
+    with ExitStack() as stack:
+        log = stack.enter_context(bench.keeper())
+        bench.step(log, lambda actor: actor.write(b"file", b"the first step's"))
+        (bench.tree / "file").unlink()
+        second = bench.step(log, lambda actor: actor.write(b"file", b"the second step's"))
+        moved_by_hand(bench.tree)
+        if is_closed:
+            stack.close()
+            log = stack.enter_context(bench.keeper())
+        third = bench.step(log, lambda actor: actor.rename(b"other", b"file"))
+        refused(log, second, third)
+        assert [record.paths for record in log.barriers.records] == [(b"file",), (b"file", b"other")]
+
+
+@pytest.mark.parametrize(("began", "told"), [(6, (b"other",)), (5, (b"file", b"other"))])
+def test_what_was_told_is_known_again_where_nobody_acted_meanwhile(
+    bench: Bench, began: int, told: tuple[bytes, ...]
+) -> None:
+    with bench.keeper() as log:
+        first = bench.step(log, lambda actor: actor.write(b"file", b"the first step's"))
+        moved_by_hand(bench.tree)
+        second = bench.step(log, lambda actor: actor.write(b"file", b"the second step's"))
+        heads = {
+            first: msgspec.structs.replace(log.heads[first], ended_at=5),
+            second: msgspec.structs.replace(log.heads[second], started_at=began),
+        }
+        known = Known(log.directories.device)
+        recall(known, heads, log.barriers.records)
+        assert known.strange(log.directories.place(b"other"), (bench.tree / "other").stat()) == told
+
+
+def test_what_was_left_where_a_step_has_told_already_is_told_again(bench: Bench) -> None:
+    """I8: that step is told of there only once."""
+    with bench.keeper() as log:
+        bench.step(log, lambda actor: actor.write(b"file", b"the first step's"))
+        (bench.tree / "file").unlink()
+        finder = log.new_id()
+        log.recorder.begin(finder, "api")
+        with Actor(log.recorder, os.fsencode(bench.tree), finder) as actor:
+            actor.write(b"file", b"2")
+            bench.step(log, replaces)
+            moved_by_hand(bench.tree)
+            actor.write(b"file", b"3")
+        bench.finish(log, finder)
+        bench.step(log, lambda actor: actor.rename(b"other", b"file"))
+        assert log.barriers.records[-1].paths == (b"file", b"other")
+
+
+def test_what_a_step_left_while_the_one_that_told_went_on_is_told_again(bench: Bench) -> None:
+    """I8: its keeper is gone, and nobody knows which came first."""
+    (bench.tree / "more").write_bytes(b"before")
+    with bench.keeper() as log:
+        bench.step(log, lambda actor: (actor.write(b"file", b"1"), actor.write(b"more", b"1")))
+        (bench.tree / "file").unlink()
+        in_place(bench.tree / "more")
+        finder = log.new_id()
+        log.recorder.begin(finder, "api")
+        with Actor(log.recorder, os.fsencode(bench.tree), finder) as actor:
+            actor.write(b"file", b"2")
+            other = bench.step(log, lambda actor: (actor.unlink(b"file"), actor.write(b"file", b"3")))
+            actor.write(b"more", b"2")
+        bench.finish(log, finder)
+    moved_by_hand(bench.tree)
+    with bench.keeper() as log:
+        third = bench.step(log, lambda actor: actor.rename(b"other", b"file"))
+        assert log.barriers.records[-1].paths == (b"file", b"other")
+        refused(log, finder, other, third)

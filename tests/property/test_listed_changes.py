@@ -1,0 +1,92 @@
+"""What undo and redo list as written and deleted, before and after, against the trees themselves."""
+
+from __future__ import annotations
+
+import os
+import random
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.engine.run import begin_run, end_run
+from holdfast.model.paths import under
+from holdfast.testing.photograph import photograph
+from holdfast.testing.stepping import do_step
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from holdfast import Workspace
+    from holdfast.engine.results import RestoreResult
+    from holdfast.testing.acting import Actor
+    from holdfast.testing.photograph import Seen
+
+NAMES = (b"a", b"b", b"c", b"d/a", b"d/b")
+DIRECTORIES = (b"d", b"e", b"d/c")
+
+
+def look(tree: Path) -> dict[bytes, Seen]:
+    """All that is in the tree, without the times: those of directories change with their names."""
+    return {path: one._replace(mtime=0) for path, one in photograph(tree).items()}
+
+
+def assert_lists(
+    foreseen: RestoreResult, done: RestoreResult, before: dict[bytes, Seen], after: dict[bytes, Seen]
+) -> None:
+    assert (foreseen.written, foreseen.deleted) == (done.written, done.deleted)
+    gone = before.keys() - after.keys()
+    changed = {path for path, seen in after.items() if before.get(path) != seen}
+    # (What was changed twice may be as it was. A directory that was moved stands for what is in it, whatever that is:
+    # something may be there again where something else was deleted.)
+    assert all(path in gone or any(under(path, top) for top in done.written) for path in done.deleted)
+    assert set(done.written) <= after.keys()
+    assert all(any(under(path, top) for top in done.written) for path in changed)
+    assert all(any(under(path, top) for top in (*done.deleted, *done.written)) for path in gone)
+
+
+def at_random(actor: Actor, chance: random.Random) -> None:
+    path, other = chance.sample(NAMES, 2)
+    directory, moved = chance.sample(DIRECTORIES, 2)
+    operations: tuple[Callable[[], None], ...] = (
+        lambda: actor.write(path, chance.randbytes(9)),
+        lambda: actor.write(path, chance.randbytes(9)),
+        lambda: actor.unlink(path),
+        lambda: actor.rename(path, other),
+        lambda: actor.rename(path, other),
+        lambda: actor.rename(path, other),
+        lambda: actor.exchange(path, other),
+        lambda: actor.chmod(path, chance.choice((0o600, 0o640))),
+        lambda: actor.mkdir(directory),
+        lambda: actor.rename(directory, moved),
+        lambda: actor.rename(directory, moved),
+    )
+    with suppress(OSError):
+        chance.choice(operations)()
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_what_is_listed_is_what_becomes_of_the_tree(workspace: Workspace, tree: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    (tree / "d").mkdir()
+    for name in NAMES[::2]:
+        (tree / os.fsdecode(name)).write_bytes(name)
+    workspace.checkpoint()
+    run = begin_run(workspace._context, "do")
+    before = look(tree)
+
+    def work(actor: Actor) -> None:
+        for _ in range(chance.randrange(1, 5)):
+            at_random(actor, chance)
+
+    for _ in range(3):
+        do_step(workspace._context, work, run=run)
+    end_run(workspace._context, run, "do")
+    after = look(tree)
+    steps = [step.id for step in workspace.steps() if step.paths]
+    for chosen in (steps, steps[-1:]):
+        assert_lists(workspace.undo(step=chosen, dry_run=True), workspace.undo(step=chosen), after, now := look(tree))
+        assert chosen is not steps or now == before
+        assert_lists(workspace.redo(step=chosen, dry_run=True), workspace.redo(step=chosen), now, look(tree))
+        assert look(tree) == after
