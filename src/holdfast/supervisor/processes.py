@@ -161,6 +161,7 @@ class Processes:
         """Whether the process was seen, and has not ended. From any thread."""
         return tgid in self._processes
 
+    @property
     def tgids(self) -> list[int]:
         """All processes that are known and live. From any thread."""
         return list(self._processes)
