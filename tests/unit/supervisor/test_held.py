@@ -23,7 +23,7 @@ def begin(*acts):
     def work():
         for act in acts:
             act()
-        os.write(1, b"up\n")
+        os.write(1, b"up\\n")
         sys.stdin.read()
         os._exit(0)
     threading.Thread(target=work).start()
