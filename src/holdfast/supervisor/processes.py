@@ -171,9 +171,10 @@ class Processes:
         return [process.pidfd for process in self._processes.values() if process.group.run is run]
 
     def everybody(self, run: Run) -> Iterable[int]:
-        """Every process of the run's tree; also those that were never seen to change anything."""
+        """Every process of the run's tree that lives; also those that were never seen to change anything."""
+        # (The agent is among those that are known as long as it lives. Then its number may be somebody else's.)
         known = [process.tgid for process in self._processes.values() if process.group.run is run]
-        return dict.fromkeys((run.agent, *known, *descendants(run.agent, *known)))
+        return dict.fromkeys((*known, *descendants(*known)))
 
     def all(self, run: Run) -> Iterator[tuple[int, Group]]:
         """`everybody`, with their groups."""

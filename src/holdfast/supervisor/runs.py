@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
-from holdfast.supervisor.descent import descendants
 from holdfast.supervisor.held import inodes_held_for_writing
 from holdfast.supervisor.notify import Listener
 from holdfast.supervisor.operations import HANDLERS
@@ -255,7 +254,7 @@ class Runs:
 
     def _kill(self, run: Run) -> None:
         """Kill the processes of a run, and wait until they are gone; not for ever: one may hang in the kernel."""
-        for pid in (run.agent, *descendants(run.agent)):
+        for pid in self._processes.everybody(run):
             _kill(pid)
         ends, waiting = select.poll(), set[int]()
         for pidfd in self._processes.known(run):

@@ -168,3 +168,14 @@ def test_threads_belong_to_their_process(world: World) -> None:
     assert [world.processes.group(run, tid) for tid in tids] == [run.agents]
     world.processes.forget_threads()
     assert world.processes.known(run) == world.pidfds
+
+
+def test_the_number_of_an_agent_that_has_ended_is_nobodys(world: World) -> None:
+    agent = world.start("echo up; read x <&3", 1)
+    run = Run("run", agent.pid)
+    world.processes.group(run, agent.pid)
+    assert list(world.processes.everybody(run)) == [agent.pid]
+    world.end(agent)
+    world.ended()
+    run.agent = os.getpid()  # who has the number by now is not of the run, nor what is below
+    assert not list(world.processes.everybody(run))
