@@ -33,6 +33,8 @@ MOST_HANDLES: Final = 1 << 16
 SLOW_BYTES: Final = 1 << 20
 """Keeping a copy of more takes longer than others should have to wait."""
 _WRITING: Final = os.O_WRONLY | os.O_RDWR
+_CAN_WRITE: Final = (os.O_WRONLY, os.O_RDWR)
+"""By a descriptor of the fourth access nothing can be written, though it takes the permission."""
 _PASSED: Final = os.O_ACCMODE | os.O_SYNC | os.O_DSYNC | os.O_NOATIME
 """What is for us to do as well. Not O_APPEND: what the page cache writes back has its place; nor O_DIRECT, which would
 say how our memory has to lie.
@@ -116,7 +118,7 @@ class Opening:
                 self.capture(header, thing, found, truncates=truncates)
                 if truncates:
                     with self._callers.stripping(header, open_flags & kernel.OPEN_KILL_SUIDGID):
-                        os.truncate(fd if flags & _WRITING else through(fd), 0)
+                        os.truncate(fd if flags & os.O_ACCMODE in _CAN_WRITE else through(fd), 0)
         except BaseException:
             os.close(fd)
             raise
