@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.files.metadata import read_xattrs_at
+from holdfast.files.metadata import read_xattrs, read_xattrs_at
 from holdfast.model.ids import Hasher, hash_bytes
 from holdfast.undo.interceptor import Place
 from holdfast.undo.records import Described, Signature
@@ -47,8 +47,13 @@ def _look(directories: Directories, path: bytes, alive_until: int | None, known:
     """`signature`; where the ctime is the ``known`` one, without what that vouches for."""
     try:
         place = place_in(directories, path)
-        found = os.stat(place.name, dir_fd=place.dir_fd, follow_symlinks=False)
-        parent = os.fstat(place.dir_fd).st_ino if path else 0
+        if path:
+            found = os.stat(place.name, dir_fd=place.dir_fd, follow_symlinks=False)
+            parent = os.fstat(place.dir_fd).st_ino
+            xattrs = partial(read_xattrs_at, place.dir_fd, place.name)
+        else:
+            # (By its descriptor: who may not search it may not look at what is called "." in it.)
+            found, parent, xattrs = os.fstat(place.dir_fd), 0, partial(read_xattrs, place.dir_fd)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError:
@@ -57,7 +62,7 @@ def _look(directories: Directories, path: bytes, alive_until: int | None, known:
         return NOT_OURS
     if found.st_ctime_ns == known:
         return _outline(found, directories.device, parent)
-    return signature_of(found, directories.device, partial(read_xattrs_at, place.dir_fd, place.name), parent)
+    return signature_of(found, directories.device, xattrs, parent)
 
 
 def place_in(directories: Directories, path: bytes) -> Place:

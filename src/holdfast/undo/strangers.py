@@ -40,7 +40,8 @@ def changed(log: UndoLog, sealed: Iterable[Sealed]) -> Iterator[tuple[bytes, Ide
     moves = Moves(records)
     theirs = {path for one in sealed for path, left in one.head.left if left == NOT_OURS}
     for path, object_ in whereabouts(records).items():
-        if path in theirs:
+        # (Where it can be looked at: what could not be, then and now, is nobody's for that.)
+        if path in theirs and signature(log.directories, path) != NOT_OURS:
             yield path, object_
             continue
         if path in own and is_left(log.directories, path, own[path]):
