@@ -72,8 +72,9 @@ def work(top: Path, seed: int) -> None:
 
 
 @pytest.mark.parametrize("passthrough", [True, False], ids=["passthrough", "served"])
-def test_threads_and_processes_at_once(place: Path, passthrough: bool) -> None:
+def test_threads_and_processes_at_once(place: Path, monkeypatch: pytest.MonkeyPatch, passthrough: bool) -> None:
     """I1."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[2])  # (the processes look this module up by its name)
     tops = [f"{kind}{number}" for kind in ("process", "thread") for number in range(4)]
     for top in tops:
         (place / "tree" / top).mkdir()

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from .conftest import INSTALLED
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -50,7 +52,7 @@ def test_isolation_that_cannot_be_had_is_named(cli: Cli, tmp_path: Path, monkeyp
 
 
 def test_inside_of_a_run_it_says_so(cli: Cli) -> None:
-    done = cli.process("run", "--", "holdfast", "doctor")
+    done = cli.process("run", "--", *INSTALLED, "doctor")
     assert b"+ inside of a run" in done.stdout
     assert b"not looked at" in done.stdout
 
