@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from holdfast.files.tree import Applied, Cleaned, Lookup, Saved, Scan, Tree
     from holdfast.model.entries import Change, Entry
     from holdfast.model.ids import Hash
-    from holdfast.model.sinks import BlobSink, Content, Progress
+    from holdfast.model.sinks import BlobSink, Content, Progress, Supply
     from holdfast.testing.trees import EditableTree
 
 State = dict[bytes, tuple[int, bytes]]
@@ -85,7 +85,7 @@ class Meddled:
     def apply(
         self,
         deletes: Sequence[Change],
-        writes: Iterable[tuple[Change, Content | None]],
+        writes: Iterable[tuple[Change, Content | Supply | None]],
         *,
         nonce: str,
         progress: Progress | None = None,
@@ -97,7 +97,9 @@ class Meddled:
     def clean(self, nonce: str) -> Cleaned:
         return self._tree.clean(nonce)
 
-    def _cut(self, writes: Iterable[tuple[Change, Content | None]]) -> Iterator[tuple[Change, Content | None]]:
+    def _cut(
+        self, writes: Iterable[tuple[Change, Content | Supply | None]]
+    ) -> Iterator[tuple[Change, Content | Supply | None]]:
         for number, write in enumerate(writes):
             if number == self.writes_left:
                 raise Crash

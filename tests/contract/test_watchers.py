@@ -304,6 +304,36 @@ def sure(watcher: Watcher, change: Callable[[], object]) -> Dirty:
 
 
 @pytest.mark.parametrize("backend", KERNEL)
+def test_a_drain_ends_though_there_is_news_after_each_read(
+    root: Path, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would otherwise read one event at a time from whoever makes them, and keep him from making more."""
+    read, reads = os.read, 0
+
+    def read_and_change(fd: int, size: int) -> bytes:
+        nonlocal reads
+        found = read(fd, size)
+        if fd == watcher.fileno():
+            reads += 1
+            (root / f"src/{reads}").touch()
+        return found
+
+    watcher.drain()
+    (root / "src/main.py").write_text("changed")
+    monkeypatch.setattr(os, "read", read_and_change)
+    assert missing(watcher.drain(), {b"src/main.py"}) == set()
+    assert reads < 4, "a read, and another for a directory that is new to it"
+
+
+@pytest.mark.parametrize("backend", KERNEL)
+def test_more_news_than_one_read_can_take(root: Path, watcher: Watcher) -> None:
+    names = [f"src/{number:04}{'n' * 200}" for number in range(2500)]
+    for name in names:
+        (root / name).touch()
+    assert missing(watcher.drain(), {os.fsencode(name) for name in names}) == set()
+
+
+@pytest.mark.parametrize("backend", KERNEL)
 def test_nothing_is_said_of_what_did_not_change(root: Path, watcher: Watcher) -> None:
     def change_nothing() -> None:
         (root.parent / "beside").write_text("not in the tree")

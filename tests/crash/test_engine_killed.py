@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.files import creating
 from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.testing.killing import run_killed
 
@@ -107,6 +108,14 @@ def expected(place: Place, operation: str) -> tuple[State, State]:
     return before, after
 
 
+@pytest.fixture
+def with_mates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few files there are, two processes write them: a death may be that of either."""
+    monkeypatch.setattr(creating, "MIN_FILES", 1)
+    monkeypatch.setattr(creating, "_PORTION_FILES", 2)
+
+
+@pytest.mark.usefixtures("with_mates")
 @pytest.mark.parametrize("operation", GOING)
 def test_i3_what_was_cut_short_is_finished_or_taken_back(lived: Place, operation: str) -> None:
     begin(lived, operation)
@@ -235,6 +244,7 @@ def test_i6_undo_takes_a_restore_of_some_paths_that_was_cut_short_back_as_one(li
     assert half
 
 
+@pytest.mark.usefixtures("with_mates")
 def test_i3_a_fork_that_was_cut_short(lived: Place) -> None:
     target = lived.root / "fork"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -49,6 +50,17 @@ def test_isolation_that_cannot_be_had_is_named(cli: Cli, tmp_path: Path, monkeyp
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     missing = found(cli)["isolation", "limited"]
     assert "bubblewrap" in str(missing[0])
+
+
+def test_it_says_which_snapshot_provider_is_used_and_why(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert any("no repository" in finding["message"] for finding in found(cli)["snapshots", "limited"])
+    subprocess.run(["git", "init", "--quiet", cli.root], check=True)
+    told = [finding["message"] for finding in found(cli)["snapshots", "good"]]
+    assert any(text.startswith("git: score 50, modes worktree, in-place") for text in told)
+    assert " is used, as " in told[-1]
+    monkeypatch.setenv("HOLDFAST_SNAPSHOT_PROVIDER", "git")
+    assert found(cli)["snapshots", "good"][-1]["message"] == "git is used, as snapshot.provider names it"
+    assert not list(cli.home.glob("workspaces/*/snapshots")), "nothing is begun"
 
 
 def test_inside_of_a_run_it_says_so(cli: Cli) -> None:

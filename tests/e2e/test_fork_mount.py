@@ -172,6 +172,36 @@ def test_what_a_run_does_in_it_is_taken_back_exactly(cli: Cli, fork: Path, monke
     monkeypatch.chdir(cli.root)
 
 
+def test_the_command_serves_it_by_a_copy_of_itself_with_locks_of_its_own(cli: Cli, fork: Path, place: Path) -> None:
+    cli("unmount", str(fork))
+    words = ["--home", str(cli.home), "mount", str(fork)]
+    mounted = subprocess.run([*INSTALLED, *words], capture_output=True, text=True, check=True)
+    assert "Mounted the fork" in mounted.stdout  # (nobody else has the pipe open by now)
+    pid = server_of(cli.home)
+    assert str(fork) in Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+    assert os.getsid(pid) == pid
+    assert Path(f"/proc/{pid}/cwd").readlink() == Path("/")
+    # What SQLite knows of its locks is of no account in a copy of a process that has opened the same file before.
+    catalog = (cli.home / "catalog.db").stat().st_ino
+    assert [
+        line for line in Path("/proc/locks").read_text().splitlines() if f" {pid} " in line and f":{catalog} " in line
+    ]
+    detached = [
+        *INSTALLED,
+        "--home",
+        str(cli.home),
+        "-w",
+        str(cli.root),
+        "mount",
+        "base",
+        str(place / "mnt"),
+        "--detach",
+    ]
+    subprocess.run(detached, capture_output=True, check=True)
+    assert (place / "mnt/top").read_text() == "of it all"
+    cli("unmount", str(place / "mnt"))
+
+
 def test_unmounted_by_hand_it_is_there_again_with_all_that_was_changed(cli: Cli, fork: Path) -> None:
     edit(fork)
     cli("checkpoint", "-w", str(fork))

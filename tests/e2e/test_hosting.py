@@ -524,3 +524,27 @@ def test_a_slow_reader_makes_the_command_wait(stage: Stage) -> None:
     thread.join(60)
     assert size == 5_000_000
     assert (stage.tree() / "end").exists()
+
+
+def test_no_label_means_two_directories(stage: Stage) -> None:
+    names = ("a/src", "b/src", "c/1", "d")
+    paths = [os.fsencode(stage.base / name) for name in names]
+    for path in paths:
+        os.makedirs(path)
+    for labels, field in (
+        (("x", "", "x"), 2),
+        (("", "1"), 1),
+        (("-1",), 0),
+        ((os.fsdecode(paths[1]), ""), 0),
+    ):
+        given = [WorkingDirectory(path, label) for path, label in zip(paths, labels, strict=False)]
+        with pytest.raises(UsageError, match=rf"working_directories\[{field}\].label") as caught:
+            stage.host(*given)
+        assert caught.value.data == {"field": f"payload.working_directories[{field}].label"}
+    host = stage.host(*(WorkingDirectory(path) for path in paths))
+    first, second, third, fourth = host.directories
+    assert [each.label for each in host.directories] == ["src", os.fsdecode(paths[1]), os.fsdecode(paths[2]), "d"]
+    assert (host.directory("src"), host.directory(second.label), host.directory(1)) == (first, second, second)
+    assert (host.directory(third.label), host.directory("d")) == (third, fourth)
+    host = stage.host(WorkingDirectory(paths[0]), WorkingDirectory(paths[1], "src"))
+    assert [each.label for each in host.directories] == [os.fsdecode(paths[0]), "src"]

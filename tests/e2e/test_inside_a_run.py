@@ -7,15 +7,16 @@ import os
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from holdfast.testing.photograph import differences, photograph
 
-if TYPE_CHECKING:
-    from pathlib import Path
+from ..waiting import wait_until
 
+if TYPE_CHECKING:
     from e2e.conftest import Cli
 
 HOLDFAST = shlex.join([sys.executable, "-P", "-m", "holdfast"])
@@ -217,3 +218,51 @@ def test_what_was_rolled_back_inside_is_not_told_of_as_changed(bench: Cli, also:
         assert "nothing is left of what the run changed: step " in said
         assert "holdfast undo" not in said
         assert result["undo_command"] is None
+
+
+def test_what_others_changed_meanwhile_is_left_and_told_of_by_all_who_speak_of_it(bench: Cli) -> None:
+    one, two = (bench.root.parent / name for name in ("one", "two"))
+    for fifo in (one, two):
+        os.mkfifo(fifo)
+    step = f"{HOLDFAST} step"
+    script = f"{step} begin x; echo s > f; echo y > z; echo >{one}; read _ <{two}; {step} rollback; echo $?"
+    with bench.start("run", "--", "sh", "-c", script, stdout=subprocess.PIPE) as process:
+        one.read_text()
+        with (bench.root / "f").open("a") as file:
+            file.write("HAND\n")
+        two.write_text("\n")
+        out, err = (said.decode() for said in process.communicate(timeout=60))
+    assert (bench.root / "f").read_text() == "s\nHAND\n"
+    assert not (bench.root / "z").exists()
+    (number,) = (str(each["id"]) for each in bench.json("steps")["steps"] if each["state"] == "partly")
+    (left,) = bench.json("steps", "show", number)["conflicts"]
+    assert (left["path"], Path(left["kept"]).read_text()) == ("f", "0")
+    for said in (out, bench("steps", "show", number).out):
+        assert "f: " in said
+        assert left["kept"] in said
+    assert f"Took step {number} back, but for what is left alone:" in out
+    assert out.splitlines()[-1] == "4"
+    assert "1 path was left alone" in err
+    assert "nothing is left of what the run changed" not in err
+    assert f"`holdfast steps show {number}` tells what that is" in err
+
+
+def test_what_others_changed_meanwhile_is_left_and_told_of_when_a_step_is_denied(bench: Cli) -> None:
+    (bench.home / "config.toml").write_text("[safeguard]\ndeletes = 2\n")
+    bench.write("a", "a")
+    bench.write("b", "b")
+    with bench.start("run", "--one-step", "--", "sh", "-c", "echo s > f; rm a b") as process:
+        wait_until(lambda: bench.json("safeguard")["held"])
+        with (bench.root / "f").open("a") as file:
+            file.write("HAND\n")
+        (held,) = bench.json("safeguard")["held"]
+        denied = bench("safeguard", "deny", str(held["id"]), code=4)
+        _, err = process.communicate(timeout=60)
+    assert (bench.root / "a").exists()
+    (left,) = bench.json("steps", "show", str(held["step"]))["conflicts"]
+    assert (left["path"], Path(left["kept"]).read_text()) == ("f", "0")
+    assert (
+        f"Denied; step {held['step']} was taken back, but for what is left alone:\n  f: {left['reason']}" in denied.out
+    )
+    assert left["kept"] in denied.out
+    assert f"`holdfast steps show {held['step']}` tells what that is" in err.decode()

@@ -197,6 +197,22 @@ def test_checkpoints_are_compared_restored_and_forked(place: Place) -> None:
     run(work)
 
 
+def test_what_was_written_before_a_restore_that_was_undone_is_undone(place: Place) -> None:
+    async def work() -> None:
+        async with place.client() as client:
+            await call(client, "checkpoint", label="b")
+            written = await call(client, "write_file", path="f", content="one\n")
+            edited = await call(client, "edit_file", path="f", old_text="one", new_text="two")
+            await call(client, "restore", checkpoint="b")
+            assert (await call(client, "undo"))["written"] == ["f"]
+            for one in (edited, written):
+                assert (await call(client, "undo"))["steps"] == [one["step"]["id"]]
+            assert list(place.tree.iterdir()) == []
+            assert (await call(client, "get_session_status"))["barriers"] == []
+
+    run(work)
+
+
 def test_long_answers_come_in_pages(place: Place) -> None:
     for number in range(25):
         (place.tree / f"f{number:02}").write_text("1")
@@ -670,7 +686,7 @@ def test_what_is_no_message_is_answered_and_survived(place: Place) -> None:
         b'{"jsonrpc":"2.0","id":4,"method":"ping"}',
     )
     found = [(answer.get("id"), answer["error"]["code"] if "error" in answer else "ok") for answer in answers]
-    refusals = [-32700, -32700, -32600, -32600, -32700, -32600, -32700, -32600, -32600]
+    refusals = [-32700, -32700, -32600, -32600, -32600, -32600, -32700, -32600, -32600]
     assert found[:9] == [(None, code) for code in refusals]
     assert sorted(found[9:], key=str) == [(1, "ok"), (2, -32601), (3, -32602), (4, "ok")]
     logged = [line for line in place.logged() if line["level"] == "warn"]

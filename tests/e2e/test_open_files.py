@@ -284,3 +284,26 @@ def test_a_file_is_opened_where_somebody_has_put_another_in_its_place(site: Site
     with site.running("exec 3>>log; sh -c 'echo b >> log; true'") as run:
         assert run.wait(60) == 0
     assert (site.tree / "log").read_text() == "theirs\nb\n"
+
+
+SLOW_TO_END = f"""
+import os, sys
+fd = os.open("log", os.O_WRONLY | os.O_CREAT)
+if not os.fork():
+    ballast = b"x" * (256 << 20)
+    {GO}
+    os.write(fd, b"late")
+    os._exit(0)
+"""
+
+
+def test_who_is_slow_to_end_is_waited_for(site: Site) -> None:
+    """A process gives its memory back before it closes its files, and is out of supervision before both."""
+    with site.running(f"exec {python(SLOW_TO_END)}") as run:
+        assert run.wait(60) == 0
+        run.communicate("\n", timeout=60)
+    assert (site.tree / "log").read_bytes() == b"late"
+    with site.desk() as desk:
+        (step,) = desk.steps()
+        desk.undo([step.id])
+        assert not (site.tree / "log").exists()

@@ -17,6 +17,7 @@ import pytest
 from holdfast.files.watch import open_watcher
 from holdfast.model.errors import RefusedError, UnsupportedError
 from holdfast.supervisor.remote import Remote, connect
+from holdfast.testing.photograph import differences, photograph
 from holdfast.undo.service import BarrierInfo
 
 from ..waiting import wait_until
@@ -235,7 +236,7 @@ def test_an_edit_while_a_command_runs_is_not_taken_back(
         edit(cli.root / name)
         go_on.touch()
         run.communicate(timeout=60)
-    cli("undo", "--dry-run")
+    cli.process("undo", "--dry-run", code=4)
     refused = cli.process("undo", code=4).stderr.decode()
     assert f"({os.getpid()}) has changed {name}" in refused
     assert (cli.root / name).read_text() == left
@@ -246,6 +247,87 @@ def test_an_edit_while_a_command_runs_is_not_taken_back(
     cli("redo")
     assert (cli.root / name).read_text() == left
     cli.process("undo", code=4)
+
+
+BY_OTHER_NAMES = [
+    pytest.param("echo c1 >> h", "also", ":", id="another name"),
+    pytest.param("echo c1 >> h", "new", ":", id="a new name"),
+    pytest.param("echo c1 >> h", "../away", ":", id="outside"),
+    pytest.param("echo c1 >> h; rm h", "also", ":", id="the step's name is gone"),
+    pytest.param("echo c1 >> also; rm also", "h", "echo c2 > other", id="the other name is gone"),
+    pytest.param("ln h third; echo c1 >> third", "also", "echo c2 >> h", id="edit, then command"),
+]
+
+
+@pytest.mark.parametrize(("before", "name", "after"), BY_OTHER_NAMES)
+def test_an_edit_by_another_name_while_a_command_runs_is_not_taken_back(
+    cli: Cli, before: str, name: str, after: str
+) -> None:
+    """I8."""
+    try:
+        open_watcher(os.fsencode(cli.root), "fanotify").close()
+    except UnsupportedError as error:
+        pytest.skip(str(error))
+    cli.write("h", "orig\n")
+    for other in ("also", "../away"):
+        os.link(cli.root / "h", cli.root / other)
+    ready, go_on = cli.root.parent / "ready", cli.root.parent / "go-on"
+    script = f"{before}; : > {ready}; while ! [ -e {go_on} ]; do sleep 0.01; done; {after}"
+    with cli.start("run", "--one-step", "--", "sh", "-c", script, stdout=subprocess.DEVNULL) as run:
+        wait_until(ready.exists)
+        if name == "new":
+            os.link(cli.root / "h", cli.root / name)
+        append(cli.root / name)
+        go_on.touch()
+        run.communicate(timeout=60)
+    there = photograph(cli.root)
+    cli.process("undo", code=4)
+    assert differences(there, photograph(cli.root)) == []
+    assert "HAND" in (cli.root / name).read_text()
+
+
+_ANSWERING = """
+import os
+def said(to, back):
+    to.write("x")
+    to.flush()
+    return back.read(1)
+with open(%r, "w") as ready, open(%r) as edited:
+    for number in range(%d):
+        said(ready, edited)
+        open(f"f{number}", "w").write("step")
+"""
+
+
+@pytest.mark.parametrize("way", ["written", "replaced"])
+def test_an_edit_just_before_the_step_comes_to_the_file_is_what_undo_gives_back(cli: Cli, way: str) -> None:
+    """I8: the news of it is still to be read by then."""
+    try:
+        open_watcher(os.fsencode(cli.root), "fanotify").close()
+    except UnsupportedError as error:
+        pytest.skip(str(error))
+    files = [cli.root / f"f{number}" for number in range(30)]
+    for file in files:
+        file.write_text("before")
+    ready, edited = (cli.root.parent / name for name in ("ready", "edited"))
+    for pipe in (ready, edited):
+        os.mkfifo(pipe)
+    script = _ANSWERING % (os.fspath(ready), os.fspath(edited), len(files))
+    with cli.start("run", "--one-step", "--", sys.executable, "-c", script, stdout=subprocess.DEVNULL) as run:
+        with ready.open() as asked, edited.open("w") as answer:
+            for file in files:
+                assert asked.read(1)
+                if way == "written":
+                    file.write_text("by hand")
+                else:
+                    file.with_suffix(".new").write_text("by hand")
+                    file.with_suffix(".new").rename(file)
+                answer.write("x")
+                answer.flush()
+        run.communicate(timeout=60)
+    assert {file.read_text() for file in files} == {"step"}
+    cli("undo")
+    assert {file.read_text() for file in files} == {"by hand"}
 
 
 def test_a_lock_is_refused_with_the_reason(cli: Cli) -> None:

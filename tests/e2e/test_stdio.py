@@ -642,3 +642,50 @@ def test_a_directory_that_stays_is_not_told_as_deleted(start: Start, tree: Path)
     assert done["deleted"] == ["new/a"]
     assert [one["path"] for one in done["skipped"]] == ["new"]
     assert os.listdir(tree / "new") == ["by hand"]
+
+
+def test_labels_that_mean_two_directories_are_refused(start: Start, tree: Path) -> None:
+    for name in ("a", "b"):
+        (tree / name).mkdir()
+    client = start()
+    client.ask("hello", versions=[1])
+    for label in ("one", "1"):
+        given = [{"path": str(tree / "a"), "label": "one"}, {"path": str(tree / "b"), "label": label}]
+        error = client.refused("session.start", working_directories=given)
+        assert (error["code"], error["data"]) == ("usage", {"field": "payload.working_directories[1].label"})
+    assert client.ask("session.status")["state"] == "stopped"
+
+
+def test_what_the_session_ends_has_one_exit_code(start: Start, tree: Path) -> None:
+    client = start()
+    client.begin()
+    running = client.send("agent.execute", command="touch f; echo up; sleep 100")
+    client.event("terminal_output")
+    client.ask("session.stop")
+    assert client.answer(running)["error"]["code"] == "session_stopped"
+    completed = client.event("step_completed")
+    assert completed["exit_code"] == completed["step"]["exit_code"] is not None
+    assert (tree / "f").exists()
+
+
+def test_a_log_that_was_discarded_was_not_full(start: Start) -> None:
+    client = start()
+    client.begin()
+    client.ask("agent.execute", command="touch f")
+    assert client.ask("undo.discard", force=True) == {"discarded": 1}
+    client.ask("session.reset")
+    assert not any("at its limit" in record["message"] for record in client.logged)
+
+
+def test_where_the_tree_has_changed_since_an_undo_it_is_said_what_can_be_done(start: Start, tree: Path) -> None:
+    client = start()
+    client.begin()
+    client.ask("agent.execute", command="touch f")
+    client.ask("undo.rollback")
+    (tree / "theirs").write_text("by hand")
+    error = client.refused("redo")
+    assert error["code"] == "changed_since_undo"
+    assert "redo with step_id" in error["hint"]
+    assert client.refused("undo.rollback")["code"] == "barrier"
+    assert client.ask("redo", step_id=1)["steps"] == [1]
+    assert sorted(path.name for path in tree.iterdir()) == ["f", "theirs"]

@@ -244,7 +244,8 @@ def test_what_runs_the_commands_is_killed_and_takes_all_that_it_has_started_with
     assert not any(map(alive, commands))
     completed = client.wait(lambda message: message["type"] == "event.step_completed" and running in str(message))
     step = completed["payload"]
-    assert (step["request_id"], step["exit_code"], step["affected_paths"]) == (running, None, ["half"])
+    assert (step["request_id"], step["affected_paths"]) == (running, ["half"])
+    assert step["exit_code"] == step["step"]["exit_code"]
     assert client.event("error")["code"] == failed["code"] == "shim_gone"
     assert client.ask("session.status")["state"] == "error"
     assert client.ask("agent.execute", command="ls")["exit_code"] == 0
@@ -351,14 +352,14 @@ main(sys.argv[1:])
 """A server that is killed in the middle of a restore."""
 
 
-def cut_short(start: Start, tree: Path) -> tuple[Frontend, str]:
+def cut_short(start: Start, tree: Path, **more: object) -> tuple[Frontend, str]:
     """A frontend of the server that came after, and the checkpoint that the restore was to lead to."""
     (tree / "f").write_text("one")
     client = start(program=["-c", CUT_SHORT])
     client.begin()
     first = client.ask("checkpoint.create", label="one")["id"]
     client.ask("agent.execute", command="echo two > f; touch g")
-    client.send("checkpoint.restore", checkpoint="one")
+    client.send("checkpoint.restore", checkpoint="one", **more)
     assert client.process.wait(60) == -signal.SIGKILL
     client = start()
     (directory,) = client.begin()["directories"]
@@ -385,6 +386,32 @@ def test_a_restore_that_was_cut_short_is_told_and_finished(start: Start, tree: P
     assert is_settled(client)
     client.ask("undo.rollback")
     assert (tree / "f").read_text() == "two\n"
+    assert client.ask("undo.rollback")["steps"] == [1]
+    assert ((tree / "f").read_text(), os.listdir(tree)) == ("one", ["f"])
+    assert client.ask("undo.history")["barriers"] == []
+
+
+def test_a_restore_of_paths_that_was_cut_short_is_a_change_of_its_own(start: Start, tree: Path) -> None:
+    client, _ = cut_short(start, tree, paths=["f"])
+    client.ask("checkpoint.restore_continue")
+    assert ((tree / "f").read_text(), sorted(os.listdir(tree))) == ("one", ["f", "g"])
+    assert is_settled(client)
+    status = client.ask("fs.status")
+    assert (status["added"], status["modified"], status["deleted"]) == ([], [], [])
+    assert client.ask("undo.rollback")["steps"] == []
+    assert (tree / "f").read_text() == "two\n"
+    assert client.ask("redo")["written"] == ["f"]
+
+
+@pytest.mark.parametrize("mend", ["checkpoint.restore_continue", "checkpoint.restore_abort"])
+def test_what_mends_a_restore_after_a_command_is_what_undo_takes_back(start: Start, tree: Path, mend: str) -> None:
+    client, _ = cut_short(start, tree)
+    client.ask("agent.execute", command="echo three > f; touch new")
+    assert client.ask(mend)["undo_command"] == "holdfast undo"
+    assert (tree / "f").read_text() == ("one" if mend.endswith("continue") else "two\n")
+    assert is_settled(client)
+    client.ask("undo.rollback")
+    assert ((tree / "f").read_text(), sorted(os.listdir(tree))) == ("three\n", ["f", "new"])
 
 
 def test_a_restore_that_was_cut_short_is_told_and_taken_back(start: Start, tree: Path) -> None:
@@ -392,3 +419,6 @@ def test_a_restore_that_was_cut_short_is_told_and_taken_back(start: Start, tree:
     assert "f" in client.ask("checkpoint.restore_abort")["written"]
     assert ((tree / "f").read_text(), sorted(os.listdir(tree))) == ("two\n", ["f", "g"])
     assert is_settled(client)
+    assert client.ask("undo.rollback")["steps"] == [1]
+    assert ((tree / "f").read_text(), os.listdir(tree)) == ("one", ["f"])
+    assert client.ask("undo.history")["barriers"] == []

@@ -15,7 +15,7 @@ import pytest
 
 from holdfast.testing.photograph import differences, photograph
 
-from .afterwards import undo_each
+from .afterwards import desk, undo_each
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the supervisor is for Linux")
 
@@ -209,6 +209,93 @@ def test_who_waits_for_the_end_of_a_lease_waits_alone(base: Path, act: str, insi
     assert (base / "outside" / "file").read_bytes() == outside
     undo_each(base / "log", base / "tree")
     assert differences(before, photograph(base / "tree")) == []
+
+
+PIPE = """
+import os
+os.mkfifo("pipe")
+waiting = []
+for _ in range(100):
+    pid = os.fork()
+    if not pid:
+        fd = os.open("pipe", os.O_WRONLY)
+        os.write(fd, b"x")
+        os._exit(0)
+    waiting.append(pid)
+for number in range(100):
+    open(f"dir/{number}", "w").close()
+gone = waiting.pop()
+os.kill(gone, 9)
+os.waitpid(gone, 0)
+reader, received = os.open("pipe", os.O_RDONLY), b""
+while piece := os.read(reader, 100):
+    received += piece
+    if len(received) == len(waiting):
+        break
+print(len(received), {os.waitpid(pid, 0)[1] for pid in waiting})
+"""
+
+
+def test_a_hundred_who_wait_for_a_reader_hold_up_nobody(base: Path) -> None:
+    before = photograph(base / "tree")
+    assert supervised(base, sys.executable, "-c", PIPE) == "99 {0}\n"
+    with desk(base / "log", base / "tree") as opened:  # (the time of the pipe is what all of them have changed)
+        assert opened.undo([step.id for step in opened.steps()]).conflicts == ()
+    assert differences(before, photograph(base / "tree")) == []
+
+
+def either_way(base: Path, program: str) -> str:
+    """What a program prints in the tree, supervised, which is what it prints natively."""
+    command = [sys.executable, "-c", program]
+    native = subprocess.run(command, cwd=base / "outside", check=True, capture_output=True, text=True).stdout
+    assert supervised(base, *command) == native
+    return native
+
+
+OWN_TABLE = """
+import ctypes, os, socket, threading
+libc = ctypes.CDLL(None, use_errno=True)
+first = socket.socket(socket.AF_UNIX)
+def thread():
+    assert libc.unshare(0x400) == 0  # CLONE_FILES
+    other = socket.socket(socket.AF_UNIX)
+    os.dup2(other.fileno(), first.fileno())
+    first.bind("socket")
+    print("the thread's:", first.getsockname())
+running = threading.Thread(target=thread)
+running.start()
+running.join()
+print("the first one's:", first.getsockname())
+"""
+
+
+def test_a_thread_binds_the_socket_that_it_has_itself(base: Path) -> None:
+    if tuple(map(int, platform.release().split(".")[:2])) < (6, 9):
+        pytest.skip("needs Linux 6.9: descriptors of a thread cannot be had before")
+    assert either_way(base, OWN_TABLE) == "the thread's: socket\nthe first one's: \n"
+
+
+COMMON_MASK = """
+import ctypes, os, platform, signal
+libc = ctypes.CDLL(None, use_errno=True)
+def make(name):
+    os.close(os.open(name, os.O_WRONLY | os.O_CREAT, 0o666))
+    print(name, oct(os.stat(name).st_mode & 0o777))
+def below(flags, mask):
+    pid = libc.syscall({"x86_64": 56, "aarch64": 220}[platform.machine()], flags | signal.SIGCHLD, 0, 0, 0, 0)
+    if not pid:
+        libc.umask(mask)
+        os._exit(0)
+    os.waitpid(pid, 0)
+os.umask(0o022); make("first")
+below(0x200, 0o077); make("common")  # CLONE_FS
+below(0, 0); make("its own")
+"""
+
+
+def test_a_umask_is_that_of_all_who_have_it_in_common(base: Path) -> None:
+    """Nothing is made more open than its maker has asked for."""
+    assert either_way(base, COMMON_MASK) == "first 0o644\ncommon 0o600\nits own 0o600\n"
 
 
 PLACES = """

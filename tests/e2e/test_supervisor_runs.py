@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from holdfast.files.sockets import address, peer
-from holdfast.supervisor.control import SOCKET
+from holdfast.model.paths import KEEPER_SOCKET
 from holdfast.supervisor.descent import descendants, end_descendants
 from holdfast.supervisor.remote import Remote, connect
 from holdfast.testing.photograph import Seen, differences, photograph
@@ -112,7 +112,7 @@ def keeper_of(place: Place) -> int:
     """The process that has the undo log."""
 
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        with address(os.fsencode(place.log), SOCKET) as path:
+        with address(os.fsencode(place.log), KEEPER_SOCKET) as path:
             connection.connect(path)
         return peer(connection).pid
 
@@ -500,8 +500,16 @@ class Terminal:
         self.shown = self.shown.partition(text)[2]
 
     def sleeps(self) -> None:
-        """Wait until a ``sleep`` runs below the program."""
-        wait_until(lambda: any(command_of(pid).startswith(b"sleep\0") for pid in descendants(self.pid)))
+        """Wait until a ``sleep`` below the program has the terminal, and is not stopped."""
+        wait_until(lambda: any(map(self._sleeps, descendants(self.pid))))
+
+    def _sleeps(self, pid: int) -> bool:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+        except OSError:
+            return False
+        group, terminal = state[2], state[5]
+        return command_of(pid).startswith(b"sleep\0") and state[0] != "T" and group == terminal
 
     def code(self) -> int:
         os.set_blocking(self.fd, False)
@@ -534,6 +542,7 @@ def test_an_interactive_shell_with_jobs(place: Place) -> None:
         terminal.command("jobs; fg")
         terminal.expect("Stopped")
         terminal.expect("sleep 50")
+        terminal.sleeps()
         terminal.type("\x03")
         terminal.command("echo code=$?")
         terminal.expect("code=130")

@@ -82,3 +82,24 @@ def test_any_text_can_be_answered(text: str) -> None:
     error = BadRequestError(text, request_id=None, field=text)
     answer = json.loads(messages.refusal(None, error, {"field": text}))
     assert answer["error"]["message"] == text
+
+
+@pytest.mark.parametrize("value", ["SECRET", "it's SECRET", "SECRET - at `$.x`\n", "SECRET" * 99])
+@pytest.mark.parametrize(
+    ("name", "payload", "field"),
+    [
+        ("safeguard.confirm", {"safeguard_id": "1", "action": ...}, "payload.action"),
+        ("session.start", {"isolation": {"level": ...}}, "payload.isolation.level"),
+        ("session.start", {"working_directories": [{"path": "/", "access": ...}]}, None),
+        ("fs.read", {"path": "x", "offset": ...}, "payload.offset"),
+        ("agent.execute", {"command": "x", "env": {"A": [...]}}, None),
+    ],
+)
+def test_an_error_does_not_repeat_a_value(name: str, payload: object, field: str | None, value: str) -> None:
+    message = {"type": name, "request_id": "1", "payload": payload}
+    line = json.dumps(message, default=lambda _: value).encode()
+    with pytest.raises(BadRequestError) as caught:
+        messages.decode(line, PAYLOADS)
+    assert "SECRET" not in caught.value.message
+    assert "SECRET" not in (caught.value.field or "")
+    assert field in (caught.value.field, None)

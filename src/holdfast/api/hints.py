@@ -17,7 +17,8 @@ FOR_FRONTENDS: Final[Mapping[str, str]] = MappingProxyType(
         "steps_connected": "step_ids takes several steps: all of data.together at once, or those of data.first before",
         "step_open": "wait until it ends; where no step_id is named, force takes back what is there of it",
         "others_since": "undo those first, or force takes all of it back",
-        "changed_since_undo": "undo.rollback saves those changes and takes them back",
+        "changed_since_undo": "redo with step_id or step_ids brings steps forward beside them; undo.rollback first "
+        "takes back what steps have changed since, but nothing that others have",
         "inside_run": "a person does it from another terminal",
         "keeper_gone": "the step that was open is rolled back when the undo log is used next; event.recovery names it, "
         "and redo with that step_id brings it forward",
@@ -36,7 +37,8 @@ FOR_MODELS: Final[Mapping[str, str]] = MappingProxyType(
         "steps_connected": "undo and redo take several steps at once (steps): all that the message names, and this one",
         "step_open": "wait until it ends",
         "others_since": "undo those first",
-        "changed_since_undo": "undo saves those changes and takes them back",
+        "changed_since_undo": "redo with step or steps brings those forward beside them; undo first takes back what "
+        "steps have changed since, but nothing that others have",
         "keeper_gone": "the step that was open is rolled back when the undo log is used next; get_session_status names "
         "it (recovered), and redo with that step brings it forward",
         "parent_gone": "what the command had done until then is a step like any other, unless get_session_status names "

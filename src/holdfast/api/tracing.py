@@ -1,32 +1,45 @@
 """Messages as the log may show them: what is known to be harmless in them, and the lengths of everything else.
 
-What holds contents cannot be listed: who makes a mistake in a call sends them under any name, and in any form. So what
-may be shown is listed here, and a field that is not costs a log a text that it could have had, and nobody a secret.
+What holds contents cannot be listed: who makes a mistake in a call sends them under any name, in any form, and as a
+name. So what may be shown is listed here, and what is not costs a log a text that it could have had, and nobody a
+secret.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Any, Final, cast
+import re
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
 
 TEXTS: Final = frozenset(
     {
-        # the messages themselves
-        *("type", "request_id", "status", "jsonrpc", "method", "id", "requestId", "progressToken", "protocolVersion"),
-        *("operations", "events", "name", "version", "code", "field", "uri", "mimeType", "level", "cursor"),
-        # what they are about
-        *("directory", "path", "paths", "cwd", "label", "access", "state", "backend", "run", "workspace", "command"),
-        *("checkpoint", "base", "target", "parent", "source", "rescue", "head", "last_checkpoint", "kind", "format"),
-        *("unfinished_restore", "safeguard_id", "action", "danger", "stream", "encoding", "hash", "expected_hash"),
-        *("after", "before", "next", "next_cursor", "who", "reason", "unprotected_reason", "change", "undo_command"),
-        *("isolation", "network", "allow", "dns", "hidden", "writable", "tmp"),
-        *("mode", "mtime", "at", "created_at", "started_at", "ended_at", "asked_at", "denied_at"),
+        # which message it is
+        *("request_id", "id", "requestId", "progressToken", "uri", "cursor"),
+        # what it is about: paths, commands, ids and times, which may be any
+        *("directory", "path", "paths", "cwd", "label", "run", "workspace", "command"),
+        *("checkpoint", "base", "target", "parent", "source", "rescue", "head", "last_checkpoint"),
+        *("unfinished_restore", "safeguard_id", "hash", "expected_hash"),
+        *("after", "before", "next", "next_cursor", "allow", "dns", "hidden", "writable"),
+        *("mtime", "at", "created_at", "started_at", "ended_at", "asked_at", "denied_at"),
         # paths, by what has become of them
         *("added", "modified", "deleted", "written", "skipped", "affected_paths", "sample_paths", "before_path"),
         *("from", "to", "kept"),
     }
 )
 """Members whose texts are shown, also in a list."""
+
+WORDS: Final = frozenset(
+    {
+        *("type", "status", "jsonrpc", "method", "protocolVersion", "operations", "events", "name", "version", "code"),
+        *("mimeType", "level", "access", "state", "backend", "kind", "format", "action", "danger", "stream"),
+        *("encoding", "change", "isolation", "network", "tmp", "mode", "who", "reason", "unprotected_reason"),
+        *("undo_command",),
+    }
+)
+"""Members whose texts are shown if the vocabulary has them, or if it is Holdfast that says them."""
 
 OBJECTS: Final = frozenset(
     {
@@ -42,38 +55,98 @@ OBJECTS: Final = frozenset(
 _FAILURES: Final = frozenset({"error", "holdfast/error"})
 """What an error says of itself is shown; a message elsewhere may be a line of a command's output, say."""
 _OF_FAILURES: Final = frozenset({"message", "hint"})
+_QUOTING: Final = frozenset({"bad_request", "unknown_operation", "bad_arguments", "bad_cursor", "no_tool"})
+"""Errors that repeat what was said, of which nobody knows what it is."""
+_FIELD = re.compile(r"[^.\[\]]+")
 
 
-def without_contents(line: bytes) -> str:
-    """The message that a line is, for the log. Of what is no JSON only the length is told."""
+class Vocabulary(NamedTuple):
+    """What the two sides of a protocol say."""
+
+    names: frozenset[str]
+    """Of members."""
+    words: frozenset[str]
+    """Texts that are one of several."""
+
+
+def vocabulary(schemas: Iterable[object], names: Iterable[str] = (), words: Iterable[str] = ()) -> Vocabulary:
+    """That of JSON Schemas, and more."""
+    found = list(schemas)
+    known, said = {*names, *TEXTS, *WORDS, *OBJECTS, *_OF_FAILURES}, {*words}
+    while found:
+        part = found.pop()
+        if isinstance(part, dict):
+            members = cast("dict[str, Any]", part)
+            if isinstance(properties := members.get("properties"), dict):
+                known |= cast("dict[str, Any]", properties).keys()
+            said |= {word for word in _choices(members) if isinstance(word, str)}
+            found += members.values()
+        elif isinstance(part, list):
+            found += cast("list[object]", part)
+    return Vocabulary(frozenset(known), frozenset(said))
+
+
+def _choices(schema: dict[str, Any]) -> Iterator[object]:
+    if isinstance(choices := schema.get("enum"), list):
+        yield from cast("list[object]", choices)
+    yield schema.get("const")
+
+
+def known_or_length(text: str, known: Iterable[str]) -> str:
+    """The text if it is known, else how long it is."""
+    return text if text in known else f"<{len(text)} characters>"
+
+
+def field_or_length(field: str | None, known: Iterable[str]) -> str | None:
+    """The name of a field, as in ``payload.paths[0]``, if each part is known or a number; else how long it is."""
+    if field is None or all(part in known or part.isdecimal() for part in _FIELD.findall(field)):
+        return field
+    return f"<{len(field)} characters>"
+
+
+def without_contents(line: bytes, known: Vocabulary, *, ours: bool = False) -> str:
+    """The message that a line is, for the log. Of what is no JSON the length is told. ``ours``: it was said here."""
     try:
-        return json.dumps(_shown(json.loads(line), is_object=True), ensure_ascii=False)
+        return json.dumps(_Shown(known, ours).of(json.loads(line), is_object=True), ensure_ascii=False)
     except (ValueError, RecursionError):
         return f"<{len(line)} bytes that are no message>"
 
 
-def _shown(value: Any, *, is_text: bool = False, is_object: bool = False, is_failure: bool = False) -> Any:
-    """``is_text``, ``is_object``: what may be shown of it; ``is_failure``: it is an object that is an error."""
-    match value:
-        case str():
-            return value if is_text else f"<{len(value)} characters>"
-        case dict():
-            members = cast("dict[str, Any]", value)
-            if not is_object:
-                return f"<{len(members)} members>"
-            return {
-                name: _shown(
-                    each,
-                    is_text=name in TEXTS or (is_failure and name in _OF_FAILURES),
-                    is_object=name in OBJECTS,
-                    is_failure=name in _FAILURES,
-                )
-                for name, each in members.items()
-            }
-        case list():
-            items = cast("list[Any]", value)
-            if not (is_text or is_object):
-                return f"<{len(items)} items>"
-            return [_shown(each, is_text=is_text, is_object=is_object, is_failure=is_failure) for each in items]
-        case _:
-            return value
+class _Shown(NamedTuple):
+    known: Vocabulary
+    is_ours: bool
+
+    def of(self, value: Any, *, name: str = "", is_object: bool = False, is_failure: bool = False) -> Any:
+        """What is shown of the value of a member. ``is_object``: an object is; ``is_failure``: that is an error."""
+        match value:
+            case str():
+                return value if self._is_harmless(name, value) else f"<{len(value)} characters>"
+            case dict():
+                members = cast("dict[str, Any]", value)
+                return self._members(members, is_failure) if is_object else f"<{len(members)} members>"
+            case list():
+                items = cast("list[Any]", value)
+                if not (is_object or name in TEXTS or name in WORDS):
+                    return f"<{len(items)} items>"
+                return [self.of(each, name=name, is_object=is_object, is_failure=is_failure) for each in items]
+            case _:
+                return value
+
+    def _is_harmless(self, name: str, value: str) -> bool:
+        if name == "field":
+            return field_or_length(value, self.known.names) == value
+        return name in TEXTS or (name in WORDS and (self.is_ours or value in self.known.words))
+
+    def _members(self, members: dict[str, Any], is_failure: bool) -> dict[str, Any]:
+        # (The numbers are those of JSON-RPC, where others say what is wrong.)
+        speaks = is_failure and self.is_ours and isinstance(code := members.get("code"), str) and code not in _QUOTING
+        shown: dict[str, Any] = {}
+        for name, each in members.items():
+            if speaks and name in _OF_FAILURES and isinstance(each, str):
+                shown[name] = each
+                continue
+            told = name if name in self.known.names else f"<{len(name)} characters>"
+            while told in shown:
+                told += "'"
+            shown[told] = self.of(each, name=name, is_object=name in OBJECTS, is_failure=name in _FAILURES)
+        return shown

@@ -18,7 +18,8 @@ from holdfast.wire.fuse.replies import StatX
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from holdfast.bridge.objects import Objects, Thing
+    from holdfast.bridge.object import Thing
+    from holdfast.bridge.objects import Objects
     from holdfast.bridge.opening import Opening
     from holdfast.bridge.server import Operation, Reply
     from holdfast.bridge.shown import Shown

@@ -18,7 +18,7 @@ from holdfast.model.log import Log
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from holdfast.bridge.objects import Object
+    from holdfast.bridge.object import Object
 
 _LOG = Log(__name__)
 _OPEN: Final = 0x4010E501

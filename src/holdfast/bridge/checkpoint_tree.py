@@ -24,6 +24,7 @@ from holdfast.wire.fuse.replies import FOREVER, Attributes, Entry, Opened
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from holdfast.bridge.looks import Looks
     from holdfast.bridge.server import Operation, Reply
     from holdfast.model import entries
     from holdfast.wire.fuse import bodies
@@ -124,18 +125,6 @@ class Content(Protocol):
     def read(self, path: bytes, entry: entries.Entry, offset: int, size: int, /) -> bytes | memoryview:
         """At most ``size`` bytes of the content from ``offset``; fewer only at its end."""
         ...
-
-
-class Looks(NamedTuple):
-    """What a checkpoint does not say of its files."""
-
-    uid: int
-    gid: int
-    changed_at: int
-    """Of everything, in microseconds since 1970."""
-    root_permissions: int = 0o755
-    permissions: int = 0o755
-    """Of all other directories."""
 
 
 class _Found(NamedTuple):
@@ -244,7 +233,7 @@ class CheckpointTree:
         return Attributes(node, size, -(-size // _BLOCK), *self._times, mode, 1, looks.uid, looks.gid, 0, _PAGE, 0)
 
     def _entry(self, node: int, entry: entries.Entry | None) -> Entry:
-        return Entry(node, self._attributes(node, entry), FOREVER, FOREVER)
+        return Entry(node, self._attributes(node, entry), FOREVER, FOREVER, 0)
 
     # -- operations -----------------------------------------------------------------------------------------------
 

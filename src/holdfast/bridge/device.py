@@ -1,19 +1,17 @@
 """``/dev/fuse``: getting a file system mounted on a directory, and gone again.
 
-As root by mount(2); for anybody else by ``fusermount3``, a set-uid program of libfuse, which hands the device over.
+As root by mount(2); for anybody else by `holdfast.bridge.helper`.
 """
 
 from __future__ import annotations
 
-import array
 import ctypes
 import errno
 import os
-import shutil
-import socket
-import subprocess
+from contextlib import suppress
 from typing import Final
 
+from holdfast.bridge.needs import MOUNTING_NEEDS
 from holdfast.files.watch.root import parse_mounts
 from holdfast.model.errors import RefusedError, StorageError, UnsupportedError
 from holdfast.model.log import Log
@@ -24,13 +22,7 @@ DEVICE: Final = "/dev/fuse"
 FILE_SYSTEM: Final = b"fuse.holdfast"
 """As the table of mounts calls it."""
 _SOURCE: Final = b"holdfast"
-_HELPER: Final = "fusermount3"
-_HELPER_SECONDS: Final = 30
 _MNT_DETACH = 2
-_NEEDED: Final = (
-    "mounting needs /dev/fuse, and root or fusermount3 (the package fuse3); in a container also "
-    "`--device /dev/fuse --cap-add SYS_ADMIN`"
-)
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -68,25 +60,31 @@ def mount(directory: bytes, *, allow_other: bool = False, flags: int = READ_ONLY
     use it, unless ``allow_other``; permissions are checked by the kernel, by the modes and owners that it is told.
     Raises `UnsupportedError` where that is not possible, and says what would help.
     """
-    options = b"default_permissions" + (b",allow_other" if allow_other else b"")
     if os.geteuid() == 0:
-        try:
-            return Device(_mount_directly(directory, options, flags), directory, helped=False)
-        except PermissionError:
-            if shutil.which(_HELPER) is None:
-                raise UnsupportedError(
-                    f"{display(directory)} cannot be mounted on: no permission", hint=_NEEDED
-                ) from None
-    return Device(_mount_by_helper(directory, options, flags), directory, helped=True)
+        with suppress(PermissionError):
+            return Device(mount_directly(directory, allow_other=allow_other, flags=flags), directory, helped=False)
+    from holdfast.bridge import helper
+
+    chosen = [name for flag, name in _OPTIONS.items() if flags & flag]
+    options = [*chosen, b"fsname=" + _SOURCE, b"subtype=holdfast", _options(allow_other=allow_other)]
+    return Device(helper.mount(directory, options), directory, helped=True)
 
 
-def _mount_directly(directory: bytes, options: bytes, flags: int) -> int:
-    """Raises `PermissionError` where this process may not mount."""
+def _options(*, allow_other: bool) -> bytes:
+    return b"default_permissions" + (b",allow_other" if allow_other else b"")
+
+
+def mount_directly(directory: bytes, *, allow_other: bool, flags: int) -> int:
+    """`mount` by mount(2), as root or in a user namespace of one's own; returns the device.
+
+    Raises `PermissionError` where this process may not mount, `UnsupportedError`, `StorageError`.
+    """
     try:
         descriptor = os.open(DEVICE, os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
-        raise UnsupportedError(f"{DEVICE} cannot be opened: {error.strerror}", hint=_NEEDED) from error
+        raise UnsupportedError(f"{DEVICE} cannot be opened: {error.strerror}", hint=MOUNTING_NEEDS) from error
     try:
+        options = _options(allow_other=allow_other)
         told = b"fd=%d,rootmode=40000,user_id=%d,group_id=%d,%b" % (descriptor, os.getuid(), os.getgid(), options)
         if _libc.mount(_SOURCE, directory, FILE_SYSTEM, flags, told):
             number = ctypes.get_errno()
@@ -101,45 +99,6 @@ def _mount_directly(directory: bytes, options: bytes, flags: int) -> int:
     return descriptor
 
 
-def _mount_by_helper(directory: bytes, options: bytes, flags: int) -> int:
-    helper = shutil.which(_HELPER)
-    if helper is None:
-        raise UnsupportedError(f"{display(directory)} cannot be mounted on without {_HELPER}", hint=_NEEDED)
-    chosen = b"".join(name + b"," for flag, name in _OPTIONS.items() if flags & flag)
-    said = b"%bfsname=%b,subtype=holdfast,%b" % (chosen, _SOURCE, options)
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        try:
-            done = subprocess.run(
-                [helper, b"-o", said, b"--", directory],
-                env={**os.environ, "_FUSE_COMMFD": str(theirs.fileno())},
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=_HELPER_SECONDS,
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise UnsupportedError(f"{helper} cannot be used: {error}", hint=_NEEDED) from error
-        if done.returncode:
-            said_why = display(done.stderr.strip()) or f"it ended with {done.returncode}"
-            raise UnsupportedError(f"{display(directory)} cannot be mounted on: {said_why}", hint=_NEEDED)
-        theirs.close()
-        return _received(ours)
-
-
-def _received(ours: socket.socket) -> int:
-    """The descriptor that the helper has sent."""
-    ours.settimeout(_HELPER_SECONDS)
-    descriptors = array.array("i")
-    _, ancillary, _, _ = ours.recvmsg(1, socket.CMSG_SPACE(descriptors.itemsize), socket.MSG_CMSG_CLOEXEC)
-    for level, kind, data in ancillary:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS and len(data) >= descriptors.itemsize:
-            descriptors.frombytes(data[: descriptors.itemsize])
-            return descriptors[0]
-    raise StorageError(f"{_HELPER} has mounted, and handed over nothing")
-
-
 def detach(directory: bytes, *, helped: bool) -> None:
     """Unmount ``directory``, lazily. Nothing if it is no mount of ours. Raises `OSError`."""
     if not is_mounted(directory):
@@ -150,18 +109,11 @@ def detach(directory: bytes, *, helped: bool) -> None:
             if number != errno.EINVAL:  # it was unmounted just before
                 raise OSError(number, os.strerror(number))
         return
-    try:
-        done = subprocess.run(
-            [shutil.which(_HELPER) or _HELPER, b"-u", b"-z", b"--", directory],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_HELPER_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise OSError(errno.ETIMEDOUT, f"{_HELPER} does not end") from error
-    if done.returncode and is_mounted(directory):
-        raise OSError(errno.EBUSY, display(done.stderr.strip()))
+    from holdfast.bridge import helper
+
+    why = helper.unmount(directory, lazily=True)
+    if why and is_mounted(directory):
+        raise OSError(errno.EBUSY, why)
 
 
 def unmount(directory: bytes) -> None:
@@ -170,14 +122,9 @@ def unmount(directory: bytes) -> None:
         number = ctypes.get_errno() if _libc.umount2(directory, 0) else 0
         why = os.strerror(number) if number else ""
     else:
-        done = subprocess.run(
-            [shutil.which(_HELPER) or _HELPER, b"-u", b"--", directory],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_HELPER_SECONDS,
-            check=False,
-        )
-        why = display(done.stderr.strip()) or f"{_HELPER} ended with {done.returncode}" if done.returncode else ""
+        from holdfast.bridge import helper
+
+        why = helper.unmount(directory)
     if why:
         raise RefusedError(
             f"{display(directory)} cannot be unmounted: {why}",

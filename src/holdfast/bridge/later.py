@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from holdfast.bridge.threads import Threads
+
 _MOST: Final = 64
 """So many at a time. Whoever comes then is waited for, where they are."""
 _patience = threading.local()
@@ -25,7 +27,9 @@ def is_patient() -> bool:
 class Later:
     """Threads for them, made when they are needed."""
 
-    def __init__(self) -> None:
+    def __init__(self, own: Threads) -> None:
+        """``own`` is told which threads these are."""
+        self._own = own
         self._room = threading.BoundedSemaphore(_MOST)
         self._threads: set[threading.Thread] = set()
         self._lock = threading.Lock()
@@ -50,7 +54,8 @@ class Later:
 
     def _run(self, work: Callable[[], None]) -> None:
         try:
-            self._do(work)
+            with self._own.joined():
+                self._do(work)
         finally:
             self._room.release()
             with self._lock:

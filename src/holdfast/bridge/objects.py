@@ -1,10 +1,7 @@
-"""The objects of a served tree: what the kernel calls by a number, and how each is reached, without leaving the root.
+"""The objects of a served tree: what the kernel calls by a number, and where each is.
 
 For each the kernel may know for hours, there is no descriptor (they would run out), but what tells it from every other
-object: its file handle, by which root can open it whatever has become of its names. Without that privilege, or where
-the file system opens no handles, it is reached by the name that it was last found under, in a directory that is reached
-likewise, and is taken for itself only if it is the same object. Some directories stay open. No link is ever followed,
-nor anybody's ``..``.
+object: its file handle. How it is reached by that, or by its name, is in `holdfast.bridge.reaching`.
 """
 
 from __future__ import annotations
@@ -13,95 +10,27 @@ import errno
 import os
 import stat
 import threading
-from collections import Counter, OrderedDict
+from collections import Counter
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
+from holdfast.bridge.object import OBJECT, Object, Thing, stale
+from holdfast.bridge.reaching import Reach
 from holdfast.bridge.whereabouts import Whereabouts
-from holdfast.files.handle import handle_of, identity
-from holdfast.files.watch.system import open_by_handle
-from holdfast.model.errors import FormatError
+from holdfast.files.handle import identity
 from holdfast.undo.interceptor import Place
 from holdfast.wire.fuse.kernel import ROOT
 from holdfast.wire.fuse.nodes import Nodes
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+    from contextlib import AbstractContextManager
 
     from holdfast.files.handle import Identity
 
 MOST_NODES: Final = 1 << 20
-_MOST_OPEN: Final = 256
-"""Directories that stay open."""
 _MOST_NAMES: Final = 8
 """Of one object that are remembered. By any other the kernel has to look it up again, which it does (ESTALE)."""
-OBJECT: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-class Object:
-    """What is kept for a node, and whatever is open of it."""
-
-    __slots__ = (
-        "backed",
-        "backing",
-        "identity",
-        "is_directory",
-        "is_local",
-        "name",
-        "open",
-        "others",
-        "parent",
-        "plain",
-        "strips",
-        "writers",
-    )
-
-    def __init__(self, object_: Identity, parent: int, name: bytes, *, is_directory: bool, is_local: bool) -> None:
-        self.identity = object_
-        self.parent = parent
-        self.name = name
-        """By which it was last found, in ``parent``."""
-        self.others: tuple[tuple[int, bytes], ...] = ()
-        """Some others by which it was found before, each with its directory."""
-        self.is_directory = is_directory
-        self.is_local = is_local
-        """On the same file system as the root."""
-        self.open: set[int] = set()
-        """Descriptors of its open handles, if it is no directory."""
-        self.writers = 0
-        """How many of them can write."""
-        self.backing = 0
-        """What the kernel calls the file by which it reads and writes it itself; 0 if it does not."""
-        self.strips = False
-        """What it writes so takes set-id bits away."""
-        self.backed = 0
-        """How many of them have that."""
-        self.plain = 0
-        """How many have not."""
-
-
-class Thing(NamedTuple):
-    """An object that is at hand."""
-
-    fd: int
-    """``O_PATH``, or one that is open."""
-    path: bytes | None
-    """Relative to the root; None if it has no name in the tree any more."""
-
-    @property
-    def place(self) -> Place:
-        """For the interceptor; only if it has a path."""
-        return Place(-1, b"", self.path or b"")
-
-
-class _Held:
-    """A directory that is open."""
-
-    __slots__ = ("fd", "users")
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-        self.users = 1
 
 
 class Objects:
@@ -117,17 +46,18 @@ class Objects:
         own = identity(root_fd, b"")
         root = Object(own, ROOT, b"", is_directory=True, is_local=True)
         self._nodes: Nodes[Object] = Nodes(own, root, most)
-        self.opens_handles = _opens(root_fd, own)
-        self._held: OrderedDict[int, _Held] = OrderedDict()
+        self._reach = Reach(root_fd, own, self._nodes)
         self._written: Counter[int] = Counter()
         self._lock = threading.Lock()
 
     def close(self) -> None:
         """Close what is open."""
-        with self._lock:
-            for held in self._held.values():
-                os.close(held.fd)
-            self._held.clear()
+        self._reach.close()
+
+    @property
+    def opens_handles(self) -> bool:
+        """Whether an object is reached whatever has become of its names."""
+        return self._reach.opens_handles
 
     def __getitem__(self, node: int) -> Object:
         """What is kept for a node."""
@@ -185,34 +115,17 @@ class Objects:
 
     def forget(self, node: int, lookups: int) -> None:
         """The kernel gives lookups back."""
-        if self._nodes.forget(node, lookups).gone is None:
-            return
-        with self._lock:
-            held = self._held.pop(node, None)
-            if held is not None:
-                held.users -= 1
-                if not held.users:
-                    os.close(held.fd)
+        if self._nodes.forget(node, lookups).gone is not None:
+            self._reach.forget(node)
 
     def _key(self, found: os.stat_result, object_: Identity) -> bytes:
         return object_ if found.st_dev == self._device else b"%d:%b" % (found.st_dev, object_)
 
     # -- reaching them --------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def directory(self, node: int) -> Generator[int]:
+    def directory(self, node: int) -> AbstractContextManager[int]:
         """A descriptor of a directory, borrowed. Raises `OSError`: ENOTDIR if it is none."""
-        if node == ROOT:
-            yield self._root
-            return
-        held = self._hold(node)
-        try:
-            yield held.fd
-        finally:
-            with self._lock:
-                held.users -= 1
-                if not held.users:
-                    os.close(held.fd)
+        return self._reach.directory(node)
 
     @contextmanager
     def opened(self, node: int, handle: int | None = None) -> Generator[int]:
@@ -237,7 +150,7 @@ class Objects:
         with self.opened(node, handle) as fd:
             path = self._path(node, fd)
             kept = self._nodes[node]
-            if path is not None or kept.is_directory or (other := self._by_name(kept)) < 0:
+            if path is not None or kept.is_directory or (other := self._reach.by_name(kept)) < 0:
                 yield Thing(fd, path)
                 return
             # The name that it was opened by is gone, and it has another one.
@@ -275,7 +188,7 @@ class Objects:
             kept = self._nodes[node]
             with self.directory(kept.parent) as above:
                 if identity(above, kept.name) != kept.identity:
-                    raise _stale()
+                    raise stale()
             below.append(kept.name)
             node = kept.parent
 
@@ -283,95 +196,16 @@ class Objects:
         with self.directory(node) as fd:
             return self.whereabouts.path(fd)
 
-    def _hold(self, node: int) -> _Held:
-        kept = self._nodes[node]
-        if not kept.is_directory:
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-        with self._lock:
-            held = self._held.get(node)
-            if held is not None:
-                held.users += 1
-                self._held.move_to_end(node)
-                return held
-        fd = self._open_directory(node, kept)
-        with self._lock:
-            known = self._held.get(node)
-            if known is not None:
-                os.close(fd)
-                known.users += 1
-                return known
-            held = _Held(fd)
-            if node in self._nodes:
-                held.users += 1
-                self._held[node] = held
-                if len(self._held) > _MOST_OPEN:
-                    _, oldest = self._held.popitem(last=False)
-                    oldest.users -= 1
-                    if not oldest.users:
-                        os.close(oldest.fd)
-            return held
-
-    def _open_directory(self, node: int, kept: Object) -> int:
-        if (fd := self._by_handle(kept)) >= 0:
-            return fd
-        way: list[Object] = []
-        seen: set[int] = set()
-        while node != ROOT:
-            if node in seen:
-                raise _stale()  # what was known of some of them is long out of date
-            seen.add(node)
-            way.append(kept)
-            node, kept = kept.parent, self._nodes[kept.parent]
-        fd = os.dup(self._root)
-        for each in reversed(way):
-            try:
-                inner = os.open(each.name, OBJECT | os.O_DIRECTORY, dir_fd=fd)
-            except (FileNotFoundError, NotADirectoryError):
-                raise _stale() from None
-            finally:
-                os.close(fd)
-            fd = inner
-            if identity(fd, b"") != each.identity:
-                os.close(fd)
-                raise _stale()
-        return fd
-
     def _open_file(self, kept: Object) -> int:
         # By a name first: then the kernel knows where it is.
-        if (fd := self._by_name(kept)) >= 0:
+        if (fd := self._reach.by_name(kept)) >= 0:
             return fd
         with self._lock:
             if kept.open:
                 return os.dup(next(iter(kept.open)))
-        if (fd := self._by_handle(kept)) >= 0:
+        if (fd := self._reach.by_handle(kept)) >= 0:
             return fd
-        raise _stale()
-
-    def _by_name(self, kept: Object) -> int:
-        """-1 if it has none that it was found under."""
-        for parent, name in ((kept.parent, kept.name), *kept.others):
-            if not name:
-                continue
-            try:
-                with self.directory(parent) as dir_fd:
-                    fd = os.open(name, OBJECT, dir_fd=dir_fd)
-            except (FileNotFoundError, NotADirectoryError, FormatError):
-                continue
-            except OSError as error:
-                if error.errno != errno.ESTALE:
-                    raise
-                continue
-            if identity(fd, b"") == kept.identity:
-                return fd
-            os.close(fd)
-        return -1
-
-    def _by_handle(self, kept: Object) -> int:
-        """-1 if it cannot be opened so."""
-        if not (self.opens_handles and kept.is_local):
-            return -1
-        handle = handle_of(kept.identity)
-        return -1 if handle is None else open_by_handle(self._root, handle)
+        raise stale()
 
     # -- what is open ---------------------------------------------------------------------------------------------
 
@@ -399,18 +233,3 @@ class Objects:
         """See `UndoLog.writers`: here that takes no time."""
         with self._lock:
             return frozenset(self._written)
-
-
-def _opens(root_fd: int, object_: Identity) -> bool:
-    handle = handle_of(object_)
-    if handle is None:
-        return False
-    try:
-        os.close(open_by_handle(root_fd, handle))
-    except OSError:
-        return False
-    return True
-
-
-def _stale() -> OSError:
-    return OSError(errno.ESTALE, os.strerror(errno.ESTALE))

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from holdfast.bridge.backing import Backings
-    from holdfast.bridge.objects import Object, Objects, Thing
+    from holdfast.bridge.object import Object, Thing
+    from holdfast.bridge.objects import Objects
     from holdfast.bridge.server import Operation, Reply
     from holdfast.bridge.shown import Shown
     from holdfast.bridge.world import Callers, World

@@ -1,6 +1,7 @@
 """Sees what others change in a served tree, beside the mount, so that the kernel can be told at once.
 
-By fanotify alone, which knows the process: what the server does itself is known already. Needs the privilege for it.
+By fanotify alone, which knows the thread: what the server does itself is known already, but not what others in its
+process do (the keeper's undo, another mount of the tree). Needs the privilege for it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from holdfast.model.log import Log
 
 if TYPE_CHECKING:
     from holdfast.bridge.telling import Teller
+    from holdfast.bridge.threads import Threads
+    from holdfast.files.handle import Identity
 
 _LOG = Log(__name__)
 _BREATH_MILLISECONDS: Final = 5
@@ -28,13 +31,12 @@ the interpreter from those who serve.
 class Outside:
     """Watches from the time it is made, which has to be before something is mounted over the tree."""
 
-    def __init__(self, root: bytes) -> None:
-        """Raises `UnsupportedError` where that is not possible."""
+    def __init__(self, root: bytes, own: Threads) -> None:
+        """``own`` are the server's threads. Raises `UnsupportedError` where that is not possible."""
         self._teller: Teller | None = None
         self._over = os.eventfd(0, os.EFD_CLOEXEC)
         try:
-            own = frozenset((os.getpid(),))
-            self._watcher = open_watcher(root, "fanotify", notice=self._notice, passed=own)
+            self._watcher = open_watcher(root, "fanotify", notice=self._notice, passed=own, by_thread=True)
         except BaseException:
             os.close(self._over)
             raise
@@ -66,7 +68,7 @@ class Outside:
                 return
             wakers.poll()
 
-    def _notice(self, path: bytes, mask: int, _: int | None) -> None:
+    def _notice(self, path: bytes | None, mask: int, _: int | None, _object: Identity | None) -> None:
         if self._teller is None:
             return
         if not path or mask & Q_OVERFLOW:
@@ -75,10 +77,10 @@ class Outside:
             self._teller.changed(path, mask)
 
 
-def watched(root: bytes) -> Outside | None:
+def watched(root: bytes, own: Threads) -> Outside | None:
     """`Outside` where it is possible; None, which is logged, where it is not."""
     try:
-        return Outside(root)
+        return Outside(root, own)
     except UnsupportedError as error:
         _LOG.info("%s", error.message)
         return None

@@ -16,6 +16,7 @@ machine can set, or (in a user namespace, where nobody is) in the users' own."""
 
 FILE_SYSTEM: Final = b"overlay"
 _SOURCE: Final = b"holdfast"
+_MNT_DETACH: Final = 2
 _MOST_OPTIONS: Final = 4095
 """Bytes: mount(2) takes a page."""
 _NEEDED: Final = (
@@ -93,6 +94,12 @@ def unmount_overlay(directory: bytes) -> None:
                 code="in_use",
             )
         raise StorageError(f"{display(directory)} cannot be unmounted: {os.strerror(number)}")
+
+
+def detach_overlays(directory: bytes) -> None:
+    """Take away all that is mounted on ``directory``, at once for whoever comes. Harmless if nothing is."""
+    while not _libc.umount2(directory, _MNT_DETACH):
+        pass
 
 
 def _escaped(path: bytes) -> bytes:

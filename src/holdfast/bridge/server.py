@@ -11,8 +11,10 @@ import time
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from holdfast.bridge.later import Later, LaterError
+from holdfast.bridge.threads import Threads
 from holdfast.model.errors import FormatError, HeldError, HoldfastError, StorageError
 from holdfast.model.log import Log
+from holdfast.undo.interceptor import EndedError
 from holdfast.wire.fuse import negotiation, replies
 from holdfast.wire.fuse.errors import errno_of
 from holdfast.wire.fuse.kernel import UNANSWERED, Opcode
@@ -34,11 +36,14 @@ PATIENCE_SECONDS: Final = 8.0
 """For so long a request may be kept back. Others wait meanwhile for what the kernel has locked for it: for the whole
 directory that a name is removed from; for a rename between directories, any other such."""
 _AGAIN_SECONDS: Final = 0.02
+_SETTLE_SECONDS: Final = 0.0001
 _GONE: Final = (errno.ENODEV, errno.ECONNABORTED)
 """What the device says when nothing is mounted any more, or the connection was aborted."""
 _NOT_WAITED_FOR: Final = errno.ENOENT
 """What the device says to a reply that came too late, or when a request was taken back while it was read."""
 _FIRST_FRAME: Final = 1 << 17
+_AGAIN: Final = (LaterError, HeldError, EndedError)
+"""What an operation raises that has to be asked again."""
 
 
 class FileSystem(Protocol):
@@ -52,10 +57,10 @@ class FileSystem(Protocol):
         """What answers each opcode, under what was agreed upon; the kernel does without what is not there (ENOSYS).
 
         An operation runs on any thread, beside others, and ends by itself. It raises `OSError` for what it refuses;
-        and, before anything has happened, `LaterError` or `HeldError`, to be called again by a thread where nobody else
-        waits (`holdfast.bridge.later`), again and again for some seconds: a safeguard that nobody has answered by then
-        denies (EPERM). Anything else that it raises is EIO for whoever asked, and logged: an error of the store, or our
-        own mistake.
+        and, before anything has happened, `LaterError`, `HeldError` or `EndedError`, to be called again by a thread
+        where nobody else waits (`holdfast.bridge.later`), again and again for some seconds: a safeguard that nobody has
+        answered by then denies (EPERM). Anything else that it raises is EIO for whoever asked, and logged: an error of
+        the store, or our own mistake.
         """
         ...
 
@@ -67,13 +72,26 @@ class Server:
     kernel answers the rest. INTERRUPT is told once that nothing here waits for long, and does not come again.
     """
 
-    def __init__(self, device: int, file_system: FileSystem, *, threads: int = THREADS) -> None:
-        """``device`` is mounted already, stays the caller's, and becomes non-blocking."""
+    def __init__(
+        self,
+        device: int,
+        file_system: FileSystem,
+        *,
+        threads: int = THREADS,
+        own: Threads | None = None,
+        lapsed: Callable[[int], object] = lambda _ticket: None,
+    ) -> None:
+        """``device`` is mounted already, stays the caller's, and becomes non-blocking. ``own`` is told which threads
+        answer, ``lapsed`` of each ticket that nobody has answered while its operation could be kept back.
+        """
         self._device = device
         self._file_system = file_system
         self._count = threads
         self._threads: list[threading.Thread] = []
-        self._later = Later()
+        self._at_work = [False] * threads
+        self._own = own or Threads()
+        self._lapsed = lapsed
+        self._later = Later(self._own)
         # (No `threading.Event`: a signal handler may have to write to it, whatever its thread is doing.)
         self._gone = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -93,12 +111,32 @@ class Server:
             for number in range(self._count):
                 buffer = bytearray(terms.frame_bytes)
                 thread = threading.Thread(
-                    target=self._serve, args=(decoder, operations, buffer), name=f"holdfast-fuse-{number}", daemon=True
+                    target=self._serve,
+                    args=(number, decoder, operations, buffer),
+                    name=f"holdfast-fuse-{number}",
+                    daemon=True,
                 )
                 thread.start()
                 self._threads.append(thread)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def fileno(self) -> int:
+        """Readable when the device is gone, or after `end` or `stop`; until `stop`."""
+        return self._gone
+
+    def settle(self, timeout: float, waiting: Callable[[], int]) -> bool:
+        """Wait, at most ``timeout`` seconds, until all that the kernel has asked for up to now is answered, but for
+        what takes its time; whether it is. ``waiting`` says how many threads wait for who calls this.
+        """
+        asked = select.poll()
+        asked.register(self._device, select.POLLIN)
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            if not asked.poll(0) and sum(self._at_work) <= waiting():
+                return True
+            time.sleep(_SETTLE_SECONDS)
+        return False
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait, at most ``timeout`` seconds, until the device is gone, or until `end` or `stop`; whether that is so."""
@@ -158,23 +196,31 @@ class Server:
         poll.register(self._wake, select.EPOLLIN)
         return poll
 
-    def _serve(self, decoder: Decoder, operations: Mapping[int, Operation], buffer: bytearray) -> None:
+    def _serve(self, number: int, decoder: Decoder, operations: Mapping[int, Operation], buffer: bytearray) -> None:
         try:
-            with self._poll() as poll:
-                while (frame := self._read(buffer, poll)) is not None:
+            with self._own.joined(), self._poll() as poll:
+                self._at_work[number] = True
+                while (frame := self._read(buffer, poll, number)) is not None:
                     self._handle(decoder, operations, frame)
         except Exception:  # noqa: BLE001 - whoever waits for an answer has to get one: the device is given up
             _LOG.exception("serving a mount has failed; it ends")
         finally:
             os.eventfd_write(self._gone, 1)
 
-    def _read(self, buffer: bytearray, poll: select.epoll) -> memoryview | None:
-        """The next request, when there is one; None if none will come, or none is to be taken any more."""
+    def _read(self, buffer: bytearray, poll: select.epoll, number: int | None = None) -> memoryview | None:
+        """The next request, when there is one, for the thread of this number; None if none will come, or none is to be
+        taken any more.
+        """
         while not self._stopping:
             try:
                 return memoryview(buffer)[: os.readv(self._device, [buffer])]
             except BlockingIOError:
+                if number is None:
+                    poll.poll()
+                    continue
+                self._at_work[number] = False
                 poll.poll()
+                self._at_work[number] = True
             except OSError as error:
                 if error.errno in _GONE:
                     return None
@@ -193,7 +239,7 @@ class Server:
         else:
             try:
                 reply = _answer(operation, header, body)
-            except (LaterError, HeldError):
+            except _AGAIN:
                 # (The frame is about to be used for another request.)
                 kept = decoder.decode(header, memoryview(bytes(frame)))
                 self._later.do(lambda: self._answer_later(operation, header, kept))
@@ -207,10 +253,12 @@ class Server:
             try:
                 reply = _answer(operation, header, body)
                 break
-            except (LaterError, HeldError) as error:
+            except _AGAIN as error:
                 if time.monotonic() >= deadline or self._stopping:
-                    number = errno.EPERM if isinstance(error, HeldError) else errno.EAGAIN
-                    reply = replies.error(header.unique, number)
+                    ticket = error.ticket if isinstance(error, HeldError) else 0
+                    if ticket:
+                        self._lapsed(ticket)
+                    reply = replies.error(header.unique, errno.EPERM if ticket else errno.EAGAIN)
                     break
             self._ended.wait(_AGAIN_SECONDS)
         self._write(header, reply)
@@ -239,7 +287,7 @@ def _answer(operation: Operation | None, header: Header, body: Body) -> Reply:
         return operation(header, body)
     except OSError as error:
         return replies.error(header.unique, error.errno or errno.EIO)
-    except (LaterError, HeldError):
+    except _AGAIN:
         raise
     except HoldfastError as error:
         if isinstance(error, FormatError) and error.code != FormatError.code:

@@ -78,7 +78,7 @@ class Teller:
                     self._all = False
                     directories.close()
                     self._tell_all()
-                elif news[0]:
+                if news[0]:  # (of what is known to be missing, nothing else tells)
                     self._tell_of(directories, *news)
                 if self._news.empty():
                     directories.close()  # (what is open now may be elsewhere the next time)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from holdfast import RefusedError, UsageError
 from holdfast.cli.command import HELD, Command, text, whole_number
 from holdfast.cli.steps import step_number
-from holdfast.cli.terminal import ask, plural, show_path
-from holdfast.cli.wording import files, reasons, short
+from holdfast.cli.terminal import ask, show_path
+from holdfast.cli.wording import files, left_alone, reasons, short
 from holdfast.model.wording import listed, named_steps
 
 if TYPE_CHECKING:
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from holdfast.model.sinks import Progress
 
     Work = Callable[[Workspace, Progress | None], RestoreResult]
+
+
+_FORWARD = "Went forward"
 
 
 def _configure_restore(parser: argparse.ArgumentParser) -> None:
@@ -124,7 +127,7 @@ def _redo(console: Console, arguments: argparse.Namespace) -> int:
             count, step=arguments.step, force=arguments.force, dry_run=arguments.dry_run, progress=progress
         )
 
-    return _go(console, work, "Went forward", asks=not arguments.dry_run)
+    return _go(console, work, _FORWARD, asks=not arguments.dry_run)
 
 
 def _finish(workspace: Workspace, progress: Progress | None) -> RestoreResult:
@@ -157,23 +160,19 @@ def _carry_out(console: Console, workspace: Workspace, work: Work, verb: str) ->
     else:
         console.say(*_lines(result, verb))
     if result.skipped:
-        number = plural(len(result.skipped), "path was", "paths were")
-        raise RefusedError(
-            f"{number} left alone, not to lose what is there",
-            hint="; ".join(f"{show_path(item.path)}: {item.reason}" for item in result.skipped[:3]),
-            code="left_alone",
-        )
+        raise left_alone(result.skipped)
     return 0
 
 
 def _lines(result: RestoreResult, verb: str) -> Iterator[str]:
     done = f"{files(len(result.written))} written, {len(result.deleted):,} deleted"
     by = f" by {named_steps(result.steps)}" if result.steps else ""
+    together = f"{'brought forward' if verb == _FORWARD else 'undone'} together."
     groups = [f"Steps {listed(group)} depend on each other, and " for group in result.together]
     if result.dry_run:
         where = f"go{by}" if result.steps else f"bring the tree to {short(result.checkpoint)}"
         yield f"Would {where}: {done}."
-        yield from (f"{group}would be undone together." for group in groups)
+        yield from (f"{group}would be {together}" for group in groups)
         yield from (f"  would write   {show_path(path)}" for path in result.written)
         yield from (f"  would delete  {show_path(path)}" for path in result.deleted)
         return
@@ -181,7 +180,7 @@ def _lines(result: RestoreResult, verb: str) -> Iterator[str]:
         yield f"{verb}{by} to {short(result.checkpoint)}: {done}."
     else:
         yield f"{verb} to {short(result.checkpoint)}: nothing differed, nothing was touched."
-    yield from (f"{group}were undone together." for group in groups)
+    yield from (f"{group}were {together}" for group in groups)
     if result.skipped:
         yield "Left alone:"
         yield from reasons(result.skipped)

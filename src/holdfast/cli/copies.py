@@ -32,12 +32,20 @@ def _configure_fork(parser: argparse.ArgumentParser) -> None:
 
 
 def _fork(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine import encoding
-
     if arguments.materialise:
         return _materialise(console, arguments)
-    with console.open() as workspace, console.progress() as progress:
-        result = workspace.fork(arguments.name or "@", arguments.directory, mount=arguments.mount, progress=progress)
+    name: str = arguments.name or "@"
+    if arguments.mount:
+        from holdfast.engine.mount_server import MountServer
+
+        # Before anything is opened: see there.
+        with MountServer() as server, console.open() as workspace:
+            result = workspace.fork(name, arguments.directory, mount=True, server=server)
+    else:
+        with console.open() as workspace, console.progress() as progress:
+            result = workspace.fork(name, arguments.directory, progress=progress)
+    from holdfast.engine import encoding
+
     if console.json:
         console.give(encoding.forked(result))
     elif result.mounted:

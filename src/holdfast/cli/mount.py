@@ -72,9 +72,15 @@ def _mount(console: Console, arguments: argparse.Namespace) -> int:
 
 
 def _detach(console: Console, arguments: argparse.Namespace) -> int:
-    with console.open() as workspace:
+    from holdfast.engine.mount_server import MountServer
+
+    with MountServer() as server, console.open() as workspace:
         checkpoint, pid = workspace.mount_detached(
-            arguments.name or "@", arguments.directory, at=arguments.at, allow_other=arguments.allow_other
+            arguments.name or "@",
+            arguments.directory,
+            at=arguments.at,
+            allow_other=arguments.allow_other,
+            server=server,
         )
     path = os.path.realpath(os.fsencode(arguments.directory))
     if console.json:
@@ -88,9 +94,11 @@ def _detach(console: Console, arguments: argparse.Namespace) -> int:
 
 def _mount_fork(console: Console, directory: str) -> bool:
     """Mount a fork again; False if the directory is none's."""
+    from holdfast.engine.mount_server import MountServer
+
     try:
-        with console.open_home() as home:
-            path = home.mount_fork(directory)
+        with MountServer() as server, console.open_home() as home:
+            path = home.mount_fork(directory, server=server)
     except NotFoundError as error:
         if error.code in ("no_fork", "no_home"):
             return False

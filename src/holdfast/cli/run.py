@@ -17,7 +17,7 @@ from holdfast.model.visible import visible
 from holdfast.model.wording import named_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from holdfast.cli.console import Console
     from holdfast.engine.run import RunResult
@@ -32,6 +32,12 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--one-step", action="store_true", help="the whole run is one step")
     parser.add_argument(
         "--guard", action="store_true", help="ask before mass deletion, large overwrites, and what could not be undone"
+    )
+    parser.add_argument(
+        "--bridge",
+        metavar="HOW",
+        choices=("fuse",),
+        help="fuse: what it changes is recorded by a mount over the workspace that it alone sees, not by supervision",
     )
     group = parser.add_argument_group("isolation (docs/isolation.md; what is not said is as the configuration has it)")
     group.add_argument(
@@ -66,6 +72,7 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
             guard=arguments.guard,
             isolation=_isolation(workspace.isolation, arguments),
             ask=_ask if console.interactive else None,
+            bridge=arguments.bridge is not None,
         )
     # (Standard output is the command's.)
     if console.json:
@@ -105,20 +112,29 @@ def _summary(result: RunResult) -> Iterator[str]:
     if not result.steps:
         yield "the run changed nothing"
         return
-    standing = result.standing
-    taken_back = [step.id for step in result.steps if step not in standing]
-    back = f"{named_steps(taken_back)} {'was' if len(taken_back) == 1 else 'were'} taken back" if taken_back else ""
+    standing, left = result.standing, result.left
+    whole = [step.id for step in result.steps if step not in standing and step not in left]
+    back = f"{_were(whole)} taken back" if whole else ""
     if standing:
         changed = sum(step.paths for step in standing)
         also = f"; {back}" if back else ""
         yield f"{plural(len(standing), 'step')}, {plural(changed, 'path')} changed{also}"
-    else:
+    elif back and not left:
         yield f"nothing is left of what the run changed: {back}"
+    elif back:
+        yield back
+    if left:
+        yield f"{_were([step.id for step in left])} taken back but for what others had changed, which was left alone:"
+        yield from (f"  `holdfast steps show {step.id}` tells what that is" for step in left[-_SHOWN:])
     for step in result.steps[-_SHOWN:]:
         if step.unprotected:
             yield f"step {step.id} cannot be undone whole: {visible(step.unprotected)}"
     if standing:
         yield f"`holdfast undo` takes the newest step back, `holdfast undo --run {result.run}` all of them"
+
+
+def _were(steps: Sequence[int]) -> str:
+    return f"{named_steps(steps)} {'was' if len(steps) == 1 else 'were'}"
 
 
 def _ask(ticket: TicketInfo) -> bool | None:
@@ -160,8 +176,9 @@ COMMANDS = {
     "run": Command(
         description="Run a command, and record all that it and its children change in the workspace, ignored files, "
         "node_modules and .git included, so that it can be taken back step by step. It needs no privilege and no "
-        "mount. What the command changes elsewhere is not recorded; with --isolation namespace it can change nothing "
-        "there, and sees and reaches what is let through alone. The state before and after is saved. The exit code is "
+        "mount; --bridge fuse records by a mount instead, for what must not be supervised (docs/bridge.md). What the "
+        "command changes elsewhere is not recorded; with --isolation namespace it can change nothing there, and sees "
+        "and reaches what is let through alone. The state before and after is saved. The exit code is "
         "the command's (128 and the number of the signal that ended it); with --json the object is the last line "
         "on standard error, because standard output is the command's.",
         configure=_configure,

@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING
 from holdfast import UsageError
 from holdfast.cli.command import Command, text, whole_number
 from holdfast.cli.terminal import plural, show_path, size, when
+from holdfast.cli.wording import left_alone, reasons
+from holdfast.model.entries import NotCaptured
 from holdfast.model.visible import visible
 from holdfast.model.wording import named_steps
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from holdfast.cli.console import Console
-    from holdfast.undo.service import BarrierInfo, PathChange, StepInfo, TicketInfo
+    from holdfast.undo.service import BarrierInfo, ConflictInfo, PathChange, StepInfo, TicketInfo
 
 _LETTERS = {"added": "A", "modified": "M", "deleted": "D", "renamed": "R", "metadata": "M"}
 
@@ -61,10 +63,12 @@ def _steps(console: Console, arguments: argparse.Namespace) -> int:
                 console.answer(_step_line(console, step) for step in reversed(found))
         else:
             step, changes = workspace.step(arguments.id)
+            left = workspace.conflicts(step.id) if step.state == "partly" else ()
             if console.json:
-                console.give(encoding_undo.step_with_changes(step, changes))
+                shown = encoding_undo.step_with_changes(step, changes)
+                console.give({**shown, "conflicts": encoding_undo.conflicts(left)})
             else:
-                console.answer(_about(step, changes))
+                console.answer(_about(step, changes, left))
     return 0
 
 
@@ -83,7 +87,7 @@ def _command(step: StepInfo) -> str:
     return visible(" ".join(show_path(word) for word in step.command))
 
 
-def _about(step: StepInfo, changes: Sequence[PathChange]) -> Iterator[str]:
+def _about(step: StepInfo, changes: Sequence[PathChange], left: Sequence[ConflictInfo]) -> Iterator[str]:
     facts = (
         ("step", str(step.id)),
         ("kind", step.kind),
@@ -102,6 +106,13 @@ def _about(step: StepInfo, changes: Sequence[PathChange]) -> Iterator[str]:
     for change in changes:
         source = "" if change.source is None else f"{show_path(change.source)} -> "
         yield f"  {_LETTERS[change.change]} {source}{show_path(change.path)}"
+    if left:
+        yield "Left alone when it was last taken back, or brought forward:"
+        yield from reasons(_items(left))
+
+
+def _items(left: Sequence[ConflictInfo]) -> list[NotCaptured]:
+    return [NotCaptured(one.path, one.account) for one in left]
 
 
 # -- step -------------------------------------------------------------------------------------------------------------
@@ -117,6 +128,7 @@ def _step(console: Console, arguments: argparse.Namespace) -> int:
 
     if arguments.label and arguments.verb != "begin":
         raise UsageError(f"step {arguments.verb} takes no label")
+    left: Sequence[ConflictInfo] = ()
     with console.open() as workspace:
         if arguments.verb == "begin":
             number = workspace.begin_step(arguments.label)
@@ -126,12 +138,25 @@ def _step(console: Console, arguments: argparse.Namespace) -> int:
             answer, line = encoding_undo.step(step), f"Closed step {step.id}: {plural(step.paths, 'path')} changed."
         else:
             report = workspace.rollback_step()
-            answer, line = encoding_undo.rolled_back(report), f"Took {named_steps(report.steps)} back."
+            left = report.conflicts
+            answer = encoding_undo.rolled_back(report)
+            line = f"Took {named_steps(report.steps)} back{_but_for(left)}"
+    _say(console, answer, line, left)
+    return 0
+
+
+def _but_for(left: Sequence[ConflictInfo]) -> str:
+    return ", but for what is left alone:" if left else "."
+
+
+def _say(console: Console, answer: Mapping[str, object], line: str, left: Sequence[ConflictInfo]) -> None:
+    """Say what was done, and refuse to call it done if anything had to be left alone."""
     if console.json:
         console.give(answer)
     else:
-        console.say(line)
-    return 0
+        console.say(line, *reasons(_items(left)))
+    if left:
+        raise left_alone(_items(left))
 
 
 # -- barriers ---------------------------------------------------------------------------------------------------------
@@ -183,12 +208,12 @@ def _safeguard(console: Console, arguments: argparse.Namespace) -> int:
                 console.answer(map(_ticket_line, held))
             return 0
         ticket = workspace.answer(arguments.id, allow=arguments.verb == "allow")
-    if console.json:
-        console.give(encoding_undo.ticket(ticket))
-    elif arguments.verb == "allow":
-        console.say(f"Allowed; step {ticket.step} goes on.")
+    left = ticket.conflicts
+    if arguments.verb == "allow":
+        line = f"Allowed; step {ticket.step} goes on."
     else:
-        console.say(f"Denied; step {ticket.step} was taken back.")
+        line = f"Denied; step {ticket.step} was taken back{_but_for(left)}"
+    _say(console, {**encoding_undo.ticket(ticket), "conflicts": encoding_undo.conflicts(left)}, line, left)
     return 0
 
 
@@ -196,7 +221,8 @@ def _ticket_line(ticket: TicketInfo) -> str:
     return f"{ticket.id:>5}  {visible(ticket.message)}  (denied by itself at {when(ticket.denied_at // 1000)})"
 
 
-_KEEPER = (4, "refused: by a process that is supervised itself, or nothing is being recorded")
+_REFUSED = "refused: by a process that is supervised itself, or nothing is being recorded"
+_KEEPER = (4, f"{_REFUSED}; or what others had changed was left alone (rollback, deny)")
 
 COMMANDS = {
     "steps": Command(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast import RefusedError
 from holdfast.cli.terminal import STATUS_COLOURS, Palette, plural, show_path
 from holdfast.model.visible import visible
 
@@ -52,6 +53,16 @@ def changed(paint: Palette, changes: Iterable[Change]) -> list[str]:
 def reasons(items: Sequence[NotCaptured]) -> list[str]:
     """One line for each path, with the reason behind it."""
     return [f"  {show_path(item.path)}: {visible(item.reason)}" for item in items]
+
+
+def left_alone(items: Sequence[NotCaptured]) -> RefusedError:
+    """What a command ends with that has done its work but for these paths."""
+    number = plural(len(items), "path was", "paths were")
+    return RefusedError(
+        f"{number} left alone, not to lose what is there",
+        hint="; ".join(f"{show_path(item.path)}: {item.reason}" for item in items[:3]),
+        code="left_alone",
+    )
 
 
 def files(number: int) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.engine.changes import saved_in
+from holdfast.engine.recognising import noting
 from holdfast.engine.upkeep import make_room, make_room_for
 from holdfast.model.checkpoint import KINDS, Checkpoint, Kind, Provenance
 from holdfast.model.entries import Change, Counts, count_changes
@@ -100,7 +101,9 @@ def take_locked(
     full_hash = request.full_hash
     for left in reversed(range(_TRIES)):
         try:
-            checkpoint, created, scan = _attempt(context, request, full_hash, progress, meanwhile, recorded)
+            with noting(context) as note:
+                checkpoint, created, scan = _attempt(context, request, full_hash, progress, meanwhile, recorded)
+                note(checkpoint.root)
         except VanishedError:
             # Collection was just deleting content that this manifest names: read and store all of it again.
             full_hash = True

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Protocol
 
 from holdfast.engine.folder import LOCK, folder_in
-from holdfast.engine.locking import exclusive
+from holdfast.files.locking import exclusive
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from holdfast.store.catalog import Catalog
     from holdfast.store.records import Workspace
     from holdfast.store.store import Store
+    from holdfast.undo.service import UndoService
 
 
 class Shared(Protocol):
@@ -56,7 +57,10 @@ class HomeContext(NamedTuple):
 class Context:
     """One workspace, opened. Use-cases are functions over it; it holds no logic of its own."""
 
-    __slots__ = ("_make_tree", "_tree", "clock", "folder", "misconfigured", "random", "settings", "store", "workspace")
+    __slots__ = (
+        *("_make_tree", "_tree", "clock", "folder", "misconfigured", "random", "settings", "store", "undo_log"),
+        "workspace",
+    )
 
     def __init__(
         self,
@@ -81,6 +85,8 @@ class Context:
         self.random = random
         self.misconfigured = misconfigured
         """What is wrong with the workspace's own file, if it is not obeyed: then nothing is to be deleted by rules."""
+        self.undo_log: UndoService | None = None
+        """The undo log, for as long as this process has reached it (`holdfast.engine.steps.reached`)."""
 
     @property
     def tree(self) -> Tree:

@@ -7,6 +7,7 @@ import subprocess
 import time
 from typing import TYPE_CHECKING
 
+from holdfast.engine.logfile import open_log
 from holdfast.engine.watch_client import connect
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import HoldfastError, LockedError, StorageError
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from holdfast.model.clock import Clock
 
 LOG = b"watch.log"
-_MAX_LOG_BYTES = 1 << 20
 _TAIL_BYTES = 2000
 _PAUSE = 0.02
 
@@ -104,21 +104,6 @@ def _belongs(pid: int, started: int) -> bool:
         return pid == started or os.getsid(pid) == started
     except OSError:
         return False
-
-
-def open_log(folder: bytes, name: bytes) -> int:
-    """Open the log ``name`` of a process that goes on by itself: mode 0600, begun anew when it has grown beyond 1 MiB.
-
-    Raises `StorageError`.
-    """
-    path = folder + b"/" + name
-    try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        if os.fstat(fd).st_size > _MAX_LOG_BYTES:
-            os.ftruncate(fd, 0)
-        return fd
-    except OSError as error:
-        raise StorageError(f"cannot open {display(path)}: {error.strerror}") from error
 
 
 def _tail(folder: bytes, start: int) -> str:

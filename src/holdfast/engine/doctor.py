@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Verdict = Literal["good", "limited", "wrong"]
 """It is as it can be; something cannot be had, or costs more; something is broken, and commands will fail."""
 
-Area = Literal["system", "home", "workspace", "watching", "supervision", "isolation", "mounting"]
+Area = Literal["system", "home", "workspace", "watching", "supervision", "isolation", "mounting", "snapshots"]
 
 _LITTLE_BYTES: Final = 1 << 30
 _PATIENCE_SECONDS: Final = 20.0
@@ -82,6 +82,7 @@ def diagnose(
         ("supervision", _supervision),
         ("isolation", _isolation),
         ("mounting", _mounting),
+        ("snapshots", lambda: _snapshots(opener, directory)),
     )
     try:
         for area, look in areas:
@@ -172,6 +173,36 @@ def _mounting() -> Iterator[Finding]:
         lacking = "it needs root, or a user namespace" if overlay else "the kernel has no overlayfs loaded"
         advice = "root (`unshare --user --map-root-user --mount`)" if overlay else "modprobe overlay"
         yield Finding("mounting", "limited", f"they cannot be forked by mount: {lacking}", advice)
+
+
+def _snapshots(opener: Opener, directory: bytes) -> Iterator[Finding]:
+    """Which providers could make copies of the workspace, which one is chosen, and why."""
+    from holdfast.engine.providers import providers_of
+    from holdfast.snapshot.choosing import choose
+
+    try:
+        context = opener.open(directory)
+    except NotFoundError as error:
+        if error.code != "no_workspace":
+            raise
+        return
+    if not os.path.isdir(context.workspace.path):
+        return
+    providers = providers_of(context, "doctor")
+    found = [provider.detect() for provider in providers]
+    for one in found:
+        carried = "everything, ignored files too" if one.carries_ignored else "what it captures only"
+        about = (
+            f"score {one.score}, modes {', '.join(one.modes)}, copies hold {carried}" if one.score else "cannot be used"
+        )
+        text = "; ".join((f"{one.provider}: {about}", *one.notes))
+        yield Finding("snapshots", "good" if one.score else "limited", text)
+    try:
+        choice = choose(providers, context.settings.snapshot.provider, detected=found)
+    except UnsupportedError as error:
+        yield Finding("snapshots", "limited", error.message, "docs/snapshots.md says what each provider needs")
+        return
+    yield Finding("snapshots", "good", f"{choice.provider.name} is used, as {choice.reason}")
 
 
 # -- the home and the workspace ---------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from holdfast.engine import objects
     from holdfast.engine.encoding import Json
     from holdfast.engine.run import RunResult
-    from holdfast.undo.service import BarrierInfo, PathChange, StepInfo, TicketInfo, UndoReport
+    from holdfast.undo.service import BarrierInfo, ConflictInfo, PathChange, StepInfo, TicketInfo, UndoReport
 
 
 def step(value: StepInfo) -> objects.Step:
@@ -62,15 +62,20 @@ def rolled_back(report: UndoReport) -> objects.RolledBack:
     return {
         "steps": list(report.steps),
         "paths": report.paths,
-        "conflicts": [
-            {
-                "path": display(conflict.path),
-                "reason": conflict.reason,
-                "kept": None if conflict.kept is None else display(conflict.kept),
-            }
-            for conflict in report.conflicts
-        ],
+        "conflicts": conflicts(report.conflicts),
     }
+
+
+def conflicts(values: Sequence[ConflictInfo]) -> list[objects.Conflict]:
+    """What was left as it is."""
+    return [
+        {
+            "path": display(value.path),
+            "reason": value.reason,
+            "kept": None if value.kept is None else display(value.kept),
+        }
+        for value in values
+    ]
 
 
 def barrier(value: BarrierInfo) -> objects.Barrier:

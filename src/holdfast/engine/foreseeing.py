@@ -9,7 +9,6 @@ from holdfast.engine.results import RestoreResult
 from holdfast.engine.steps import infos
 from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.model.ids import CheckpointId
-from holdfast.model.wording import named_steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -54,15 +53,15 @@ def foresee_steps(
     """What undoing the steps together (or redoing them: not ``backward``) would do. Changes nothing. ``begun``: it was
     cut short, and is to be finished.
 
-    Raises as `reversible`, and `RefusedError` if they do not go without others (not with ``force``). What others have
-    changed since shows when it is done.
+    Raises as `reversible`, and `RefusedError` if they do not go without others, or others have changed the same since
+    (not with ``force``).
     """
     if begun:
         chosen = sorted(infos(service, steps), key=lambda step: list(steps).index(step.id))
     else:
         chosen = reversible(service, steps, backward=backward)
         if not force:
-            _refuse_connected(service, steps, backward=backward)
+            service.foresee([step.id for step in chosen], forward=not backward)
     seen = effect([service.changes(step.id) for step in chosen], backward=backward)
     head = context.catalog.cursor(context.workspace.id).head
     return dry_result(context, head or CheckpointId(""), [seen], [step.id for step in chosen])
@@ -86,17 +85,3 @@ def dry_result(
         undo_command=None,
         steps=steps,
     )
-
-
-def _refuse_connected(service: UndoService, steps: Sequence[int], *, backward: bool) -> None:
-    needed = {other for step in steps for other in service.connected(step)}
-    missing = sorted(needed.difference(steps))
-    if missing:
-        together = sorted(needed)
-        verb, done = ("undo", "undone") if backward else ("redo", "redone")
-        raise RefusedError(
-            f"{named_steps(steps)} cannot be {done} without {named_steps(missing)}",
-            hint=f"`holdfast {verb}{''.join(f' --step {step}' for step in together)}` takes them together",
-            code="steps_connected",
-            data={"together": together},
-        )

@@ -6,26 +6,24 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine import fork_note
 from holdfast.engine import journal as journals
+from holdfast.engine.fork_history import first_checkpoint
 from holdfast.engine.journal import Journal
 from holdfast.engine.restore import new_nonce
 from holdfast.engine.results import ForkResult
-from holdfast.files.reflink import SharedFile
-from holdfast.model.checkpoint import Checkpoint
-from holdfast.model.entries import Change, Counts
+from holdfast.engine.supply import Stored
+from holdfast.model.entries import Change
 from holdfast.model.errors import IntegrityError, RefusedError
-from holdfast.model.ids import new_checkpoint_id
 from holdfast.model.paths import display
 from holdfast.store import manifest
-from holdfast.store.changeset import encode_changeset
-from holdfast.store.records import CheckpointCommit, HistoryEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
     from holdfast.engine.context import Context
     from holdfast.files.tree import Applied, Tree
+    from holdfast.model.checkpoint import Checkpoint
     from holdfast.model.ids import CheckpointId
-    from holdfast.model.sinks import Content, Progress
+    from holdfast.model.sinks import Progress
 
 
 def fork(
@@ -72,13 +70,10 @@ def write_out(context: Context, journal: Journal, progress: Progress | None, *, 
     source = context.catalog.checkpoint(journal.target)
     pages = context.store.pages
     changes = [Change(path, None, entry) for path, entry in manifest.iterate(pages, source.root)]
-    contents = context.store.reader.fetch(entry for _, entry in manifest.iterate(pages, source.root))
-    writes = zip(changes, contents, strict=True)
-    if beside is not None:
-        writes = _sharing(writes, beside)
+    supply = Stored(context.store.reader, beside)
     heard = None if progress is None else _with_total(progress, source.total_files)
     try:
-        applied = context.tree.apply([], writes, nonce=journal.nonce, progress=heard)
+        applied = context.tree.apply([], ((change, supply) for change in changes), nonce=journal.nonce, progress=heard)
     except IntegrityError:
         _take_back(context, changes, journal)
         raise
@@ -92,41 +87,6 @@ def write_out(context: Context, journal: Journal, progress: Progress | None, *, 
     context.tree.settle(source.root)
     journals.remove(context.folder)
     return applied
-
-
-def first_checkpoint(context: Context, source: Checkpoint) -> CheckpointId:
-    """Commit the first checkpoint of the fork ``context``, whose content is that of ``source``; its id. Idempotent."""
-    cursor = context.catalog.cursor(context.workspace.id)
-    if cursor.head is not None:
-        return cursor.head
-    first = Checkpoint(
-        id=new_checkpoint_id(context.random),
-        workspace=context.workspace.id,
-        parent=source.id,
-        root=source.root,
-        kind="fork",
-        label="",
-        created_at=context.clock.now(),
-        changes=Counts(),
-        total_files=source.total_files,
-        total_bytes=source.total_bytes,
-        new_blobs=0,
-        stored_bytes=0,
-        not_captured=0,
-    )
-    context.catalog.commit(
-        CheckpointCommit(
-            checkpoint=first,
-            changeset=encode_changeset([]),
-            not_captured=[],
-            packs=[],
-            blobs=[],
-            relied_on=frozenset((source.root,)),
-            expected=cursor,
-            event=HistoryEvent(0, first.created_at, "fork", first.id, None),
-        )
-    )
-    return first.id
 
 
 def _require(context: Context, source: Checkpoint) -> None:
@@ -144,14 +104,3 @@ def _take_back(context: Context, changes: Iterable[Change], journal: Journal) ->
 def _with_total(progress: Progress, files: int) -> Progress:
     """``progress``, told how many files there are where the tree, which is given them one by one, does not know."""
     return lambda phase, done, total: progress(phase, done, total or files)
-
-
-def _sharing(writes: Iterable[tuple[Change, Content]], beside: Tree) -> Iterator[tuple[Change, Content]]:
-    """``writes``, with the large files that ``beside`` has as well as `SharedFile`."""
-    for change, content in writes:
-        if change.after is not None and not isinstance(content, bytes):
-            fd = beside.share(change.path, change.after)
-            if fd is not None:
-                yield change, SharedFile(fd, content)
-                continue
-        yield change, content

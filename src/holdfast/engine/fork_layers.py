@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.engine.folder import FORK_LOCK, LAYER, OVERLAY
 from holdfast.files.kernel import birth_time
-from holdfast.files.layer import Layer
-from holdfast.model.errors import RefusedError
+from holdfast.model.errors import RefusedError, StorageError, room_hint
 from holdfast.model.ids import Hash
 from holdfast.model.paths import display
 
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from holdfast.engine.fork_note import ForkNote
+    from holdfast.files.layer import Layer
     from holdfast.model.entries import Entry
     from holdfast.store.store import Store
 
@@ -84,8 +84,30 @@ def work_of(folder: bytes) -> bytes:
     return os.path.join(overlay_of(folder), b"work")
 
 
+def make_layers(folder: bytes, note: ForkNote) -> None:
+    """Make the directories of the layers where they are not there. Raises `StorageError`."""
+    upper = upper_of(folder)
+    try:
+        for path in (os.path.dirname(upper), lower_of(folder), work_of(folder)):
+            with suppress(FileExistsError):
+                os.mkdir(path, 0o700)
+        with suppress(FileExistsError):
+            os.mkdir(upper, 0o700)
+            os.chown(upper, note.uid, note.gid)
+            os.chmod(upper, note.root_permissions)
+    except OSError as error:
+        raise StorageError(f"cannot make {display(upper)}: {error.strerror}", hint=room_hint(error)) from error
+
+
+def merged_of(folder: bytes) -> bytes:
+    """Where all of the fork is mounted while it is made a plain directory."""
+    return os.path.join(overlay_of(folder), b"merged")
+
+
 def layer_of(store: Store, folder: bytes, note: ForkNote) -> Layer:
     """What a `LocalTree` has to know of the fork."""
+    from holdfast.files.layer import Layer
+
     return Layer(upper_of(folder), note.attributes, LowerState(store, note), os.path.join(folder, LAYER))
 
 

@@ -7,15 +7,13 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from holdfast.bridge import device
-from holdfast.bridge.overlay import refuse_without_privilege, unmount_overlay
-from holdfast.engine import fork_note, fork_plain
-from holdfast.engine.fork import first_checkpoint
-from holdfast.engine.fork_layers import is_mounted, is_served
+from holdfast.bridge.overlay import attributes_for, refuse_without_privilege, unmount_overlay
+from holdfast.engine import fork_note
+from holdfast.engine.fork_history import first_checkpoint
+from holdfast.engine.fork_layers import is_mounted, is_served, make_layers
 from holdfast.engine.fork_note import ForkNote
-from holdfast.engine.fork_serving import attributes_in, make_layers
-from holdfast.engine.mount import looks_of
-from holdfast.engine.mount_server import MountServer, Order
+from holdfast.engine.looks import looks_of
+from holdfast.engine.mount_server import MountServer, Order, given_or_started
 from holdfast.engine.results import ForkResult
 from holdfast.files.owner import make_directories
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, StorageError
@@ -36,15 +34,17 @@ _SECONDS: Final = 10.0
 _PAUSE: Final = 0.005
 
 
-def fork_mounted(context: Context, source: CheckpointId, open_fork: Callable[[], Context]) -> ForkResult:
+def fork_mounted(
+    context: Context, source: CheckpointId, open_fork: Callable[[], Context], server: MountServer | None = None
+) -> ForkResult:
     """Make ``source`` a writable workspace without writing it out, in the directory that ``open_fork`` makes.
 
     What is changed lies in the home, and survives everything that the home survives; a process of its own serves the
     rest until it is unmounted. Raises `UnsupportedError` where it cannot be mounted; then nothing is left of it. Cut
-    short, it is finished by the same call again.
+    short, it is finished by the same call again. ``server`` is one that was started before anything else, if it was.
     """
     refuse_without_privilege()
-    with MountServer() as server:
+    with given_or_started(server) as serving:
         taken_from = context.catalog.checkpoint(source)
         forked = open_fork()
         with forked.lock():
@@ -54,7 +54,7 @@ def fork_mounted(context: Context, source: CheckpointId, open_fork: Callable[[],
                 note = _begin(forked, taken_from)
             if not (is_mounted(forked.folder, forked.workspace.path) and is_served(forked.folder)):
                 try:
-                    server.mount(_order(forked))
+                    serving.mount(_order(forked))
                 except HoldfastError:
                     if made:
                         _take_back(forked)
@@ -63,13 +63,15 @@ def fork_mounted(context: Context, source: CheckpointId, open_fork: Callable[[],
     return ForkResult(forked.workspace.id, forked.workspace.path, first, source, 0, mounted=True)
 
 
-def mount_again(opener: Opener, directory: bytes) -> bytes:
+def mount_again(opener: Opener, directory: bytes, server: MountServer | None = None) -> bytes:
     """Mount a fork again, with all that was changed in it; its real path. Raises `NotFoundError` if it is none."""
     context = opener.open_fork(directory)
     with context.lock():
         path = context.workspace.path
         note = _note(context)
-        if fork_plain.has_become(note, path):
+        if fork_note.has_become(note, path):
+            from holdfast.engine import fork_plain
+
             fork_plain.finish(context, note)
             raise RefusedError(f"{display(path)} is a plain directory by now: there is nothing to mount")
         refuse_without_privilege()
@@ -78,8 +80,8 @@ def mount_again(opener: Opener, directory: bytes) -> bytes:
                 raise RefusedError(f"{display(path)} is mounted already", code="is_mounted")
             unmount_overlay(path)
         _make_mount_point(path, note)
-        with MountServer() as server:
-            server.mount(_order(context))
+        with given_or_started(server) as serving:
+            serving.mount(_order(context))
         return path
 
 
@@ -88,6 +90,8 @@ def unmount(opener: Opener, directory: bytes) -> bytes:
 
     Raises `RefusedError` while anybody uses it, `NotFoundError` if nothing of ours is mounted there.
     """
+    from holdfast.bridge import device
+
     # (Not its own real path: a mount that is dead cannot be looked at.)
     above, name = os.path.split(os.path.abspath(directory))
     path = os.path.join(os.path.realpath(above), name)
@@ -106,11 +110,13 @@ def unmount(opener: Opener, directory: bytes) -> bytes:
 
 def materialise(opener: Opener, directory: bytes) -> bytes:
     """Make a fork a plain directory, with all that is in it: `fork_plain.materialise`. Its real path."""
+    from holdfast.engine import fork_plain
+
     context = opener.open_fork(directory)
     path = context.workspace.path
     with context.lock():
         note = _note(context)
-        if fork_plain.has_become(note, path):
+        if fork_note.has_become(note, path):
             fork_plain.finish(context, note)
             return path
 
@@ -141,7 +147,7 @@ def _begin(forked: Context, source: Checkpoint) -> ForkNote:
         gid=looks.gid,
         root_permissions=looks.root_permissions,
         permissions=looks.permissions,
-        attributes=attributes_in(forked.folder),
+        attributes=attributes_for(forked.folder),
     )
     make_layers(forked.folder, note)
     fork_note.write(forked.folder, note)
@@ -150,6 +156,8 @@ def _begin(forked: Context, source: Checkpoint) -> ForkNote:
 
 def _take_back(forked: Context) -> None:
     """Leave nothing of a fork that could not be mounted."""
+    from holdfast.engine import fork_plain
+
     forked.catalog.let_go(forked.workspace.id)
     fork_plain.discard(forked, forked.workspace)
     with suppress(OSError):

@@ -7,12 +7,15 @@ it is mounted at the moment or not. The format is specified in ``docs/formats/mo
 from __future__ import annotations
 
 import os
-from typing import Literal
-
-import msgspec
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.folder import FORK_NOTE
 from holdfast.files.notes import NoteFile
+from holdfast.model.named import NamedTuple
+
+if TYPE_CHECKING:
+    from holdfast.bridge.overlay import Attributes
 
 _FILE = NoteFile(
     name=FORK_NOTE,
@@ -23,7 +26,7 @@ _FILE = NoteFile(
 )
 
 
-class ForkNote(msgspec.Struct, frozen=True, kw_only=True):
+class ForkNote(NamedTuple):
     """What a mounted fork is made of."""
 
     checkpoint: str
@@ -38,14 +41,21 @@ class ForkNote(msgspec.Struct, frozen=True, kw_only=True):
     gid: int
     root_permissions: int
     permissions: int
-    attributes: Literal["trusted", "user"]
+    attributes: Attributes
     became: tuple[int, int] | None = None
     """Device and inode of the plain directory that has its content and is about to take its place."""
 
 
+_KINDS = dict.fromkeys(("pin", "changed_at", "uid", "gid", "root_permissions", "permissions"), int) | dict.fromkeys(
+    ("checkpoint", "root", "attributes"), str
+)
+
+
 def write(folder: bytes, note: ForkNote) -> None:
     """Put the note in place, atomic and durable; replaces an earlier one. Raises `StorageError`."""
-    _FILE.write(folder, msgspec.json.encode(note) + b"\n")
+    import json
+
+    _FILE.write(folder, json.dumps(note._asdict()).encode() + b"\n")
 
 
 def read(folder: bytes) -> ForkNote | None:
@@ -56,13 +66,40 @@ def read(folder: bytes) -> ForkNote | None:
     if body is None:
         return None
     try:
-        note = msgspec.json.decode(body, type=ForkNote)
-        bytes.fromhex(note.root)
-    except (msgspec.MsgspecError, ValueError) as error:
+        return _decode(body)
+    except (ValueError, TypeError, RecursionError) as error:
         raise _FILE.bad(folder, f"says something else than it should: {error}") from error
-    return note
 
 
 def remove(folder: bytes) -> None:
     """Take the note away: the workspace is a plain directory. Durable. Raises `StorageError`."""
     _FILE.remove(folder)
+
+
+def has_become(note: ForkNote, path: bytes) -> bool:
+    """True if the directory at ``path`` is the plain one that has the fork's content."""
+    with suppress(OSError):
+        about = os.lstat(path)
+        return note.became == (about.st_dev, about.st_ino)
+    return False
+
+
+def _decode(body: bytes) -> ForkNote:
+    """Raises `ValueError` that names the field, or `TypeError`."""
+    import json
+
+    fields: dict[str, Any] = dict(json.loads(body))
+    found: dict[str, Any] = {name: fields.get(name) for name in _KINDS}
+    for name, kind in _KINDS.items():
+        if type(found[name]) is not kind:
+            raise ValueError(f"{name} is not there, or of another kind")
+    if found["attributes"] not in ("trusted", "user"):
+        raise ValueError("attributes are others")
+    bytes.fromhex(found["root"])
+    match fields.get("became"):
+        case None:
+            return ForkNote(**found)
+        case [int(device), int(inode)]:
+            return ForkNote(**found, became=(device, inode))
+        case _:
+            raise ValueError("became is no pair of numbers")

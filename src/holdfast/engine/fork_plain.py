@@ -8,12 +8,10 @@ import subprocess
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from holdfast.bridge.overlay import refuse_without_privilege, unmount_overlay
 from holdfast.engine import fork_note, identity
 from holdfast.engine.folder import INDEX, LAYER
-from holdfast.engine.fork_layers import is_mounted, is_served, overlay_of
+from holdfast.engine.fork_layers import is_mounted, is_served, merged_of, overlay_of
 from holdfast.engine.fork_serving import ServedFork
 from holdfast.model.errors import HoldfastError, RefusedError, StorageError
 from holdfast.model.log import Log
@@ -43,11 +41,14 @@ def materialise(context: Context, note: ForkNote, mount_again: Callable[[], obje
         unmount_overlay(path)
     elif is_served(context.folder):
         raise RefusedError(f"{display(path)} is mounted, where this process cannot see it", code="in_use")
-    copy = os.path.join(os.path.dirname(path), TEMPORARY_PREFIX + context.workspace.id.encode())
+    for left in _copies(context):  # by whoever was cut short
+        shutil.rmtree(left, ignore_errors=True)
+    # (A name of its own: what copied for one that was killed may still be about to end.)
+    copy = _stem(context) + context.random(8).hex().encode()
     try:
         _copy(context, note, copy)
         about = os.stat(copy)
-        became = msgspec.structs.replace(note, became=(about.st_dev, about.st_ino))
+        became = note._replace(became=(about.st_dev, about.st_ino))
         fork_note.write(context.folder, became)
         os.rename(copy, path)  # the mount point is an empty directory
     except (HoldfastError, OSError) as error:
@@ -60,40 +61,33 @@ def materialise(context: Context, note: ForkNote, mount_again: Callable[[], obje
     finish(context, became)
 
 
-def has_become(note: ForkNote, path: bytes) -> bool:
-    """True if the directory at ``path`` is the plain one that has the fork's content."""
-    with suppress(OSError):
-        about = os.lstat(path)
-        return note.became == (about.st_dev, about.st_ino)
-    return False
-
-
 def finish(context: Context, note: ForkNote) -> None:
     """Forget that the workspace, whose directory is a plain one by now, was a fork by mount. Idempotent."""
-    discard(context, context.workspace)
     for name in (INDEX, LAYER):
         with suppress(OSError):
             os.unlink(os.path.join(context.folder, name))
+    discard(context, context.workspace)
     identity.recognise(context.catalog, context.folder_of, context.workspace.path)
     _LOG.debug("no fork by mount any more", checkpoint=note.checkpoint)
 
 
 def discard(context: Shared, workspace: Workspace) -> None:
-    """Let go of a fork's layers, and of its base, if the workspace is a fork by mount. What was changed is lost."""
+    """Let go of a fork's layers, and of its base, if the workspace is a fork by mount. What was changed is lost.
+
+    Idempotent: the note goes last, so that cut short it is done again by whoever comes next.
+    """
     folder = context.folder_of(workspace)
     note = fork_note.read(folder)
     if note is None:
         return
-    fork_note.remove(folder)
-    context.store.catalog.unpin(note.pin)
     shutil.rmtree(overlay_of(folder), ignore_errors=True)
+    context.store.catalog.unpin(note.pin)
+    fork_note.remove(folder)
 
 
 def _copy(context: Context, note: ForkNote, copy: bytes) -> None:
     """Copy all that the fork holds into the directory ``copy``, durably."""
-    merged = os.path.join(overlay_of(context.folder), b"merged")
-    if os.path.lexists(copy):
-        shutil.rmtree(copy)
+    merged = merged_of(context.folder)
     os.makedirs(merged, 0o700, exist_ok=True)
     os.mkdir(copy, 0o700)
     with ServedFork(context, note, merged):
@@ -106,3 +100,14 @@ def _copy(context: Context, note: ForkNote, copy: bytes) -> None:
         finally:
             unmount_overlay(merged)
     os.rmdir(merged)
+
+
+def _stem(context: Context) -> bytes:
+    """What the path of a copy begins with, beside the directory that it is to take the place of."""
+    beside = os.path.dirname(context.workspace.path)
+    return os.path.join(beside, TEMPORARY_PREFIX + context.workspace.id.encode() + b"-")
+
+
+def _copies(context: Context) -> list[bytes]:
+    beside, stem = os.path.split(_stem(context))
+    return [os.path.join(beside, name) for name in os.listdir(beside) if name.startswith(stem)]

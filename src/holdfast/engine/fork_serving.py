@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from holdfast.bridge.checkpoint_tree import Looks
 from holdfast.bridge.device import clear_dead, detach
-from holdfast.bridge.overlay import attributes_for, mount_overlay, unmount_overlay
-from holdfast.engine.fork_layers import lower_of, taken, upper_of, work_of
+from holdfast.bridge.looks import Looks
+from holdfast.bridge.overlay import attributes_for, detach_overlays, mount_overlay, unmount_overlay
+from holdfast.engine.fork_layers import lower_of, make_layers, merged_of, taken, upper_of, work_of
 from holdfast.engine.mount import Served
-from holdfast.model.errors import LockedError, RefusedError, StorageError, room_hint
+from holdfast.model.errors import LockedError, RefusedError, StorageError
 from holdfast.model.ids import Hash
 from holdfast.model.log import Log
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
-    from holdfast.bridge.overlay import Attributes
     from holdfast.engine.context import Context
     from holdfast.engine.fork_note import ForkNote
 
@@ -42,6 +40,7 @@ class ServedFork:
         try:
             _refuse_other_attributes(folder, note)
             clear_dead(lower)
+            detach_overlays(merged_of(folder))  # nobody serves what a process that was killed has left there
             looks = Looks(note.uid, note.gid, note.changed_at, note.root_permissions, note.permissions)
             self._served = Served(context.store, Hash(bytes.fromhex(note.root)), looks, lower, allow_other=False)
             try:
@@ -80,28 +79,8 @@ class ServedFork:
         self.close()
 
 
-def make_layers(folder: bytes, note: ForkNote) -> None:
-    """Make the directories of the layers where they are not there. Raises `StorageError`."""
-    upper = upper_of(folder)
-    try:
-        for path in (os.path.dirname(upper), lower_of(folder), work_of(folder)):
-            with suppress(FileExistsError):
-                os.mkdir(path, 0o700)
-        with suppress(FileExistsError):
-            os.mkdir(upper, 0o700)
-            os.chown(upper, note.uid, note.gid)
-            os.chmod(upper, note.root_permissions)
-    except OSError as error:
-        raise StorageError(f"cannot make {display(upper)}: {error.strerror}", hint=room_hint(error)) from error
-
-
-def attributes_in(folder: bytes) -> Attributes:
-    """Which attributes an upper layer in the workspace's ``folder`` can have. Raises `UnsupportedError` if none."""
-    return attributes_for(folder)
-
-
 def _refuse_other_attributes(folder: bytes, note: ForkNote) -> None:
-    if note.attributes == "trusted" and attributes_in(folder) != "trusted":
+    if note.attributes == "trusted" and attributes_for(folder) != "trusted":
         raise RefusedError(
             "what was changed in this fork was written by the machine's own root, and can be read by that alone",
             hint="mount it again outside of the namespace",

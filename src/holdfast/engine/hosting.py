@@ -10,6 +10,7 @@ see to.
 from __future__ import annotations
 
 import os
+import re
 import threading
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
@@ -58,7 +59,7 @@ class WorkingDirectory(NamedTuple):
 
     path: bytes
     label: str = ""
-    """Another name for it; the last part of its path, if it is empty."""
+    """Another name for it. If it is empty, the last part of its path; all of that, if the part would not be clear."""
     access: Access = "read_write"
 
 
@@ -96,10 +97,12 @@ class Host:
         is the primary. ``notify`` is told of events, on threads of its own; ``guard`` turns the safeguards' preset on;
         ``isolation`` is where commands run, or makes that of what is configured.
 
-        Raises `UsageError`, `RefusedError` for a directory that nobody means, and what opening a workspace raises.
+        Raises `UsageError`, also for a label that could mean two of them, `RefusedError` for a directory that nobody
+        means, and what opening a workspace raises.
         """
         if not 1 <= len(directories) <= MAX_DIRECTORIES:
             raise UsageError(f"between 1 and {MAX_DIRECTORIES} working directories, not {len(directories)}")
+        _check_labels([given.label for given in directories])
         self.directories: Sequence[Hosted] = [
             Hosted(index, given, home=home, flags=flags, isolation=isolation, guard=guard, notify=notify)
             for index, given in enumerate(directories)
@@ -113,6 +116,20 @@ class Host:
                     )
         for one in self.directories:
             one.keep_off([other.path for other in self.directories if other is not one])
+        self._label([given.label for given in directories])
+
+    def _label(self, given: Sequence[str]) -> None:
+        """Give each directory a name that means no other one."""
+        paths = {display(hosted.path) for hosted in self.directories}
+        taken = {label for label in given if label}
+        for hosted, label in zip(self.directories, given, strict=True):
+            if label:
+                if label in paths - {display(hosted.path)}:
+                    raise _ambiguous(hosted.index, f"{label!r} is the path of another working directory")
+                continue
+            if hosted.label in taken or _reads_as_number(hosted.label):
+                hosted.label = display(hosted.path)
+            taken.add(hosted.label)
 
     def directory(self, which: int | str | None = None) -> Hosted:
         """One by its number, label or path; None: the primary. Raises `NotFoundError`."""
@@ -148,6 +165,23 @@ class Host:
                 hosted.stop()
             except HoldfastError as error:
                 _log.warning("%s: %s", display(hosted.path), error.message)
+
+
+def _check_labels(labels: Sequence[str]) -> None:
+    for index, label in enumerate(labels):
+        if _reads_as_number(label):
+            raise _ambiguous(index, f"{label!r} reads like the number of a working directory")
+        if label and label in labels[:index]:
+            raise _ambiguous(index, f"{label!r} is the label of another working directory")
+
+
+def _reads_as_number(label: str) -> bool:
+    return re.fullmatch(r"\s*[+-]?\d+\s*", label) is not None
+
+
+def _ambiguous(index: int, why: str) -> UsageError:
+    field = f"working_directories[{index}].label"
+    return UsageError(f"{field}: {why}", hint="give each a name of its own", data={"field": f"payload.{field}"})
 
 
 class Hosted:

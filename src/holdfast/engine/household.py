@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from holdfast.engine.context import HomeContext  # noqa: F401 - the base names it
+    from holdfast.engine.mount_server import MountServer
     from holdfast.engine.results import Forgotten, Log
     from holdfast.store.usage import Stats
 
@@ -64,16 +65,17 @@ class Home(Opened["HomeContext"]):
 
         return forget_gone(self._context, dry_run=dry_run)
 
-    def mount_fork(self, directory: str | bytes | os.PathLike[str]) -> bytes:
+    def mount_fork(self, directory: str | bytes | os.PathLike[str], *, server: MountServer | None = None) -> bytes:
         """Mount a fork again that was made by ``Workspace.fork(mount=True)``, with all that was changed in it.
 
-        Returns its real path. A process of its own serves it, until `unmount`. Raises `NotFoundError` if it is no such
+        Returns its real path. A process of its own serves it, until `unmount`; ``server`` as in `Workspace.fork`.
+        Raises `NotFoundError` if it is no such
         fork, `RefusedError` if it is mounted already, or its directory holds something by now.
         """
         refuse_inside(self._context, "a mount")
         from holdfast.engine.fork_mount import mount_again
 
-        return mount_again(self._opener, os.fsencode(directory))
+        return mount_again(self._opener, os.fsencode(directory), server)
 
     def unmount(self, directory: str | bytes | os.PathLike[str]) -> bytes:
         """Unmount a fork, or a checkpoint; its real path. What was changed in a fork is kept.

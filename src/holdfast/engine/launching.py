@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.engine.modules import Outcome, failure, start
+from holdfast.engine.modules import Outcome, decode_outcome, failure, start
 from holdfast.engine.opening import Opener
 from holdfast.engine.run import run
 from holdfast.engine.steps import log_directory
 from holdfast.files.rooted import open_root
 from holdfast.model.config import Isolation
-from holdfast.model.errors import EscapeError, HoldfastError, NotFoundError
+from holdfast.model.errors import EscapeError, FormatError, HoldfastError, NotFoundError
 from holdfast.model.log import Level, arrange
 from holdfast.model.loglines import Lines, send
 from holdfast.model.paths import display
@@ -67,7 +67,9 @@ class Launcher:
         """Start it. Raises `OSError`."""
         ours, its = socket.socketpair()
         with its:
-            self._process = start(__name__, its, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            self._process = start(
+                __name__, str(its.fileno()), stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[its.fileno()]
+            )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self.writer = self._process.stdin
@@ -89,8 +91,8 @@ class Launcher:
         with self._outcome, self._outcome.makefile("rb") as file:
             said = file.read(_MOST_BYTES)
         try:
-            return msgspec.msgpack.decode(said, type=Outcome)
-        except msgspec.MsgspecError:
+            return decode_outcome(said)
+        except FormatError:
             message = f"what runs the commands was killed (status {self._process.returncode})"
             return Outcome(kind="HoldfastError", code="launcher_gone", message=message)
 
@@ -118,7 +120,7 @@ def main(fd: int) -> None:
         except HoldfastError as error:
             outcome = failure(error)
         with suppress(BrokenPipeError):  # whoever started it is gone, and asks no more
-            starter.sendall(msgspec.msgpack.encode(outcome))
+            starter.sendall(outcome.encode())
 
 
 def _run(launch: Launch) -> int:

@@ -6,18 +6,19 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from holdfast.bridge.checkpoint_tree import CheckpointTree, Looks
+from holdfast.bridge.checkpoint_tree import CheckpointTree
 from holdfast.bridge.device import clear_dead, mount
 from holdfast.bridge.server import Server
+from holdfast.engine.looks import looks_of
 from holdfast.engine.mount_pins import RENEWED, MountPin, release_dead
 from holdfast.engine.roots import refuse_own
 from holdfast.engine.stored_content import StoredContent
-from holdfast.files.owner import inherited
 from holdfast.model.errors import NotFoundError, RefusedError, StorageError
 from holdfast.model.log import Log
 from holdfast.model.paths import display, under
 
 if TYPE_CHECKING:
+    from holdfast.bridge.looks import Looks
     from holdfast.engine.context import Context
     from holdfast.model.checkpoint import Checkpoint
     from holdfast.model.ids import CheckpointId, Hash
@@ -181,20 +182,3 @@ def _prepare(directory: bytes) -> bool:
             f"{display(directory)} is not empty", hint="mount on a directory that does not exist or is empty"
         )
     return False
-
-
-def looks_of(context: Context, checkpoint: Checkpoint) -> Looks:
-    """As a fork would look: owned by whoever owns the workspace, or, if we may give nothing away, by ourselves."""
-    files = context.settings.files
-    try:
-        about = os.stat(context.workspace.path)
-    except OSError:
-        about = None
-    uid, gid = os.geteuid(), os.getegid()
-    if uid == 0 and about is not None:
-        uid, gid = about.st_uid, about.st_gid
-    if os.geteuid() == 0:
-        uid, gid = uid if files.uid < 0 else files.uid, gid if files.gid < 0 else files.gid
-    if about is None:
-        return Looks(uid, gid, checkpoint.created_at)
-    return Looks(uid, gid, checkpoint.created_at, about.st_mode & 0o777, inherited(about))

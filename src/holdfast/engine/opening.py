@@ -288,13 +288,19 @@ class Opener:
             raise StorageError(f"cannot make {display(root)}: {error.strerror}", hint=room_hint(error)) from error
 
     def _known(self, root: bytes) -> Workspace | None:
-        found = self.store().catalog.find_workspace(root)
+        catalog = self.store().catalog
+        found = catalog.find_workspace(root)
+        if found is not None and catalog.database.read_only:
+            from holdfast.bridge.device import is_mounted as is_bridged
+
+            if is_bridged(root):
+                return found  # inside of a run whose changes come by a mount, which is over the directory itself
         if found is not None and self._is_by_mount(found):
             from holdfast.engine.fork_layers import is_mounted
 
             if is_mounted(self._folder(found), root):
                 return found  # what it is known by is the directory that is mounted upon
-        return identity.recognise(self.store().catalog, self._folder, root)
+        return identity.recognise(catalog, self._folder, root)
 
     def _folder(self, workspace: Workspace) -> bytes:
         return folder_in(self.home, workspace)

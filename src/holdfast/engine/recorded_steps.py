@@ -13,7 +13,15 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
     from holdfast.engine.context import Context  # noqa: F401 - the base names it
-    from holdfast.undo.service import BarrierInfo, PathChange, StepInfo, TicketInfo, UndoReport, UndoService
+    from holdfast.undo.service import (
+        BarrierInfo,
+        ConflictInfo,
+        PathChange,
+        StepInfo,
+        TicketInfo,
+        UndoReport,
+        UndoService,
+    )
 
 
 class RecordedSteps(Opened["Context"]):
@@ -30,6 +38,14 @@ class RecordedSteps(Opened["Context"]):
         from holdfast.engine.steps import changes
 
         return changes(self._context, step)
+
+    def conflicts(self, step: int) -> Sequence[ConflictInfo]:
+        """What was left as it is when a finished step was last undone, redone or rolled back: where others have changed
+        it since, say, and where what belongs there is kept. Raises `NotFoundError`.
+        """
+        from holdfast.engine.steps import conflicts
+
+        return conflicts(self._context, step)
 
     def discard_steps(self) -> int | None:
         """Forget all finished steps, also in an undo log of another version; how many, if that can be told."""

@@ -8,31 +8,35 @@ was cut short (I3).
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING
 
 from holdfast.engine import journal as journals
 from holdfast.engine.checkpoint import Recorded, Request, take_locked
 from holdfast.engine.journal import Journal
+from holdfast.engine.recognising import tell_brought_back
 from holdfast.engine.results import RestoreResult
 from holdfast.engine.rules import left_out, touches_rules
 from holdfast.engine.status import present
+from holdfast.engine.steps import any_since, kept_still
+from holdfast.engine.supply import Stored, hold
+from holdfast.model.entries import after_of
 from holdfast.model.errors import HoldfastError, LockedError, NotFoundError, RefusedError
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display, under
-from holdfast.model.sinks import whole
 from holdfast.store import manifest
 from holdfast.store.records import HistoryEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
+    from typing import Literal
 
     from holdfast.engine.context import Context
     from holdfast.files.tree import Applied
     from holdfast.model.checkpoint import Checkpoint
     from holdfast.model.entries import Change
     from holdfast.model.ids import CheckpointId, Hash
-    from holdfast.model.sinks import Content, Progress
+    from holdfast.model.sinks import Progress, Supply
     from holdfast.store.manifest import Pages
 
 UNDO_COMMAND = "holdfast undo"
@@ -57,6 +61,10 @@ class Mending(NamedTuple):
     """The manifest outside which nothing is deleted."""
     again: bool
     """True if what it is doing was begun before."""
+    apart: int | None
+    """The state before it, where steps have come in between: it is a change of its own then, the newest. None: it is
+    one change with what was done before it was cut short.
+    """
 
 
 def restore(
@@ -78,7 +86,7 @@ def restore(
     Raises `NotFoundError` (no such checkpoint or path), `IntegrityError` before anything is touched if content that is
     needed is damaged, `RefusedError` while an earlier restore is unfinished.
     """
-    with context.lock():
+    with context.lock(), nullcontext() if dry_run else kept_still(context):
         checkpoint = context.catalog.checkpoint(target)
         if dry_run:
             return preview(context, checkpoint, paths)
@@ -107,10 +115,21 @@ def restore(
 
 def _save_as_its_own(context: Context, journal: Journal, progress: Progress | None) -> None:
     """Enter what a restore has left in the history as its own state, unless it is the target's."""
+    if context.catalog.cursor(context.workspace.id).position == journal.position:
+        _save_as(context, "restore", progress)
+
+
+def _save_as(
+    context: Context, operation: Literal["checkpoint", "restore"], progress: Progress | None
+) -> tuple[Checkpoint, int]:
+    """Save what the tree holds as the next state, also if it is as before; the checkpoint and the state."""
     cursor = context.catalog.cursor(context.workspace.id)
-    if cursor.head is not None and cursor.position == journal.position:
-        event = HistoryEvent(0, 0, "restore", cursor.head, cursor.position)
-        take_locked(context, Request(kind="rescue"), progress, recorded=Recorded(event, None))
+    assert cursor.head is not None, "it was saved before anything was changed"
+    event = HistoryEvent(0, 0, operation, cursor.head, cursor.position)
+    saved = take_locked(context, Request(kind="rescue"), progress, recorded=Recorded(event, None)).checkpoint
+    position = context.catalog.cursor(context.workspace.id).position
+    assert position is not None, "a state was recorded"
+    return saved, position
 
 
 def save_first(
@@ -196,18 +215,21 @@ def carry_out(
         plan = plan._replace(deletes=[change for change in plan.deletes if change.path not in ignored])
     # Neither where it leads nor what leads back may be forgotten or collected; cut short, until that is settled.
     pins = f"an unfinished restore in the workspace {context.workspace.id}"
-    context.catalog.pin(target.root, pins, checkpoint=target.id)
-    if journal.rescue is not None and journal.rescue != target.id:
-        rescue = context.catalog.checkpoint(journal.rescue)
-        context.catalog.pin(rescue.root, pins, checkpoint=rescue.id)
+    back = now if journal.rescue is None else context.catalog.checkpoint(journal.rescue)
+    for one in {one.id: one for one in (target, now, back)}.values():
+        context.catalog.pin(one.root, pins, checkpoint=one.id)
     try:
-        contents = _verified_contents(context, plan.writes)
+        supply = _verified(context, plan.writes)
         journals.write(context.folder, journal)
     except BaseException:
         if journals.read(context.folder) is None:
             context.catalog.unpin_all(pins)
         raise
-    applied = context.tree.apply(plan.deletes, contents, nonce=journal.nonce, progress=progress)
+    writes = ((change, None if _same_content(change) else supply) for change in plan.writes)
+    applied = context.tree.apply(plan.deletes, writes, nonce=journal.nonce, progress=progress)
+    # (Before it was cut short it may have brought the rest there as well.)
+    brought = plan if mending is None else _plan(context.store.pages, mending.evidence, target.root, journal.paths)
+    tell_brought_back(context, (*brought.deletes, *brought.writes))
     reached = settled = not journal.paths and not applied.skipped
     if reached and (rules_change or mending is not None):
         found = present(context)
@@ -215,7 +237,14 @@ def carry_out(
         # Files that were ignored, and are not any more, make it another state than the target. What the rules on the
         # disk leave out does not: it was brought back all the same.
         reached, settled = all(change.after is None for change in seen), not seen
-    _record(context, journal, reached)
+    if mending is None or mending.apart is None:
+        _record(context, journal, reached)
+    elif reached:
+        event = HistoryEvent(0, context.clock.now(), "restore", target.id, mending.apart)
+        workspace = context.workspace.id
+        context.catalog.record_event(workspace, event, expected=context.catalog.cursor(workspace), head=target.id)
+    else:
+        _save_as(context, "restore", progress)
     journals.remove(context.folder)
     context.catalog.unpin_all(pins)
     if settled:
@@ -270,17 +299,22 @@ def unfinished(context: Context) -> Journal | None:
         return None
 
 
-def resume(context: Context, progress: Progress | None = None) -> RestoreResult:
+def resume(context: Context, progress: Progress | None = None, *, as_state: bool = False) -> RestoreResult:
     """Finish a restore or fork that was cut short. What the tree holds by now is saved first and stays in the
-    history.
+    history. ``as_state`` as `restore` has it.
     """
-    with context.lock():
-        return _mend(context, _require_unfinished(context), progress)
+    with context.lock(), kept_still(context):
+        journal = _require_unfinished(context)
+        done = _mend(context, journal, progress)
+        # (What it had done before it was cut short is not among what is done now.)
+        if as_state and journal.operation == "restore" and present(context).changes():
+            _save_as_its_own(context, journal, progress)
+        return done
 
 
 def abandon(context: Context, progress: Progress | None = None) -> RestoreResult:
     """Take a restore that was cut short back: the tree becomes what it was before it began."""
-    with context.lock():
+    with context.lock(), kept_still(context):
         journal = _require_unfinished(context)
         if journal.rescue is None:
             raise RefusedError(
@@ -307,13 +341,21 @@ def _mend(context: Context, journal: Journal, progress: Progress | None, *, agai
 
         done = result(journal, write_out(context, journal, progress))
     else:
-        now = save_first(context, progress)
+        apart = None
+        if any_since(context, journal.at):
+            context.tree.make_root()
+            now, apart = _save_as(context, "checkpoint", progress)
+        else:
+            now = save_first(context, progress)
         # What has come to light or was made since was not there to be deleted when the restore began; on the way back
         # nothing is deleted but what the restore may have made.
         held = context.catalog.checkpoint(journal.taken_back or journal.rescue or journal.target)
         target = context.catalog.checkpoint(journal.target)
-        done = carry_out(context, journal, now, target, progress, mending=Mending(held.root, again=again))
-        if journal.taken_back is not None:
+        done = carry_out(context, journal, now, target, progress, mending=Mending(held.root, again, apart))
+        if apart is not None:
+            undo_command = UNDO_COMMAND if done.written or done.deleted else None
+            done = done._replace(rescue=now.id, undo_command=undo_command)
+        elif journal.taken_back is not None:
             # Half way is no state of the history, but what was there can be had again.
             back = f"holdfast restore {now.id[:12]}" if done.written or done.deleted else None
             done = done._replace(rescue=now.id, undo_command=back)
@@ -350,21 +392,19 @@ def _check_named(context: Context, target: Checkpoint, paths: Sequence[bytes]) -
             )
 
 
-def _verified_contents(context: Context, writes: Sequence[Change]) -> Iterator[tuple[Change, Content | None]]:
-    """The content of every write, all of it verified before this returns: damage must show before the tree is
-    touched.
+def _verified(context: Context, writes: Sequence[Change]) -> Supply:
+    """What gives the content of every write, all of it verified before this returns: damage must show before the tree
+    is touched.
     """
-    needed = [change.after for change in writes if change.after is not None and not _same_content(change)]
-    reader = context.store.reader
-    if sum(entry.size for entry in needed) <= _HELD_BYTES:
-        held = iter([whole(content) for content in reader.fetch(needed)])
-        return ((change, None if _same_content(change) else next(held)) for change in writes)
-    for content in reader.fetch(needed):
+    needed = [change for change in writes if not _same_content(change)]
+    supply = Stored(context.store.reader)
+    if sum(after_of(change).size for change in needed) <= _HELD_BYTES:
+        return hold(supply, needed)
+    for content in supply.fetch(needed):
         if not isinstance(content, bytes):
             for _ in content:
                 pass
-    streamed = reader.fetch(needed)
-    return ((change, None if _same_content(change) else next(streamed)) for change in writes)
+    return supply
 
 
 def _same_content(change: Change) -> bool:

@@ -14,6 +14,7 @@ from holdfast.engine import undo_note
 from holdfast.engine.checkpoint import Recorded, Request, take_locked
 from holdfast.engine.effects import effect
 from holdfast.engine.foreseeing import brought, reversible
+from holdfast.engine.recognising import noting
 from holdfast.engine.restore import REDO_COMMAND, UNDO_COMMAND
 from holdfast.engine.results import RestoreResult
 from holdfast.engine.states import kept
@@ -30,43 +31,9 @@ if TYPE_CHECKING:
 
     from holdfast.engine.context import Context
     from holdfast.engine.effects import Effect
-    from holdfast.model.ids import CheckpointId, Hash
+    from holdfast.model.ids import CheckpointId
     from holdfast.model.sinks import Progress
     from holdfast.undo.service import StepInfo, UndoService
-
-_MOST_NOTED_BYTES = 1 << 19
-"""What the undo log is told of one step: less than a request to a keeper may have."""
-_ENTRY_BYTES = 32
-
-
-def steps_since(context: Context, service: UndoService | None, state: HistoryEvent) -> list[StepInfo]:
-    """The steps that belong to a state and not to the one that it replaced, the newest first; finished ones."""
-    if service is None:
-        return []
-    return [step for step in _since(context, service, state) if step.state == "done" and step.paths]
-
-
-def refuse_open(context: Context, service: UndoService | None, state: HistoryEvent) -> None:
-    """Raise `RefusedError` if a step that is not at its end has changed the tree since the state before: what it did
-    is no finished change, and must not be taken away from under it.
-    """
-    if service is None:
-        return
-    for step in _since(context, service, state):
-        if step.state == "open" and step.paths:
-            raise RefusedError(
-                f"step {step.id} is still going on, and has changed the tree",
-                hint="wait until it ends (what an agent writes by itself: some seconds of quiet); "
-                "--force takes back what checkpoints hold of it",
-                code="step_open",
-            )
-
-
-def _since(context: Context, service: UndoService, state: HistoryEvent) -> list[StepInfo]:
-    since = 0 if state.previous is None else context.catalog.event(state.previous).at * 1000
-    brought = state.steps if state.operation == "redo" else ()
-    found = [step for step in service.steps() if step.ended_at is None or step.ended_at > since or step.id in brought]
-    return sorted(found, key=lambda step: step.acted, reverse=True)
 
 
 def take_back(
@@ -106,7 +73,6 @@ def enter_undone(
     event = HistoryEvent(0, 0, "undo", head, _before(context, note.position, began), note.position, note.steps)
     done = take_locked(context, Request(kind="auto"), progress, recorded=Recorded(event, note.redo_tip))
     undo_note.remove(context.folder)
-    note_contents(context, service, steps, done.checkpoint.root)
     return _result(done.checkpoint.id, head, note.steps, what, _left(service, note.steps), REDO_COMMAND)
 
 
@@ -150,7 +116,7 @@ def enter_redone(context: Context, service: UndoService, note: Note, progress: P
     head = _saved_before(context, note)
     target = None if note.target is None else context.catalog.event(note.target)
     if target is not None and kept(context, target) is not None:
-        _go_on_to(context, service, target, note)
+        _go_on_to(context, target, note)
         reached = target.checkpoint
     else:
         event = HistoryEvent(
@@ -162,7 +128,7 @@ def enter_redone(context: Context, service: UndoService, note: Note, progress: P
     return _result(reached, head, note.steps, what, _left(service, note.steps), way_back(service, note.steps))
 
 
-def _go_on_to(context: Context, service: UndoService, target: HistoryEvent, note: Note) -> None:
+def _go_on_to(context: Context, target: HistoryEvent, note: Note) -> None:
     """Let the history stand at the state that the steps were undone from."""
     catalog, workspace = context.catalog, context.workspace.id
     catalog.record_event(
@@ -173,9 +139,10 @@ def _go_on_to(context: Context, service: UndoService, target: HistoryEvent, note
         position=target.seq,
         redo_tip=note.redo_tip,
     )
-    root = catalog.checkpoint(target.checkpoint).root
-    if present(context).root == root:
-        note_contents(context, service, infos(service, note.steps), root)
+    with noting(context) as note_contents:
+        root = catalog.checkpoint(target.checkpoint).root
+        if present(context).root == root:
+            note_contents(root)
 
 
 def _note(
@@ -247,27 +214,6 @@ def way_back(service: UndoService, steps: Sequence[int]) -> str:
     if run and of_run == set(steps) and run not in service.forgotten():
         return f"{UNDO_COMMAND} --run {run}"
     return UNDO_COMMAND + "".join(f" --step {step.id}" for step in chosen)
-
-
-def note_contents(context: Context, service: UndoService, steps: Iterable[StepInfo], root: Hash) -> None:
-    """Tell the undo log what the steps left, as the manifest that was just saved has it.
-
-    Then a step can still be undone when somebody has changed its files and a checkpoint has brought them back.
-    """
-    from holdfast.store import manifest
-
-    for step in steps:
-        paths = [change.path for change in service.changes(step.id)]
-        entries = manifest.get_many(context.store.pages, root, sorted(paths))
-        room = _MOST_NOTED_BYTES
-        noted: list[tuple[bytes, bytes]] = []
-        for path, entry in entries.items():
-            room -= len(path) + _ENTRY_BYTES
-            if room < 0:
-                break  # a step of very many files is not known again whole: then it is forced, or restored
-            noted.append((path, entry.hash))
-        if noted:
-            service.note_contents(step.id, noted)
 
 
 def _before(context: Context, position: int, began: int) -> int | None:

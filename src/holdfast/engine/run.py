@@ -16,12 +16,12 @@ from holdfast.engine.checkpoint import Recorded, Request, take_locked
 from holdfast.engine.home import own_directories
 from holdfast.engine.inside import RUN_VARIABLE, refuse_inside
 from holdfast.engine.isolation import make_box
-from holdfast.engine.reversing import note_contents
 from holdfast.engine.steps import limits as configured_limits
 from holdfast.engine.steps import make_log, reached
 from holdfast.model.checkpoint import Provenance
-from holdfast.model.errors import HoldfastError, RefusedError
+from holdfast.model.errors import HoldfastError, RefusedError, UnsupportedError
 from holdfast.model.log import Log, inherited
+from holdfast.model.paths import under
 from holdfast.store.records import HistoryEvent
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from holdfast.model.config import Isolation, Safeguard
     from holdfast.model.ids import CheckpointId
     from holdfast.store.records import Cursor
+    from holdfast.supervisor.settings import Settings
     from holdfast.undo.log import Limits
     from holdfast.undo.safeguards import Thresholds
     from holdfast.undo.service import StepInfo, TicketInfo, UndoReport
@@ -60,6 +61,11 @@ class RunResult(NamedTuple):
         """Those of the steps that were not taken back before it ended, as what is denied or rolled back inside is."""
         return [step for step in self.steps if step.state in ("open", "done")]
 
+    @property
+    def left(self) -> Sequence[StepInfo]:
+        """Those that were taken back in part: something was left as it is (`UndoService.conflicts`)."""
+        return [step for step in self.steps if step.state == "partly"]
+
 
 def run(
     context: Context,
@@ -77,6 +83,7 @@ def run(
     read_only: Sequence[int] = (),
     thresholds: Thresholds | None = None,
     limits: Limits | None = None,
+    bridge: bool = False,
 ) -> RunResult:
     """Run ``command`` under supervision until it ends. The terminal is its own meanwhile.
 
@@ -91,6 +98,8 @@ def run(
     them, isolated or not.
     ``thresholds``: when a person is asked (None: as the settings and ``guard`` say); what other runs here ask for holds
     beside it. ``limits``: of the undo log, if nobody keeps it yet (None: as the settings say).
+    ``bridge``: it is not supervised; what it changes comes by a mount over the workspace that it alone sees. That goes
+    with neither isolation nor ``read_only``.
     """
     from holdfast.engine.serving_run import answering_run
     from holdfast.supervisor.launch import supervise
@@ -105,6 +114,8 @@ def run(
     log = make_log(context)
     isolation = context.settings.isolation if isolation is None else isolation
     directory = os.getcwdb() if directory is None else directory
+    if bridge:
+        _check_bridge(context, isolation, read_only)
     others = [absolute(fd) for fd in read_only]
     box = make_box(context, isolation, directory=directory, log=log, readable=others)
     identity = begin_run(context, shown, identity)
@@ -116,6 +127,7 @@ def run(
         forbidden=tuple(filter(os.path.isdir, own_directories(context.home, context.settings))),
         limits=limits or configured_limits(context),
         outside_blocks=context.settings.undo.outside == "barrier",
+        server="holdfast.engine.bridging",
         log_level=inherited(),
     )
     surroundings = dict(os.environb if environment is None else environment)
@@ -133,6 +145,7 @@ def run(
                 box=box,
                 read_only=read_only,
                 thresholds=asked_for,
+                entry=_entry(settings, directory, command) if bridge else None,
             )
     finally:
         steps = end_run(context, identity, shown, told)
@@ -146,6 +159,27 @@ def _refuse_lock(context: Context) -> None:
             " before a name is made, removed or moved",
             hint="set it to barrier (undo stops at what others change) or warn (it is only listed)",
         )
+
+
+def _check_bridge(context: Context, isolation: Isolation, read_only: Sequence[int]) -> None:
+    if isolation.level != "none" or read_only:
+        raise UnsupportedError(
+            "what is served by a mount (--bridge fuse) cannot be isolated as well",
+            hint="--isolation none, or leave --bridge away: a supervised run is isolated by --isolation namespace",
+        )
+    if context.workspace.path == b"/":
+        raise UnsupportedError("nothing can be mounted over the root of the file system")
+
+
+def _entry(settings: Settings, directory: bytes, command: Sequence[bytes]) -> Callable[[int], Sequence[bytes]]:
+    """What to execute with a channel, so that the command sees the workspace by a mount."""
+    from holdfast.engine.mounted_entry import arguments
+
+    root = os.path.realpath(settings.root)
+    # (What lies in the workspace the mount shows to nobody.)
+    own = [path for path in (*settings.forbidden, os.path.realpath(settings.log)) if not under(path, root)]
+    outermost = [path for path in own if not any(path != other and under(path, other) for other in own)]
+    return lambda channel: arguments(channel, root, list(dict.fromkeys(outermost)), directory, command)
 
 
 @contextmanager
@@ -210,7 +244,7 @@ def end_run(
         cursor, ids = context.catalog.cursor(context.workspace.id), tuple(step.id for step in steps)
         if service is not None and identity in service.forgotten():
             _LOG.warning(
-                "the undo log is at its limit: this run's first steps are forgotten already; what they did, "
+                "steps of this run are forgotten already, as the undo log was full, or was discarded; what they did, "
                 "`holdfast undo --run %s` takes back by the checkpoint that the run began with",
                 identity,
             )
@@ -220,12 +254,9 @@ def end_run(
             event = HistoryEvent(0, 0, "run", cursor.head, cursor.position, steps=ids, run=identity)
             recorded = Recorded(event, None)
         request = Request("run", provenance=_provenance(context, identity, "ended", command))
-        done = take_locked(context, request, recorded=recorded)
+        take_locked(context, request, recorded=recorded)
         if recorded is None:
             _note(context, identity, ids)
-        if service is not None:
-            finished = [step for step in acted if step.state == "done"]
-            note_contents(context, service, finished, done.checkpoint.root)
     return acted
 
 

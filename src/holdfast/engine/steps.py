@@ -6,15 +6,15 @@ import errno
 import os
 import stat
 import time
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from holdfast.engine.folder import UNDO_LOG
 from holdfast.engine.home import own_directories
 from holdfast.engine.inside import run_around
-from holdfast.model.errors import LockedError, NotFoundError, RefusedError
+from holdfast.model.errors import HoldfastError, LockedError, NotFoundError, RefusedError, StorageError
 from holdfast.model.log import Log
-from holdfast.model.paths import UNDO_LOG_IN_TREE, display
+from holdfast.model.paths import KEEPER_SOCKET, UNDO_LOG_IN_TREE, display
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from holdfast.engine.context import Context
     from holdfast.undo.log import Limits
-    from holdfast.undo.service import BarrierInfo, PathChange, StepInfo, UndoReport, UndoService
+    from holdfast.undo.service import BarrierInfo, ConflictInfo, PathChange, StepInfo, UndoReport, UndoService
 
 _LOG = Log(__name__)
 
@@ -37,10 +37,8 @@ def log_directory(context: Context) -> bytes:
     root = context.workspace.path
     outside, in_the_tree = os.path.join(context.folder, UNDO_LOG), os.path.join(root, UNDO_LOG_IN_TREE)
     if run_around(context) is not None:
-        from holdfast.supervisor.control import SOCKET
-
         # (What is tried otherwise would be recorded here, and held as anything else is. A run has a keeper.)
-        return in_the_tree if os.path.lexists(os.path.join(in_the_tree, SOCKET)) else outside
+        return in_the_tree if os.path.lexists(os.path.join(in_the_tree, KEEPER_SOCKET)) else outside
     return in_the_tree if _is_other_mount(context.folder, root) else outside
 
 
@@ -80,13 +78,13 @@ def reached(
     while True:
         keeper = visit(directory)
         if keeper is not None:
-            with keeper:
+            with keeper, _at_hand(context, None if looking else keeper):
                 yield keeper
             return
         wait = context.clock.monotonic() < deadline
         own = _open(context, directory, told, own_limits or limits(context), wait=wait, looking=looking)
         if own is not None:
-            with own as service:
+            with own as service, _at_hand(context, None if looking else service):
                 yield service
             return
         time.sleep(_PAUSE)
@@ -109,23 +107,70 @@ def quiet(service: UndoService | None) -> AbstractContextManager[None]:
 
 
 @contextmanager
-def kept_still(context: Context) -> Generator[None]:
-    """`quiet` where a keeper runs, for what does not need the log."""
-    directory = log_directory(context)
-    if not _is_there(context, directory):
-        yield
+def kept(context: Context) -> Generator[UndoService | None]:
+    """The undo log as far as it costs nothing to reach: where this process has done so already, or a keeper runs."""
+    directory = log_directory(context) if context.undo_log is None else b""
+    if context.undo_log is not None or not _is_there(context, directory):
+        yield context.undo_log
+        return
+    if not os.path.lexists(os.path.join(directory, KEEPER_SOCKET)):
+        yield None
         return
     from holdfast.supervisor.remote import visit
 
     keeper = visit(directory)
-    with keeper or nullcontext(), quiet(keeper):
+    with keeper or nullcontext(), _at_hand(context, keeper):
+        yield keeper
+
+
+@contextmanager
+def kept_still(context: Context) -> Generator[None]:
+    """For what brings the tree to a checkpoint, with the lock: `quiet`, and the log reached, if that can be done.
+
+    Nobody is kept from going back by a log of another version, or one for which there is no room.
+    """
+    from holdfast.undo.version import VersionMismatchError
+
+    with ExitStack() as entered:
+        service = entered.enter_context(kept(context))
+        if service is None:
+            try:
+                service = entered.enter_context(reached(context))
+            except (VersionMismatchError, StorageError) as error:
+                _LOG.warning("the undo log is not told of what is restored: %s", error.message)
+        entered.enter_context(quiet(service))
         yield
+
+
+@contextmanager
+def _at_hand(context: Context, service: UndoService | None) -> Generator[None]:
+    before, context.undo_log = context.undo_log, service
+    try:
+        yield
+    finally:
+        context.undo_log = before
 
 
 def steps(context: Context) -> Sequence[StepInfo]:
     """All steps in the undo log, oldest first; none without a log."""
+    if context.undo_log is not None:  # (which nobody else could open meanwhile)
+        return context.undo_log.steps()
     with reached(context, looking=True) as service:
         return [] if service is None else service.steps()
+
+
+def any_since(context: Context, at: int) -> bool:
+    """Whether steps have changed the tree that are there to be undone and did not end before a time (microseconds since
+    1970-01-01 UTC). Where the log cannot be read, that counts as if, and is said.
+    """
+    try:
+        found = steps(context)
+    except HoldfastError as error:
+        _LOG.warning("what steps have changed cannot be told: %s", error.message)
+        return True
+    return any(
+        step.paths and step.state != "undone" and (step.ended_at is None or step.ended_at > at * 1000) for step in found
+    )
 
 
 def changes(context: Context, step: int) -> tuple[StepInfo, Sequence[PathChange]]:
@@ -134,6 +179,12 @@ def changes(context: Context, step: int) -> tuple[StepInfo, Sequence[PathChange]
         service = required(service)
         (found,) = infos(service, [step])
         return found, service.changes(step)
+
+
+def conflicts(context: Context, step: int) -> Sequence[ConflictInfo]:
+    """What was left as it is when the step was last undone, redone or rolled back. Raises `NotFoundError`."""
+    with reached(context, looking=True) as service:
+        return required(service).conflicts(step)
 
 
 def open_step(service: UndoService, run: str) -> StepInfo | None:

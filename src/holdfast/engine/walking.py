@@ -7,6 +7,7 @@ from operator import ne
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from holdfast.engine import undo_note
+from holdfast.engine.belonging import refuse_open, steps_since, steps_that_wrote_late
 from holdfast.engine.effects import summed
 from holdfast.engine.foreseeing import brought, dry_result, foreseen, reversible
 from holdfast.engine.journal import Journal
@@ -18,7 +19,7 @@ from holdfast.engine.restore import (
     preview,
     refuse_unfinished,
 )
-from holdfast.engine.reversing import bring_forward, refuse_open, steps_since, take_back
+from holdfast.engine.reversing import bring_forward, take_back
 from holdfast.engine.states import ahead, came_to_light, kept, nothing, out_of_sight
 from holdfast.engine.status import present
 from holdfast.engine.steps import infos
@@ -105,13 +106,17 @@ class Walk:
         cursor = self._context.catalog.cursor(self._context.workspace.id)
         if not self._recorded_only or cursor.position is None:
             return
-        changes = present(self._context, gone_is_empty=True).changes()
+        found = present(self._context, gone_is_empty=True)
+        changes = found.changes()
         if not changes or out_of_sight(self._context, changes):
             return
         unsaved = HistoryEvent(0, self._context.clock.now(), "checkpoint", CheckpointId(""), cursor.position)
-        if not steps_since(self._context, self._service, unsaved):
-            refuse_open(self._context, self._service, unsaved)
-            raise _by_others([change.path for change in changes])
+        if steps_since(self._context, self._service, unsaved):
+            return
+        if found.head is not None and steps_that_wrote_late(self._service, found.pages, found.head.root, found.root):
+            return
+        refuse_open(self._context, self._service, unsaved)
+        raise _by_others([change.path for change in changes])
 
     def back(self, count: int) -> RestoreResult:
         """Take back ``count`` changes, from the state that was just saved: all of them, or none."""
@@ -181,9 +186,10 @@ class Walk:
         while at < len(states):
             now = self.now()
             if now.steps and now.ahead == states[at].seq:
+                groups = self._depending(now.steps)
                 result = self._bring_forward(states[at])
                 if result is not None:
-                    done.append(result)
+                    done.append(result._replace(together=groups))
                     ways_back.append(result.undo_command or UNDO_COMMAND)
                     at += 1
                     continue
@@ -201,7 +207,10 @@ class Walk:
         return result._replace(undo_command=_in_turn(reversed(ways_back)))
 
     def foresee(self, count: int) -> RestoreResult:
-        """What `back` would do, as far as it can be told without doing it. Changes nothing."""
+        """What `back` would do, as far as it can be told without doing it. Changes nothing.
+
+        Refuses what `back` does, but for steps that it comes to after checkpoints: by then the tree is another.
+        """
         context = self._context
         cursor = context.catalog.cursor(context.workspace.id)
         now = None if cursor.position is None else context.catalog.event(cursor.position)
@@ -226,8 +235,12 @@ class Walk:
             else:
                 assert self._service is not None
                 ids = [step for step in self._service.connected(found.steps[0].id) if step not in steps]
+                if target is None and not self._force:
+                    self._service.foresee([*steps, *ids])
                 effects.append(foreseen(self._service, ids))
                 steps += ids
+                if not self._force:
+                    self._service.check_connected(steps)
                 groups += _groups(ids)
                 count -= 1
         if target is not None:
@@ -237,16 +250,25 @@ class Walk:
         return dry_result(self._context, reached, effects, steps)._replace(together=groups)
 
     def foresee_forward(self, states: Sequence[HistoryEvent]) -> RestoreResult:
-        """What `forward` would do. Changes nothing. What others have changed since shows when it is done."""
+        """What `forward` would do. Changes nothing.
+
+        What others have changed is refused where the first of the steps meet it: those after them come to another tree.
+        """
         effects: list[Effect] = []
         steps: list[int] = []
+        groups: list[Sequence[int]] = []
         by_checkpoints = False
         now = self.now()
         for state in states:
             if now.steps and now.ahead == state.seq and self._service is not None and self._can_redo(now.steps):
                 chosen = reversible(self._service, now.steps, backward=False)
+                if not by_checkpoints and not steps and not self._force:
+                    self._service.foresee([step.id for step in chosen], forward=True)
                 effects.append(brought(self._service, [step.id for step in chosen]))
                 steps += [step.id for step in chosen]
+                groups += self._depending(now.steps)
+                if not self._force:
+                    self._service.check_connected(steps)
             else:
                 by_checkpoints = True
             now = state
@@ -254,11 +276,18 @@ class Walk:
             # (The files that checkpoints hold are at the end as the last of them has it.)
             shown = preview(self._context, self._context.catalog.checkpoint(states[-1].checkpoint))
             effects.append(([*shown.written], [*shown.deleted]))
-        return dry_result(self._context, states[-1].checkpoint, effects, steps)
+        return dry_result(self._context, states[-1].checkpoint, effects, steps)._replace(together=groups)
 
     def _can_redo(self, steps: Sequence[int]) -> bool:
         assert self._service is not None
         return set(steps).issubset(step.id for step in self._service.steps())
+
+    def _depending(self, steps: Sequence[int]) -> list[Sequence[int]]:
+        """The undone steps as a group, if each of them depends on all the others, so that they were one change."""
+        if self._service is None or len(steps) < 2 or not self._can_redo(steps):
+            return []
+        is_one = all(set(self._service.connected(step)) == set(steps) for step in steps)
+        return _groups(steps) if is_one else []
 
     def _take_back(self, newest: StepInfo) -> RestoreResult:
         """Undo a step, and those without which it cannot be."""
@@ -279,7 +308,7 @@ class Walk:
                 return _Target(state, back, steps)
             if not self._force:
                 refuse_open(self._context, self._service, state)
-            left = [state]
+            leaving, left = state, [state]
             while True:
                 if state.previous is None:
                     raise nothing("undo", self.new)
@@ -289,6 +318,8 @@ class Walk:
                     break
                 left.append(state)
             if checkpoint.root != root:
+                if late := steps_that_wrote_late(self._service, self._pages, checkpoint.root, root, done):
+                    return _Target(leaving, back, late)
                 if self._recorded_only and not all(one.operation in _OWN for one in left):
                     self._refuse_others(checkpoint.root, root, done)
                 root, back = checkpoint.root, back + 1

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from holdfast.engine.diff import Contents
     from holdfast.engine.journal import Journal
     from holdfast.engine.mount import Mounted
+    from holdfast.engine.mount_server import MountServer
     from holdfast.engine.results import (
         Details,
         Diff,
@@ -306,32 +307,31 @@ class Workspace(RecordedSteps):
         refuse_inside(self._context, "a restore")
         from holdfast.engine.naming import resolve_for_restore
         from holdfast.engine.restore import restore
-        from holdfast.engine.steps import kept_still
 
         if not dry_run and self._is_cut_short():
             self._finish_first(progress)
-        with self._paused(), kept_still(self._context):
+        with self._paused():
             target = resolve_for_restore(self._context, name)
             return restore(
                 self._context, target, _encoded(paths), dry_run=dry_run, as_state=as_state, progress=progress
             )
 
-    def restore_continue(self, *, progress: Progress | None = None) -> RestoreResult:
-        """Finish a restore or fork that was cut short. Raises `NotFoundError` if there is none."""
+    def restore_continue(self, *, as_state: bool = False, progress: Progress | None = None) -> RestoreResult:
+        """Finish a restore or fork that was cut short. Raises `NotFoundError` if there is none. For ``as_state`` see
+        `restore`.
+        """
         refuse_inside(self._context, "a restore")
         from holdfast.engine.restore import resume
-        from holdfast.engine.steps import kept_still
 
-        with self._paused(), kept_still(self._context):
-            return resume(self._context, progress)
+        with self._paused():
+            return resume(self._context, progress, as_state=as_state)
 
     def restore_abort(self, *, progress: Progress | None = None) -> RestoreResult:
         """Take a restore that was cut short back: the tree becomes what it was before."""
         refuse_inside(self._context, "a restore")
         from holdfast.engine.restore import abandon
-        from holdfast.engine.steps import kept_still
 
-        with self._paused(), kept_still(self._context):
+        with self._paused():
             return abandon(self._context, progress)
 
     def unfinished(self) -> Journal | None:
@@ -423,14 +423,16 @@ class Workspace(RecordedSteps):
         guard: bool = False,
         isolation: Isolation | None = None,
         ask: Callable[[TicketInfo], bool | None] | None = None,
+        bridge: bool = False,
     ) -> RunResult:
         """Run a command (its argument list) so that all it changes can be taken back: `undo`, ``undo(run="")``.
 
         It has this process's terminal, directory and environment (with ``HOLDFAST_RUN``), unless others are given. The
         state is saved before and after. ``one_step``: all of it is one step. ``guard``: a person is asked before mass
         deletion and large overwrites, by ``ask`` on another thread (None: whoever calls `answer` elsewhere).
-        ``isolation``: what it sees and reaches of the machine (None: as the settings say). Raises `UnsupportedError`
-        where the system cannot supervise, or isolate as asked for; then nothing has run.
+        ``isolation``: what it sees and reaches of the machine (None: as the settings say). ``bridge``: it is served by
+        a mount instead of being supervised. Raises `UnsupportedError` where the system cannot supervise, mount, or
+        isolate as asked for; then nothing has run.
         """
         from holdfast.engine.run import run
 
@@ -443,6 +445,7 @@ class Workspace(RecordedSteps):
             guard=guard,
             isolation=isolation,
             ask=ask,
+            bridge=bridge,
         )
 
     def fork(
@@ -451,14 +454,16 @@ class Workspace(RecordedSteps):
         directory: str | bytes | os.PathLike[str],
         *,
         mount: bool = False,
+        server: MountServer | None = None,
         progress: Progress | None = None,
     ) -> ForkResult:
         """Write a checkpoint out into ``directory`` (which must not exist, or be empty) as a workspace of its own.
 
         With ``mount`` nothing is written out, and it takes as long as a mount: what is changed in there is kept in the
         home. A process of its own serves it, until `Home.unmount`; `Home.mount_fork` mounts it again, after a restart
-        of the machine too, and `Home.materialise` makes it a plain directory. Raises `UnsupportedError` where that is
-        not possible.
+        of the machine too, and `Home.materialise` makes it a plain directory. That process is ``server``, if the
+        caller has started one, which is quicker before anything is opened. Raises `UnsupportedError` where that is not
+        possible.
         """
         refuse_inside(self._context, "a fork")
         source = self.resolve(name)
@@ -469,7 +474,7 @@ class Workspace(RecordedSteps):
         if mount:
             from holdfast.engine.fork_mount import fork_mounted
 
-            return fork_mounted(self._context, source, open_fork)
+            return fork_mounted(self._context, source, open_fork, server)
         from holdfast.engine.fork import fork
 
         return fork(self._context, source, open_fork, progress=progress)
@@ -505,14 +510,18 @@ class Workspace(RecordedSteps):
         *,
         at: str | None = None,
         allow_other: bool = False,
+        server: MountServer | None = None,
     ) -> tuple[CheckpointId, int]:
-        """As `mount`, but a process of its own serves it, until `Home.unmount`. The checkpoint, and its id."""
-        refuse_inside(self._context, "a mount")
-        from holdfast.engine.mount_server import MountServer, Order
+        """As `mount`, but a process of its own serves it, until `Home.unmount`. The checkpoint, and its id.
 
-        with MountServer() as server:
+        ``server`` as in `fork`.
+        """
+        refuse_inside(self._context, "a mount")
+        from holdfast.engine.mount_server import Order, given_or_started
+
+        with given_or_started(server) as serving:
             checkpoint = self._named_or_at(name, at)
-            server.mount(
+            serving.mount(
                 Order(
                     home=self.home,
                     root=self.path,
@@ -521,7 +530,7 @@ class Workspace(RecordedSteps):
                     allow_other=allow_other,
                 )
             )
-            return checkpoint, server.pid
+            return checkpoint, serving.pid
 
     def _named_or_at(self, name: str, at: str | None) -> CheckpointId:
         """The checkpoint of this name; with ``at``, the newest then."""

@@ -7,35 +7,34 @@ import stat
 from typing import TYPE_CHECKING, Protocol
 
 from holdfast.files import kernel
-from holdfast.files.batch import IN_THE_WAY, Batch, ContentError, lacks_room, reason_for
-from holdfast.files.index import Signature
+from holdfast.files.batch import IN_THE_WAY, Batch, lacks_room, reason_for
+from holdfast.files.creating import TREE_ERRORS, ContentError
+from holdfast.files.index import signature_of
 from holdfast.files.replace import GONE, Durability, TemporaryNames
 from holdfast.files.rooted import Place, Root, open_regular
 from holdfast.files.taken import CHANGED, Taken, identity, read_entry
 from holdfast.files.trash import LeftOvers, Trash, remove_hollow
 from holdfast.files.tree import Applied, Cleaned
 from holdfast.model.entries import Entry, NotCaptured
-from holdfast.model.errors import EscapeError, HoldfastError, NotFoundError, RefusedError, StorageError, room_hint
+from holdfast.model.errors import EscapeError, HoldfastError, NotFoundError, StorageError, room_hint
 from holdfast.model.log import Log
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from holdfast.files.index import Known
+    from holdfast.files.index import Known, Signature
     from holdfast.files.owner import Owner
     from holdfast.model.entries import Change
-    from holdfast.model.sinks import Content, Progress
+    from holdfast.model.sinks import Content, Progress, Supply
 
 OTHER_NAMES = "it has other names (hard links), whose permissions would change with it"
 DIRECTORY_IN_THE_WAY = "a directory that is not empty is in the way"
 
 _log = Log(__name__)
 
-_BATCH_FILES = 8192
+_BATCH_FILES = 16_384
 _BATCH_BYTES = 256 << 20
-_TREE_ERRORS = (EscapeError, NotFoundError, RefusedError, StorageError, OSError)
-"""What one path may fail with while the others go on; a damaged blob is not among them."""
 
 
 class Observed(Protocol):
@@ -67,7 +66,7 @@ class Applier:
     def apply(
         self,
         deletes: Sequence[Change],
-        writes: Iterable[tuple[Change, Content | None]],
+        writes: Iterable[tuple[Change, Content | Supply | None]],
         *,
         nonce: str,
         progress: Progress | None = None,
@@ -122,7 +121,7 @@ class Applier:
                     left.remove(inner, info)
                 if ours:
                     os.fsync(self._root.directory(path))
-            except _TREE_ERRORS as error:
+            except TREE_ERRORS as error:
                 reason_for(error, path)  # gone, swapped or unreadable: nothing of ours can be reached there
         self._root.forget()
         return Cleaned(left.removed, left.kept)
@@ -159,7 +158,7 @@ class _Work:
             self._report("delete", done, len(deletes))
             try:
                 self._note_deleted(change, self._delete(change))
-            except _TREE_ERRORS as error:
+            except TREE_ERRORS as error:
                 if lacks_room(error):
                     postponed.append(change)
                 else:
@@ -169,7 +168,7 @@ class _Work:
         for change in postponed:
             try:
                 self._note_deleted(change, self._delete(change))
-            except _TREE_ERRORS as error:
+            except TREE_ERRORS as error:
                 self._note_deleted(change, reason_for(error, change.path, "deleted"))
         self._report("delete", len(deletes), len(deletes), every=1)
 
@@ -197,18 +196,19 @@ class _Work:
         self._batch.touched.add(parent)
         return self._trash.take(change.path, self._taken(change.path, info, before))
 
-    def write_all(self, writes: Iterable[tuple[Change, Content | None]]) -> None:
+    def write_all(self, writes: Iterable[tuple[Change, Content | Supply | None]]) -> None:
         """Write every path that still is what its change expects."""
         done = 0
         self._make_room()
         for change, content in writes:
-            self._report("write", done, 0)
+            if not self._batch.ordered:
+                self._report("write", done, 0)
             done += 1
             try:
                 if change.after is not None and change.after.size > _BATCH_BYTES:
                     self._make_room(change.after.size)
                 reason = self._write(change, content)
-            except _TREE_ERRORS as error:
+            except TREE_ERRORS as error:
                 reason = reason_for(error, change.path)
             finally:
                 if close := getattr(content, "close", None):
@@ -216,9 +216,9 @@ class _Work:
             if reason is not None:
                 self.skipped.append(NotCaptured(change.path, reason))
             if self._batch.files >= _BATCH_FILES or self._batch.bytes >= _BATCH_BYTES:
-                self._commit()
+                self._commit(done)
                 self._make_room()
-        self._commit()
+        self._commit(done)
         self._report("write", done, done, every=1)
 
     def _make_room(self, size: int = 0) -> None:
@@ -233,7 +233,7 @@ class _Work:
         if few_files or about.f_bavail * about.f_frsize < size + 2 * _BATCH_BYTES:
             self._empty_trash()
 
-    def _write(self, change: Change, content: Content | None) -> str | None:
+    def _write(self, change: Change, content: Content | Supply | None) -> str | None:
         path, before, after = change
         if after is None:
             return CHANGED
@@ -254,7 +254,7 @@ class _Work:
             found = self._entry_at(path, place, info, before, after)
             if found == after:
                 if self._observed.get(path) is None:
-                    self._observed.put(path, after, _signature(info))
+                    self._observed.put(path, after, signature_of(info))
                 self.written.append(path)
                 return None
             if before is None:
@@ -265,7 +265,7 @@ class _Work:
         elif before is not None:
             return GONE
         if content is not None:
-            self._batch.prepare(change, self._root.directory(directory), content, taken)
+            self._batch.prepare(change, content, taken)
             return None
         if info is None or before is None or after.is_symlink or before.hash != after.hash:
             return CHANGED
@@ -281,7 +281,7 @@ class _Work:
         if fd is None:
             return CHANGED
         try:
-            if _signature(os.fstat(fd)) != _signature(seen):
+            if signature_of(os.fstat(fd)) != signature_of(seen):
                 return CHANGED
             os.fchmod(fd, (seen.st_mode & 0o7000) | after.permissions)  # set-id bits that a user has set stay
             info = os.fstat(fd)
@@ -289,7 +289,7 @@ class _Work:
             os.close(fd)
             raise
         self._in_place.add(fd, info.st_dev)
-        self._observed.put(path, after, _signature(info))
+        self._observed.put(path, after, signature_of(info))
         self.written.append(path)
         return None
 
@@ -297,7 +297,7 @@ class _Work:
         """The owner may change the permissions of a file that not even the owner can open."""
         fd = os.open(place.name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place.dir_fd)
         try:
-            if _signature(os.fstat(fd)) != _signature(seen):
+            if signature_of(os.fstat(fd)) != signature_of(seen):
                 return CHANGED
             # fchmod(2) takes no O_PATH descriptor, but its entry in /proc leads to exactly that file.
             os.chmod(f"/proc/self/fd/{fd}", (seen.st_mode & 0o7000) | after.permissions)
@@ -305,20 +305,20 @@ class _Work:
         finally:
             os.close(fd)
         kernel.syncfs(place.dir_fd)
-        self._observed.put(path, after, _signature(info))
+        self._observed.put(path, after, signature_of(info))
         self.written.append(path)
         return None
 
     def _taken(self, path: bytes, info: os.stat_result, before: Entry) -> Taken:
         """What is found to be ``before`` by `_entry_at`, to be taken away."""
         known = self._observed.get(path)
-        seen = known is not None and known.signature == _signature(info)
+        seen = known is not None and known.signature == signature_of(info)
         return Taken(identity(info), before, doubtful=not seen)
 
     def _entry_at(self, path: bytes, place: Place, info: os.stat_result, *wanted: Entry | None) -> Entry | None:
         """The entry of what is there; None if it is surely none of ``wanted``. Its content is read only in doubt."""
         known = self._observed.get(path)
-        if known is not None and known.signature == _signature(info):
+        if known is not None and known.signature == signature_of(info):
             return known.entry
         if not any(entry is not None and _may_be(info, entry) for entry in wanted):
             return None
@@ -345,17 +345,19 @@ class _Work:
                 if gone and parent:
                     by_depth.setdefault(depth - 1, set()).add(parent)
 
-    def _commit(self) -> None:
-        for change, reason, info in self._batch.commit():
+    def _commit(self, done: int) -> None:
+        """Put what was written so far in its place, and what was only ordered; ``done`` counts that, too."""
+        before = done - self._batch.ordered
+        for change, reason, seen in self._batch.commit(lambda made: self._report("write", before + made, 0)):
             if reason is not None:
                 self.skipped.append(NotCaptured(change.path, reason))
                 self._observed.drop(change.path)
                 continue
             self.written.append(change.path)
-            if info is None or change.after is None:
+            if seen is None or change.after is None:
                 self._observed.drop(change.path)
             else:
-                self._observed.put(change.path, change.after, _signature(info))
+                self._observed.put(change.path, change.after, seen)
 
     def finish(self) -> None:
         """Remove what was taken away and the directories that are empty now, and make all of it durable.
@@ -398,10 +400,6 @@ def _lstat(place: Place) -> os.stat_result | None:
         return os.stat(place.name, dir_fd=place.dir_fd, follow_symlinks=False)
     except FileNotFoundError:
         return None
-
-
-def _signature(info: os.stat_result) -> Signature:
-    return Signature(info.st_mtime_ns, info.st_ctime_ns, info.st_size, info.st_ino, info.st_mode)
 
 
 def _may_be(info: os.stat_result, entry: Entry) -> bool:

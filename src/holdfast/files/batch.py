@@ -10,24 +10,28 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from holdfast.files import kernel, replace
-from holdfast.files.reflink import SharedFile
+from holdfast.files.creating import Creator, Order
+from holdfast.files.index import Signature, signature_of
 from holdfast.files.replace import GONE, Durability, TemporaryNames
 from holdfast.files.rooted import NOT_A_DIRECTORY, Root
-from holdfast.files.taken import Taken, identity
 from holdfast.files.trash import Trash, remove_tree
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, StorageError, room_hint
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import MAX_PATH_BYTES, display
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
 
+    from holdfast.files.creating import TreeError
     from holdfast.files.owner import Owner
+    from holdfast.files.taken import Taken
     from holdfast.model.entries import Change, Entry
-    from holdfast.model.sinks import Content
+    from holdfast.model.sinks import Content, Supply
 
 IN_THE_WAY = "something that no checkpoint holds is in the way"
 NAMED_TWICE = "its name is given twice"
@@ -49,7 +53,7 @@ class Placed(NamedTuple):
     change: Change
     reason: str | None
     """Why it was left alone; None if it now is as the change wants it."""
-    info: os.stat_result | None
+    seen: Signature | None
     """What it looks like now; None if that is not certain."""
 
 
@@ -57,21 +61,13 @@ class _Pending(NamedTuple):
     change: Change
     temporary: bytes
     taken: Taken | None
-    info: os.stat_result
+    written: Signature
 
 
 def lacks_room(error: HoldfastError | OSError) -> bool:
     """True if it is room on the disk, or in a quota, that is missing."""
     cause = error if isinstance(error, OSError) else error.__cause__
     return isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
-
-
-class ContentError(Exception):
-    """Carries an error of the one who gives the content past those who handle errors of the tree."""
-
-    def __init__(self, cause: BaseException) -> None:
-        super().__init__(str(cause))
-        self.cause = cause
 
 
 def reason_for(error: HoldfastError | OSError, path: bytes, wanted: str = "written") -> str:
@@ -101,12 +97,22 @@ class Batch:
         """Directories whose entries have changed; the caller syncs them after `commit` (see `sync`)."""
         self._begin()
 
+    @property
+    def ordered(self) -> int:
+        """How many of the files are only ordered: `commit` makes them."""
+        return len(self._orders)
+
     def _begin(self) -> None:
         self.files = 0
         self.bytes = 0
-        self._content = Durability()
+        self._creator = Creator(self._root, self._owner)
+        self._supply: Supply | None = None
+        self._orders: list[Order] = []
+        """What is to be made from the supply."""
         self._pending: list[_Pending] = []
-        self._staged: list[tuple[Change, os.stat_result]] = []
+        self._staged: list[tuple[Change, Signature]] = []
+        self._named: set[bytes] = set()
+        """The paths that are staged, or to be."""
         self._stages: dict[bytes, bytes] = {}
         self._located: dict[bytes, tuple[bytes, bool]] = {}
         self._asked: set[bytes] = set()
@@ -114,6 +120,9 @@ class Batch:
 
     def locate(self, parent: bytes) -> tuple[bytes, bool]:
         """The directory that what belongs into ``parent`` is to be written to, and whether that is a temporary one."""
+        known = self._located.get(parent)
+        if known is not None:
+            return known
         missing: list[bytes] = []
         at = parent
         staged_above = self._is_staged_above(parent)
@@ -163,26 +172,47 @@ class Batch:
                 self._root.make_one(stage, self._owner, path)
                 return stage
 
-    def stage(self, change: Change, directory: bytes, content: Content) -> str | None:
+    def stage(self, change: Change, directory: bytes, content: Content | Supply) -> str | None:
         """Write a new path into the temporary ``directory`` that `locate` gave; the reason if it cannot be."""
-        name = change.path.rpartition(b"/")[2]
-        try:
-            info = self._create(self._root.directory(directory), name, content, _after(change))
-        except FileExistsError:
+        if change.path in self._named:
             return NAMED_TWICE
-        self._staged.append((change, info))
-        return None
+        self._named.add(change.path)
+        name = change.path.rpartition(b"/")[2]
+        return self._make(Order(change, _after(change), directory, name, True, None), content)
 
-    def prepare(self, change: Change, dir_fd: int, content: Content, taken: Taken | None) -> None:
-        """Write a temporary beside the path, in its directory ``dir_fd``, to take the place of ``taken`` (or of
-        nothing).
+    def prepare(self, change: Change, content: Content | Supply, taken: Taken | None) -> str | None:
+        """Write a temporary beside the path, to take the place of ``taken`` (or of nothing); the reason if it cannot
+        be.
         """
-        self._refuse_what_only_grows(change.path.rpartition(b"/")[0])
+        directory = change.path.rpartition(b"/")[0]
+        self._refuse_what_only_grows(directory)
+        dir_fd = self._root.directory(directory)
         temporary = self._names.new()
         while replace.exists(dir_fd, temporary):
             temporary = self._names.new()
-        info = self._create(dir_fd, temporary, content, _after(change))
-        self._pending.append(_Pending(change, temporary, taken, info))
+        return self._make(Order(change, _after(change), directory, temporary, False, taken), content)
+
+    def _make(self, order: Order, content: Content | Supply) -> str | None:
+        """Make it now, or with others by `commit` if ``content`` is still to be fetched."""
+        self.files += 1
+        self.bytes += order.after.size
+        if isinstance(content, (bytes, Iterator)):
+            return self._made(order, self._creator.create(order.directory, order.name, content, order.after))
+        self._supply = content
+        self._orders.append(order)
+        return None
+
+    def _made(self, order: Order, made: Signature | TreeError) -> str | None:
+        """Take note of what was made; the reason if it was not."""
+        if isinstance(made, FileExistsError) and order.staged:
+            return NAMED_TWICE
+        if not isinstance(made, Signature):
+            return reason_for(made, order.change.path)
+        if order.staged:
+            self._staged.append((order.change, made))
+        else:
+            self._pending.append(_Pending(order.change, order.name, order.taken, made))
+        return None
 
     def _refuse_what_only_grows(self, directory: bytes) -> None:
         """Raise `RefusedError` if a temporary in the directory could never be renamed, nor removed again."""
@@ -191,16 +221,25 @@ class Batch:
                 raise RefusedError(_ONLY_GROWS)
             self._asked.add(directory)
 
-    def commit(self) -> Iterator[Placed]:
-        """Make all of it durable, then put each path in its place; use the iterator up.
+    def commit(self, heard: Callable[[int], None]) -> Iterator[Placed]:
+        """Make what is only ordered, all of it durable, then put each path in its place; use the iterator up.
 
-        The renames are durable after `sync`. Raises `StorageError` and `OSError`; then `abandon`.
+        ``heard`` is told how many of those that were ordered are made. The renames are durable after `sync`. Raises
+        `StorageError`, `OSError`, and what the supply raises; then `abandon`.
         """
-        if not self._content.covers({info.st_dev for _, info in self._staged}):
+        if self._supply is not None:
+            with closing(self._creator.create_all(self._orders, self._supply, heard)) as making:
+                for order, made in making:
+                    reason = self._made(order, made)
+                    if reason is not None:
+                        yield Placed(order.change, reason, None)
+            self._orders = []
+        content = self._creator.content
+        if not content.covers(self._creator.devices):
             for directory, staged in self._located.values():
                 if staged:
-                    self._content.add_directory(self._root.directory(directory))
-        self._content.flush()
+                    content.add_directory(self._root.directory(directory))
+        content.flush()
         # Looked up afresh from here: a directory that was swapped since does not hold its temporaries any more.
         self._root.forget()
         yield from self._place_stages()
@@ -222,12 +261,12 @@ class Batch:
 
     def abandon(self) -> None:
         """Remove every temporary that is not in place, as far as the system lets us."""
-        self._content.close()
+        self._creator.content.close()
         self._root.forget()
         for item in self._pending:
             try:
                 dir_fd, name = self._root.place(item.change.path)
-                if _unchanged(dir_fd, item.temporary, item.info):
+                if _unchanged(dir_fd, item.temporary, item.written):
                     os.unlink(item.temporary, dir_fd=dir_fd)
                 else:
                     replace.keep(dir_fd, item.temporary, name)
@@ -240,24 +279,9 @@ class Batch:
                 continue
         self._begin()
 
-    def _create(self, dir_fd: int, name: bytes, content: Content, entry: Entry) -> os.stat_result:
-        if isinstance(content, SharedFile):
-            content.stored = _guarded(content.stored)
-        elif not isinstance(content, bytes):
-            content = _guarded(content)
-        if entry.is_symlink:
-            info = replace.write_link(dir_fd, name, content, entry, self._owner)
-            self._content.add_directory(dir_fd)
-        else:
-            fd, info = replace.write_file(dir_fd, name, content, entry, self._owner)
-            self._content.add(fd, info.st_dev)
-        self.files += 1
-        self.bytes += entry.size
-        return info
-
     def _place(self, item: _Pending) -> Placed:
         change, taken = item.change, item.taken
-        info = None
+        seen = None
         try:
             dir_fd, name = self._root.place(change.path)
             if taken is not None:
@@ -273,13 +297,13 @@ class Batch:
             if reason is None:
                 if taken is not None:
                     self._trash.add(parent, item.temporary, change.path, taken)
-                info = _unchanged(dir_fd, name, item.info)
+                seen = _unchanged(dir_fd, name, item.written)
         except (FileNotFoundError, NotFoundError):
             reason = _MOVED
         except (HoldfastError, OSError) as error:
             reason = reason_for(error, change.path)
             self._drop(item)
-        return Placed(change, reason, info)
+        return Placed(change, reason, seen)
 
     def _mark(self, item: _Pending, dir_fd: int, taken: Taken) -> _Pending:
         """Give the temporary, which is durable, the name under which something of the tree may get into it."""
@@ -292,7 +316,7 @@ class Batch:
         """Remove a temporary that could not be put in place, if it still is what was written."""
         try:
             dir_fd, _ = self._root.place(item.change.path)
-            if _unchanged(dir_fd, item.temporary, item.info):
+            if _unchanged(dir_fd, item.temporary, item.written):
                 os.unlink(item.temporary, dir_fd=dir_fd)
         except (HoldfastError, OSError):
             return
@@ -303,22 +327,22 @@ class Batch:
         for path, stage in list(self._stages.items()):
             self._place_stage(path, stage, failed, moved)
             del self._stages[path]
-        for change, info in self._staged:
+        for change, seen in self._staged:
             reason = _covering(failed, change.path)
             if reason is not None:
                 yield Placed(change, reason, None)
             elif change.path in moved:
-                yield self._moved(change, info)
+                yield self._moved(change, seen)
             else:
-                yield Placed(change, None, info)
+                yield Placed(change, None, seen)
         self._staged = []
 
-    def _moved(self, change: Change, written: os.stat_result) -> Placed:
+    def _moved(self, change: Change, written: Signature) -> Placed:
         try:
-            info = _unchanged(*self._root.place(change.path), written)
+            seen = _unchanged(*self._root.place(change.path), written)
         except (HoldfastError, OSError) as error:
             return Placed(change, reason_for(error, change.path), None)
-        return Placed(change, None, info)
+        return Placed(change, None, seen)
 
     def _place_stage(self, path: bytes, stage: bytes, failed: dict[bytes, str], moved: set[bytes]) -> None:
         """Rename a temporary directory to ``path``. If someone made that meanwhile, move in what has no counterpart
@@ -360,17 +384,10 @@ def _after(change: Change) -> Entry:
     return change.after
 
 
-def _guarded(content: Iterator[bytes]) -> Iterator[bytes]:
-    try:
-        yield from content
-    except Exception as error:
-        raise ContentError(error) from error
-
-
-def _unchanged(dir_fd: int, name: bytes, written: os.stat_result) -> os.stat_result | None:
+def _unchanged(dir_fd: int, name: bytes, written: Signature) -> Signature | None:
     """What was written, as it looks now: a rename changes the ctime. None if it is no longer what was written."""
-    info = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
-    return info if identity(info) == identity(written) else None
+    seen = signature_of(os.stat(name, dir_fd=dir_fd, follow_symlinks=False))
+    return seen if seen._replace(ctime_ns=written.ctime_ns) == written else None
 
 
 def _covering(failed: dict[bytes, str], path: bytes) -> str | None:

@@ -8,7 +8,7 @@ import stat
 import time
 from typing import TYPE_CHECKING
 
-from holdfast.files.index import FAILED, KNOWN, NOT_CAPTURED, RACY, Signature
+from holdfast.files.index import FAILED, KNOWN, NOT_CAPTURED, RACY, Signature, signature_of
 from holdfast.files.lease import Writer, writer_of
 from holdfast.model.errors import StorageError, room_hint
 from holdfast.model.named import NamedTuple
@@ -56,11 +56,6 @@ class _StoppedError(Exception):
 
     def __init__(self, cause: OSError | None = None) -> None:
         self.cause = cause
-
-
-def signature_of(info: os.stat_result) -> Signature:
-    """What the index keeps of a stat result."""
-    return Signature(info.st_mtime_ns, info.st_ctime_ns, info.st_size, info.st_ino, info.st_mode)
 
 
 def is_racy(signature: Signature, moment: int) -> bool:

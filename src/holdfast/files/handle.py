@@ -78,6 +78,12 @@ def handle_of(object_: Identity) -> bytes | None:
     return _HEAD.pack(len(object_) - 1 - _KIND.size, kind) + object_[1 + _KIND.size :]
 
 
+def identity_of(handle: bytes) -> Identity:
+    """The identity of what a ``struct file_handle`` of the kernel's means."""
+    length, kind = _HEAD.unpack_from(handle)
+    return Identity(b"h" + _KIND.pack(kind) + handle[_HEAD_BYTES : _HEAD_BYTES + length])
+
+
 def _by_birth(dir_fd: int, name: bytes) -> Identity:
     found = os.stat(name, dir_fd=dir_fd, follow_symlinks=False) if name else os.fstat(dir_fd)
     born = kernel.birth_time_at(dir_fd, name)

@@ -58,6 +58,11 @@ class Signature(NamedTuple):
     """The full ``st_mode``."""
 
 
+def signature_of(info: os.stat_result) -> Signature:
+    """What the index keeps of a stat result."""
+    return Signature(info.st_mtime_ns, info.st_ctime_ns, info.st_size, info.st_ino, info.st_mode)
+
+
 class Known(NamedTuple):
     """What the index holds of a path."""
 

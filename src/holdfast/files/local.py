@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from holdfast.files.tree import Applied, Cleaned, Lookup, Saved
     from holdfast.model.entries import Change
     from holdfast.model.ids import Hash
-    from holdfast.model.sinks import BlobSink, Content, Progress
+    from holdfast.model.sinks import BlobSink, Content, Progress, Supply
 
 _RULE_FILES = (GITIGNORE, CHECKPOINTIGNORE)
 _log = Log(__name__)
@@ -325,7 +325,7 @@ class LocalTree:
     def apply(
         self,
         deletes: Sequence[Change],
-        writes: Iterable[tuple[Change, Content | None]],
+        writes: Iterable[tuple[Change, Content | Supply | None]],
         *,
         nonce: str,
         progress: Progress | None = None,

@@ -134,7 +134,7 @@ def _write_pieces(fd: int, pieces: Iterable[bytes]) -> None:
     """
     at, sparse = 0, False
     for piece in pieces:
-        if _ZEROS in piece:
+        if b"\0" in piece and _ZEROS in piece:  # to look for one byte is ten times quicker
             _write_sparse(fd, piece, at)
             sparse = True
         else:
@@ -349,13 +349,18 @@ class Durability:
             if len(self._single) <= _MAX_SINGLE_SYNCS:
                 kernel.start_writeback(fd)
                 return
-            pending, self._single = self._single, None
-            for one in pending:
-                self.add(one, os.fstat(one).st_dev)
+            self.add_all(self._single.pop(), device)
         elif device in self._devices:
             os.close(fd)
         else:
             self._devices[device] = fd
+
+    def add_all(self, fd: int, device: int) -> None:
+        """As `add`, for all that is written to ``device`` until the next `flush`, by whomever."""
+        pending, self._single = self._single or (), None
+        self.add(fd, device)
+        for one in pending:
+            self.add(one, os.fstat(one).st_dev)
 
     def covers(self, devices: set[int]) -> bool:
         """True if the next `flush` syncs the whole of these devices anyway."""

@@ -194,8 +194,10 @@ class Root:
                     wanted |= made & 0o7000
                 if made != wanted:
                     os.fchmod(fd, wanted)  # what the umask took, and what the directory above does not hand down
-            finally:
+            except BaseException:
                 os.close(fd)
+                raise
+            self._remember(path, fd)
         except FileExistsError:
             pass  # another process was first; what it made is judged when it is opened
         except OSError as error:

@@ -23,6 +23,7 @@ from holdfast.files.index import (
     Signature,
     StatIndex,
     numbers,
+    signature_of,
 )
 from holdfast.files.listing import Listing, encode
 from holdfast.files.reading import KEPT, Reader, unseen
@@ -262,7 +263,7 @@ class Scanner:
                 return False
             if at is None or info is None or stat.S_ISDIR(info.st_mode):
                 return False
-            seen.append((at, name, capture.signature_of(info)))
+            seen.append((at, name, signature_of(info)))
         prefix = path + b"/" if path else b""
         looks: list[tuple[int, bytes, Entry | None, capture.Captured]] = []
         for at, name, signature in seen:

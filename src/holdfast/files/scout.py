@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from holdfast.files import forking
 from holdfast.model.ids import HASH_BYTES
 
 if TYPE_CHECKING:
@@ -58,15 +59,8 @@ class Scout:
 
     def recall(self) -> None:
         """End the process."""
-        from signal import SIGKILL
-
-        try:
-            os.kill(self._process, SIGKILL)
-            os.waitpid(self._process, 0)
-        except (ProcessLookupError, ChildProcessError):
-            return  # somebody else has waited for it
-        finally:
-            self._marks.close()
+        forking.end(self._process)
+        self._marks.close()
 
 
 def send(index: StatIndex, root_fd: int, outer: DirectoryRules, open_inner: Open, look: Look) -> Scout | None:
@@ -78,38 +72,22 @@ def send(index: StatIndex, root_fd: int, outer: DirectoryRules, open_inner: Open
     if not _pays(index):
         return None
     import mmap
-    import signal
 
     numbers = {path: number for number, path in enumerate(index.directories)}
     marks = mmap.mmap(-1, len(numbers))
     parent = os.getpid()
-    # The caller's handlers of signals are not for a copy of the process to run.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    try:
-        process = os.fork()
-        if process == 0:
-            try:
-                _Walk(numbers, marks, parent, open_inner, look).directory(open_inner(root_fd, b""), b"", outer, 0)
-            finally:
-                os._exit(0)
-    except OSError:
+    process = forking.start(
+        lambda: _Walk(numbers, marks, parent, open_inner, look).directory(open_inner(root_fd, b""), b"", outer, 0)
+    )
+    if process is None:
         marks.close()
         return None
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     return Scout(numbers, marks, process)
 
 
 def _pays(index: StatIndex) -> bool:
-    """True if the tree is large, there are two processors, and this process has no threads: the locks that they hold
-    would be held for ever in its copy.
-    """
-    if sum(len(record.values) for record in index.directories.values()) < MIN_FILES * (HASH_BYTES + 1):
-        return False
-    try:
-        return len(os.sched_getaffinity(0)) > 1 and len(os.listdir("/proc/self/task")) == 1
-    except (AttributeError, OSError):
-        return False
+    files = sum(len(record.values) for record in index.directories.values())
+    return files >= MIN_FILES * (HASH_BYTES + 1) and forking.pays()
 
 
 class _Walk:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from holdfast.model.entries import Change, Entry, NotCaptured
     from holdfast.model.ids import Hash
-    from holdfast.model.sinks import BlobSink, Content, Progress
+    from holdfast.model.sinks import BlobSink, Content, Progress, Supply
 
 
 ROOT_GONE = "workspace_gone"
@@ -123,7 +123,7 @@ class Tree(Protocol):
     def apply(
         self,
         deletes: Sequence[Change],
-        writes: Iterable[tuple[Change, Content | None]],
+        writes: Iterable[tuple[Change, Content | Supply | None]],
         *,
         nonce: str,
         progress: Progress | None = None,
@@ -131,7 +131,8 @@ class Tree(Protocol):
         """Make the tree go from each change's ``before`` to its ``after``, touching nothing else.
 
         ``deletes`` come first, deepest directories last emptied; directories that become empty are removed.
-        ``writes`` come with their content, or None where only permissions differ. Each path is replaced atomically,
+        ``writes`` come with their content, with the one `Supply` that all of them are fetched from, or with None where
+        only permissions differ. Each path is replaced atomically,
         and only if it is still what the last `scan` saw there; otherwise it is skipped and reported, as is anything
         in the way that no checkpoint holds. When the call returns, all of it is durable. ``nonce`` is part of the
         names of temporary files, so that `clean` finds them after a crash. Repeating a call that was cut short

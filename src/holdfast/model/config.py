@@ -17,6 +17,8 @@ OutsidePolicy = Literal["barrier", "warn", "lock"]
 IsolationLevel = Literal["none", "namespace"]
 NetworkMode = Literal["open", "disabled", "allow"]
 Tmp = Literal["own", "shared"]
+YesNo = Literal["no", "yes"]
+SnapshotProvider = Literal["auto", "reflink", "git"]
 Backend = Literal["auto", "fanotify", "inotify", "polling"]
 
 
@@ -113,6 +115,19 @@ class Isolation(NamedTuple):
     environment: tuple[str, ...] = ()
 
 
+class Snapshot(NamedTuple):
+    """How writable copies of a workspace are made (docs/snapshots.md)."""
+
+    provider: SnapshotProvider = "auto"
+
+
+class Git(NamedTuple):
+    """What snapshots by Git hold, and run."""
+
+    include_untracked: YesNo = "no"
+    trust_local_filters: YesNo = "no"
+
+
 class Agent(NamedTuple):
     """The coding agent behind a frontend."""
 
@@ -138,6 +153,8 @@ class Settings(NamedTuple):
     undo: Undo = Undo()
     safeguard: Safeguard = Safeguard()
     isolation: Isolation = Isolation()
+    snapshot: Snapshot = Snapshot()
+    git: Git = Git()
     agent: Agent = Agent()
     identity: Identity = Identity()
 
@@ -265,6 +282,19 @@ KEYS: dict[str, Key] = {
     ),
     "isolation.environment": Key(
         "texts", "with namespaces: variables that are let through besides the usual ones; `LC_*` stands for several"
+    ),
+    "snapshot.provider": Key(
+        "text",
+        "what makes writable copies of a workspace; `auto`: the best that can be had",
+        choices=("auto", "reflink", "git"),
+    ),
+    "git.include_untracked": Key(
+        "text", "whether snapshots by Git hold files that are neither tracked nor ignored", choices=("no", "yes")
+    ),
+    "git.trust_local_filters": Key(
+        "text",
+        "whether filters that only a repository's own configuration defines are run: commands of whoever wrote it",
+        choices=("no", "yes"),
     ),
     "agent.command": Key(
         "texts",

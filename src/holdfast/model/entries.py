@@ -70,6 +70,12 @@ class Change(NamedTuple):
         return "T" if self.before.is_symlink != self.after.is_symlink else "M"
 
 
+def after_of(change: Change) -> Entry:
+    """What is to be there after a change that is known to be no deletion."""
+    assert change.after is not None
+    return change.after
+
+
 class Counts(NamedTuple):
     """How many paths a changeset adds, modifies (type changes included) and deletes."""
 

@@ -15,6 +15,10 @@ MAX_NAME_BYTES = 255
 _NEVER_STORED = frozenset((b".git", b".holdfast"))
 UNDO_LOG_IN_TREE = b".holdfast/undo"
 """Where a workspace's undo log is, below its root, if the home is on another mount."""
+COPIES_IN_TREE = b".holdfast/snapshots"
+"""Where copies of a workspace that share its blocks are, below its root, if the home is on another file system."""
+KEEPER_SOCKET = b"keeper"
+"""In the directory of an undo log: where its keeper answers."""
 TEMPORARY_PREFIX = b".holdfast.tmp-"
 """Names of the files that a restore writes before it renames them into place; never captured, removed by recovery."""
 

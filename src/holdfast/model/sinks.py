@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from holdfast.model.entries import Change
     from holdfast.model.ids import Hash
 
 SMALL_BLOB_BYTES = 1 << 20
@@ -24,6 +25,27 @@ Progress = Callable[[str, int, int], None]
 def whole(content: Content) -> bytes:
     """All of ``content`` in memory: for what is known to be small enough."""
     return content if isinstance(content, bytes) else b"".join(content)
+
+
+class Supply(Protocol):
+    """Gives the content of what is to be written when it is wanted, and not before."""
+
+    def fetch(self, changes: Iterable[Change]) -> Iterator[Content]:
+        """What each of ``changes`` is to have afterwards, in their order; large content to be used up before the next.
+
+        Raises what the giver's own reading raises.
+        """
+        ...
+
+    def locate(self, changes: Sequence[Change]) -> Located:
+        """Find out where all of that is; raises as `fetch`."""
+        ...
+
+
+Located = Callable[[Sequence["Change"]], dict["Hash", bytes]]
+"""Reads small content of some of the changes that `Supply.locate` was asked for. It needs nothing but files that are
+only read, so that it may be called in a copy of the process too. What is large, or was moved since, is not in the
+answer: it is to be fetched."""
 
 
 class BlobSink(Protocol):

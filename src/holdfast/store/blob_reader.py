@@ -26,6 +26,7 @@ _BATCH_BYTES = 4 << 20
 _GAP_BYTES = 32 << 10
 """Reading this much in vain is cheaper than another request."""
 _RANGE_BYTES = 4 << 20
+_MOST_REMEMBERED = 16_384
 _AHEAD = 2
 """Batches that are read ahead, by one thread: two would only wait for each other's turn at the interpreter."""
 
@@ -42,6 +43,8 @@ class BlobReader:
     def __init__(self, objects: ObjectStore, locate: Callable[[Sequence[Hash]], dict[Hash, Location]]) -> None:
         self._objects = objects
         self._locate = locate
+        self._required: dict[Hash, Location] = {}
+        """Where what was required last is, if it was not too much; by now it may be elsewhere."""
 
     def read(self, hash: Hash) -> bytes:  # noqa: A002 - the field's own name
         """The whole content of one blob, in memory: for content that is known to be small enough."""
@@ -103,19 +106,26 @@ class BlobReader:
 
     def require(self, entries: Iterable[Entry]) -> None:
         """Raise `IntegrityError` if the content of any of ``entries`` is surely not there: unknown, in an object that
-        is gone or too short. No content is read.
+        is gone or too short. No content is read. Where a limited number of them is, is remembered for `locate`.
         """
-        for _, reason in self.lost(entries):
+        self._required.clear()
+        for _, reason in self._lost(entries, self._required):
             raise IntegrityError(reason)
 
     def lost(self, entries: Iterable[Entry]) -> Iterator[tuple[Hash, str]]:
         """The hashes of those of ``entries`` whose content is surely not there, as `require`, each with the reason."""
+        return self._lost(entries, {})
+
+    def _lost(self, entries: Iterable[Entry], found: dict[Hash, Location]) -> Iterator[tuple[Hash, str]]:
+        """As `lost`; what is there is noted in ``found``, as far as that stays small."""
         sizes: dict[str, int | None] = {}
         for batch in _batches(entries):
             names = list(dict.fromkeys(entry.hash for entry in batch))
             located = self._locate(names)
             bases = {location.base for location in located.values() if location.base is not None} - located.keys()
             located = {**located, **self._locate(list(bases))}
+            if len(found) < _MOST_REMEMBERED:
+                found.update(located)
             for name in names:
                 reason = self._absence(name, located, sizes)
                 if reason is not None:
@@ -135,6 +145,23 @@ class BlobReader:
         if size < end:
             return f"blob {format_hash(name)} is cut short: {key} has {size} bytes instead of {end} or more"
         return None if location.base is None else self._absence(location.base, located, sizes)
+
+    def locate(self, entries: Sequence[Entry]) -> Callable[[Sequence[Hash]], dict[Hash, bytes]]:
+        """Find out where the content of ``entries`` is: what is returned reads the small ones of some of them.
+
+        That asks the catalog nothing, and may run in a copy of the process. What was moved since, and what is large, is
+        not in its answer: `fetch` gives it.
+        """
+        located = self._located(entries, self._required)
+        self._required = {}
+
+        def read(hashes: Sequence[Hash]) -> dict[Hash, bytes]:
+            try:
+                return self._load(hashes, located)
+            except NotFoundError:
+                return {}
+
+        return read
 
     def fetch(self, entries: Iterable[Entry]) -> Iterator[Content]:
         """The content of each of ``entries``, in their order; large content in pieces, to be used up before the next.
@@ -170,8 +197,8 @@ class BlobReader:
         finally:
             threads.shutdown(cancel_futures=True)
 
-    def _located(self, batch: Sequence[Entry]) -> dict[Hash, Location]:
-        located = self._find([entry.hash for entry in batch])
+    def _located(self, batch: Sequence[Entry], known: Mapping[Hash, Location] | None = None) -> dict[Hash, Location]:
+        located = self._find([entry.hash for entry in batch], known)
         for entry in batch:
             if located[entry.hash].size != entry.size:
                 there = located[entry.hash].size

@@ -51,8 +51,6 @@ def encode_changeset(changes: Sequence[Change]) -> bytes:
     Raises `FormatError` if they are not in order, hold what no entry may be, or are too many (`MAX_COLUMN_BYTES`), and
     `EscapeError` for a path that no workspace may hold.
     """
-    import zstandard
-
     paths = [change[0] for change in changes]
     check_paths(paths)
     kinds = bytes([_kind(change) for change in changes])
@@ -62,7 +60,7 @@ def encode_changeset(changes: Sequence[Change]) -> bytes:
     columns = b"".join((array_head(5), binary(prefix), binary(rest), binary(kinds), *before, *after))
     if len(columns) > MAX_COLUMN_BYTES:
         raise FormatError(f"changeset: {len(changes)} changes are too many for one changeset")
-    packed = zstandard.ZstdCompressor(level=3).compress(columns)
+    packed = _compress(columns) if changes else _uncompressed(columns)
     return _HEADER.pack(MAGIC, VERSION, len(columns), hash_bytes(packed)) + packed
 
 
@@ -94,6 +92,17 @@ def decode_changeset(data: bytes) -> list[Change]:
     if any(change[1] == change[2] for change in changes):
         raise FormatError("changeset: field 'kinds': a change that changes nothing")
     return changes
+
+
+def _compress(columns: bytes) -> bytes:
+    import zstandard
+
+    return zstandard.ZstdCompressor(level=3).compress(columns)
+
+
+def _uncompressed(columns: bytes) -> bytes:
+    """The frame that `_compress` gives for less than 256 bytes of which nothing repeats (RFC 8878, 3.1.1), at once."""
+    return b"\x28\xb5\x2f\xfd\x20" + bytes((len(columns),)) + (len(columns) << 3 | 1).to_bytes(3, "little") + columns
 
 
 def _unpack(data: bytes) -> bytes:

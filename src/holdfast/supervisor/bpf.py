@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from holdfast.supervisor.calls import (
     ARCHITECTURES,
+    KEPT_IN,
     LAST_KNOWN,
     NOTIFIED,
     NOTIFIED_IOCTLS,
     NOTIFIED_PRCTLS,
     OPEN_FLAGS,
+    PERMISSION_EVENTS,
     REFUSED,
     REFUSED_IOCTLS,
     STOLEN_TERMINAL,
@@ -55,11 +57,13 @@ _CHANGES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | _TMPFILE
 _Block: TypeAlias = "list[tuple[int, int, int, int]]"
 
 
-def program(machine: str) -> bytes:
+def program(machine: str, *, notifies: bool = True) -> bytes:
     """The filter for processes of ``machine`` (as `os.uname` has it): an array of ``struct sock_filter``.
 
-    `KeyError` for a machine that is not supported. Calls of another architecture end their process: there is no
-    errno that would keep it from going on as if they had worked.
+    Unless it ``notifies``, it is for those whose changes a mount records: no keeper hears of any call, and only what
+    leads past the mount, or to those who look after it, is refused (`KEPT_IN`). `KeyError` for a machine that is not
+    supported. Calls of another architecture end their process: there is no errno that would keep it from going on as
+    if they had worked.
     """
     target = ARCHITECTURES[machine]
     code: _Block = [(_LOAD, 0, 0, _AUDIT_AT), (_EQUAL, 1, 0, target.audit), (_RETURN, 0, 0, KILL)]
@@ -68,7 +72,7 @@ def program(machine: str) -> bytes:
         code += [(_ANY_OF, 0, 1, target.foreign_bit), (_RETURN, 0, 0, ERRNO | errno.ENOSYS)]
     blocks: dict[int, _Block] = {LAST_KNOWN + 1: [(_RETURN, 0, 0, ERRNO | errno.ENOSYS)]}
     for name, number in target.numbers.items():
-        blocks[number] = _block(name)
+        blocks[number] = _block(name) if notifies else _quiet_block(name)
     code += _search(_segments(blocks))
     return b"".join(INSTRUCTION.pack(*instruction) for instruction in code)
 
@@ -86,14 +90,39 @@ def _block(name: str) -> _Block:
             (_RETURN, 0, 0, NOTIFY),
         ]
     if name == "ioctl":
-        refused = {command: ERRNO | error for command, error in REFUSED_IOCTLS.items()}
-        return [*_stolen(), *_choice(1, dict.fromkeys(NOTIFIED_IOCTLS.values(), NOTIFY) | refused)]
+        return [*_stolen(), *_choice(1, dict.fromkeys(NOTIFIED_IOCTLS.values(), NOTIFY) | _refused_ioctls())]
+    if name == "fanotify_init":
+        return _notices()
     if name in TARGETS:
-        return _aimed(TARGETS[name])
+        return _aimed(TARGETS[name], NOTIFY)
     if name == "prctl":
         return _choice(0, dict.fromkeys(NOTIFIED_PRCTLS.values(), NOTIFY))
     assert name in NOTIFIED
     return [(_RETURN, 0, 0, NOTIFY)]
+
+
+def _quiet_block(name: str) -> _Block:
+    """The same where no keeper hears of it."""
+    if name == "ioctl":
+        return [*_stolen(), *_choice(1, _refused_ioctls())]
+    if name == "fanotify_init":
+        return _notices()
+    if name in TARGETS:
+        return _aimed(TARGETS[name], ERRNO | errno.EPERM)
+    return [(_RETURN, 0, 0, ERRNO | KEPT_IN[name] if name in KEPT_IN else ALLOW)]
+
+
+def _refused_ioctls() -> dict[int, int]:
+    return {command: ERRNO | error for command, error in REFUSED_IOCTLS.items()}
+
+
+def _notices() -> _Block:
+    return [
+        (_LOAD, 0, 0, _low_half(0)),
+        (_ANY_OF, 0, 1, PERMISSION_EVENTS),
+        (_RETURN, 0, 0, ERRNO | errno.EPERM),
+        (_RETURN, 0, 0, ALLOW),
+    ]
 
 
 def _stolen() -> _Block:
@@ -107,8 +136,8 @@ def _stolen() -> _Block:
     ]
 
 
-def _aimed(target: Target) -> _Block:
-    """What is to be done about a call that sets something of processes."""
+def _aimed(target: Target, others: int) -> _Block:
+    """What is to be done about a call that sets something of processes; ``others``: of any but the caller."""
     block: _Block = []
     if target.kind is not None:
         groups = (target.process + 1, target.process + 2)
@@ -123,7 +152,7 @@ def _aimed(target: Target) -> _Block:
             (_EQUAL, 0, 1, 0),
             (_RETURN, 0, 0, ALLOW),
         ]
-    return [*block, (_RETURN, 0, 0, NOTIFY)]
+    return [*block, (_RETURN, 0, 0, others)]
 
 
 def _choice(argument: int, answers: dict[int, int]) -> _Block:

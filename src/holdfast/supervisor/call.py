@@ -57,6 +57,10 @@ class SlowError(Exception):
     """Nothing has happened yet, and going on would keep others waiting: call the handler again with a patient call."""
 
 
+class LaterError(Exception):
+    """Nothing has happened yet, and what it waits for nobody tells of: call the handler again in a moment."""
+
+
 class Supervision(Protocol):
     """What handlers know of the world."""
 
@@ -88,5 +92,5 @@ class Supervision(Protocol):
 
 Handler: TypeAlias = Callable[[Call, Supervision], Reply]
 """Carries out one call. May raise `OSError`: the call fails with its number; and, before anything has happened,
-`SlowError` and `HeldError`: it is called again from the start, and reads everything anew.
+`SlowError`, `LaterError` and `HeldError`: it is called again from the start, and reads everything anew.
 """

@@ -18,6 +18,7 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.files.credentials import Credentials, own_status, read_status
+from holdfast.supervisor.incommon import FILE_SYSTEMS, share
 from holdfast.supervisor.whose import Process, identify
 
 if TYPE_CHECKING:
@@ -118,11 +119,15 @@ class Callers:
                 self._known.pop(known.tid, None)
 
     def mask(self, tid: int, umask: int) -> None:
-        """The thread is going to change the umask, which all threads of its process have in common."""
-        caller = self._known.get(tid) or Caller(tid)
+        """The thread is going to change the umask: its own, and that of all who have theirs in common with it. These
+        may be of other processes (``CLONE_FS`` of clone(2)).
+        """
         for known in list(self._known.values()):
-            if known.tgid == caller.tgid:
+            shares = share(tid, known.tid, FILE_SYSTEMS)
+            if shares:
                 known.umask = umask
+            elif shares is None:
+                self._known.pop(known.tid, None)
 
     def distrust(self) -> None:
         """Somebody is going to change its view of the file systems, which others may share: from now on everybody is

@@ -136,6 +136,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
             "renameat2": 316,
             "kexec_file_load": 320,
             "bpf": 321,
+            "fanotify_init": 300,
             "userfaultfd": 323,
         },
         0x40000000,
@@ -197,6 +198,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
             "bind": 200,
             "swapon": 224,
             "prlimit64": 261,
+            "fanotify_init": 262,
             "open_by_handle_at": 265,
             "setns": 268,
             "finit_module": 273,
@@ -236,6 +238,15 @@ REFUSED: Final[Mapping[str, int]] = {
 }  # fmt: skip
 """Calls that fail with this error, whatever they ask."""
 
+KEPT_IN: Final[Mapping[str, int]] = {
+    **{name: error for name, error in REFUSED.items() if not name.startswith(("io_uring_", "userfaultfd"))},
+    # What lies under a mount is reached from another namespace, or by a handle.
+    **dict.fromkeys(("setns", "open_by_handle_at"), errno.EPERM),
+}
+"""The same where a mount records what is changed, which need not know of any call: what would lead past the mount, or
+change those who look after it.
+"""
+
 REFUSED_IOCTLS: Final[Mapping[int, int]] = {
     0x40806685: errno.EOPNOTSUPP,  # FS_IOC_ENABLE_VERITY
     0x800C6613: errno.EOPNOTSUPP,  # FS_IOC_SET_ENCRYPTION_POLICY
@@ -247,6 +258,7 @@ REFUSED_IOCTLS: Final[Mapping[int, int]] = {
     0x4008941A: errno.EPERM,  # BTRFS_IOC_SUBVOL_SETFLAGS
     0x5000943F: errno.EPERM,  # BTRFS_IOC_SNAP_DESTROY_V2
     0xC038586B: errno.EPERM,  # XFS_IOC_OPEN_BY_HANDLE
+    0xAA00: errno.EPERM,  # USERFAULTFD_IOC_NEW: as the call of that name
     0x5412: errno.EPERM,  # TIOCSTI: types into the terminal
     0x541C: errno.EPERM,  # TIOCLINUX: pastes into a virtual console
     0x5423: errno.EPERM,  # TIOCSETD: what stands between the terminal and its readers
@@ -257,12 +269,17 @@ REFUSED_IOCTLS: Final[Mapping[int, int]] = {
     0x4B4D: errno.EPERM,  # KDSETKEYCODE
     0x4BFB: errno.EPERM,  # KDSKBDIACRUC
 }
-"""Changes to files that no other call makes and that nothing here could reverse, on descriptors opened for reading; and
-what would answer, in a person's place, what is asked at the terminal.
+"""Changes to files that no other call makes and that nothing here could reverse, on descriptors opened for reading;
+memory that would hold up whoever reads it; and what would answer, in a person's place, what is asked at the terminal.
 """
 
 STOLEN_TERMINAL: Final = (0x540E, 1)
 """The ``ioctl`` (TIOCSCTTY), and its argument, by which an administrator takes a terminal from another session."""
+
+PERMISSION_EVENTS: Final = 0xC
+"""Of ``fanotify_init``, any of these (FAN_CLASS_CONTENT, FAN_CLASS_PRE_CONTENT) lets the caller hold up whoever opens a
+file, and refuse it: to the keeper, and to everybody else of the machine.
+"""
 
 NOTIFIED_IOCTLS: Final[Mapping[str, int]] = {
     "FS_IOC_SETFLAGS": 0x40086602,

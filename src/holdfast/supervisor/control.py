@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.files.sockets import Peer, address, peer, peer_process
 from holdfast.model.errors import FormatError, HoldfastError, RefusedError
 from holdfast.model.log import Log
+from holdfast.model.paths import KEEPER_SOCKET
 from holdfast.supervisor.messages import (
     LENGTH,
     MAX_ANSWER_BYTES,
@@ -43,9 +44,6 @@ _FOR_OTHERS = {
     "undo": "take steps back",
 }
 """Those of `OUTSIDE_ONLY` that people ask for, in their words."""
-
-SOCKET = b"keeper"
-"""The name of the socket in the log's directory."""
 
 _CLIENTS = {True: 16, False: 64}
 """As many from inside of the trees, and as many others: no tree can keep a person from the keeper."""
@@ -176,7 +174,7 @@ class Control:
         ``is_inside(pid)`` says whether a process belongs to a supervised tree, or might.
         """
         self._folder = folder
-        self._path = folder + b"/" + SOCKET
+        self._path = folder + b"/" + KEEPER_SOCKET
         self._selector = selector
         self._perform = perform
         self._left = left
@@ -189,7 +187,7 @@ class Control:
             os.unlink(self._path)
         except FileNotFoundError:
             pass
-        with address(folder, SOCKET) as path:
+        with address(folder, KEEPER_SOCKET) as path:
             self._socket.bind(path)
         self._socket.listen(_BACKLOG)
         selector.register(self._socket.fileno(), _READ)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.files.handle import identity
 from holdfast.files.kernel import RESOLVE_BENEATH, RESOLVE_NO_SYMLINKS, openat2
-from holdfast.undo.records import Content, Link, Made, Meta, Move, Put, Remove
+from holdfast.undo.records import Content, Link, Made, Make, Meta, Move, Put, Remove
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ _AGAIN = 8
 class _Recorded:
     """What one step has to do with."""
 
-    __slots__ = ("ended", "lives", "objects", "paths", "records", "seen", "trees")
+    __slots__ = ("ended", "lives", "makes", "objects", "paths", "records", "seen", "trees")
 
     def __init__(self, records: Sequence[Mutation]) -> None:
         self.records = records
@@ -39,7 +39,10 @@ class _Recorded:
         self.paths: set[bytes] = set()
         self.trees: set[bytes] = set()
         """Directories that were moved: what is below has another path now, or had."""
-        self.objects: set[Identity] = set()
+        self.objects: dict[Identity, bytes] = {}
+        """With a path of each."""
+        self.makes: dict[int, bytes] = {}
+        """Paths by the numbers of the records that say that something is going to be there."""
         self.lives: Callable[[], bool] = lambda: True
         self.ended: float | None = None
         """When it was first seen that nobody is left who could write; None while somebody is."""
@@ -49,15 +52,17 @@ class _Recorded:
         # (What failed is taken out of the records: then a few are looked at once more.)
         for record in self.records[max(min(self.seen, len(self.records)) - _AGAIN, 0) :]:
             if isinstance(record, Made):
-                self.objects.add(record.identity)
+                self.objects[record.identity] = self.makes.get(record.make, b"")
                 continue
             self.paths.add(record.path)
+            if isinstance(record, Make):
+                self.makes[record.seq] = record.path
             if isinstance(record, Move):
                 self.paths.add(record.target)
                 if record.type == "d" or record.exchanged:
                     self.trees |= {record.path, record.target}
             if isinstance(record, Content | Meta | Link | Put | Move | Remove):
-                self.objects.add(record.identity)
+                self.objects[record.identity] = record.target if isinstance(record, Move) else record.path
         self.seen = len(self.records)
 
     def is_over(self, now: float) -> bool:
@@ -79,6 +84,7 @@ class Explained:
         self._lives = lives
         self._steps: dict[StepId, _Recorded] = {}
         recorder.on_drop = self._dropped
+        self.gate = recorder.gate
 
     def refresh(self) -> None:
         """Take over what was recorded since, and forget what explains nothing any more."""
@@ -100,6 +106,12 @@ class Explained:
                 return True
             object_ = self._object(path)
             return object_ is not None and any(object_ in recorded.objects for recorded in known)
+
+    def path_of(self, object_: Identity) -> bytes | None:
+        """A path by which a supervised process has come to the object; None if none has."""
+        with self._recorder.gate:
+            found = (recorded.objects.get(object_) for recorded in self._steps.values())
+            return next((path for path in found if path), None)
 
     def _dropped(self, opened: OpenStep) -> None:
         recorded = self._steps.setdefault(opened.id, _Recorded(()))

@@ -6,12 +6,12 @@ looked at. A thread may have a table of open files of its own, and go on when th
 
 from __future__ import annotations
 
-import ctypes
 import os
 import stat
 from contextlib import suppress
-from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
+
+from holdfast.supervisor.incommon import OPEN_FILES, share
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -20,10 +20,6 @@ _INODE_FIELD = 4
 """Of a line in ``/proc/PID/maps``: addresses, permissions, offset, device, inode, path (proc_pid_maps(5))."""
 _A_THREAD = 10
 """What it takes to find a thread's tables and children, as so many open files."""
-_SYS_KCMP: Final = {"x86_64": 312, "aarch64": 272}
-_KCMP_FILES = 2
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def inodes_held_for_writing(tgids: Iterable[int], most: int | None = None) -> frozenset[int] | None:
@@ -88,14 +84,9 @@ def _tables(threads: Iterable[int]) -> Iterator[bytes]:
     """Where the open files of each are listed; a table that several have in common hardly ever twice."""
     last = 0
     for thread in threads:
-        if not last or _libc.syscall(_number(), thread, last, _KCMP_FILES, 0, 0):  # (kcmp(2): not the same, or unsaid)
+        if not last or not share(thread, last, OPEN_FILES):
             yield b"/proc/%d/fd" % thread
             last = thread
-
-
-@cache
-def _number() -> int:
-    return _SYS_KCMP[os.uname().machine]
 
 
 def _opened(table: bytes, room: _Room) -> Iterator[int]:

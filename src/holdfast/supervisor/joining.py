@@ -25,8 +25,8 @@ _RETRY_SECONDS = 0.05
 
 
 def join(order: Order, listener: int, agent: int, parent: int) -> tuple[Remote, subprocess.Popen[bytes] | None]:
-    """Have the tree of which ``listener`` is the filter's and ``agent`` the first process served; its parent answers
-    on the socket ``parent``.
+    """Have the tree of which ``listener`` is the filter's (or the mount's) and ``agent`` the first process served; its
+    parent answers on the socket ``parent``.
 
     Returns the connection that the run lasts as long as, and the keeper if it was started for it. Raises what the
     keeper answers; `LockedError` if somebody else uses the log for longer than a moment.
@@ -50,6 +50,7 @@ def join(order: Order, listener: int, agent: int, parent: int) -> tuple[Remote, 
                     directory=order.directory,
                     read_only=order.read_only,
                     thresholds=order.thresholds,
+                    mounted=order.mounted,
                 )
                 if starter is not None:
                     starter.close()

@@ -16,7 +16,7 @@ import stat
 import sys
 import threading
 import time
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -27,6 +27,7 @@ from holdfast.model.log import Log
 from holdfast.supervisor.control import LATER, Control
 from holdfast.supervisor.explained import Explained
 from holdfast.supervisor.messages import GONE, SUPERVISED, encode_error, encode_result
+from holdfast.supervisor.mounted import Around, MountedTrees
 from holdfast.supervisor.notes import keep_notes
 from holdfast.supervisor.outsiders import Outsiders
 from holdfast.supervisor.runs import Runs
@@ -42,15 +43,18 @@ from holdfast.undo.untold import note
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from holdfast.supervisor.control import Client
-    from holdfast.supervisor.serving import Tree
+    from holdfast.supervisor.processes import Processes, Run
+    from holdfast.supervisor.runs import Member
     from holdfast.undo.service import StepInfo
     from holdfast.undo.steps import OpenStep
 
 _log = Log("holdfast.supervisor.keeper")  # (as a program it has another name)
 
+_AGAIN_SECONDS = 0.005
+"""Until those are tried again who wait for what nobody tells of."""
 _SWITCH_SECONDS = 0.0005
 """How long the second thread may keep the first one waiting, at most."""
 
@@ -77,7 +81,34 @@ class Keeper:
         forbidden = tuple(_directory(path) for path in (settings.log, *settings.forbidden))
         recorder = self._undo_log.recorder
         self._steps = Steps(self._desk, recorder, self._worker.do)
-        self._runs = Runs(self._desk, self._steps, recorder, root_fd, forbidden, self._epoll, self._worker.wake)
+        self._mounted = MountedTrees(settings.server, self._epoll, self._worker.do)
+
+        def surround(run: Run, processes: Processes, see_ends: Callable[[Run], None]) -> Around:
+            return Around(
+                run,
+                self._desk,
+                self._steps,
+                processes,
+                self._epoll,
+                self._worker.post,
+                see_ends,
+                recorder,
+                self._undo_log.preimages,
+                root_fd,
+                forbidden,
+            )
+
+        self._runs = Runs(
+            self._desk,
+            self._steps,
+            recorder,
+            root_fd,
+            forbidden,
+            self._epoll,
+            self._worker.wake,
+            self._mounted,
+            surround,
+        )
         self._undo_log.writers = self._runs.held_for_writing
         self._outsiders = Outsiders(
             self._desk,
@@ -89,6 +120,7 @@ class Keeper:
             backend=settings.watch,
         )
         self._undo_log.notice = self._outsiders.settle
+        recorder.on_meet = self._outsiders.hear
         self._pauses: dict[Client, ExitStack] = {}
         self._visitors: set[Client] = set()
         """Those that the keeper must not end before they have hung up."""
@@ -110,18 +142,18 @@ class Keeper:
         self._worker.start()
         self._outsiders.start()
         others = self._epoll.fileno()
-        calls_ready = self._runs.calls_ready
-        trees = self._runs.trees
+        runs = self._runs
+        calls_ready, trees = runs.calls_ready, runs.trees
         desk = self._desk
         others_ready = select.poll()  # (select() knows no descriptor above 1,023)
         others_ready.register(others, select.POLLIN)
-        due = 0.0
+        due = again = 0.0
         while not self._over:
             if desk.is_quiet:
                 others_ready.poll(BEAT_SECONDS * 1000)
                 self._serve_others()
             else:
-                for fd, events in calls_ready.poll(BEAT_SECONDS * 1000):
+                for fd, events in calls_ready.poll((_AGAIN_SECONDS if runs.tries_again else BEAT_SECONDS) * 1000):
                     # (The selector comes first: who has ended is forgotten before its number comes again.)
                     if fd == others:
                         self._serve_others()
@@ -132,7 +164,11 @@ class Keeper:
                     else:
                         self._runs.gone(trees[fd])
                         self._end_if_alone()
-            if (now := time.monotonic()) >= due:
+            now = time.monotonic()
+            if now >= again and not desk.is_quiet:
+                again = now + _AGAIN_SECONDS
+                runs.try_again()
+            if now >= due:
                 due = now + BEAT_SECONDS
                 self._tick(now)
         self._runs.end()
@@ -183,17 +219,25 @@ class Keeper:
         self._end_if_alone()
 
     def _settle(self) -> None:
+        if self._desk.is_unsettled:
+            # (A tree is gone before the last of it has closed its files: they would count as written to for ever.)
+            self._runs.see_off()
         try:
             self._desk.settle()
         except HoldfastError as error:
             _log.warning("the undo log: %s", error)
 
-    def _do_what_is_due(self, over: tuple[Tree, ...]) -> None:
+    def _do_what_is_due(self, over: tuple[Member, ...]) -> None:
         try:
             if over or self._desk.is_unsettled:
                 self._outsiders.settle()  # what others wrote is not the steps', nor the other way round
                 self._worker.post(lambda: self._runs.forget(over))
-            with self._outsiders.pause() if self._desk.held() else nullcontext():
+            if held := self._desk.held():
+                with self._outsiders.pause():
+                    self._desk.tick()
+                if self._desk.held() != held:
+                    self._mounted.forget()  # what nobody has answered in time was taken back
+            else:
                 self._desk.tick()
         except HoldfastError as error:
             _log.warning("the undo log: %s", error)
@@ -224,10 +268,14 @@ class Keeper:
             case "quiet":
                 return self._ask(client, lambda: self._enter(client))
             case "resume":
-                return self._ask(client, self._pauses.pop(client, ExitStack()).close)
+                pause = self._pauses.pop(client, ExitStack())
+                return self._ask(client, lambda: self._resume(pause))
             case "undo" | "redo":
                 steps, force = arguments
                 return self._change(client, lambda: getattr(self._desk, method)(steps, force=force))
+            case "foresee":
+                steps, forward = arguments
+                return self._ask(client, lambda: self._foresee(steps, forward=forward))
             case "answer":
                 ticket, allow = arguments
                 return self._change(client, lambda: self._desk.answer(ticket, allow=allow), self._runs.retry)
@@ -282,6 +330,7 @@ class Keeper:
             try:
                 with self._outsiders.pause():
                     info = go_on()
+                self._mounted.forget()
             except HeldError:
                 raise
             except BaseException:
@@ -296,12 +345,18 @@ class Keeper:
         self._outsiders.settle()
         return getattr(self._desk, method)()
 
+    def _foresee(self, steps: Sequence[int], *, forward: bool) -> None:
+        self._outsiders.settle()  # (so does whoever changes the tree)
+        self._desk.foresee(steps, forward=forward)
+
     def _change(self, client: Client, work: Callable[[], object], then: Callable[[], None] = lambda: None) -> object:
         """`_ask` for what changes the tree."""
 
         def change() -> object:
             with self._outsiders.pause():
-                return work()
+                result = work()
+            self._mounted.forget()
+            return result
 
         return self._ask(client, change, then)
 
@@ -349,13 +404,17 @@ class Keeper:
 
     def _release(self, client: Client) -> None:
         if (pause := self._pauses.pop(client, None)) is not None:
-            self._worker.do(pause.close)
+            self._worker.do(lambda: self._resume(pause))
 
     def _enter(self, client: Client) -> None:
         pause = self._pauses.setdefault(client, ExitStack())
         self._outsiders.settle()  # what happened before is not the client's
         pause.enter_context(self._desk.quiet())
         pause.enter_context(self._outsiders.pause())
+
+    def _resume(self, pause: ExitStack) -> None:
+        pause.close()
+        self._mounted.forget()
 
 
 def _directory(path: bytes) -> int:

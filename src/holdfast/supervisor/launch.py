@@ -55,16 +55,22 @@ def supervise(
     box: Box | None = None,
     read_only: Sequence[int] = (),
     thresholds: Thresholds = OFF,
+    entry: Callable[[int], Sequence[bytes]] | None = None,
 ) -> int:
     """Run ``command`` until it ends, and return its exit code; if a signal ended it, 128 and its number.
 
     When it returns, all steps of the run are finished. What the command has left running goes on, supervised; with
-    ``fails_whole`` it ends if the command has failed (SIGTERM, and then SIGKILL). The
-    directory and the environment default to this process's own; without a ``box`` it runs as any child does.
+    ``fails_whole`` it ends if the command has failed (SIGTERM, and then SIGKILL).
+    The directory and the environment default to this process's own; without a ``box`` it runs as any child does.
     ``read_only`` are directories that nothing of the tree may change; see `Remote.join`. ``thresholds`` is when the run
-    wants a person to be asked; see `Remote.guard`. Raises
-    `UnsupportedError` where the kernel cannot supervise, `LockedError` if somebody else keeps the undo log, and what
-    opening that raises.
+    wants a person to be asked; see `Remote.guard`.
+
+    With an ``entry`` there is no filter that asks: it says what to execute so that, as by `shim.enter`, but through a
+    channel's descriptor, the device of a mount is handed out, and the command sees the workspace by that alone.
+    `Settings.server` serves it. That goes with neither ``box`` nor ``read_only``.
+
+    Raises `UnsupportedError` where the kernel cannot supervise, `LockedError` if somebody else keeps the undo log, and
+    what opening that raises.
     """
     order = Order(
         command=tuple(command),
@@ -77,16 +83,22 @@ def supervise(
         read_only=tuple(read_only),
         closed=(settings.root, *(os.readlink(b"/proc/self/fd/%d" % fd) for fd in read_only)),
         thresholds=thresholds,
+        mounted=entry is not None,
     )
-    require_tracing(yama_scope(), _effective())
+    if entry is None:
+        require_tracing(yama_scope(), _effective())
     mine = children()
     was_subreaper = become_subreaper()
     try:
         with ExitStack() as context:
             ours, its = (context.enter_context(end) for end in socket.socketpair())
             passed = [its.fileno(), *order.read_only]
-            if box is not None:
+            if entry is not None:
+                channel, shim = _channel(context)
+                order = msgspec.structs.replace(order, box=tuple(entry(shim)), channel=channel, shim=shim)
+            elif box is not None:
                 order = _boxed(order, box, context)
+            if order.box:
                 passed += [order.channel, order.shim, *order.descriptors]
             parent = _start_parent(its.fileno(), passed)
             its.close()
@@ -98,8 +110,7 @@ def supervise(
 
 
 def _boxed(order: Order, box: Box, context: ExitStack) -> Order:
-    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    channel, shim = (context.enter_context(end).fileno() for end in ends)
+    channel, shim = _channel(context)
     command = arguments(shim, order.closed, order.command)
     prepared = context.enter_context(
         box.prepare(command, directory=order.directory, environment=order.environment, keep=[shim])
@@ -112,6 +123,12 @@ def _boxed(order: Order, box: Box, context: ExitStack) -> Order:
         channel=channel,
         shim=shim,
     )
+
+
+def _channel(context: ExitStack) -> tuple[int, int]:
+    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    channel, shim = (context.enter_context(end).fileno() for end in ends)
+    return channel, shim
 
 
 def require_tracing(scope: int, capabilities: int) -> None:

@@ -26,10 +26,15 @@ SIGNATURES: Final[dict[str, tuple[Any, Any]]] = {
     "changes": (tuple[int], list[PathChange]),
     "conflicts": (tuple[int], list[ConflictInfo]),
     "connected": (tuple[int], list[int]),
+    "check_connected": (tuple[list[int]], None),
+    "written_late": (tuple[()], list[tuple[int, bytes]]),
     "forgotten": (tuple[()], list[str]),
     "undo": (tuple[list[int], bool], UndoReport),
     "redo": (tuple[list[int], bool], UndoReport),
+    "foresee": (tuple[list[int], bool], None),
     "note_contents": (tuple[int, list[tuple[bytes, bytes]]], None),
+    "unnoted": (tuple[()], list[int]),
+    "brought_back": (tuple[list[tuple[bytes, bytes | None]]], None),
     "begin": (tuple[str], int),
     "commit": (tuple[int], StepInfo),
     "rollback": (tuple[int], UndoReport),
@@ -48,15 +53,15 @@ SIGNATURES: Final[dict[str, tuple[Any, Any]]] = {
     "quiet": (tuple[()], None),
     "resume": (tuple[()], None),
     "visit": (tuple[()], None),
-    "join": (tuple[str, int, bool, list[bytes], bytes, int, Thresholds], None),
+    "join": (tuple[str, int, bool, list[bytes], bytes, int, Thresholds, bool], None),
     "leave": (tuple[()], None),
 }
 """Of every method: the types of its arguments, and of its result."""
 
 OUTSIDE_ONLY: Final = frozenset(
     {
-        *("answer", "configure", "discard", "expect", "guard", "join", "note_contents", "quiet", "redo", "resume"),
-        *("settle", "undo", "visit", "write"),
+        *("answer", "brought_back", "configure", "discard", "expect", "foresee", "guard", "join", "note_contents"),
+        *("quiet", "redo", "resume", "settle", "undo", "visit", "write"),
     }
 )
 """What a process of a supervised tree may not ask: who asks for something never approves it (I9)."""

@@ -51,15 +51,25 @@ def install(program: bytes) -> int:
     Calls that were taken in wait for their answer even if a signal arrives that does not kill (Linux 5.19): nothing
     that was carried out is reported as interrupted. Raises `OSError`: EBUSY if it is under such a filter already.
     """
-    number = _SYS_SECCOMP[os.uname().machine]
-    filter_ = _Program(len(program) // 8, program)
     for flags in (_NEW_LISTENER | _WAIT_KILLABLE_RECV, _NEW_LISTENER):
-        listener = _libc.syscall(number, _SECCOMP_SET_MODE_FILTER, flags, ctypes.byref(filter_))
+        listener = _set_filter(program, flags)
         if listener >= 0:
             return listener
         if ctypes.get_errno() != errno.EINVAL:
             break
     return _fail()
+
+
+def install_unheard(program: bytes) -> None:
+    """The same under a filter that asks nobody. Raises `OSError`."""
+    if _set_filter(program, 0) < 0:
+        _fail()
+
+
+def _set_filter(program: bytes, flags: int) -> int:
+    filter_ = _Program(len(program) // 8, program)
+    number = _SYS_SECCOMP[os.uname().machine]
+    return _libc.syscall(number, _SECCOMP_SET_MODE_FILTER, flags, ctypes.byref(filter_))
 
 
 class Listener:

@@ -32,6 +32,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """What `landlock.confine` is told of: the paths of the workspace and of those directories."""
     thresholds: Thresholds = OFF
     """When a person is to be asked."""
+    mounted: bool = False
+    """What it changes comes by a mount, which whoever is executed for ``box`` makes, and not by a filter."""
     box: tuple[bytes, ...] = ()
     """If the command runs in a box: what to execute for that. It starts the shim inside, with the environment above."""
     descriptors: tuple[int, ...] = ()

@@ -11,12 +11,12 @@ from __future__ import annotations
 import os
 import select
 import threading
+import time
 from contextlib import contextmanager
-from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.files.watch import open_watcher
-from holdfast.files.watch.masks import NAMES, Q_OVERFLOW
+from holdfast.files.watch.masks import NAMES, Q_OVERFLOW, WRITTEN
 from holdfast.model.errors import HoldfastError, UnsupportedError
 from holdfast.model.log import Log
 from holdfast.model.paths import under
@@ -24,6 +24,7 @@ from holdfast.model.paths import under
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
 
+    from holdfast.files.handle import Identity
     from holdfast.files.watch import Backend, Watcher
     from holdfast.supervisor.explained import Explained
     from holdfast.undo.desk import Desk
@@ -69,12 +70,14 @@ class Outsiders:
         self._is_inside = is_inside
         self._blocks = blocks
         self._backend: Backend = backend
-        self._turn = threading.Lock()
+        self._gate = explained.gate
+        """Held while it is looked: nothing is recorded meanwhile, and whoever records may look as well."""
         self._watcher: Watcher | None = None
         self._pauses = 0
-        self._found: dict[str, dict[bytes, None]] = {}
-        self._unsure: dict[int, dict[bytes, bool]] = {}
-        """By process, what may have been done by one of ours, and whether the undo log explains it."""
+        self._news: list[_News] = []
+        """What was read, and is not told yet."""
+        self._read_at = 1 << 63
+        """When all that had happened was read, as file systems count: what was changed before that is no news."""
         self._known: dict[int, tuple[_Party, float]] = {}
         """Who a process is, and until when that is believed."""
         self._fresh = False
@@ -101,28 +104,37 @@ class Outsiders:
 
     def settle(self) -> None:
         """Take notice of what has happened up to now."""
-        with self._turn:
-            self._drain()
+        with self._gate:
+            self._read()
+            self._tell()
+
+    def hear(self, changed: int, is_own: Callable[[], bool]) -> None:
+        """`settle` before a step comes to something that was last ``changed`` then (its ctime), if that may be news; it
+        is none if it ``is_own``, made by the step.
+        """
+        if changed >= self._read_at and not is_own():
+            self.settle()
 
     @contextmanager
     def pause(self) -> Generator[None]:
         """While it is entered, the keeper itself changes the tree: where nobody tells who it was, all is its."""
-        with self._turn:
-            self._drain()
+        with self._gate:
+            self.settle()
             self._pauses += 1
         try:
             yield
         finally:
-            with self._turn:
-                self._drain()
+            with self._gate:
+                self.settle()
                 self._pauses -= 1
 
     # The thread -------------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
         try:
-            with self._turn:
-                self._watcher = self._watching()
+            watcher = self._watching()
+            with self._gate:
+                self._watcher = watcher
         except HoldfastError as error:
             _log.warning("edits by others are noticed only when undo meets them: %s", error.message)
             return
@@ -131,7 +143,7 @@ class Outsiders:
         over, wakers = select.poll(), select.poll()
         over.register(self._over, select.POLLIN)
         wakers.register(self._over, select.POLLIN)
-        wakers.register(self._watcher.fileno(), select.POLLIN)
+        wakers.register(watcher.fileno(), select.POLLIN)
         try:
             while not over.poll(_PAUSE_MILLISECONDS if self._made else _BREATH_MILLISECONDS):
                 wakers.poll()
@@ -139,8 +151,8 @@ class Outsiders:
                 if self._failed:
                     return
         finally:
-            with self._turn:
-                self._watcher.close()
+            with self._gate:
+                watcher.close()
                 self._watcher = None
 
     def _watching(self) -> Watcher:
@@ -154,71 +166,103 @@ class Outsiders:
 
     def _open(self, backend: Backend) -> Watcher:
         own = frozenset((os.getpid(),))
-        watcher = open_watcher(self._root, backend, self._is_hidden, notice=self._notice, passed=own)
+        watcher = open_watcher(
+            self._root, backend, self._is_hidden, notice=self._notice, passed=own, wanted=self._is_recorded
+        )
+        self._read_at = _now()
         watcher.drain()
-        self._found.clear()
-        self._unsure.clear()
+        self._news.clear()
         return watcher
 
     def _is_hidden(self, path: bytes) -> bool:
         return any(under(path, hidden) for hidden in self._hidden)
 
-    def _drain(self) -> None:
+    def _read(self) -> None:
+        """Read what has happened, and find out who it was, while they live."""
         if self._watcher is None or self._failed:
             return
+        now = _now()
         self._fresh = False
         try:
             self._watcher.drain()
+            self._read_at = now
         except OSError as error:
             _log.warning("edits by others are noticed only when undo meets them from here on: %s", error.strerror)
             self._failed = True
-        self._decide()
-        found, self._found = self._found, {}
-        self._made = bool(found)
-        for who, paths in found.items():
-            _log.info("external modification", who=who, paths=list(paths))
-            try:
-                self._desk.outside(tuple(paths), who, blocks=self._blocks)
-            except HoldfastError as error:
-                _log.warning("an edit by %s cannot be noted: %s", who or "somebody else", error.message)
         if len(self._known) > _MOST_KNOWN:
             self._known.clear()
 
+    def _tell(self) -> None:
+        """Make barriers of what was read."""
+        if not self._news:
+            self._made = False
+            return
+        news, self._news = self._news, []
+        found = self._decide(news)
+        self._made = bool(found)
+        for who, edits in found.items():
+            _log.info("external modification", who=who, paths=list(edits.paths))
+            try:
+                self._desk.outside(tuple(edits.paths), who, blocks=self._blocks, objects=tuple(edits.objects))
+            except HoldfastError as error:
+                _log.warning("an edit by %s cannot be noted: %s", who or "somebody else", error.message)
+
     # Events -----------------------------------------------------------------------------------------------------
 
-    def _notice(self, path: bytes, mask: int, pid: int | None) -> None:
+    def _notice(self, path: bytes | None, mask: int, pid: int | None, object_: Identity | None) -> None:
+        if path is None and object_ is not None:
+            path = self._explained.path_of(object_)  # (it is one that a step has to do with)
         if not path or mask & Q_OVERFLOW or self._is_hidden(path):
             return
+        if not mask & WRITTEN:
+            object_ = None  # (only a name of it came or went)
         if pid is None:
-            if not self._pauses and not self._is_explained(path):
-                self._found.setdefault("", {})[path] = None
-            return
-        party = self._who(pid)
-        if party.is_ours:
-            return
-        if party.is_sure:
-            self._found.setdefault(party.name, {})[path] = None
-        else:
-            self._unsure.setdefault(pid, {})[path] = not mask & NAMES and self._is_explained(path)
+            if not self._pauses:
+                self._news.append(_News(path, None, is_name=False, pid=None, party=_NOBODY))
+        elif not (party := self._who(pid)).is_ours:
+            self._news.append(_News(path, object_, bool(mask & NAMES), pid, party))
 
-    def _decide(self) -> None:
-        """Of those who may be ours, one who did a single thing that nothing explains is not."""
-        for pid, paths in self._unsure.items():
-            if not all(paths.values()):
-                party, until = self._known[pid]
+    def _decide(self, news: Iterable[_News]) -> dict[str, _Edits]:
+        """What others have changed, by who it was. Of those who may be ours, one who did a single thing that nothing
+        explains is not.
+        """
+        found: dict[str, _Edits] = {}
+        unsure: dict[int, list[_News]] = {}
+        explained: dict[int, bool] = {}
+        for each in news:
+            if each.pid is None:
+                if not self._is_explained(each.path):
+                    _add(found, "", each)
+            elif each.party.is_sure:
+                _add(found, each.party.name, each)
+            else:
+                unsure.setdefault(each.pid, []).append(each)
+                is_explained = not each.is_name and self._is_explained(each.path)
+                explained[each.pid] = explained.get(each.pid, True) and is_explained
+        for pid, edits in unsure.items():
+            if not explained[pid]:
+                party, until = self._known.get(pid, (_NOBODY, 0.0))
                 self._known[pid] = party._replace(is_sure=True), until
-                self._found.setdefault(party.name, {}).update(dict.fromkeys(paths))
-        self._unsure.clear()
+                for each in edits:
+                    _add(found, party.name, each)
+        return found
 
     def _is_explained(self, path: bytes) -> bool:
-        if self._fresh and self._explained.explains(path):
-            return True
-        self._explained.refresh()  # it may have been recorded since
-        self._fresh = True
+        self._refresh()
         return self._explained.explains(path)
 
+    def _is_recorded(self, object_: Identity) -> bool:
+        """Whether a step has to do with the object: then a change of it matters by whatever name."""
+        self._refresh()
+        return self._explained.path_of(object_) is not None
+
+    def _refresh(self) -> None:
+        if not self._fresh:
+            self._explained.refresh()  # it may have been recorded since
+            self._fresh = True
+
     def _who(self, pid: int) -> _Party:
-        now = monotonic()
+        now = time.monotonic()
         party, until = self._known.get(pid, (_NOBODY, 0.0))
         if until < now:
             found = self._identify(pid)
@@ -250,6 +294,40 @@ class _Party(NamedTuple):
     """Else it may be of a supervised tree, or do its work."""
 
 
+class _Edits(NamedTuple):
+    """What somebody has changed: paths, and of what was written to the objects, which have other names perhaps."""
+
+    paths: dict[bytes, None]
+    objects: dict[Identity, None]
+
+
+class _News(NamedTuple):
+    """Something that was changed, and not by one of ours as far as is known."""
+
+    path: bytes
+    object: Identity | None
+    """What was written to, if that is told."""
+    is_name: bool
+    """A name has come or gone; else it was written to."""
+    pid: int | None
+    """None where nobody tells."""
+    party: _Party
+
+
+def _add(found: dict[str, _Edits], who: str, news: _News) -> None:
+    edits = found.setdefault(who, _Edits({}, {}))
+    edits.paths[news.path] = None
+    if news.object is not None:
+        edits.objects[news.object] = None
+
+
+def _now() -> int:
+    """The time that file systems note for a change, or some that came before (nanoseconds)."""
+    return time.clock_gettime_ns(_CLOCK_REALTIME_COARSE)
+
+
 _NOBODY = _Party("")
+_CLOCK_REALTIME_COARSE = 5
+"""Of ``<linux/time.h>``: what the kernel takes the times of files from, or from what is never before it."""
 _KERNEL_THREADS = 2
 """The parent of all kernel threads, one of which may be the last to close a file."""

@@ -112,7 +112,8 @@ class _Parent:
         message, found, _, _ = self._channel.recvmsg(4096, socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(4))
         ancillary = {kind: data for _, kind, data in found}
         if socket.SCM_RIGHTS not in ancillary:
-            raise UnsupportedError(f"the command cannot be supervised here: {message.decode() or 'its box has ended'}")
+            what = "served by a mount" if self._order.mounted else "supervised"
+            raise UnsupportedError(f"the command cannot be {what} here: {message.decode() or 'its box has ended'}")
         agent, _, _ = _CREDENTIALS.unpack(ancillary[socket.SCM_CREDENTIALS])
         self._agent = os.pidfd_open(agent)
         return int.from_bytes(ancillary[socket.SCM_RIGHTS], sys.byteorder), agent

@@ -161,10 +161,9 @@ class Processes:
         """Whether the process was seen, and has not ended. From any thread."""
         return tgid in self._processes
 
-    @property
-    def tgids(self) -> list[int]:
-        """All processes that are known and live. From any thread."""
-        return list(self._processes)
+    def tgids_but(self, runs: Iterable[Run]) -> list[int]:
+        """All processes that are known and live, but for those of these runs. From any thread."""
+        return [process.tgid for process in list(self._processes.values()) if process.group.run not in runs]
 
     def known(self, run: Run) -> list[int]:
         """Descriptors (pidfds) of the run's processes that are known and live."""

@@ -47,6 +47,7 @@ _PATIENCE_SECONDS = 0.05
 _DESCRIPTOR = struct.Struct("=i")
 _TIMEVAL = struct.Struct("@ll")
 _SYS_PIDFD_GETFD = 438
+_PIDFD_THREAD = os.O_EXCL
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -112,14 +113,14 @@ class Reach:
         self._permission.is_own = False
         return found, len(found)
 
-    def descriptor(self, call: Call, tgid: int, number: int) -> int:
-        """`take`, from the process that calls. Raises also `SlowError`."""
+    def descriptor(self, call: Call, number: int) -> int:
+        """`take`, from the thread that calls. Raises also `SlowError`."""
         if self._permission.is_own:
             try:
-                return take(tgid, number)
+                return take(call.tid, number)
             except PermissionError:
                 pass
-        found = self._ask(call, DESCRIPTOR, tgid, number & 0xFFFFFFFF)[1]
+        found = self._ask(call, DESCRIPTOR, call.tid, number & 0xFFFFFFFF)[1]
         self._permission.is_own = False
         return found
 
@@ -209,12 +210,30 @@ class _Distant:
         self._parent.close()
 
 
-def take(tgid: int, number: int) -> int:
-    """A copy, close-on-exec, of another process's descriptor (pidfd_getfd(2)). Raises `OSError`."""
-    owner = os.pidfd_open(tgid)
+def take(tid: int, number: int) -> int:
+    """A copy, close-on-exec, of another thread's descriptor (pidfd_getfd(2)). Raises `OSError`.
+
+    A thread may have descriptors of its own (``CLONE_FILES`` of unshare(2)). Before Linux 6.9 only those of the first
+    thread of a process can be had: ESRCH for the others.
+    """
+    owner = _open_thread(tid)
     found = _libc.syscall(_SYS_PIDFD_GETFD, owner, number, 0)
     os.close(owner)
     if found < 0:
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error))
     return found
+
+
+def _open_thread(tid: int) -> int:
+    try:
+        return os.pidfd_open(tid, _PIDFD_THREAD)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+    try:
+        return os.pidfd_open(tid)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        raise OSError(errno.ESRCH, os.strerror(errno.ESRCH)) from error  # as later kernels say of no first thread

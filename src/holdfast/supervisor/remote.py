@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from holdfast.files.sockets import address
 from holdfast.model.errors import HoldfastError, StorageError, UsageError
-from holdfast.supervisor.control import SOCKET
+from holdfast.model.paths import KEEPER_SOCKET
 from holdfast.supervisor.messages import (
     GONE,
     LENGTH,
@@ -43,7 +43,7 @@ def connect(log: bytes) -> Remote | None:
     """The keeper of the undo log in the directory ``log``; None if there is none."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        with address(log, SOCKET) as path:
+        with address(log, KEEPER_SOCKET) as path:
             connection.connect(path)
     except (FileNotFoundError, ConnectionRefusedError):
         connection.close()
@@ -117,6 +117,14 @@ class Remote:
         """See `UndoService.connected`."""
         return self._ask("connected", step)
 
+    def check_connected(self, steps: Sequence[StepId]) -> None:
+        """See `UndoService.check_connected`."""
+        return self._ask("check_connected", list(steps))
+
+    def written_late(self) -> Sequence[tuple[StepId, bytes]]:
+        """See `UndoService.written_late`."""
+        return self._ask("written_late")
+
     def forgotten(self) -> Sequence[str]:
         """See `UndoService.forgotten`."""
         return self._ask("forgotten")
@@ -125,6 +133,10 @@ class Remote:
         """See `UndoService.undo`."""
         return self._ask("undo", list(steps), force)
 
+    def foresee(self, steps: Sequence[StepId], *, forward: bool = False) -> None:
+        """See `UndoService.foresee`."""
+        return self._ask("foresee", list(steps), forward)
+
     def redo(self, steps: Sequence[StepId], *, force: bool = False) -> UndoReport:
         """See `UndoService.redo`."""
         return self._ask("redo", list(steps), force)
@@ -132,6 +144,14 @@ class Remote:
     def note_contents(self, step: StepId, contents: Sequence[tuple[bytes, bytes]]) -> None:
         """See `UndoService.note_contents`."""
         return self._ask("note_contents", step, list(contents))
+
+    def unnoted(self) -> Sequence[StepId]:
+        """See `UndoService.unnoted`."""
+        return self._ask("unnoted")
+
+    def brought_back(self, paths: Sequence[tuple[bytes, bytes | None]]) -> None:
+        """See `UndoService.brought_back`."""
+        return self._ask("brought_back", list(paths))
 
     def begin(self, label: str) -> StepId:
         """See `UndoService.begin`."""
@@ -228,6 +248,7 @@ class Remote:
         directory: bytes,
         read_only: Sequence[int] = (),
         thresholds: Thresholds = OFF,
+        mounted: bool = False,
     ) -> None:
         """Have the keeper serve a tree whose filter's listener this is and whose first process ``agent`` is; on the
         socket ``parent`` its parent answers (`holdfast.supervisor.ancestor`). The descriptors are borrowed.
@@ -238,11 +259,13 @@ class Remote:
 
         ``thresholds`` is what the run asks for; see `guard`. It counts until nothing of the tree is left.
 
+        If the tree is ``mounted``, ``listener`` is the device of the mount by which alone it sees the workspace.
+
         The run lasts until the tree is gone or this connection ends without a `leave`, which ends the tree.
         """
         if len(read_only) > MOST_READ_ONLY:
             raise UsageError(f"at most {MOST_READ_ONLY} directories are read-only for one run, not {len(read_only)}")
-        arguments = run, agent, one_step, list(command), directory, len(read_only), thresholds
+        arguments = run, agent, one_step, list(command), directory, len(read_only), thresholds, mounted
         self._ask("join", *arguments, descriptors=[listener, parent, *read_only])
 
     def leave(self) -> None:

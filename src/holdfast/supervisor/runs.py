@@ -8,7 +8,8 @@ import signal
 import socket
 import stat
 import time
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeAlias
 
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.model.log import Log
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from holdfast.supervisor.control import Client
+    from holdfast.supervisor.mounted import Around, MountedTree, MountedTrees
     from holdfast.supervisor.reach import Freezer
     from holdfast.supervisor.stepping import Steps
     from holdfast.undo.desk import Desk
@@ -43,6 +45,8 @@ _OPEN_FILES = 10_000
 """To look at so many takes about a tenth of a second, in which nobody changes anything."""
 _TRIES = 5
 
+Member: TypeAlias = "Tree | MountedTree"
+
 
 class Runs:
     """See the module. For the serving thread."""
@@ -56,8 +60,13 @@ class Runs:
         forbidden: tuple[int, ...],
         selector: select.epoll,
         wake: Callable[[], None],
+        mounted: MountedTrees,
+        surround: Callable[[Run, Processes, Callable[[Run], None]], Around],
     ) -> None:
-        """Descriptors of processes are registered with ``selector``. For the rest see `Tree`."""
+        """Descriptors of processes are registered with ``selector``. ``surround`` makes what the mount of a run is
+        told by, of the run, of all processes, and of what has notice taken of those that have ended. For the rest see
+        `Tree`.
+        """
         self.trees: dict[int, Tree] = {}
         """By their listener."""
         self.calls_ready = select.poll()
@@ -78,14 +87,21 @@ class Runs:
         self._selector = selector
         self._wake = wake
         self._permission = Permission()
-        self._gone: tuple[Tree, ...] = ()
+        self._mounted = mounted
+        self._surround = surround
+        self._gone: tuple[Member, ...] = ()
         """Trees of which somebody may have to be known still: see `over`. (Replaced, for other threads.)"""
         self._calls = table(os.uname().machine, HANDLERS)
         self._processes = Processes(lambda pidfd: selector.register(pidfd, select.EPOLLIN))
 
     def __bool__(self) -> bool:
         """Whether there is anybody to serve."""
-        return bool(self.trees or self._runs)
+        return bool(self.trees or self._mounted or self._runs)
+
+    @property
+    def _members(self) -> Sequence[Member]:
+        """All that are served. From any thread."""
+        return (*list(self.trees.values()), *self._mounted)
 
     def join(
         self,
@@ -97,9 +113,10 @@ class Runs:
         directory: bytes,
         read_only: int,
         thresholds: Thresholds,
+        mounted: bool,
     ) -> None:
-        """Serve the tree whose listener came with the request, and so many descriptors of directories that are
-        read-only for it.
+        """Serve the tree whose listener, or device if it is ``mounted``, came with the request, and so many descriptors
+        of directories that are read-only for it.
         """
         if len(client.fds) != _JOINS_WITH + read_only or client in self._runs:
             raise HoldfastError("a run joins with the listener of its filter and a socket of its parent's, and once")
@@ -109,6 +126,20 @@ class Runs:
         run.thresholds = thresholds
         # Known from the start: a run that is one step goes on as long as its first process, whatever that does itself.
         self._processes.group(run, agent)
+        if mounted:
+            self._serve_mount(client, run)
+        else:
+            self._serve_calls(client, run)
+        self._runs[client] = run
+        self._guard()
+        _log.info("run joined", run=id_, agent=agent)
+
+    def _serve_mount(self, client: Client, run: Run) -> None:
+        around = self._surround(run, self._processes, self._see_ends)
+        anchors = frozenset((run.agent, client.peer.pid))
+        self._mounted.serve(run, client, around, client.fds.pop(0), anchors)
+
+    def _serve_calls(self, client: Client, run: Run) -> None:
         waiting, parent, *kept = client.fds
         listener = Listener(waiting)
         client.fds.clear()
@@ -127,12 +158,9 @@ class Runs:
             self._wake,
             self._hold,
         )
-        tree.anchors = frozenset((agent, client.peer.pid))
+        tree.anchors = frozenset((run.agent, client.peer.pid))
         self.trees[listener.fd] = tree
-        self._runs[client] = run
-        self._guard()
         self.calls_ready.register(listener.fd, select.POLLIN)
-        _log.info("run joined", run=id_, agent=agent)
 
     def _check_apart(self, directories: Sequence[int]) -> None:
         """Raise `RefusedError` unless each is a directory that lies neither in the workspace nor around it: undo would
@@ -165,12 +193,12 @@ class Runs:
 
     def _guard(self) -> None:
         """What a run asks for counts until nothing of it is left: what lives on behind it has to be guarded too."""
-        present = {*self._runs.values(), *(tree.run for tree in self.trees.values())}
+        present = {*self._runs.values(), *(tree.run for tree in self._members)}
         self._desk.guard(strictest(run.thresholds for run in present))
 
     def around(self, pid: int) -> str:
         """The id of the run that a process belongs to, if that can be told; empty for none."""
-        trees = self.trees.values()
+        trees = self._members
         found = next((tree.run.id for tree in trees if self._is_of(tree.run, pid)), "")
         while not found and (pid := parent_of(pid)) > 1:
             # Below the parent of a tree is also what was orphaned unseen.
@@ -179,7 +207,7 @@ class Runs:
 
     def begins(self, id_: str) -> None:
         """A process of the run is about to open an explicit step."""
-        tree = next((tree for tree in self.trees.values() if tree.run.id == id_), None)
+        tree = next((tree for tree in self._members if tree.run.id == id_), None)
         if tree is not None and not self._desk.explicit_steps(id_):
             self._spared[id_] = frozenset(self._processes.everybody(tree.run))
 
@@ -202,16 +230,19 @@ class Runs:
         self._guard()
 
     def lose(self, client: Client) -> None:
-        """The connection has ended. If a run came by it and has not left, its tree is to end."""
+        """The connection has ended. If a run came by it and has not left, its tree is to end; a mount in any case: who
+        looked after those who use it does so as long as there are any.
+        """
         run = self._runs.pop(client, None)
-        if run is None:
-            return
-        # Whoever looked after the tree was killed.
-        self._kill(run)
-        for tree in [tree for tree in self.trees.values() if tree.run is run]:
-            self.gone(tree)
-        self._steps.close_run(run)
-        self._guard()
+        if run is not None:
+            self._kill(run)  # whoever looked after the tree was killed
+            for tree in [tree for tree in self.trees.values() if tree.run is run]:
+                self.gone(tree)
+        if (mounted := self._mounted.of(client)) is not None:
+            self._unmounted(mounted)
+        if run is not None:
+            self._steps.close_run(run)
+            self._guard()
 
     def gone(self, tree: Tree) -> None:
         """Nothing is left of the tree, or nothing is to be."""
@@ -223,13 +254,21 @@ class Runs:
         tree.reach.close()
         for directory in tree.read_only:
             directory.close()
+        self._is_over(tree)
+
+    def _unmounted(self, tree: MountedTree) -> None:
+        self._gone += (tree,)
+        self._mounted.end(tree)
+        self._is_over(tree)
+
+    def _is_over(self, tree: Member) -> None:
         self._see_ends(tree.run)
         if tree.run not in self._runs.values():
             # (Else it leaves in a moment. A process lets go of its filter before how it ends can be seen.)
             self._steps.close_run(tree.run)
             self._guard()
 
-    def over(self) -> tuple[Tree, ...]:
+    def over(self) -> tuple[Member, ...]:
         """Trees that are gone, with all of their processes that were seen: nothing is changed by these any more.
 
         A listener ends before the last process has closed its files, and what that wrote is told of later still. So
@@ -237,7 +276,7 @@ class Runs:
         """
         return tuple(tree for tree in self._gone if not self._processes.known(tree.run))
 
-    def forget(self, trees: tuple[Tree, ...]) -> None:
+    def forget(self, trees: tuple[Member, ...]) -> None:
         """All that these have changed has been taken notice of: the numbers of their processes say nothing any more."""
         self._gone = tuple(tree for tree in self._gone if tree not in trees)
 
@@ -247,55 +286,62 @@ class Runs:
             # (What is written through a descriptor after its step was closed would be nobody's.)
             self._kill(tree.run)
             self.gone(tree)
+        for tree in self._mounted:
+            self._kill(tree.run)
+            self._unmounted(tree)
         for run in self._runs.values():
             self._steps.close_run(run)
-        self._steps.close_explicit()
+        self._steps.close_last()
         self.retry()
+
+    def see_off(self) -> None:
+        """Wait until the processes of trees that are gone have closed their files, which is the last that they do; not
+        for ever, as `_kill`.
+        """
+        _wait_for([pidfd for tree in self._gone for pidfd in self._processes.known(tree.run)])
 
     def _kill(self, run: Run) -> None:
         """Kill the processes of a run, and wait until they are gone; not for ever: one may hang in the kernel."""
         for pid in self._processes.everybody(run):
             _kill(pid)
-        ends, waiting = select.poll(), set[int]()
-        for pidfd in self._processes.known(run):
-            try:
+        pidfds = self._processes.known(run)
+        for pidfd in pidfds:
+            with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-            ends.register(pidfd, select.POLLIN)
-            waiting.add(pidfd)
-        deadline = time.monotonic() + _KILLED_SECONDS
-        while waiting and (left := deadline - time.monotonic()) > 0:
-            for pidfd, _ in ends.poll(left * 1000):
-                ends.unregister(pidfd)
-                waiting.discard(pidfd)
+        _wait_for(pidfds)
 
-    def watches(self, pidfd: int) -> bool:
-        """Whether the descriptor that the selector named is a process's."""
-        return self._processes.watches(pidfd)
+    def watches(self, fd: int) -> bool:
+        """Whether the descriptor that the selector named is a process's, or a mount's."""
+        return self._processes.watches(fd) or self._mounted.watches(fd)
 
-    def ended(self, pidfd: int) -> None:
-        """A process has ended."""
+    def ended(self, fd: int) -> None:
+        """A process has ended, or a mount is gone."""
+        if self._mounted.watches(fd):
+            self._unmounted(self._mounted.over(fd))
+        else:
+            self._process_ended(fd)
+
+    def _process_ended(self, pidfd: int) -> None:
         self._selector.unregister(pidfd)
         group = self._processes.ended(pidfd)
         if group is not None:
+            self._mounted.settle(group.run)
             self._steps.close(group)
 
     def holds(self, pid: int) -> bool:
         """Whether a process belongs to a tree, or looks after one. One that we cannot see, or that is gone already,
         might; and so might one whose ancestors end faster than they can be looked at.
         """
-        served = list(self.trees.values())
-        return not os.path.exists(f"/proc/{pid}") or self._is_inside(pid, served) is not False
+        return not os.path.exists(f"/proc/{pid}") or self._is_inside(pid, self._members) is not False
 
     def _is_of(self, run: Run, pid: int) -> bool:
         return pid == run.agent or self._processes.is_below(run, pid)
 
     def is_inside(self, pid: int) -> bool:
         """Whether a process is of a tree, or looks after one; the tree may be gone (see `over`). From any thread."""
-        return self._is_inside(pid, (*self._gone, *list(self.trees.values()))) is True
+        return self._is_inside(pid, (*self._gone, *self._members)) is True
 
-    def _is_inside(self, pid: int, trees: Iterable[Tree]) -> bool | None:
+    def _is_inside(self, pid: int, trees: Iterable[Member]) -> bool | None:
         """None if it cannot be told."""
         anchors = frozenset[int]().union(*(tree.anchors for tree in trees))
         for _ in range(_TRIES):
@@ -311,7 +357,10 @@ class Runs:
 
     def held_for_writing(self, thorough: bool) -> frozenset[int] | None:
         """See `UndoLog.writers`."""
-        return inodes_held_for_writing(self._processes.tgids, None if thorough else _OPEN_FILES)
+        mounted = tuple(tree.run for tree in self._mounted)
+        # (What those have open in a mount is known without looking, which the mount itself would have to answer.)
+        found = inodes_held_for_writing(self._processes.tgids_but(mounted), None if thorough else _OPEN_FILES)
+        return None if found is None else found | self._mounted.held_for_writing()
 
     def settle(self) -> None:
         """Take over what the threads of slow calls have left."""
@@ -330,9 +379,24 @@ class Runs:
                 for freezer in self._frozen.pop(step).values():
                     freezer.release()
 
+    @property
+    def tries_again(self) -> bool:
+        """Whether `try_again` has anything to do."""
+        return any(tree.later for tree in self.trees.values())
+
+    def try_again(self) -> None:
+        """Try calls anew that wait for what nobody tells of."""
+        for tree in self.trees.values():
+            tree.try_again()
+
     def tick(self) -> None:
         """Do what is due a few times a second."""
         self._processes.forget_threads()
+        self._mounted.tick()
+        for tree in self._mounted:
+            # (Nobody says here when a process ends: who is known by then stays where it belongs.)
+            for _ in self._processes.all(tree.run):
+                pass
         RECENT.forget()
         self.retry()
         for step in self._frozen:
@@ -376,7 +440,7 @@ class Runs:
         for pidfd in self._processes.known(run):
             ends.register(pidfd, select.POLLIN)
         for pidfd, _ in ends.poll(0):
-            self.ended(pidfd)
+            self._process_ended(pidfd)
 
 
 def _is_above(pid: int, other: int) -> bool:
@@ -384,6 +448,18 @@ def _is_above(pid: int, other: int) -> bool:
     while other > 1 and other != pid:
         other = parent_of(other)
     return other == pid > 0  # (0: gone, or out of sight)
+
+
+def _wait_for(pidfds: Iterable[int]) -> None:
+    """Wait until the processes have ended, for a time."""
+    ends, waiting = select.poll(), set(pidfds)
+    for pidfd in waiting:
+        ends.register(pidfd, select.POLLIN)
+    deadline = time.monotonic() + _KILLED_SECONDS
+    while waiting and (left := deadline - time.monotonic()) > 0:
+        for pidfd, _ in ends.poll(left * 1000):
+            ends.unregister(pidfd)
+            waiting.discard(pidfd)
 
 
 def _kill(pid: int) -> None:

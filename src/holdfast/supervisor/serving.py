@@ -8,11 +8,12 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from collections import deque
 from typing import TYPE_CHECKING
 
 from holdfast.model.errors import HeldError, HoldfastError
 from holdfast.model.log import Log
-from holdfast.supervisor.call import Call, Reply, SlowError
+from holdfast.supervisor.call import Call, LaterError, Reply, SlowError
 from holdfast.supervisor.calls import NOTIFIED, numbers
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from holdfast.undo.records import StepId
 
 _log = Log(__name__)
+
+_AT_ONCE = 4
+"""How many of those that have to be tried again and again are tried at once: others wait meanwhile."""
 
 
 def table(machine: str, handlers: Mapping[str, Handler]) -> dict[int, tuple[str, Handler]]:
@@ -76,6 +80,8 @@ class Tree:
         self.read_only = read_only
         self.held: list[tuple[int, Call]] = []
         """Calls that wait for a person, with the number of the ticket."""
+        self.later: deque[Call] = deque()
+        """Calls that are tried again until they can be carried out."""
         self.anchors: frozenset[int] = frozenset()
         """Processes that all of the tree descend from."""
         self._calls = calls
@@ -86,6 +92,7 @@ class Tree:
         self._hold = hold
         self._slow: dict[int, StepId] = {}
         self._slow_held: list[tuple[int, Call]] = []
+        self._slow_later: list[Call] = []
         self._tells = _log.wants("debug")
 
     # Supervision ------------------------------------------------------------------------------------------------
@@ -131,10 +138,19 @@ class Tree:
             if self.is_valid(call):
                 self._handle(call, self._handlers[call.name])
 
+    def try_again(self) -> None:
+        """Try some of the calls anew that have to be."""
+        for _ in range(min(len(self.later), _AT_ONCE)):
+            call = self.later.popleft()
+            if self.is_valid(call):
+                self._handle(call, self._handlers[call.name])
+
     def settle(self) -> None:
         """Take over what threads have left."""
         while self._slow_held:
             self._keep(*self._slow_held.pop())
+        while self._slow_later:
+            self.later.append(self._slow_later.pop())
 
     def _keep(self, ticket: int, call: Call) -> None:
         self.held.append((ticket, call))
@@ -149,6 +165,8 @@ class Tree:
             self.listener.answer(call.id, 0, error.errno or errno.EIO)
         except SlowError:
             self._begin_slow(call, handler)
+        except LaterError:
+            self.later.append(call)
         except HeldError as error:
             self._keep(error.ticket, call)
         except Exception as error:  # noqa: BLE001
@@ -176,6 +194,8 @@ class Tree:
             self.listener.answer(call.id, 0, error.errno or errno.EIO)
         except HeldError as error:
             self._slow_held.append((error.ticket, call._replace(patient=False)))
+        except LaterError:
+            self._slow_later.append(call._replace(patient=False))
         except Exception as error:  # noqa: BLE001
             self._fail(call, error)
         else:

@@ -23,5 +23,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Whether undo refuses to cross what others have changed; else it is only listed."""
     watch: Literal["auto", "fanotify", "inotify"] = "auto"
     """How the changes of others are seen: by fanotify or inotify."""
+    server: str = ""
+    """The module whose `serve` (`holdfast.supervisor.mounted.Mounting`) serves the mounts of runs that have one; empty:
+    there are none.
+    """
     log_level: Level = "warn"
     """From which level on the keeper logs."""

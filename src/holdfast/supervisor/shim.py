@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NoReturn
 from holdfast.supervisor import bpf, landlock, notify
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Sequence
 
 READY = b"ready"
@@ -41,20 +42,29 @@ def arguments(channel: int, closed: Sequence[bytes], command: Sequence[bytes]) -
     """
     above = os.fsencode(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
     python = os.fsencode(sys.executable)
-    ignored = b",".join(b"%d" % number for number in _signals() if signal.getsignal(number) is signal.SIG_IGN)
     start = [python, b"-I", b"-S", b"-B", b"-c", _START.encode(), above]
-    return [*start, b"%d" % channel, ignored, b"%d" % len(closed), *closed, *command]
+    return [*start, b"%d" % channel, ignored(), b"%d" % len(closed), *closed, *command]
 
 
 def main(argv: Sequence[str]) -> NoReturn:
     """See `arguments`."""
-    channel, ignored, count, *rest = argv
+    channel, numbers, count, *rest = argv
     closed, command = rest[: int(count)], rest[int(count) :]
+    ignore(numbers)
+    enter(int(channel), [os.fsencode(path) for path in closed], [os.fsencode(word) for word in command])
+
+
+def ignored() -> bytes:
+    """The numbers of the signals that this process ignores, for `ignore`."""
+    return b",".join(b"%d" % number for number in _signals() if signal.getsignal(number) is signal.SIG_IGN)
+
+
+def ignore(numbers: str) -> None:
+    """Ignore what `ignored` has said, and nothing else."""
     for number in _signals():
-        signal.signal(number, signal.SIG_IGN if str(int(number)) in ignored.split(",") else signal.SIG_DFL)
+        signal.signal(number, signal.SIG_IGN if str(int(number)) in numbers.split(",") else signal.SIG_DFL)
     for number in _PYTHONS_OWN:
         signal.signal(number, signal.SIG_DFL)
-    enter(int(channel), [os.fsencode(path) for path in closed], [os.fsencode(word) for word in command])
 
 
 def _signals() -> set[signal.Signals]:
@@ -74,10 +84,22 @@ def enter(channel: int, closed: Sequence[bytes], command: Sequence[bytes]) -> No
     notify.give_up_privileges()
     landlock.confine(closed)
     listener = notify.install(bpf.program(os.uname().machine))
-    talk.sendmsg([READY], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [listener]))])
-    os.close(listener)
+    hand_out(talk, listener)
+    become(talk, command)
+
+
+def hand_out(talk: socket.socket, descriptor: int) -> None:
+    """Give away by what the tree is served, and wait for the word to go on; ends if there comes none."""
+    import socket
+
+    talk.sendmsg([READY], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))])
+    os.close(descriptor)
     if talk.recv(len(GO)) != GO:
         os._exit(1)
+
+
+def become(talk: socket.socket, command: Sequence[bytes]) -> NoReturn:
+    """Be the command; see `enter`."""
     try:
         os.execvp(command[0], list(command))  # noqa: S606
     except OSError as error:

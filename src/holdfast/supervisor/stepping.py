@@ -17,7 +17,7 @@ from holdfast.supervisor.processes import Group, ticks_now
 from holdfast.undo.service import Settled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from holdfast.supervisor.processes import Run
     from holdfast.undo.desk import Desk
@@ -132,12 +132,19 @@ class Steps:
             self._close(group)
         self.close_explicit(run)
 
-    def close_explicit(self, run: Run | None = None) -> None:
-        """Close the explicit step that the ``run`` has opened itself (None: all that are open).
+    def close_explicit(self, run: Run) -> None:
+        """Close the explicit step that the ``run`` has opened itself."""
+        self._close_each(self._desk.explicit_steps(run.id))
 
-        Left open when the keeper ends, it would be taken for that of a killed one, and rolled back.
+    def close_last(self) -> None:
+        """Close what is no run's own. Left open when the keeper ends, it would be taken for that of a killed one, and
+        rolled back.
         """
-        for step in self._desk.explicit_steps(None if run is None else run.id):
+        self._close_each(self._desk.explicit_steps(None))
+        self._finish(0, self._desk.closing_ambient)
+
+    def _close_each(self, steps: Sequence[StepId]) -> None:
+        for step in steps:
             self._finish(step, partial(self._desk.closing, step))
 
     def _close(self, group: Group) -> None:

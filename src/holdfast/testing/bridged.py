@@ -19,6 +19,7 @@ from holdfast.bridge.device import Device, mount
 from holdfast.bridge.outside import watched
 from holdfast.bridge.passthrough import PassthroughTree
 from holdfast.bridge.server import Server
+from holdfast.bridge.threads import Threads
 from holdfast.files.kernel import renameat2
 from holdfast.files.metadata import through
 from holdfast.model.clock import SystemClock
@@ -68,14 +69,15 @@ class Bridged:
         self.world = OneStep(log, root_fd, step)
         flags = os.fstatvfs(root_fd).f_flag & (os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC)
         # (Where something is mounted over the tree, it could not be looked at any more.)
-        self._outside = watched(os.fsencode(os.readlink(through(root_fd)))) if watches else None
+        own = Threads()
+        self._outside = watched(os.fsencode(os.readlink(through(root_fd))), own) if watches else None
         self._device: Device = mount(directory, allow_other=os.geteuid() == 0, flags=flags)
         device = self._device.descriptor
         self.tree = PassthroughTree(
             self.world, log.preimages, device, passes=passthrough, is_told=self._outside is not None
         )
         log.writers = self.tree.objects.held_for_writing
-        self.server = Server(self._device.descriptor, self.tree)
+        self.server = Server(self._device.descriptor, self.tree, own=own)
         self.server.start()
         self.tree.teller.start()
         if self._outside is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.files.batch import IN_THE_WAY, NAMED_TWICE
@@ -15,10 +16,10 @@ from holdfast.model.paths import check_path, display
 from holdfast.model.sinks import CHUNK_BYTES, SMALL_BLOB_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from holdfast.files.tree import Lookup, Saved
-    from holdfast.model.sinks import BlobSink, Content, Progress
+    from holdfast.model.sinks import BlobSink, Content, Progress, Supply
 
 IGNORED_SUFFIX = b".pid"
 """Files of such names are never captured, as in every tree."""
@@ -165,7 +166,7 @@ class MemoryTree:
     def apply(
         self,
         deletes: Sequence[Change],
-        writes: Iterable[tuple[Change, Content | None]],
+        writes: Iterable[tuple[Change, Content | Supply | None]],
         *,
         nonce: str,  # noqa: ARG002 - there are no temporaries here
         progress: Progress | None = None,
@@ -181,9 +182,10 @@ class MemoryTree:
             else:
                 applied.skipped.append(NotCaptured(change.path, reason))
         named: set[bytes] = set()
-        for done, (change, content) in enumerate(writes):
+        for done, (change, given) in enumerate(writes):
             if progress is not None:
                 progress("write", done, 0)
+            content = given if given is None or isinstance(given, (bytes, Iterator)) else next(given.fetch([change]))
             reason = NAMED_TWICE if change.path in named else self._guarded(change, content, self._write)
             named.add(change.path)
             if content is not None and not isinstance(content, bytes) and (close := getattr(content, "close", None)):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from holdfast.undo.records import OURSELVES
 from holdfast.undo.traces import Reach
 
 if TYPE_CHECKING:
@@ -52,20 +53,18 @@ class Barriers:
         ):
             self.records.append(_bounded(record))
             return self.records[-1]
-        paths = set(last.paths)
-        if follows and (paths.issuperset(record.paths) or b"" in paths):
+        if follows and _says(last, record):
             return None
-        self.records[-1] = _bounded(msgspec.structs.replace(record, paths=tuple(sorted(paths.union(record.paths)))))
+        self.records[-1] = _joined(last, record)
         return _bounded(record)
 
     def _add_found(self, last: Outside | None, record: Outside) -> Outside | None:
-        if last is None or last.finder != record.finder:
+        if last is None or (last.finder, last.who) != (record.finder, record.who):
             self.records.append(_bounded(record))
             return record
-        paths = set(last.paths)
-        if paths.issuperset(record.paths) or b"" in paths:
+        if _says(last, record):
             return None
-        self.records[-1] = _bounded(msgspec.structs.replace(record, paths=tuple(sorted(paths.union(record.paths)))))
+        self.records[-1] = _joined(last, record)
         return record
 
     def prune(self, first: int) -> None:
@@ -73,11 +72,11 @@ class Barriers:
         self.records = [record for record in self.records if first and record.seq > first]
 
     def found(self, step: StepId, since: int) -> frozenset[bytes]:
-        """What other steps came upon after ``since``; the root's path: anything."""
+        """What other steps came upon after ``since`` that others had changed; the root's path: anything."""
         return frozenset(
             path
             for record in self.records
-            if record.seq > since and record.finder not in (None, step)
+            if record.seq > since and record.finder not in (None, step) and record.who != OURSELVES
             for path in record.paths
         )
 
@@ -113,12 +112,23 @@ class Barriers:
 def _reach(names: Iterable[bytes]) -> Reach:
     # Any of the paths may have been a directory that was moved or removed.
     paths = frozenset(names)
-    return Reach(paths, paths, frozenset())
+    return Reach(paths, paths, {})
+
+
+def _says(last: Outside, record: Outside) -> bool:
+    """Whether the last barrier says already what the record does."""
+    return b"" in last.paths or (
+        set(last.paths).issuperset(record.paths) and set(last.objects).issuperset(record.objects)
+    )
+
+
+def _joined(last: Outside, record: Outside) -> Outside:
+    """The record, with what the last one says too."""
+    paths, objects = {*last.paths, *record.paths}, {*last.objects, *record.objects}
+    return _bounded(msgspec.structs.replace(record, paths=tuple(sorted(paths)), objects=tuple(sorted(objects))))
 
 
 def _bounded(record: Outside) -> Outside:
-    return (
-        record
-        if len(record.paths) <= _MOST_PATHS and b"" not in record.paths
-        else msgspec.structs.replace(record, paths=_EVERYTHING)
-    )
+    if b"" not in record.paths and max(len(record.paths), len(record.objects)) <= _MOST_PATHS:
+        return record
+    return msgspec.structs.replace(record, paths=_EVERYTHING, objects=())

@@ -16,7 +16,7 @@ from holdfast.undo.sealing import look, numbers, seal
 from holdfast.undo.traces import whereabouts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from holdfast.files.handle import Identity
     from holdfast.undo.log import UndoLog
@@ -124,7 +124,10 @@ def _carry_out(log: UndoLog, sealed: Sequence[Sealed], note: Reverse, unfinished
     conflicts = reversal.conflicts
     state = "done" if note.forward else "undone"
     theirs = _theirs(log, sealed, state, conflicts, unfinished.theirs)
-    for one in sealed:
+    again = {one.head.id: tuple(log.recorder.step(one.head.id).records) for one in sealed}
+    together = sorted((record for records in again.values() for record in records), key=lambda record: record.seq)
+    # (In the order in which they act: of what two of them leave at a path, the later counts.)
+    for one in sorted(sealed, key=lambda one: _span(again[one.head.id])[1]):
         head = one.head
         opened = log.recorder.end(head.id, head.exit_code)
         troubles = [Trouble(found.path, found.reason, found.aside) for found in conflicts if found.step == head.id]
@@ -136,7 +139,8 @@ def _carry_out(log: UndoLog, sealed: Sequence[Sealed], note: Reverse, unfinished
             exit_code=head.exit_code,
             before=head,
             conflicts=troubles,
-            left=look(log, opened, theirs=theirs),
+            left=look(log, opened, theirs=theirs.paths, together=together if _is_alone(head.id, again) else ()),
+            spared=theirs.spared,
         )
         # (What could not be put back is not among them any more: it lies aside.)
         given_back = {record.number for record in opened.records if isinstance(record, Put)}
@@ -146,6 +150,19 @@ def _carry_out(log: UndoLog, sealed: Sequence[Sealed], note: Reverse, unfinished
     steps, what = tuple(one.head.id for one in sealed), "redo" if note.forward else "rollback"
     _log.info("%s executed", what, steps=steps, operations=reversal.paths, conflicts=len(conflicts))
     return Undone(steps, reversal.paths, tuple(conflicts))
+
+
+def _span(records: Sequence[Mutation]) -> tuple[int, int]:
+    return (records[0].seq, records[-1].seq) if records else (0, 0)
+
+
+def _is_alone(step: StepId, again: Mapping[StepId, Sequence[Mutation]]) -> bool:
+    """Whether no other of the steps acted between the first and the last record of this one. (Those that overlap go
+    together only: what one of them left by itself never was there.)
+    """
+    first, last = _span(again[step])
+    others = (_span(records) for other, records in again.items() if other != step)
+    return all(end < first or begin > last for begin, end in others)
 
 
 def _dated(log: UndoLog, one: Sealed) -> frozenset[Identity]:
@@ -162,11 +179,19 @@ def _dated(log: UndoLog, one: Sealed) -> frozenset[Identity]:
     return frozenset(found)
 
 
+class _Theirs(NamedTuple):
+    """Where a reversal leaves what somebody else has changed, or brings that back: no step left it."""
+
+    paths: frozenset[bytes]
+    spared: frozenset[bytes]
+    """Those of the paths at which it was moved or described, and stays as they have left it but for that."""
+
+
 def _theirs(
     log: UndoLog, sealed: Sequence[Sealed], state: State, conflicts: Iterable[Conflict], strangers: frozenset[Identity]
-) -> frozenset[bytes]:
-    """Where a reversal leaves what somebody else has changed, or brings that back: no step left it."""
+) -> _Theirs:
     found = {conflict.path for conflict in conflicts if conflict.reason not in OF_NOBODY}
+    moved: set[bytes] = set()
     for one in sealed:
         found |= {path for then, path in one.head.crossed if then == state}
         places, left = whereabouts(one.records), dict(one.head.left)
@@ -175,11 +200,17 @@ def _theirs(
         described = {record.identity for record in one.records if isinstance(record, Meta)}
         rewritten |= {places.get(path) for path, was in left.items() if was and stat.S_ISDIR(was.mode)} & described
         crossed = {places.get(path) for then, path in one.head.crossed if then != state} - rewritten - {None}
-        crossed |= strangers
-        stands = log.recorder.aliases.all(object_ for object_ in crossed if object_ is not None)
-        now = whereabouts(log.recorder.step(one.head.id).records) if stands else {}
-        found |= {path for path, object_ in now.items() if object_ in stands}
-    return frozenset(found)
+        now = whereabouts(log.recorder.step(one.head.id).records) if crossed or strangers else {}
+        moved |= _where(log, now, crossed)
+        found |= _where(log, now, strangers)
+    return _Theirs(frozenset(found | moved), frozenset(moved - found))
+
+
+def _where(
+    log: UndoLog, places: Mapping[bytes, Identity | None], objects: Iterable[Identity | None]
+) -> frozenset[bytes]:
+    stands = log.recorder.aliases.all(object_ for object_ in objects if object_ is not None)
+    return frozenset(path for path, object_ in places.items() if object_ in stands)
 
 
 def in_order(sealed: Iterable[Sealed]) -> list[Mutation]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from holdfast.model.paths import under
-from holdfast.undo.records import Content, Link, Make, Meta, Move, Put, Remove
+from holdfast.undo.records import Content, How, Link, Make, Meta, Move, Put, Remove
 from holdfast.undo.service import PathChange
 
 if TYPE_CHECKING:
@@ -16,11 +16,18 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
+class _Body:
+    """What happened to an object; all of its names that are known have it in common."""
+
+    is_written: bool = False
+    is_described: bool = False
+
+
+@dataclass(slots=True)
 class _Entry:
     origin: bytes | None
     """Where it was before the step; None if it was nowhere."""
-    is_written: bool = False
-    is_described: bool = False
+    body: _Body = field(default_factory=_Body)
 
 
 _Tree: TypeAlias = dict[bytes, _Entry]
@@ -45,7 +52,7 @@ def changes(records: Iterable[Mutation], *, backward: bool = False) -> list[Path
     for record in records:
         _follow(record, now, gone)
     ways = [
-        *(_Way(entry.origin, path, entry.is_written, entry.is_described) for path, entry in now.items()),
+        *(_Way(one.origin, path, one.body.is_written, one.body.is_described) for path, one in now.items()),
         *(_Way(path, None) for path in gone),
     ]
     if backward:
@@ -55,14 +62,18 @@ def changes(records: Iterable[Mutation], *, backward: bool = False) -> list[Path
 
 def _follow(record: Mutation, now: _Tree, gone: set[bytes]) -> None:
     match record:
+        case Link() if record.source:
+            now[record.path] = _Entry(None, _at(record.source, now).body)
         case Make() | Link() | Put():
             now[record.path] = _Entry(None)
         case Remove():
+            if record.keeping.how is How.RELATED:
+                _at(record.keeping.content, now).body = _at(record.path, now).body
             _lose(record.path, now, gone)
         case Content():
-            now.setdefault(record.path, _Entry(_origin(record.path, now))).is_written = True
+            _at(record.path, now).body.is_written = True
         case Meta():
-            now.setdefault(record.path, _Entry(_origin(record.path, now))).is_described = True
+            _at(record.path, now).body.is_described = True
         case Move():
             moved = _take(now, record.path)
             swapped = _take(now, record.target) if record.exchanged else {}
@@ -72,6 +83,11 @@ def _follow(record: Mutation, now: _Tree, gone: set[bytes]) -> None:
             now.update({record.path + path[len(record.target) :]: entry for path, entry in swapped.items()})
         case _:
             pass
+
+
+def _at(path: bytes, now: _Tree) -> _Entry:
+    """What is at the path, which from now on is known."""
+    return now.setdefault(path, _Entry(_origin(path, now)))
 
 
 def _lose(path: bytes, now: _Tree, gone: set[bytes]) -> None:

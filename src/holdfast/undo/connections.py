@@ -9,11 +9,14 @@ from __future__ import annotations
 from functools import cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from holdfast.model.errors import RefusedError
+from holdfast.model.paths import display
+from holdfast.model.wording import named_steps
 from holdfast.undo.log import no_step
 from holdfast.undo.traces import Reach, reach, whereabouts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from holdfast.undo.log import UndoLog
     from holdfast.undo.records import StepId
@@ -59,6 +62,38 @@ def needs(log: UndoLog, steps: Iterable[StepId]) -> list[Need]:
     return list(found.values())
 
 
+def refuse_overlaps(log: UndoLog, steps: Sequence[StepId]) -> None:
+    """Raise `RefusedError` if finished steps, all in one state, cannot be reversed together without others."""
+    found = needs(log, steps)
+    if not found:
+        return
+    state = log.heads[steps[0]].state
+    first = [need for need in found if need.state != state] or found
+    message = (
+        f"{named_steps(steps)} cannot be {'undone' if state == 'done' else 'redone'} without more: "
+        f"{named_steps(need.step for need in first)} {'has' if len(first) == 1 else 'have'} to do with "
+        f"{display(first[0].path)} too"
+    )
+    if first is found:
+        verb = "undo" if state == "done" else "redo"
+        both = sorted({*steps, *(need.step for need in found)})
+        together = "".join(f" --step {step}" for step in both)
+        raise RefusedError(
+            message,
+            hint=f"`holdfast {verb}{together}` takes them together",
+            code="steps_connected",
+            data={"together": both},
+        )
+    if any(need.state == "open" for need in first):
+        raise RefusedError(f"{message}, and still going on", hint="wait until it ends", code="step_open")
+    raise RefusedError(
+        message,
+        hint=f"undo {named_steps(need.step for need in first)} first",
+        code="steps_connected",
+        data={"first": sorted(need.step for need in first)},
+    )
+
+
 def connected(log: UndoLog, step: StepId) -> list[StepId]:
     """See `UndoService.connected`."""
     if step not in log.heads:
@@ -89,7 +124,7 @@ def _others(log: UndoLog, reach_of: Callable[[StepId], Reach]) -> Iterator[_Othe
 
 def _reach_of_file(log: UndoLog, step: StepId, path: bytes) -> Reach:
     object_ = whereabouts(log.read(step).records).get(path)
-    return Reach(frozenset((path,)), frozenset(), log.recorder.aliases.all([object_] if object_ else []))
+    return Reach(frozenset((path,)), frozenset(), {log.recorder.aliases.now(object_): path} if object_ else {})
 
 
 def _is_in_the_way(head: Head, other: _Other) -> bool:

@@ -10,29 +10,32 @@ from bisect import insort
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from holdfast.files.own import find_own
 from holdfast.model.errors import HeldError, HoldfastError, NotFoundError, RefusedError, StorageError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
 from holdfast.undo.carrying import Undone, reverse
 from holdfast.undo.changes import changes
-from holdfast.undo.connections import connected
+from holdfast.undo.connections import connected, refuse_overlaps
 from holdfast.undo.dropping import drop_unchanged
 from holdfast.undo.filing import write_file
 from holdfast.undo.log import no_step
 from holdfast.undo.pending import go_on
-from holdfast.undo.recognising import note_contents
+from holdfast.undo.recognising import brought_back, note_contents
 from holdfast.undo.records import End
 from holdfast.undo.safeguards import Safeguards
 from holdfast.undo.sealing import Left, disown, look, seal
-from holdfast.undo.settling import settle
+from holdfast.undo.settling import settle, written_late
 from holdfast.undo.showing import all_steps, report, shown_barriers, shown_conflict, shown_open, shown_step
 from holdfast.undo.strangers import theirs
-from holdfast.undo.undoing import redo, undo
+from holdfast.undo.undoing import foresee, redo, undo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
 
+    from holdfast.files.handle import Identity
     from holdfast.undo.log import Limits, UndoLog
     from holdfast.undo.records import StepId, StepKind
     from holdfast.undo.safeguards import Thresholds
@@ -102,6 +105,11 @@ class Desk:
         with self._recorder.gate:
             self._safeguards.thresholds = thresholds
 
+    def lapse(self, ticket: int) -> None:
+        """What is held cannot be held any longer, and fails: see `holdfast.undo.safeguards`."""
+        with self._recorder.gate:
+            self._safeguards.lapse(ticket)
+
     @property
     def is_quiet(self) -> bool:
         """Whether mutations have to wait: somebody has entered `quiet`."""
@@ -118,6 +126,7 @@ class Desk:
     ) -> StepId:
         """Open a step. Raises `StorageError`."""
         with self._recorder.gate:
+            self._undo_log.notice()  # what was edited up to now came before it
             step = self._undo_log.new_id(ambient=kind == "ambient")
             self._recorder.begin(step, kind, run=run, command=command, directory=directory, parent=parent)
             return step
@@ -158,6 +167,11 @@ class Desk:
                 return None
             return self._finishing(opened, exit_code, take_back=take_back)
 
+    def closing_ambient(self) -> Callable[[], StepInfo | None] | None:
+        """`closing` for the ambient step; None as well if none is open."""
+        with self._recorder.gate:
+            return None if self._ambient is None else self.closing(self._ambient)
+
     def beat(self) -> None:
         """Give a sign of life. To be called a few times a second while a step is open."""
         with self._recorder.gate:
@@ -191,13 +205,16 @@ class Desk:
         """Look once more at what steps left and was written to since, as far as that is over. Raises `StorageError`."""
         settle(self._undo_log)
 
-    def outside(self, paths: Iterable[bytes], who: str = "", *, blocks: bool = True) -> None:
+    def outside(
+        self, paths: Iterable[bytes], who: str = "", *, blocks: bool = True, objects: Iterable[Identity] = ()
+    ) -> None:
         """Somebody else changed ``paths`` (the root's: anything). Nothing while `is_quiet`: that is known.
 
-        ``blocks`` is false with the policy ``warn``. Raises `StorageError`.
+        ``blocks`` is false with the policy ``warn``. ``objects`` are those that were written to or described, as far as
+        that is known: they may have other names. Raises `StorageError`.
         """
         if not self.is_quiet:
-            self._undo_log.outside(paths, who, blocks=blocks)
+            self._undo_log.outside(paths, who, blocks=blocks, objects=objects)
 
     # The service ------------------------------------------------------------------------------------------------
 
@@ -229,6 +246,19 @@ class Desk:
         with self._recorder.gate:
             return connected(self._undo_log, step)
 
+    def check_connected(self, steps: Sequence[StepId]) -> None:
+        """See `UndoService.check_connected`."""
+        with self._recorder.gate:
+            for step in steps:
+                if step not in self._undo_log.heads:
+                    raise no_step(step)
+            refuse_overlaps(self._undo_log, steps)
+
+    def written_late(self) -> Sequence[tuple[StepId, bytes]]:
+        """See `UndoService.written_late`."""
+        with self._recorder.gate:
+            return written_late(self._undo_log)
+
     def forgotten(self) -> Sequence[str]:
         """See `UndoService.forgotten`."""
         with self._recorder.gate:
@@ -238,14 +268,27 @@ class Desk:
         """See `UndoService.undo`."""
         return self._reverse(undo, steps, force=force)
 
+    def foresee(self, steps: Sequence[StepId], *, forward: bool = False) -> None:
+        """See `UndoService.foresee`."""
+        foresee(self._undo_log, steps, forward=forward)
+
     def redo(self, steps: Sequence[StepId], *, force: bool = False) -> UndoReport:
         """See `UndoService.redo`."""
         return self._reverse(redo, steps, force=force)
 
     def note_contents(self, step: StepId, contents: Sequence[tuple[bytes, bytes]]) -> None:
         """See `UndoService.note_contents`."""
+        note_contents(self._undo_log, step, contents)
+
+    def unnoted(self) -> Sequence[StepId]:
+        """See `UndoService.unnoted`."""
         with self._recorder.gate:
-            note_contents(self._undo_log, step, contents)
+            return [head.id for head in self._undo_log.heads.values() if head.paths and not head.noted]
+
+    def brought_back(self, paths: Sequence[tuple[bytes, bytes | None]]) -> None:
+        """See `UndoService.brought_back`."""
+        with self._recorder.gate:
+            brought_back(self._undo_log, dict(paths))
 
     def begin(self, label: str, *, run: str = "") -> StepId:
         """See `UndoService.begin`. ``run``: the one whose own process asks for it, and to which it is limited."""
@@ -346,7 +389,10 @@ class Desk:
         with self._recorder.gate:
             if allow:
                 return self._safeguards.allow(ticket)
+            has_ended = self._safeguards.has_ended(ticket)
             info = self._safeguards.deny(ticket)
+            if has_ended:
+                return info
             # What waits for the gate finds the step closed, and is refused; until `close`.
             opened = self._end(info.step)
             self._recorder.deny(info.step)
@@ -356,19 +402,23 @@ class Desk:
             finish = self._finishing(opened, None, take_back=True) if opened.records else None
         if finish is not None:
             finish()
-        return info
+        with self._recorder.gate:
+            left = tuple(self.conflicts(info.step)) if info.step in self._undo_log.heads else ()
+        return msgspec.structs.replace(info, conflicts=left)
 
     @contextmanager
     def quiet(self) -> Generator[None]:
         """See `UndoService.quiet`."""
         with self._recorder.gate:
             self._quiets += 1
+            self._recorder.is_paused = True
             self._recorder.wait_for()
         try:
             yield
         finally:
             with self._recorder.gate:
                 self._quiets -= 1
+                self._recorder.is_paused = self.is_quiet
                 self._recorder.arrangement += 1
 
     def discard(self) -> int:

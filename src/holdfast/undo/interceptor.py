@@ -5,8 +5,9 @@ and then calls the method of the interceptor for it, with a function that perfor
 reverses the operation, keeps what would be lost, and calls the function; where it can do the same in a cheaper way (a
 removed file is renamed into the log), it does that instead. So nothing can happen before it can be reversed.
 
-Every method may raise `HeldError` before anything has happened: a safeguard asks a person first. The caller keeps the
-operation back and calls again when the decision is there. `OSError` is the answer for whoever asked for the operation.
+Every method may raise `HeldError` before anything has happened: a safeguard asks a person first, or (ticket 0) somebody
+else changes the tree. The caller keeps the operation back and calls again when the decision is there, or in a moment.
+So it does with `EndedError`. `OSError` is the answer for whoever asked for the operation.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from holdfast.undo.records import FileType, StepId
 
 T = TypeVar("T")
+
+
+class EndedError(KeyError):
+    """The step has ended meanwhile, and nothing has happened: whoever asks anew which one it is learns another."""
 
 
 class Place(NamedTuple):

@@ -10,6 +10,7 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING
 
+from holdfast.files.kernel import birth_time_at
 from holdfast.files.metadata import read_xattrs, read_xattrs_at
 from holdfast.undo.signatures import is_same, signature_of
 
@@ -31,6 +32,8 @@ class Known:
         self._places: dict[bytes, Signature] = {}
         self._missed: set[ObjectKey] = set()
         """Objects of which it was told that they are not as they were left at the path where they were."""
+        self._brought: dict[bytes, Signature | None] = {}
+        """What a checkpoint has brought to a path since a step left something there."""
 
     def key(self, found: os.stat_result) -> ObjectKey:
         """The `Signature.key` of what was found."""
@@ -40,6 +43,7 @@ class Known:
     def note(self, left: Iterable[tuple[bytes, Signature | None]], others: Iterable[Signature] = ()) -> None:
         """A step left ``left``, and ``others`` (see `Head.others`): each by the order in which they left it."""
         for path, found in left:
+            self._brought.pop(path, None)
             if found is None:
                 self._places.pop(path, None)
                 continue
@@ -66,6 +70,24 @@ class Known:
                 if known is not None and known[1].ctime == found.ctime:
                     self._objects[found.key] = path, found
 
+    def brought(self, paths: Iterable[tuple[bytes, Signature | None]]) -> None:
+        """Holdfast has brought to paths what a checkpoint holds, which looks so: nobody else has changed it."""
+        for path, now in paths:
+            self._brought[path] = now
+            left = self._places.get(path)
+            known = None if left is None or left.names > 1 else self._objects.get(left.key)
+            if left is not None and known is not None and known[0] == path and (now is None or now.key != left.key):
+                del self._objects[left.key]  # it is gone: its inode number may come again
+
+    def is_brought(self, place: Place, found: os.stat_result | None) -> bool:
+        """Whether what is found there is what Holdfast itself has brought there."""
+        if place.path not in self._brought:
+            return False
+        now = self._brought[place.path]
+        if now is None or found is None:
+            return now is None and found is None
+        return (now.key, now.mode, now.ctime) == (self.key(found), found.st_mode, found.st_ctime_ns)
+
     def told(self, paths: Iterable[bytes]) -> None:
         """Barriers name these now, for what steps have left there until here: nobody need name them again for that."""
         for path in paths:
@@ -88,7 +110,8 @@ class Known:
             path, left = known
             if left.ctime == found.st_ctime_ns or self._is_same(left, found, place, fd):
                 return ()
-            return tuple(sorted({place.path} if left.key in self._missed else {path, place.path}))
+            is_told = left.key in self._missed or _is_younger(left, place, fd)
+            return tuple(sorted({place.path} if is_told else {path, place.path}))
         left = self._places.get(place.path)
         if left is None:
             return ()
@@ -106,3 +129,14 @@ class Known:
     def missing(self, place: Place) -> Signature | None:
         """What a step left at a place where nothing is now, or is about to be."""
         return self._places.get(place.path)
+
+
+def _is_younger(left: Signature, place: Place, fd: int) -> bool:
+    """Whether the object at the place (open as ``fd``, if that is given) is another than the one that was left: its
+    number comes again once an object is gone.
+    """
+    try:
+        born = birth_time_at(place.dir_fd, place.name) if fd < 0 else birth_time_at(fd, b"")
+    except OSError:
+        return False
+    return born is not None and 0 < left.ctime < born

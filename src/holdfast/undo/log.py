@@ -203,25 +203,32 @@ class UndoLog:
             _log.warning("the journal of the undo log cannot be begun anew: %s", error.message)
 
     def outside(
-        self, paths: Iterable[bytes], who: str, *, blocks: bool = True, finder: StepId | None = None
+        self,
+        paths: Iterable[bytes],
+        who: str,
+        *,
+        blocks: bool = True,
+        finder: StepId | None = None,
+        objects: Iterable[Identity] = (),
     ) -> Outside:
         """Record that somebody else changed ``paths``: a barrier, unless it does not block. Raises `StorageError`.
 
-        ``finder`` is the step that came upon it.
+        ``finder`` is the step that came upon it. ``objects`` as `Outside` has them.
         """
         with self.recorder.gate:
-            record = Outside(self.recorder.seq + 1, tuple(paths), self.clock.now() * 1000, who, blocks, finder)
+            seq, at = self.recorder.seq + 1, self.clock.now() * 1000
+            record = Outside(seq, tuple(paths), at, who, blocks, finder, tuple(objects))
             if finder is None:
                 for step in (*self.recorder.open_steps, *self.unsealed.values()):
-                    step.edited(record.paths, record.seq)
+                    step.edited(record)
             if (piece := self.barriers.add(record)) is not None:
                 self.recorder.next_seq()
                 self.recorder.note(piece)
             return self.barriers.records[-1]
 
-    def _came_upon(self, step: OpenStep, paths: tuple[bytes, ...]) -> None:
+    def _came_upon(self, step: OpenStep, paths: tuple[bytes, ...], who: str) -> None:
         # (What the same step is said to have come upon already is not said again, whoever has left something since.)
-        if self.outside(paths, "", finder=step.id).seq == self.recorder.seq:
+        if self.outside(paths, who, finder=step.id).seq == self.recorder.seq:
             self.recorder.known.told(paths)
 
     def read(self, step: StepId) -> Sealed:

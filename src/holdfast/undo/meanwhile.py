@@ -88,7 +88,7 @@ def changed_meanwhile(log: UndoLog, cut: Cut) -> frozenset[Identity]:
 
 def _objects(log: UndoLog, records: Sequence[Mutation]) -> frozenset[Identity]:
     """The objects that the records are about, as what stands for them now."""
-    return reach(records, log.recorder.aliases).objects
+    return frozenset(reach(records, log.recorder.aliases).objects)
 
 
 def _left(log: UndoLog, pending: Iterable[Sealed]) -> dict[ObjectKey, list[Signature]]:

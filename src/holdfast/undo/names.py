@@ -15,6 +15,7 @@ from holdfast.model.errors import StorageError
 from holdfast.model.log import Log
 from holdfast.model.paths import under
 from holdfast.undo.contents import copy_of
+from holdfast.undo.interceptor import Place
 from holdfast.undo.places import exists, is_empty_at, lstat, lstat_or_none, may_replace
 from holdfast.undo.records import (
     NOT_KEPT,
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
     from holdfast.files.handle import Identity
     from holdfast.model.clock import Clock
-    from holdfast.undo.interceptor import Place
     from holdfast.undo.preimages import Preimages
     from holdfast.undo.recorder import Recorder
     from holdfast.undo.steps import OpenStep
@@ -97,13 +97,17 @@ class Names:
             self._recorder.touched(opened, place)
             found = os.fstat(source_fd)
             kind = file_type(found.st_mode)
-            self._recorder.meet(opened, place, found, source_fd)
             object_, source = identity(source_fd, b""), _path_of(source_fd, place)
-            record = Link(self._recorder.number(), step, place.path, kind, object_, source)
             if exists(place):
+                record = Link(self._recorder.number(), step, place.path, kind, object_, source)
                 result = perform()  # as in `create`
                 self._recorder.append(opened, record)
                 return result
+            # (It is come upon where it is: what a step has left at the place has nothing to do with it.)
+            if source or self._recorder.known.last(self._recorder.known.key(found)) is not None:
+                self._recorder.meet(opened, Place(-1, b"", source or place.path), found, source_fd)
+            self._recorder.meet(opened, place, None)
+            record = Link(self._recorder.number(), step, place.path, kind, object_, source)
             return self._recorder.perform(opened, record, perform)
 
     def unlink(

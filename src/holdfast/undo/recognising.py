@@ -2,23 +2,26 @@
 
 An edit by hand that is taken back by a checkpoint leaves the file as the step had left it, but as another object with
 other times. Whoever saves the tree tells the hashes of what steps left; where type, permissions and content are those,
-what is there stands for what the step left, as if nobody had ever changed it.
+what is there stands for what the step left, as if nobody had ever changed it. Who brings the tree to a checkpoint tells
+that too: what it leaves is no edit by others.
 """
 
 from __future__ import annotations
 
 import stat
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from holdfast.files.handle import identity
+from holdfast.model.errors import IntegrityError
 from holdfast.undo.carrying import in_order
 from holdfast.undo.signatures import content_at, is_described, is_left, signature
 from holdfast.undo.traces import whereabouts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence, Set
 
     from holdfast.files.handle import Identity
     from holdfast.undo.directories import Directories
@@ -32,25 +35,85 @@ def note_contents(log: UndoLog, step: StepId, contents: Iterable[tuple[bytes, by
 
     ``contents`` are paths with hashes that were computed after the step had ended: so they are of what it left, if
     nobody has changed that by now.
-    Raises `StorageError`, `NotFoundError`.
+    Only for a moment is anybody kept waiting. Raises `StorageError`, `NotFoundError`.
     """
     sealed = log.read(step)
     left = dict(sealed.head.left)
-    noted: list[tuple[bytes, bytes]] = []
+    noted = dict(sealed.head.contents)  # (what others have changed by now is known again when that is back)
     with log.looking() as directories:
         for path, hash_ in contents:
             was = left.get(path)
             if was is not None and is_left(directories, path, was):
-                noted.append((path, hash_))
-    log.write(msgspec.structs.replace(sealed, head=msgspec.structs.replace(sealed.head, contents=tuple(noted))))
+                noted[path] = hash_
+    head = msgspec.structs.replace(sealed.head, contents=tuple(noted.items()), noted=True)
+    with log.recorder.gate:
+        if log.heads.get(step) == sealed.head:  # (else it was reversed meanwhile, and waits to be noted anew)
+            log.write(msgspec.structs.replace(sealed, head=head))
 
 
-def recognise(log: UndoLog, steps: Sequence[Sealed]) -> list[Sealed]:
+def brought_back(log: UndoLog, paths: Mapping[bytes, bytes | None]) -> None:
+    """Holdfast has brought these paths to what a checkpoint holds: files and links with these hashes, or nothing.
+
+    Where that is what a step left, it stands for it from now on; elsewhere it is at least nobody else's edit.
+    Raises `StorageError`.
+    """
+    within = paths.keys() | {parent for path in paths for parent in _above(path)}
+    newest: dict[bytes, StepId] = {}
+    for head in sorted(log.heads.values(), key=lambda head: head.left_at):
+        newest |= dict.fromkeys((path for path, _ in head.left if path in within), head.id)
+    for step in sorted(set(newest.values()), key=lambda step: log.heads[step].left_at, reverse=True):
+        with suppress(IntegrityError):  # of a step that is damaged nothing can be known again
+            _bring_back(log, step, {path for path, last in newest.items() if last == step}, paths)
+
+
+def _bring_back(log: UndoLog, step: StepId, within: Set[bytes], paths: Mapping[bytes, bytes | None]) -> None:
+    """`brought_back`, of what is at some paths ``within`` which this step was the last to leave something at."""
+    (sealed,) = recognise(log, [log.read(step)], within)
+    brought = dict(sealed.head.brought)
+    with log.looking() as directories:
+        for path, left in sealed.head.left:
+            if path not in within:
+                continue
+            now = signature(directories, path)
+            if now == left:
+                brought.pop(path, None)
+            # (A directory comes and goes with what is in it.)
+            elif _is_brought(directories, path, now, paths[path]) if path in paths else _is_way(now):
+                brought[path] = now
+    head = msgspec.structs.replace(sealed.head, brought=tuple(brought.items()))
+    if head != sealed.head:
+        log.write(msgspec.structs.replace(sealed, head=head))
+        log.recorder.known.brought(head.brought)
+
+
+def _above(path: bytes) -> list[bytes]:
+    parts = path.split(b"/")
+    return [b"/".join(parts[:length]) for length in range(1, len(parts))]
+
+
+def _is_way(now: Signature | None) -> bool:
+    return now is None or stat.S_ISDIR(now.mode)
+
+
+def _is_brought(directories: Directories, path: bytes, now: Signature | None, hash_: bytes | None) -> bool:
+    """Whether nobody has changed it since, who could do so before it was looked at."""
+    if now is None or hash_ is None:
+        return now is None and hash_ is None
+    try:
+        return content_at(directories.place(path)) == hash_ and signature(directories, path) == now
+    except OSError:
+        return False
+
+
+def recognise(
+    log: UndoLog, steps: Sequence[Sealed], within: Set[bytes] | None = None, *, keep: bool = True
+) -> list[Sealed]:
     """Take what is there now for what the steps left, where it is the same; returns them with what they then say.
 
     The steps are to be reversed together, and only all of their records together say what they left where: what one of
     them has left by its own may have been moved or replaced by another one. Nor is it known again where another step,
-    that is not undone, began later and changed the same path. Raises `StorageError`.
+    that is not undone, began later and changed the same path. ``within``: only at these paths. ``keep``: it is noted
+    in the log. Raises `StorageError`.
     """
     places = whereabouts(in_order(steps))
     chosen = {one.head.id for one in steps}
@@ -58,11 +121,17 @@ def recognise(log: UndoLog, steps: Sequence[Sealed]) -> list[Sealed]:
     for head in sorted(log.heads.values(), key=lambda head: head.first):
         if head.id not in chosen and head.state != "undone":
             later |= dict.fromkeys((path for path, _ in head.left), head.first)
-    return [_recognise(log, one, places, later) for one in steps]
+    return [_recognise(log, one, places, later, within, keep=keep) for one in steps]
 
 
 def _recognise(
-    log: UndoLog, sealed: Sealed, places: Mapping[bytes, Identity | None], later: Mapping[bytes, int]
+    log: UndoLog,
+    sealed: Sealed,
+    places: Mapping[bytes, Identity | None],
+    later: Mapping[bytes, int],
+    within: Set[bytes] | None,
+    *,
+    keep: bool,
 ) -> Sealed:
     head = sealed.head
     left, noted = dict(head.left), dict(head.contents)
@@ -71,6 +140,8 @@ def _recognise(
     with log.looking() as directories:
         for path, object_ in whereabouts(sealed.records).items():
             was = left.get(path)
+            if within is not None and path not in within:
+                continue
             if was is None or object_ is None or places.get(path) != object_ or later.get(path, 0) > head.first:
                 continue
             now = signature(directories, path)
@@ -81,14 +152,18 @@ def _recognise(
                 continue
             old = log.recorder.aliases.now(object_)
             new = _known_again(directories, path, now, noted.get(path))
-            if new is not None and new != old:
-                left[path] = now
-                again.append(path)
+            if new is None or (new == old and stat.S_ISDIR(now.mode)):
+                continue
+            left[path] = now
+            again.append(path)
+            if new != old:
                 aliases.append((old, new))
-    if not aliases:
+    if not again:
         return sealed
     known = msgspec.structs.replace(head, left=tuple(sorted(left.items())), aliases=(*head.aliases, *aliases))
     result = msgspec.structs.replace(sealed, head=known)
+    if not keep:
+        return result
     log.write(result)
     log.recorder.known.note((path, left[path]) for path in again)
     for old, new in aliases:

@@ -20,9 +20,11 @@ from holdfast.model.log import Log
 from holdfast.model.paths import display
 from holdfast.undo.aliases import Aliases
 from holdfast.undo.contents import Contents
+from holdfast.undo.interceptor import EndedError
 from holdfast.undo.known import Known
 from holdfast.undo.names import Names
 from holdfast.undo.records import (
+    OURSELVES,
     Alias,
     Bare,
     Begin,
@@ -42,6 +44,7 @@ from holdfast.undo.records import (
 from holdfast.undo.safeguard import Danger
 from holdfast.undo.steps import OpenStep
 from holdfast.undo.telling import tell_capture, tell_room
+from holdfast.undo.traces import whereabouts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -89,10 +92,17 @@ class Recorder:
         """See `Interceptor.arrangement`."""
         self.known = Known(device)
         """What the finished steps left."""
-        self.on_strange: Callable[[OpenStep, tuple[bytes, ...]], object] = lambda _step, _paths: None
-        """Is told of paths at which a step comes upon what somebody else has changed, with the gate held."""
+        self.on_strange: Callable[[OpenStep, tuple[bytes, ...], str], object] = lambda _step, _paths, _who: None
+        """Is told of paths at which a step comes upon what somebody else has changed, or Holdfast itself by a
+        checkpoint (who: `OURSELVES`), with the gate held."""
+        self.on_meet: Callable[[int, Callable[[], bool]], object] = lambda _changed, _is_own: None
+        """Is told when what a step comes upon was changed last (its ctime, ns), and how to ask whether the step has
+        made it, with the gate held: whoever watches for edits by others makes those known that came before.
+        """
         self.on_drop: Callable[[OpenStep], object] = lambda _step: None
         """Is told of every step that is closed to further mutations, with the gate held."""
+        self.is_paused = False
+        """Every mutation has to wait. Changed with the gate held."""
         self.gate = threading.RLock()
         """Whoever holds it keeps every mutation waiting."""
         self.calm = threading.Condition(self.gate)
@@ -238,7 +248,9 @@ class Recorder:
         if opened is None:
             if step in self._denied:
                 raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
-            raise KeyError(step)
+            raise EndedError(step)
+        if self.is_paused and not opened.reverses:
+            raise HeldError(0, "somebody else changes the tree")
         if opened.held:
             raise HeldError(opened.held, f"step {step} waits for a person")
         opened.last = self._clock.monotonic()
@@ -254,6 +266,8 @@ class Recorder:
             if key in opened.met:
                 return
             opened.met.add(key)
+            if not opened.reverses:
+                self.on_meet(found.st_ctime_ns, lambda: _object(place, fd) in opened.created)
         if opened.reverses or not (paths := self.known.strange(place, found, fd)):
             return
         if found is None:
@@ -262,12 +276,14 @@ class Recorder:
                 return
         else:
             # (Its inode number may be one that was free again.)
-            object_ = identity(place.dir_fd, place.name) if fd < 0 else identity(fd, b"")
+            object_ = _object(place, fd)
             for step in self._steps.values():
                 if object_ in step.created or (step is not opened and self.known.key(found) in step.met):
                     return
+                if whereabouts(step.records).get(place.path) == object_:
+                    return  # it has put it there itself
         try:
-            self.on_strange(opened, paths)
+            self.on_strange(opened, paths, OURSELVES if self.known.is_brought(place, found) else "")
         except StorageError as error:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
 
@@ -374,3 +390,8 @@ class Recorder:
             found = os.fstat(fd)
             self.append(opened, Touch(self.number(), opened.id, path, identity(fd, b""), found.st_mtime_ns))
             opened.touched.add(path)
+
+
+def _object(place: Place, fd: int) -> Identity:
+    """The identity of what is open as ``fd``, or (-1) at the place."""
+    return identity(place.dir_fd, place.name) if fd < 0 else identity(fd, b"")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import stat
 from enum import IntEnum
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -230,6 +230,10 @@ class Failed(Record, tag=11, frozen=True):
     """Its sequence number."""
 
 
+OURSELVES: Final = "holdfast"
+"""`Outside.who` where a step came upon what Holdfast had brought there by a checkpoint. (Others have a pid.)"""
+
+
 class Outside(Record, tag=12, frozen=True):
     """Somebody else changed something: a barrier."""
 
@@ -241,6 +245,8 @@ class Outside(Record, tag=12, frozen=True):
     """False if undo may cross it."""
     finder: StepId | None = None
     """The step that came upon it; None if it was seen, or told of."""
+    objects: tuple[Identity, ...] = ()
+    """What was written to or described, by whatever name, as far as that is known."""
 
 
 class Reverse(Record, tag=13, frozen=True):

@@ -93,7 +93,7 @@ def _seal_as_found(log: UndoLog, part: Part) -> None:
     closed.looked_at = log.recorder.seq
     for record in log.found:
         if isinstance(record, Outside) and record.finder is None:
-            closed.edited(record.paths, record.seq)
+            closed.edited(record)
     seal(log, closed, state="done", ended_at=at, exit_code=code, alive_until=log.last_sign + _SLACK)
 
 

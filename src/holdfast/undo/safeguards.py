@@ -3,13 +3,16 @@
 While a ticket waits, its step waits whole: each of its mutations is held. An answer allows the danger for the rest of
 the step, or denies it: then whoever keeps the log rolls the step back (`holdfast.undo.desk`). A ticket that nobody
 answers in time is denied.
+
+Who cannot hold an operation for so long (a file system server) lets it fail meanwhile: its ticket lapses. If its step
+ends then, the ticket waits on alone, and an answer allows the same operation to the next step of the run that tries it.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from holdfast.model.errors import HeldError, NotFoundError
 from holdfast.model.log import Log
@@ -18,7 +21,7 @@ from holdfast.undo.safeguard import Danger
 from holdfast.undo.service import TicketInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from holdfast.model.clock import Clock
     from holdfast.undo.records import StepId
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 _log = Log(__name__)
 
 _MOST = 1000
+_MOST_PASSES = 100
 _MIB = 1 << 20
 
 DangerName = Literal["delete", "overwrite", "rename_over", "limit"]
@@ -77,6 +81,18 @@ class _Ticket(NamedTuple):
     step: OpenStep
     danger: Danger
     until: float
+    has_lapsed: bool = False
+    """What it was about has failed meanwhile, and may be tried again."""
+    has_ended: bool = False
+    """So has its step."""
+
+    @property
+    def about(self) -> _About:
+        """What it asks about, in whichever step."""
+        return self.step.begin.run, self.danger, self.info.path
+
+
+_About: TypeAlias = "tuple[str, Danger, bytes]"
 
 
 class Safeguards:
@@ -88,12 +104,20 @@ class Safeguards:
         self._clock = clock
         self._last = 0
         self._tickets: dict[int, _Ticket] = {}
+        self._passes: dict[_About, float] = {}
+        """What was allowed when its step had ended, and until when."""
 
     def ask(self, step: OpenStep, danger: Danger, path: bytes, size: int) -> None:
         """See `Guard.ask`."""
         message = self._message(step, danger, path, size)
         if message is None or danger in step.allowed:
             return
+        about = step.begin.run, danger, path
+        if self._passes.pop(about, 0.0) > self._clock.monotonic():
+            step.allowed.add(danger)
+            return
+        # (Who tries it again is asked about anew: the question before is not needed any more.)
+        self._drop(lambda ticket: ticket.has_ended and ticket.about == about)
         if len(self._tickets) >= _MOST:
             raise OSError(errno.ENOSPC, "too many operations wait for a person")
         self._last += 1
@@ -117,10 +141,18 @@ class Safeguards:
         return [ticket.info for ticket in self._tickets.values()]
 
     def allow(self, number: int) -> TicketInfo:
-        """Let the step go on, past this danger for good. Raises `NotFoundError`."""
+        """Let the step go on, past this danger for good; if it has ended, the next one of its run that tries the same.
+
+        Raises `NotFoundError`.
+        """
         ticket = self._take(number)
-        ticket.step.allowed.add(ticket.danger)
-        ticket.step.held = 0
+        if ticket.has_ended:
+            while len(self._passes) >= _MOST_PASSES:
+                del self._passes[next(iter(self._passes))]
+            self._passes[ticket.about] = self._clock.monotonic() + self.thresholds.timeout
+        else:
+            ticket.step.allowed.add(ticket.danger)
+            ticket.step.held = 0
         _log.info("safeguard confirmed", step_id=ticket.step.id, ticket=number)
         return ticket.info
 
@@ -140,9 +172,24 @@ class Safeguards:
             )
         return [info.id for info in late]
 
+    def lapse(self, number: int) -> None:
+        """What the ticket is about has failed meanwhile; it still waits, if it does."""
+        if (ticket := self._tickets.get(number)) is not None:
+            self._tickets[number] = ticket._replace(has_lapsed=True)
+
+    def has_ended(self, number: int) -> bool:
+        """Whether the ticket waits, and its step has ended: there is nothing to roll back."""
+        return number in self._tickets and self._tickets[number].has_ended
+
     def forget(self, step: StepId) -> None:
-        """The step has ended: nothing of it waits any more."""
-        self._tickets = {number: ticket for number, ticket in self._tickets.items() if ticket.step.id != step}
+        """The step has ended: nothing of it waits any more, but for tickets that have lapsed."""
+        self._drop(lambda ticket: ticket.step.id == step and not ticket.has_lapsed)
+        for number, ticket in self._tickets.items():
+            if ticket.step.id == step:
+                self._tickets[number] = ticket._replace(has_ended=True)
+
+    def _drop(self, is_over: Callable[[_Ticket], bool]) -> None:
+        self._tickets = {number: ticket for number, ticket in self._tickets.items() if not is_over(ticket)}
 
     def _take(self, number: int) -> _Ticket:
         ticket = self._tickets.pop(number, None)

@@ -78,10 +78,22 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     """What its reversals, all of them so far, had to make anew: the old identity and the new one."""
     contents: tuple[tuple[bytes, bytes], ...] = ()
     """The hashes of files and links that it left, as far as somebody told: see `holdfast.undo.recognising`."""
+    noted: bool = False
+    """Somebody has looked for these hashes since it came to its state."""
+    brought: tuple[tuple[bytes, Signature | None], ...] = ()
+    """What Holdfast has brought since, as checkpoints hold it, to paths among ``left``."""
     parent: StepId | None = None
     """The explicit step that it is a part of."""
     others: tuple[Signature, ...] = ()
     """Objects that lost a name and have more, as it left them."""
+    edited: tuple[Identity, ...] = ()
+    """Objects that others edited, by whatever name, while the step went on, which had changed them by then: that is in
+    what is there when it is done.
+    """
+    spared: tuple[tuple[bytes, Signature], ...] = ()
+    """What others had changed and a forced reversal moved or described, without taking the change back, as it left
+    that: theirs, but so far the step can go where it came from.
+    """
     crossed: tuple[tuple[State, bytes], ...] = ()
     """What others had changed, and was overwritten when the step left a state by force: it is back with that state."""
     late: tuple[tuple[bytes, int], ...] = ()

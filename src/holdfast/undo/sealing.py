@@ -22,10 +22,10 @@ from holdfast.undo.signatures import (
     signature_of,
     unknown,
 )
-from holdfast.undo.traces import filled, touched_before, whereabouts
+from holdfast.undo.traces import changed_before, filled, touched_before, whereabouts
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from holdfast.files.handle import Identity
     from holdfast.undo.log import UndoLog
@@ -43,28 +43,56 @@ class Left(NamedTuple):
     paths: tuple[tuple[bytes, Signature | None], ...]
     others: tuple[Signature, ...]
     """See `Head.others`."""
+    edited: tuple[Identity, ...] = ()
+    """See `Head.edited`."""
 
 
-def look(log: UndoLog, step: OpenStep, alive_until: int | None = None, theirs: Collection[bytes] = frozenset()) -> Left:
+def look(
+    log: UndoLog,
+    step: OpenStep,
+    alive_until: int | None = None,
+    theirs: Collection[bytes] = frozenset(),
+    together: Sequence[Mutation] = (),
+) -> Left:
     """What the step left at each path that it touched, before anybody else changes it: the gate is held. See `seal`.
 
     What is still written to through its descriptors, or others', is not known yet (`holdfast.undo.settling`). At
-    ``theirs`` there is what somebody else has changed, if anything.
+    ``theirs`` there is what somebody else has changed, if anything. ``together`` are the records of all steps that are
+    finished at once, this one among them: what it left may have been moved or replaced by another of them.
     """
     places = whereabouts(step.records)
+    ends = _ends(places, whereabouts(together)) if together else {path: path for path in places}
     with log.looking() as directories:
-        found = {path: signature(directories, path, alive_until) for path in sorted(places)}
+        found = {
+            path: None if end is None else signature(directories, end, alive_until)
+            for path, end in sorted(ends.items())
+        }
     found |= {path: NOT_OURS for path in theirs if found.get(path) is not None}
-    unsettled = still_written(log, found)
+    unsettled = still_written(log, {path: left for path, left in found.items() if ends[path] == path})
     if unsettled:
         log.unsettled[step.id] = unsettled
         found |= {path: unknown(left) for path, left in unsettled.items()}
     else:
         log.unsettled.pop(step.id, None)
     left = Left(tuple(found.items()), tuple(_others(log, step)))
-    log.recorder.known.note(*left)
+    log.recorder.known.note(left.paths, left.others)
     log.recorder.known.forget(unsettled.items())
     return left
+
+
+def _ends(
+    places: Mapping[bytes, Identity | None], together: Mapping[bytes, Identity | None]
+) -> dict[bytes, bytes | None]:
+    """Where that is by now which a step left at each path; None if it left nothing there, though something is."""
+    now = {object_: path for path, object_ in together.items() if object_ is not None}
+
+    def end(path: bytes, object_: Identity | None) -> bytes | None:
+        if together.get(path) == object_:
+            return path
+        # (What is nowhere by now is brought back by the step that has taken it.)
+        return None if object_ is None else now.get(object_, path)
+
+    return {path: end(path, object_) for path, object_ in places.items()}
 
 
 def disown(log: UndoLog, step: OpenStep, left: Left) -> Left:
@@ -74,11 +102,12 @@ def disown(log: UndoLog, step: OpenStep, left: Left) -> Left:
     was not before the step either, came and went.
     """
     with log.recorder.gate:
-        numbered = ((seq, path) for path, known in step.edits.items() for seq in known)
-        edited = list(touched_before(step.records, numbered))
-        if not edited:
+        edited = list(touched_before(step.records, step.edits.paths()))
+        by_name = changed_before(step.records, step.edits.objects())
+        if not edited and not by_name:
             return left
         paths, objects = {path for path, _ in edited}, {object_ for _, object_ in edited if object_ is not None}
+        objects |= by_name
         places, new = whereabouts(step.records), filled(step.records)
         theirs = {
             path: found
@@ -93,7 +122,10 @@ def disown(log: UndoLog, step: OpenStep, left: Left) -> Left:
             if found is not None and known.last(found.key) == found:
                 known.forget([(path, found)])
                 known.note([(path, NOT_OURS)])
-        return left._replace(paths=tuple((path, NOT_OURS if path in theirs else found) for path, found in left.paths))
+        return left._replace(
+            paths=tuple((path, NOT_OURS if path in theirs else found) for path, found in left.paths),
+            edited=tuple(sorted(by_name)),
+        )
 
 
 def _is_met_elsewhere(
@@ -149,13 +181,14 @@ def seal(
     alive_until: int | None = None,
     conflicts: Iterable[Trouble] = (),
     left: Left | None = None,
+    spared: Iterable[bytes] = (),
 ) -> Head:
     """Write the step, which the recorder has closed, as a finished one.
 
     ``before`` is what was said of it if it was finished before. ``alive_until`` is the last moment (ns) at which its
     keeper can have changed anything, if it was killed: what was changed later is not taken for the step's.
     ``conflicts`` are what could not be reversed on the way to ``state``. ``left`` is what `look` found; else it is
-    looked at now.
+    looked at now. ``spared`` are the paths of `Head.spared`.
     """
     step.copied += _break_off_what_is_written(log.preimages, step.records)
     if left is None:
@@ -183,15 +216,25 @@ def seal(
         paths=len(left.paths),
         left=left.paths,
         others=left.others,
+        edited=before.edited if before else left.edited,
         preimages=preimages,
         conflicts=tuple(conflicts),
         aliases=(*(before.aliases if before else ()), *step.aliases),
         parent=begin.parent,
         crossed=tuple(one for one in before.crossed if one[0] != state) if before else (),
         late=before.late if before else (),
+        spared=tuple(_looks(log, spared)),
     )
     log.write(Sealed(head, tuple(step.records)))
     return head
+
+
+def _looks(log: UndoLog, paths: Iterable[bytes]) -> Iterator[tuple[bytes, Signature]]:
+    """How it looks now at the paths, as far as there is anything."""
+    with log.looking() as directories:
+        for path in sorted(paths):
+            if (found := signature(directories, path)) is not None:
+                yield path, checked(directories, path, found)
 
 
 def keepings(records: Iterable[Mutation]) -> Iterator[tuple[Keeping, Identity]]:

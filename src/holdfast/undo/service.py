@@ -125,6 +125,8 @@ class TicketInfo(msgspec.Struct, frozen=True, kw_only=True):
     asked_at: int
     denied_at: int
     """When it is denied by itself. Both nanoseconds since 1970-01-01 UTC."""
+    conflicts: tuple[ConflictInfo, ...] = ()
+    """Once it was denied: what was left as it is when its step was taken back."""
 
 
 class UndoService(Protocol):
@@ -152,12 +154,28 @@ class UndoService(Protocol):
         """
         ...
 
+    def check_connected(self, steps: Sequence[StepId]) -> None:
+        """Raise what `undo` (of undone steps `redo`) raises where other steps are in the way: `RefusedError`, or
+        `NotFoundError` where one is not finished. Changes nothing.
+        """
+        ...
+
+    def written_late(self) -> Sequence[tuple[StepId, bytes]]:
+        """The finished steps through whose descriptors files were written to after their ends, with the path of each:
+        as far as nobody else is known to have changed it since.
+        """
+        ...
+
     def forgotten(self) -> Sequence[str]:
         """The runs of which the log holds not all steps any more."""
         ...
 
     def undo(self, steps: Sequence[StepId], *, force: bool = False) -> UndoReport:
         """Reverse finished steps, all or none."""
+        ...
+
+    def foresee(self, steps: Sequence[StepId], *, forward: bool = False) -> None:
+        """Raise what `undo` (``forward``: `redo`) would refuse as things are now; nothing is changed."""
         ...
 
     def redo(self, steps: Sequence[StepId], *, force: bool = False) -> UndoReport:
@@ -167,6 +185,17 @@ class UndoService(Protocol):
     def note_contents(self, step: StepId, contents: Sequence[tuple[bytes, bytes]]) -> None:
         """Tell the hashes of what a finished step left, by path, computed since it ended: so that it is known again
         where somebody changes it and then puts it back.
+        """
+        ...
+
+    def unnoted(self) -> Sequence[StepId]:
+        """The finished steps of which `note_contents` has not been told since they came to what they left."""
+        ...
+
+    def brought_back(self, paths: Sequence[tuple[bytes, bytes | None]]) -> None:
+        """Tell what the caller has just brought to paths, as a checkpoint holds it, while it had entered `quiet`: the
+        hashes of files and links, None where nothing is. What a step has left is known again there, and the rest is no
+        edit by others.
         """
         ...
 
@@ -213,7 +242,8 @@ class UndoService(Protocol):
         ...
 
     def answer(self, ticket: int, *, allow: bool) -> TicketInfo:
-        """Let a held operation happen, or deny it: then its step is rolled back and may change nothing more.
+        """Let a held operation happen, or deny it: then its step is rolled back (`TicketInfo.conflicts` says what was
+        left) and may change nothing more.
 
         Raises `NotFoundError` if it does not wait (any more).
         """

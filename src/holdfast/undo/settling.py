@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import stat
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 import msgspec
 
@@ -18,11 +18,12 @@ from holdfast.files.lease import Writer, writer_of
 from holdfast.undo.signatures import checked, is_left, signature, unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from holdfast.undo.directories import Directories
     from holdfast.undo.log import UndoLog
     from holdfast.undo.records import Signature, StepId
+    from holdfast.undo.sealed import Head
 
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -73,6 +74,36 @@ def settle(log: UndoLog, *, eagerly: bool = True) -> None:
         log.recorder.known.note(settled.items())
 
 
+def written_late(log: UndoLog) -> list[tuple[StepId, bytes]]:
+    """See `UndoService.written_late`. The gate is held."""
+    with log.looking() as directories:
+        done = [head for head in log.heads.values() if head.state == "done"]
+        return [(head.id, path) for head in done for path in _written_late(log, directories, head)]
+
+
+def _written_late(log: UndoLog, directories: Directories, head: Head) -> Iterator[bytes]:
+    left = dict(head.left) if head.late else {}
+    for path in dict(head.late):
+        if left.get(path) is not None and is_left(directories, path, left[path]):
+            yield path
+    waiting = log.unsettled.get(head.id) if head.id not in log.unsealed else None
+    if waiting:
+        edited = _edited(log, head)
+        for path, was in waiting.items():
+            if _is_still(signature(directories, path), was, path, edited) and not is_left(directories, path, was):
+                yield path
+
+
+def _edited(log: UndoLog, head: Head) -> frozenset[bytes]:
+    """What others are known to have changed since the step began."""
+    return frozenset(path for record in log.barriers.records if record.seq > head.first for path in record.paths)
+
+
+def _is_still(now: Signature | None, was: Signature, path: bytes, edited: frozenset[bytes]) -> TypeGuard[Signature]:
+    """Whether that is what the step left at the path, and only its own writers are known to have changed it."""
+    return now is not None and now.key == was.key and edited.isdisjoint((path, b""))
+
+
 class _Written:
     """What is written to; looked for when it is first asked for."""
 
@@ -93,7 +124,7 @@ def _settle(
 ) -> dict[bytes, Signature]:
     sealed = log.read(step)
     head = sealed.head
-    edited = {path for record in log.barriers.records if record.seq > head.first for path in record.paths}
+    edited = _edited(log, head)
     found: dict[bytes, Signature] = {}
     late: list[tuple[bytes, int]] = []
     for path, was in ready.items():
@@ -102,7 +133,7 @@ def _settle(
             # A later step has left it since, and says what is there; but who wrote last, nobody can tell.
             late.append((path, log.recorder.seq))
             continue
-        if now is None or now.key != was.key or not edited.isdisjoint((path, b"")):
+        if not _is_still(now, was, path, edited):
             found[path] = unknown(was)
             continue
         if not is_left(directories, path, was):
@@ -111,7 +142,9 @@ def _settle(
     if found or late:
         left = tuple((path, found.get(path, one)) for path, one in head.left)
         log.write(
-            msgspec.structs.replace(sealed, head=msgspec.structs.replace(head, left=left, late=(*head.late, *late)))
+            msgspec.structs.replace(
+                sealed, head=msgspec.structs.replace(head, left=left, late=(*head.late, *late), noted=False)
+            )
         )
     return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast.undo.records import OURSELVES
 from holdfast.undo.service import BarrierInfo, ConflictInfo, StepInfo, UndoReport
 from holdfast.undo.traces import whereabouts
 
@@ -24,7 +25,7 @@ def all_steps(log: UndoLog) -> list[StepInfo]:
     found = [(head.first, head.last, _finished(head)) for head in log.heads.values()]
     found += [(_begun(step), log.recorder.seq, _open(step)) for step in log.recorder.open_steps]
     found.sort(key=lambda each: each[0])
-    barriers = [record.seq for record in log.barriers.records]
+    barriers = [record.seq for record in _of_others(log)]
     shown: list[StepInfo] = []
     for at, (_, last, make) in enumerate(found):
         following = found[at + 1][0] if at + 1 < len(found) else None
@@ -90,7 +91,11 @@ def _open(step: OpenStep) -> Callable[[bool], StepInfo]:
 
 def shown_barriers(log: UndoLog) -> list[BarrierInfo]:
     """See `UndoService.barriers`."""
-    return [_barrier(log, record) for record in log.barriers.records]
+    return [_barrier(log, record) for record in _of_others(log)]
+
+
+def _of_others(log: UndoLog) -> list[Outside]:
+    return [record for record in log.barriers.records if record.who != OURSELVES]
 
 
 def _barrier(log: UndoLog, record: Outside) -> BarrierInfo:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from holdfast.model.log import Log
+from holdfast.undo.edits import Edits
 
+if TYPE_CHECKING:
     from holdfast.files.handle import Identity
-    from holdfast.undo.records import Bare, Begin, Mutation, ObjectKey, Signature, StepId
+    from holdfast.undo.records import Bare, Begin, Mutation, ObjectKey, Outside, Signature, StepId
     from holdfast.undo.safeguard import Danger
+
+_log = Log(__name__)
 
 
 @dataclass(slots=True)
@@ -58,21 +61,21 @@ class OpenStep:
     """Operations in flight outside of the gate."""
     looked_at: int = 0
     """The sequence number up to which others had changed the tree when it was looked at what it left; 0 if never."""
-    edits: dict[bytes, list[int]] = field(default_factory=dict[bytes, list[int]])
-    """What others have changed while it went on, whether it had to do with that or not: paths, and the sequence numbers
-    by which it was known.
-    """
+    edits: Edits = field(default_factory=Edits)
+    """What others have changed while it went on, whether it had to do with that or not."""
     last: float = 0.0
     """When it last did something, on the monotonic clock."""
 
-    def edited(self, paths: Iterable[bytes], seq: int) -> None:
-        """Others have changed ``paths``, which is known by the sequence number ``seq``."""
-        acted = self.records[-1].seq if self.records else 0
-        for path in paths:
-            known = self.edits.setdefault(path, [])
-            # (Between two edits it may have come to the path, or moved it; else one says as much as both.)
-            if not known or known[-1] <= acted:
-                known.append(seq)
+    def edited(self, edit: Outside) -> None:
+        """Others have changed something, which is known by the number of the record."""
+        was_bounded = self.edits.is_bounded
+        self.edits.add(edit, self.records[-1].seq if self.records else 0)
+        if self.edits.is_bounded and not was_bounded:
+            _log.warning(
+                "so much was edited by others while step %d goes on that all it has done by now counts as edited",
+                self.id,
+                step_id=self.id,
+            )
 
     @property
     def note(self) -> tuple[Bare, ...]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from holdfast.undo.footing import added, missing
+from holdfast.undo.records import Made
 from holdfast.undo.signatures import NOT_OURS, is_left, is_same, place_in, signature
-from holdfast.undo.traces import Moves, reach, whereabouts
+from holdfast.undo.traces import Moves, filled, named, reach, whereabouts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -39,10 +41,22 @@ def changed(log: UndoLog, sealed: Iterable[Sealed]) -> Iterator[tuple[bytes, Ide
     records = sorted((record for one in sealed for record in one.records), key=lambda record: record.seq)
     moves = Moves(records)
     theirs = {path for one in sealed for path, left in one.head.left if left == NOT_OURS}
-    for path, object_ in whereabouts(records).items():
+    spared = {path: left for one in sealed for path, left in one.head.spared}
+    places = whereabouts(records)
+    yield from _edited(log, sealed, places)
+    yield from ((path, None) for path in missing(log.directories, records))
+    yield from ((path, None) for path in added(log, records, places))
+    # (Steps that were brought forward together left what there was after the last of them.)
+    is_first = all(one.head.acted == one.head.last for one in sealed)
+    new = filled(records)
+    for path, object_ in places.items():
         # (Where it can be looked at: what could not be, then and now, is nobody's for that.)
         if path in theirs and signature(log.directories, path) != NOT_OURS:
-            yield path, object_
+            if path not in spared or not is_left(log.directories, path, spared[path]):
+                yield path, object_
+            continue
+        if is_first and path in own and own[path] is None and object_ is not None and path not in new:
+            yield path, object_  # it was gone before the step's end, and the step has not removed it
             continue
         if path in own and is_left(log.directories, path, own[path]):
             continue
@@ -59,6 +73,25 @@ def changed(log: UndoLog, sealed: Iterable[Sealed]) -> Iterator[tuple[bytes, Ide
             yield path, object_
 
 
+def _edited(
+    log: UndoLog, sealed: Iterable[Sealed], places: Mapping[bytes, Identity | None]
+) -> Iterator[tuple[bytes, Identity | None]]:
+    """What others edited by whatever name while the steps went on, where the steps left it or had it last."""
+    objects = log.recorder.aliases.all(
+        object_ for one in sealed if one.head.state == "done" for object_ in one.head.edited
+    )
+    if not objects:
+        return
+    there = {log.recorder.aliases.now(object_): path for path, object_ in places.items() if object_ is not None}
+    for one in sealed:
+        made = {record.identity for record in one.records if isinstance(record, Made)}
+        for object_, path in named(one.records).items():
+            now = log.recorder.aliases.now(object_)
+            # (What a step made, and is gone again, it takes from nobody.)
+            if now in objects and (now in there or object_ not in made):
+                yield there.get(now, path), object_
+
+
 def theirs(log: UndoLog, opened: Iterable[Sealed]) -> frozenset[Identity]:
     """Of the objects of steps that were cut off: those that steps finished later, or others after the keeper was
     killed, have changed.
@@ -67,6 +100,7 @@ def theirs(log: UndoLog, opened: Iterable[Sealed]) -> frozenset[Identity]:
     chosen = {one.head.id for one in opened}
     found: set[Identity] = set()
     for one in opened:
+        found.update(one.head.edited)
         places = whereabouts(one.records)
         for path, left in one.head.left:
             if left == NOT_OURS and (object_ := places.get(path)) is not None:
@@ -74,7 +108,7 @@ def theirs(log: UndoLog, opened: Iterable[Sealed]) -> frozenset[Identity]:
         mine = reach(one.records)
         for head in log.heads.values():
             if head.id not in chosen and head.state != "undone" and head.last > one.head.first:
-                found |= reach(log.read(head.id).records).objects & mine.objects
+                found |= reach(log.read(head.id).records).objects.keys() & mine.objects.keys()
     return frozenset(found)
 
 
@@ -92,4 +126,5 @@ def recall(known: Known, heads: Mapping[StepId, Head], barriers: Iterable[Outsid
             if ended_at < finder.started_at:
                 known.told(paths)
         known.note(head.left, head.others)
+        known.brought(head.brought)
         ended_at = max(ended_at, head.ended_at)

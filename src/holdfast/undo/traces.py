@@ -28,11 +28,24 @@ def whereabouts(records: Sequence[Mutation], *, others: bool = False) -> dict[by
     return found
 
 
+def grounds(records: Sequence[Mutation]) -> frozenset[bytes]:
+    """The directories in which the records changed names, where they are after that; without those that are gone."""
+    made = _made(records)
+    touched: set[Identity] = set()
+    found: dict[bytes, Identity | None] = {}
+    for record in records:
+        if isinstance(record, Touch):
+            found[record.path] = record.identity
+            touched.add(record.identity)
+        _follow(found, record, made)
+    return frozenset(path for path, object_ in found.items() if object_ in touched)
+
+
 def touched_before(
     records: Sequence[Mutation], edits: Iterable[tuple[int, bytes]]
 ) -> Iterator[tuple[bytes, Identity | None]]:
-    """Of the ``edits``, which are sequence numbers with paths, those of what the step had by then touched: the paths,
-    and which object it had left there.
+    """Of the ``edits``, which are sequence numbers with paths (the root's: anything), those of what the step had
+    touched by then: the paths, and which object it had left there.
     """
     made = _made(records)
     found: dict[bytes, Identity | None] = {}
@@ -41,8 +54,38 @@ def touched_before(
         while at < len(records) and records[at].seq < seq:
             _follow(found, records[at], made)
             at += 1
-        if path in found:
+        if not path:
+            yield from found.items()
+        elif path in found:
             yield path, found[path]
+
+
+def changed_before(records: Sequence[Mutation], edits: Iterable[tuple[int, Identity]]) -> frozenset[Identity]:
+    """Of the ``edits``, which are sequence numbers with objects, the objects that the step had by then written to,
+    described or made: to reverse that would take the edit back.
+    """
+    began: dict[Identity, int] = {}
+    for record in records:
+        if isinstance(record, Content | Meta | Made):
+            began.setdefault(record.identity, record.seq)
+    return frozenset(object_ for seq, object_ in edits if began.get(object_, seq) < seq)
+
+
+def named(records: Iterable[Mutation]) -> dict[Identity, bytes]:
+    """By which path the records speak last of what they wrote to, described or made."""
+    makes: dict[int, bytes] = {}
+    found: dict[Identity, bytes] = {}
+    for record in records:
+        match record:
+            case Make():
+                makes[record.seq] = record.path
+            case Made():
+                found[record.identity] = makes.get(record.make, b"")
+            case Content() | Meta():
+                found[record.identity] = record.path
+            case _:
+                pass
+    return found
 
 
 def filled(records: Iterable[Mutation]) -> frozenset[bytes]:
@@ -127,7 +170,8 @@ class Reach(NamedTuple):
     paths: frozenset[bytes]
     trees: frozenset[bytes]
     """Directories that it made, moved or removed: all below them depends on that."""
-    objects: frozenset[Identity]
+    objects: Mapping[Identity, bytes]
+    """With a path of each, as far as the records tell."""
 
     def meets(self, other: Reach) -> bytes | None:
         """A path at which the two have something in common; None if nothing."""
@@ -137,22 +181,22 @@ class Reach(NamedTuple):
             for path in two.paths if one.trees else ():
                 if any(above in one.trees for above in _above(path)):
                     return path
-        if self.objects & other.objects:
-            return min(other.paths, default=b"")
-        return None
+        shared = self.objects.keys() & other.objects.keys()
+        return min((self.objects[object_] for object_ in shared), default=None)
 
 
 def reach(records: Iterable[Mutation], aliases: Aliases | None = None) -> Reach:
     """What the records depend on; of objects, what stands for them now if ``aliases`` tell."""
     paths: set[bytes] = set()
     trees: set[bytes] = set()
-    objects: set[Identity] = set()
+    objects: dict[Identity, bytes] = {}
+    makes: dict[int, bytes] = {}
     for record in records:
         match record:
             case Touch():
                 continue
             case Made():
-                objects.add(record.identity)
+                objects[record.identity] = makes.get(record.make, b"")
                 continue
             case Make() | Put() | Remove() | Link():
                 places: tuple[bytes, ...] = (record.path,)
@@ -165,11 +209,15 @@ def reach(records: Iterable[Mutation], aliases: Aliases | None = None) -> Reach:
         paths.update(places)
         if is_tree:
             trees.update(places)
-        if not isinstance(record, Make):
-            objects.add(record.identity)
+        if isinstance(record, Make):
+            makes[record.seq] = record.path
+        else:
+            objects[record.identity] = places[-1]
         if isinstance(record, Move) and record.replaced is not None:
-            objects.add(record.replaced.identity)
-    return Reach(frozenset(paths), frozenset(trees), aliases.all(objects) if aliases else frozenset(objects))
+            objects[record.replaced.identity] = record.target
+    if aliases:
+        objects = {aliases.now(object_): path for object_, path in objects.items()}
+    return Reach(frozenset(paths), frozenset(trees), objects)
 
 
 def _above(path: bytes) -> Iterator[bytes]:

@@ -14,10 +14,10 @@ from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError
 from holdfast.model.paths import display
 from holdfast.model.wording import named_steps
 from holdfast.undo.carrying import Undone, in_order, reverse
-from holdfast.undo.connections import needs
+from holdfast.undo.connections import refuse_overlaps
 from holdfast.undo.pending import go_on
 from holdfast.undo.recognising import recognise
-from holdfast.undo.records import Content
+from holdfast.undo.records import OURSELVES, Content
 from holdfast.undo.sealing import damaged
 from holdfast.undo.settling import settle
 from holdfast.undo.signatures import is_left, is_unknown, signature
@@ -30,12 +30,11 @@ if TYPE_CHECKING:
 
     from holdfast.undo.log import UndoLog
     from holdfast.undo.records import Signature, StepId
-    from holdfast.undo.sealed import Sealed
+    from holdfast.undo.sealed import Sealed, State
 
-_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+_LOOK = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 _WRITE = os.O_WRONLY | os.O_NOFOLLOW | AT_ONCE
 _SHOWN = 5
-_FORCE = "--force undoes it nevertheless; redo gives their version back"
 
 
 def undo(log: UndoLog, steps: Iterable[StepId], *, force: bool = False) -> Undone:
@@ -60,19 +59,9 @@ def _change(log: UndoLog, steps: Sequence[StepId], state: str, *, force: bool) -
                 return finished  # what was asked for again
         settle(log)
         log.directories.close()  # (what a change before this one has opened may lie elsewhere by now)
-        sealed = [log.read(step) for step in steps]
-        for one in sealed:
-            if one.head.state != state:
-                word = "undone already" if state == "done" else "not undone"
-                raise NotFoundError(f"step {one.head.id} is {word}")
-        sealed = recognise(log, sealed)
+        sealed = recognise(log, _read(log, steps, state))
         if not force:
-            _refuse_unprotected(sealed)
-            _refuse_overlaps(log, sealed)
-            _refuse_writers(log, sealed)
-            lost = [path for path, _ in changed(log, sealed)]
-            _refuse_barriers(log, sealed, frozenset(lost))
-            _refuse_strangers(sealed, lost)
+            _refuse(log, sealed)
         for one in sealed:
             if bad := damaged(log.preimages, one.head, one.records):
                 raise IntegrityError(
@@ -83,6 +72,35 @@ def _change(log: UndoLog, steps: Sequence[StepId], state: str, *, force: bool) -
         if force:
             sealed = _note_what_is_crossed(log, sealed)
         return reverse(log, sealed, forward=state == "undone")
+
+
+def foresee(log: UndoLog, steps: Iterable[StepId], *, forward: bool) -> None:
+    """Raise what `undo` (``forward``: `redo`) would refuse of these steps as things are now. Changes nothing.
+
+    But for what shows only in the doing: damage, and files that somebody has a lease on.
+    """
+    with log.recorder.gate:
+        settle(log)
+        log.directories.close()
+        _refuse(log, recognise(log, _read(log, steps, "undone" if forward else "done"), keep=False))
+
+
+def _read(log: UndoLog, steps: Iterable[StepId], state: str) -> list[Sealed]:
+    sealed = [log.read(step) for step in steps]
+    for one in sealed:
+        if one.head.state != state:
+            word = "undone already" if state == "done" else "not undone"
+            raise NotFoundError(f"step {one.head.id} is {word}")
+    return sealed
+
+
+def _refuse(log: UndoLog, sealed: Sequence[Sealed]) -> None:
+    _refuse_unprotected(sealed)
+    refuse_overlaps(log, [one.head.id for one in sealed])
+    _refuse_writers(log, sealed)
+    lost = list(dict.fromkeys(path for path, _ in changed(log, sealed)))
+    _refuse_barriers(log, sealed, frozenset(lost))
+    _refuse_strangers(sealed, lost)
 
 
 def _note_what_is_crossed(log: UndoLog, sealed: Sequence[Sealed]) -> list[Sealed]:
@@ -108,42 +126,11 @@ def _note_what_is_crossed(log: UndoLog, sealed: Sequence[Sealed]) -> list[Sealed
 def _refuse_unprotected(sealed: Sequence[Sealed]) -> None:
     for one in sealed:
         if one.head.protected:
+            done = "undone" if one.head.state == "done" else "redone"
             raise RefusedError(
-                f"step {one.head.id} cannot be undone whole: {one.head.protected}",
+                f"step {one.head.id} cannot be {done} whole: {one.head.protected}",
                 hint="--force brings back what was kept",
             )
-
-
-def _refuse_overlaps(log: UndoLog, sealed: Sequence[Sealed]) -> None:
-    ids = [one.head.id for one in sealed]
-    found = needs(log, ids)
-    if not found:
-        return
-    state = sealed[0].head.state
-    first = [need for need in found if need.state != state] or found
-    message = (
-        f"{named_steps(ids)} cannot be {'undone' if state == 'done' else 'redone'} without more: "
-        f"{named_steps(need.step for need in first)} {'has' if len(first) == 1 else 'have'} to do with "
-        f"{display(first[0].path)} too"
-    )
-    if first is found:
-        verb = "undo" if state == "done" else "redo"
-        both = sorted({*ids, *(need.step for need in found)})
-        together = "".join(f" --step {step}" for step in both)
-        raise RefusedError(
-            message,
-            hint=f"`holdfast {verb}{together}` takes them together",
-            code="steps_connected",
-            data={"together": both},
-        )
-    if any(need.state == "open" for need in first):
-        raise RefusedError(f"{message}, and still going on", hint="wait until it ends", code="step_open")
-    raise RefusedError(
-        message,
-        hint=f"undo {named_steps(need.step for need in first)} first",
-        code="steps_connected",
-        data={"first": sorted(need.step for need in first)},
-    )
 
 
 def _refuse_barriers(log: UndoLog, sealed: Sequence[Sealed], lost: Set[bytes]) -> None:
@@ -155,17 +142,24 @@ def _refuse_barriers(log: UndoLog, sealed: Sequence[Sealed], lost: Set[bytes]) -
             return path not in own or is_left(log.directories, path, own[path])
         if path in left:
             return path not in lost
-        return signature(log.directories, path) is None  # it came and went
+        return path not in lost and signature(log.directories, path) is None  # it came and went
 
     for one in sealed:
         back = partial(is_back, dict(one.head.left))
         if (barrier := log.barriers.crossed(one.head.id, _since(one), reach(one.records), back)) is not None:
             what = _listed(barrier.paths) if b"" not in barrier.paths else "the workspace"
+            who = "a restore or an undo" if barrier.who == OURSELVES else barrier.who or "somebody else"
             raise RefusedError(
-                f"{barrier.who or 'somebody else'} has changed {what} since step {one.head.id}",
-                hint=_FORCE,
+                f"{who} has changed {what} since step {one.head.id}",
+                hint=_by_force(one.head.state),
                 code="barrier",
             )
+
+
+def _by_force(state: State) -> str:
+    """What to do about it if steps in this state are not reversed for what somebody else has changed."""
+    done, back = ("undoes", "redo") if state == "done" else ("redoes", "undo")
+    return f"--force {done} it nevertheless; {back} gives their version back"
 
 
 def _since(sealed: Sealed) -> int:
@@ -183,13 +177,13 @@ def _refuse_strangers(sealed: Sequence[Sealed], lost: Sequence[bytes]) -> None:
         raise RefusedError(
             f"what step {sealed[-1].head.id} left in {_listed(unsaid)} is not known: it was still written to when the "
             "keeper was killed, or others wrote to it too",
-            hint=_FORCE,
+            hint=_by_force(sealed[0].head.state),
             code="barrier",
         )
     if lost:
         raise RefusedError(
             f"somebody else has changed what {named_steps(one.head.id for one in sealed)} left: {_listed(lost)}",
-            hint=_FORCE,
+            hint=_by_force(sealed[0].head.state),
             code="barrier",
         )
 
@@ -201,7 +195,7 @@ def _refuse_writers(log: UndoLog, sealed: Sequence[Sealed]) -> None:
     for path in sorted(written):
         try:
             place = log.directories.place(path)
-            fd = os.open(place.name, _READ, dir_fd=place.dir_fd)
+            fd = os.open(place.name, _LOOK, dir_fd=place.dir_fd)
         except OSError:
             continue  # it is not there, and that has been judged
         try:
@@ -211,7 +205,7 @@ def _refuse_writers(log: UndoLog, sealed: Sequence[Sealed]) -> None:
         if is_written:
             raise RefusedError(
                 f"a process still has {display(path)} open for writing",
-                hint="end it first; --force undoes what it has written so far",
+                hint="end it first; --force goes ahead with what it has written so far",
             )
 
 

@@ -25,6 +25,10 @@ class Lines:
         """So many bytes at the beginning hold no newline: each byte is looked at once."""
         self._is_skipping = False
 
+    def limit(self, most: int) -> None:
+        """From here on, what arrived already included, a line has at most ``most`` bytes."""
+        self._most = most
+
     def feed(self, data: bytes) -> None:
         """Add what arrived."""
         self._buffer += data

@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.api.tracing import without_contents
+from holdfast.api.mcp.vocabulary import known as known_of_mcp
+from holdfast.api.stdio.vocabulary import known
+from holdfast.api.tracing import Vocabulary, field_or_length, without_contents
 
 SECRET = "SECRET"
+VOCABULARY = Vocabulary(known().names | known_of_mcp().names, known().words | known_of_mcp().words)
 
 
 @pytest.mark.parametrize(
@@ -39,28 +42,76 @@ SECRET = "SECRET"
         {"method": "tools/call", "params": {"_meta": {"other": SECRET}}},
     ],
 )
-def test_what_files_hold_is_not_shown(message: dict[str, Any]) -> None:
-    shown = without_contents(json.dumps(message).encode())
+@pytest.mark.parametrize("ours", [False, True])
+def test_what_files_hold_is_not_shown(message: dict[str, Any], ours: bool) -> None:
+    shown = without_contents(json.dumps(message).encode(), VOCABULARY, ours=ours)
     assert SECRET not in shown
     assert re.search("<[0-9]+ (characters|items|members)>", shown)
     assert json.loads(shown).keys() == message.keys()
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"params": {"name": "write_file", "arguments": {"path": "a", "encoding": SECRET}}},
+        {"type": "session.start", "payload": {"isolation": {"level": SECRET}}},
+        {"type": "fs.list", "payload": {SECRET: 1}},
+        {"type": SECRET},
+        {"jsonrpc": "2.0", "method": SECRET},
+        {"method": "tools/call", "params": {"name": SECRET}},
+        {"params": {"clientInfo": {"name": SECRET, "version": SECRET}}},
+        {"error": {"code": SECRET, "message": SECRET}},
+        {"error": {"code": "bad_request", "message": SECRET, "hint": SECRET, "data": {"field": f"payload.{SECRET}"}}},
+        {"result": {"_meta": {"holdfast/error": {"code": "bad_arguments", "message": SECRET}}}},
+        {"error": {"code": -32602, "message": SECRET}},
+        {"type": "fs.list", "payload": {"access": [SECRET]}},
+    ],
+)
+def test_what_is_one_of_several_is_shown_if_it_is(message: dict[str, Any]) -> None:
+    shown = without_contents(json.dumps(message).encode(), VOCABULARY)
+    assert SECRET not in shown
+    assert re.search("<[0-9]+ characters>", shown)
+
+
+@pytest.mark.parametrize("code", ["bad_request", "unknown_operation", "bad_arguments", "no_tool", -32602])
+def test_errors_that_repeat_what_was_said_are_not_shown(code: str | int) -> None:
+    message = {"error": {"code": code, "message": SECRET, "hint": None, "data": {"field": f"payload.{SECRET}"}}}
+    assert SECRET not in without_contents(json.dumps(message).encode(), VOCABULARY, ours=True)
+
+
+def test_two_names_of_one_length_are_two() -> None:
+    shown = json.loads(without_contents(json.dumps({"x1": 1, "x2": 2}).encode(), VOCABULARY))
+    assert sorted(shown.values()) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("field", "shown"),
+    [(None, None), ("payload.paths[0]", "payload.paths[0]"), (f"payload.{SECRET}", "<14 characters>")],
+)
+def test_a_field_is_named_if_it_is_known(field: str | None, shown: str | None) -> None:
+    assert field_or_length(field, VOCABULARY.names) == shown
+
+
 def test_what_is_known_to_be_harmless_is_shown_as_it_is() -> None:
-    message = {"type": "x", "error": {"message": "no", "data": {"paths": ["a"]}}, "payload": {"path": "ä", "n": 1.5}}
-    assert json.loads(without_contents(json.dumps(message).encode())) == message
+    told = {"type": "fs.read", "payload": {"path": "ä", "limit": 1.5}, "request_id": "any"}
+    assert json.loads(without_contents(json.dumps(told).encode(), VOCABULARY)) == told
+    arguments = {"path": "a", "encoding": "base64"}
+    called = {"method": "tools/call", "params": {"name": "write_file", "arguments": arguments}}
+    assert json.loads(without_contents(json.dumps(called).encode(), VOCABULARY)) == called
+    said = {"type": "response", "error": {"code": "barrier", "message": "no", "data": {"paths": ["a"]}}}
+    assert json.loads(without_contents(json.dumps(said).encode(), VOCABULARY, ours=True)) == said
 
 
 def test_bytes_as_numbers_are_contents_too() -> None:
-    shown = without_contents(json.dumps({"payload": {"content": [83, 69, 67], "offset": 5}}).encode())
+    shown = without_contents(json.dumps({"payload": {"content": [83, 69, 67], "offset": 5}}).encode(), VOCABULARY)
     assert json.loads(shown) == {"payload": {"content": "<3 items>", "offset": 5}}
 
 
 @pytest.mark.parametrize("line", [b'"SECRET"', b'["SECRET", {"x": ["SECRET"]}]'])
 def test_what_is_no_object_is_hidden_too(line: bytes) -> None:
-    assert "SECRET" not in without_contents(line)
+    assert "SECRET" not in without_contents(line, VOCABULARY)
 
 
 @pytest.mark.parametrize("line", [b'{"content": "SECRET', b"SECRET\xff", b"[" * 100_000 + b"SECRET"])
 def test_of_what_is_no_message_the_length_is_told(line: bytes) -> None:
-    assert without_contents(line) == f"<{len(line)} bytes that are no message>"
+    assert without_contents(line, VOCABULARY) == f"<{len(line)} bytes that are no message>"

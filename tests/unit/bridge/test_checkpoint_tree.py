@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.bridge.checkpoint_tree import CheckpointTree, Looks
+from holdfast.bridge.checkpoint_tree import CheckpointTree
+from holdfast.bridge.looks import Looks
 from holdfast.model.entries import Entry, file_entry, symlink_entry
 from holdfast.model.ids import hash_bytes
 from holdfast.wire.fuse.bodies import Offer

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.bridge import objects as module
+from holdfast.bridge import reaching
 from holdfast.bridge.objects import Objects
 from holdfast.model.errors import FormatError
 from holdfast.wire.fuse.kernel import ROOT
@@ -18,7 +18,7 @@ from holdfast.wire.fuse.kernel import ROOT
 @pytest.fixture(name="objects", params=[True, False], ids=["handles", "names"])
 def _objects(request: pytest.FixtureRequest, tree: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Objects]:
     if not request.param:
-        monkeypatch.setattr(module, "_opens", lambda *_: False)
+        monkeypatch.setattr(reaching, "_opens", lambda *_: False)
     root_fd = os.open(tree, os.O_RDONLY | os.O_DIRECTORY)
     made = Objects(root_fd)
     if request.param and not made.opens_handles:

@@ -121,3 +121,66 @@ def test_where_no_run_is_left_to_undo_it_is_said_whether_there_was_one(bench, dr
     with pytest.raises(NotFoundError, match="nothing is left to undo of any run") as error:
         bench.workspace.undo(run="", dry_run=dry_run)
     assert error.value.code == "nothing_to_undo"
+
+
+def kept(bench):
+    """The undo log, as bytes."""
+    base = log_directory(bench.context)
+    found = {}
+    for directory, _, names in os.walk(base):
+        for name in names:
+            if name not in (b"lock", b"beat") and not name.startswith(b"journal"):
+                with open(os.path.join(directory, name), "rb") as file:
+                    found[os.path.join(directory, name)] = file.read()
+    return found
+
+
+def test_what_others_have_changed_since_is_refused_before_and_after(bench):
+    first = bench.step(lambda actor: actor.write(b"g", b"1"))
+    second = bench.step(lambda actor: actor.write(b"h", b"1"))
+    (bench.tree / "g").write_text("by hand")
+    for options in ({"step": first}, {"step": [first, second]}):
+        for dry_run in (True, False):
+            log = kept(bench)
+            with pytest.raises(RefusedError) as error:
+                bench.workspace.undo(dry_run=dry_run, **options)
+            assert error.value.code == "barrier"
+            assert "g" in error.value.message
+            if dry_run:
+                assert kept(bench) == log
+    assert bench.workspace.undo(step=second, dry_run=True).deleted == [b"h"]
+    assert bench.workspace.undo(step=first, force=True, dry_run=True).deleted == [b"g"]
+
+
+def test_so_is_what_lies_in_the_way_of_the_newest_steps(bench):
+    bench.step(lambda actor: actor.write(b"cache/a", b"1"))
+    bench.step(lambda actor: actor.write(b"cache/b", b"1"))
+    (bench.tree / "cache/a").write_text("by hand")  # it is ignored: no change that checkpoints know
+    assert bench.workspace.undo(dry_run=True).deleted == [b"cache/b"]
+    for dry_run in (True, False):
+        with pytest.raises(RefusedError) as error:
+            bench.workspace.undo(2, dry_run=dry_run)
+        assert error.value.code == "barrier"
+
+
+def test_redo_foresees_what_others_have_changed_too(bench):
+    bench.step(lambda actor: actor.write(b"cache/a", b"1"))
+    bench.workspace.undo()
+    (bench.tree / "cache").mkdir(exist_ok=True)
+    (bench.tree / "cache/a").write_text("by hand")
+    for options in ({}, {"step": 1}):
+        for dry_run in (True, False):
+            with pytest.raises(RefusedError) as error:
+                bench.workspace.redo(dry_run=dry_run, **options)
+            assert error.value.code == "barrier"
+
+
+def test_what_was_put_back_is_no_barrier_in_a_dry_run_either(bench):
+    step = bench.step(lambda actor: actor.write(b"g", b"1"))
+    bench.workspace.checkpoint("by the step")
+    bench.workspace.restore("@-")
+    bench.workspace.undo()
+    log = kept(bench)
+    assert bench.workspace.undo(step=step, dry_run=True).deleted == [b"g"]
+    assert kept(bench) == log
+    assert bench.workspace.undo(step=step).deleted == [b"g"]

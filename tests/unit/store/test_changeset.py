@@ -97,3 +97,11 @@ def test_encoding_refuses_what_decoding_would() -> None:
         encode_changeset([CHANGES[0]._replace(path=b"../a")])
     with pytest.raises(FormatError, match="modes"):
         encode_changeset([Change(b"a", None, file_entry(ONE, 1, 0)._replace(mode=0o040755))])
+
+
+def test_an_empty_one_is_what_the_compressor_makes_of_it() -> None:
+    data = encode_changeset([])
+    packed = data[-len(data) + data.index(b"\x28\xb5\x2f\xfd") :]
+    columns = zstandard.ZstdDecompressor().decompress(packed)
+    assert packed == zstandard.ZstdCompressor(level=3).compress(columns)
+    assert decode_changeset(data) == []

@@ -10,6 +10,7 @@ import pytest
 from holdfast.supervisor.bpf import ALLOW, ERRNO, KILL, NOTIFY, program
 from holdfast.supervisor.calls import (
     ARCHITECTURES,
+    KEPT_IN,
     LAST_KNOWN,
     NOTIFIED,
     NOTIFIED_IOCTLS,
@@ -40,7 +41,7 @@ def test_every_number_is_answered_as_its_table_says(machine: str) -> None:
         name = names.get(number)
         if number > LAST_KNOWN:
             expected = ERRNO | errno.ENOSYS
-        elif name is None or name in OPEN_FLAGS or name in TARGETS or name in ("ioctl", "prctl"):
+        elif name is None or name in OPEN_FLAGS or name in TARGETS or name in ("ioctl", "prctl", "fanotify_init"):
             expected = ALLOW
         elif name in REFUSED:
             expected = ERRNO | REFUSED[name]
@@ -48,6 +49,29 @@ def test_every_number_is_answered_as_its_table_says(machine: str) -> None:
             assert name in NOTIFIED
             expected = NOTIFY
         assert answer(machine, number) == expected, name
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_where_a_mount_records_no_keeper_hears_of_anything(machine: str) -> None:
+    quiet = program(machine, notifies=False)
+    target = ARCHITECTURES[machine]
+
+    def answered(number: int, *arguments: int) -> int:
+        return run(quiet, number, target.audit, (*arguments, 0, 0, 0, 0, 0, 0)[:6])[0]
+
+    for name, number in target.numbers.items():
+        expected = ERRNO | KEPT_IN[name] if name in KEPT_IN else ALLOW
+        assert answered(number) == expected, name
+    assert answered(LAST_KNOWN + 1) == ERRNO | errno.ENOSYS
+    assert answered(target.numbers["openat"], 0, 0, os.O_RDWR | os.O_CREAT) == ALLOW
+    for name in ("mount", "umount2", "setns", "open_by_handle_at", "landlock_create_ruleset"):
+        assert answered(target.numbers[name]) & ERRNO, name
+    assert answered(target.numbers["io_uring_setup"]) == ALLOW
+    assert answered(target.numbers["prlimit64"], 7, 0, 1) == ERRNO | errno.EPERM
+    assert answered(target.numbers["prlimit64"], 0, 0, 1) == ALLOW
+    assert answered(target.numbers["ioctl"], 0, 0x5412) == ERRNO | errno.EPERM  # TIOCSTI
+    for command in NOTIFIED_IOCTLS.values():
+        assert answered(target.numbers["ioctl"], 3, command) == ALLOW
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -87,6 +111,15 @@ def test_nobody_types_into_a_terminal_or_takes_it_from_a_session(machine: str) -
     assert answer(machine, number, 0, command | HIGH, stealing | HIGH) == ERRNO | errno.EPERM
     assert answer(machine, number, 0, command, 0) == ALLOW
     assert answer(machine, number, 0, 0x5401, stealing) == ALLOW
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_nobody_is_asked_before_others_open_files(machine: str) -> None:
+    number = ARCHITECTURES[machine].numbers["fanotify_init"]
+    for notified in (0, 1, 0x210, 0x1F30):  # (with descriptors and names of all kinds)
+        assert answer(machine, number, notified | HIGH) == ALLOW
+    for asked in (4, 8, 4 | 0x210, 8 | 1):  # FAN_CLASS_CONTENT, FAN_CLASS_PRE_CONTENT
+        assert answer(machine, number, asked | HIGH) == ERRNO | errno.EPERM
 
 
 @pytest.mark.parametrize("machine", MACHINES)

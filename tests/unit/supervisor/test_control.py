@@ -15,8 +15,9 @@ import pytest
 
 from holdfast.files.sockets import address
 from holdfast.model.errors import FormatError, HoldfastError, RefusedError
+from holdfast.model.paths import KEEPER_SOCKET
 from holdfast.supervisor import landlock
-from holdfast.supervisor.control import LATER, SOCKET, Client, Control
+from holdfast.supervisor.control import LATER, Client, Control
 from holdfast.supervisor.messages import LENGTH, decode_answer, encode_request, encode_result
 from holdfast.supervisor.proof import shown
 from holdfast.undo.version import locked
@@ -55,7 +56,7 @@ class Served:
     def connect(self) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.settimeout(20)
-        with address(self.folder, SOCKET) as path:
+        with address(self.folder, KEEPER_SOCKET) as path:
             connection.connect(path)
         self.serve()
         return connection
@@ -130,7 +131,7 @@ sys.stdin.read()
 
 
 def test_a_tree_cannot_keep_those_outside_away(served: Served) -> None:
-    with address(served.folder, SOCKET) as path:
+    with address(served.folder, KEEPER_SOCKET) as path:
         insider = subprocess.Popen(
             [sys.executable, "-c", CONNECTS, path, "70"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
@@ -195,7 +196,7 @@ def test_a_connection_whose_maker_has_ended_approves_nothing(served: Served, end
     """I9: its number may be that of a process outside by now, and the connection is in other hands."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
         peer.settimeout(20)
-        with address(served.folder, SOCKET) as path:
+        with address(served.folder, KEEPER_SOCKET) as path:
             maker = subprocess.Popen(
                 [sys.executable, "-c", HANDS_ON, str(peer.fileno()), path],
                 pass_fds=[peer.fileno()],

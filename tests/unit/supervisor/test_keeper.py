@@ -15,7 +15,7 @@ import pytest
 
 from holdfast.files.sockets import address
 from holdfast.model.errors import FormatError, HoldfastError, LockedError, NotFoundError, RefusedError, UsageError
-from holdfast.supervisor.control import SOCKET
+from holdfast.model.paths import KEEPER_SOCKET
 from holdfast.supervisor.keeper import Keeper
 from holdfast.supervisor.messages import GONE, LENGTH, MAX_REQUEST_BYTES, MOST_READ_ONLY, decode_answer, encode_request
 from holdfast.supervisor.proof import shown
@@ -56,7 +56,7 @@ def connected(settings: Settings) -> Remote:
 def raw(settings: Settings) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(20)
-    with address(settings.log, SOCKET) as path:
+    with address(settings.log, KEEPER_SOCKET) as path:
         connection.connect(path)
     return connection
 
@@ -86,7 +86,7 @@ def test_there_is_one_keeper_and_its_socket_is_private(settings: Settings) -> No
 
 def test_without_a_keeper_there_is_none(settings: Settings) -> None:
     assert connect(settings.log) is None
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dead, address(settings.log, SOCKET) as path:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dead, address(settings.log, KEEPER_SOCKET) as path:
         dead.bind(path)
     assert connect(settings.log) is None
     keeper = Keeper(settings)  # in place of the dead one's
@@ -177,7 +177,7 @@ def test_a_run_joins_with_directories_apart_from_the_workspace(settings: Setting
     with pytest.raises(UsageError):
         join(*[apart] * (MOST_READ_ONLY + 1))
     with raw(settings) as other:
-        frame = encode_request("join", "r", os.getpid(), False, [b"x"], b"/", 2, OFF)
+        frame = encode_request("join", "r", os.getpid(), False, [b"x"], b"/", 2, OFF, False)
         with shown(settings.log) as proof:
             socket.send_fds(other, [frame], [*proof, null, null, apart])
         (length,) = LENGTH.unpack(other.recv(LENGTH.size, socket.MSG_WAITALL))
@@ -229,7 +229,7 @@ def test_a_keeper_with_nothing_to_do_stays_until_the_last_visitor_has_left(setti
 
 def test_a_keeper_that_is_ending_is_not_visited(settings: Settings) -> None:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    with address(settings.log, SOCKET) as path:
+    with address(settings.log, KEEPER_SOCKET) as path:
         listener.bind(path)
     listener.listen()
     found: list[Remote | None] = []

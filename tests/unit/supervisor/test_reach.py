@@ -58,7 +58,7 @@ def asked(parent: socket.socket) -> tuple[int, ...]:
 def test_a_descriptor_is_the_same_open_file(reach: Reach) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        got = reach.descriptor(call(reach, patient=True), os.getpid(), theirs.fileno())
+        got = reach.descriptor(call(reach, patient=True), theirs.fileno())
         with socket.socket(fileno=got) as copy:
             assert not copy.get_inheritable()
             ours.send(b"word")
@@ -71,10 +71,10 @@ def test_what_fails_there_fails_here(reach: Reach) -> None:
     with pytest.raises(ProcessLookupError):
         read(call(reach, patient=True, tid=ended.pid), ADDRESS, 1)
     with pytest.raises(ProcessLookupError):
-        reach.descriptor(call(reach, patient=True), ended.pid, 0)
+        reach.descriptor(call(reach, patient=True, tid=ended.pid), 0)
     for number in (1 << 20, -1):
         with pytest.raises(OSError, match=f"Errno {errno.EBADF}"):
-            reach.descriptor(call(reach, patient=True), os.getpid(), number)
+            reach.descriptor(call(reach, patient=True), number)
     assert read(call(reach, patient=True), ADDRESS, 7) == b"content"
 
 
@@ -90,7 +90,7 @@ def test_a_parent_that_is_gone_is_an_error_of_the_call(parent: tuple[Reach, sock
 def test_while_a_parent_does_not_answer_only_who_has_time_waits(parent: tuple[Reach, socket.socket]) -> None:
     reach, theirs = parent
     with pytest.raises(SlowError):
-        reach.descriptor(call(reach), 5, 6)
+        reach.descriptor(call(reach, tid=5), 6)
     number, what, pid, first, _ = asked(theirs)
     assert (what, pid, first) == (DESCRIPTOR, 5, 6)
     with pytest.raises(SlowError):
@@ -157,7 +157,7 @@ def test_what_nobody_may_look_at_says_nothing_of_the_rest(monkeypatch: pytest.Mo
     with theirs:
         theirs.send(ANSWER.pack(1, errno.EPERM))
         with pytest.raises(PermissionError):
-            reach.descriptor(call(reach), 5, 6)
+            reach.descriptor(call(reach), 6)
     assert permission.is_own
     reach.close()
 

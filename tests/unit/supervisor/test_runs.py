@@ -46,7 +46,7 @@ def test_who_was_of_a_tree_is_until_all_that_it_did_has_been_noticed(tmp_path: P
     (tmp_path / "kept").mkdir()
     kept = os.open(tmp_path / "kept", os.O_PATH)
     client.fds = [*fds, parent.detach(), kept]
-    runs.join(client, "r", pid, False, [b"agent"], b"/", 1, OFF)
+    runs.join(client, "r", pid, False, [b"agent"], b"/", 1, OFF, False)
     (tree,) = runs.trees.values()
     assert os.readlink(f"/proc/self/fd/{kept}") == str(tmp_path / "kept")
 

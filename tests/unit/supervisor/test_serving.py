@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.model.errors import HeldError
-from holdfast.supervisor.call import Call, Handler, Reply, SlowError, Supervision
+from holdfast.supervisor.call import Call, Handler, LaterError, Reply, SlowError, Supervision
 from holdfast.supervisor.calls import NOTIFIED, numbers
 from holdfast.supervisor.operations import HANDLERS
 from holdfast.supervisor.processes import Processes, Run
@@ -118,3 +118,68 @@ def test_what_is_held_goes_on_when_its_ticket_is_settled() -> None:
     served.retry(set())
     assert listening.answers == [(1, 0, errno.EPERM)]
     assert served.held == []
+
+
+def test_what_has_to_be_tried_again_takes_no_thread_and_a_few_turns_at_a_time() -> None:
+    tried: list[int] = []
+
+    def handle(call: Call, world: Supervision) -> Reply:
+        tried.append(call.id)
+        assert threading.current_thread() is threading.main_thread()
+        if call.id < 3 or len(tried) < 20:
+            raise LaterError
+        return Reply(call.id)
+
+    served, listening = tree(handle)
+    for number in range(1, 11):
+        listening.waiting = number
+        served.serve()
+    assert tried == list(range(1, 11))
+    served.try_again()
+    assert len(tried) == 14, "others have to be served meanwhile"
+    served.try_again()
+    served.try_again()
+    assert tried[10:] == [*range(1, 11), 1, 2]
+    assert listening.answers == [(10, 10, 0)]
+    for _ in range(5):
+        served.try_again()
+    assert sorted(listening.answers) == [(number, number, 0) for number in range(3, 11)]
+    assert [call.id for call in served.later] == [1, 2] or [call.id for call in served.later] == [2, 1]
+
+
+def test_a_slow_call_may_have_to_be_tried_again() -> None:
+    tried: list[bool] = []
+
+    def handle(call: Call, world: Supervision) -> Reply:
+        tried.append(call.patient)
+        if not call.patient:
+            raise SlowError
+        if len(tried) < 3:
+            raise LaterError
+        return Reply(3)
+
+    served, listening = tree(handle)
+    served.serve()
+    while not served.later:
+        served.settle()
+    served.try_again()
+    assert listening.answered.wait(20)
+    assert tried == [False, True, False, True]
+    assert listening.answers == [(1, 3, 0)]
+    while served.busy:
+        pass
+
+
+def test_who_does_not_wait_any_more_is_not_tried_for() -> None:
+    tried: list[int] = []
+
+    def handle(call: Call, world: Supervision) -> Reply:
+        tried.append(call.id)
+        raise LaterError
+
+    served, listening = tree(handle)
+    served.serve()
+    listening.is_valid = lambda id_: False
+    served.try_again()
+    assert tried == [1]
+    assert not served.later

@@ -25,6 +25,11 @@ def both(*work: Callable[[Actor], object]) -> Callable[[Actor], None]:
     ("work", "expected"),
     [
         (lambda actor: actor.write(b"new", b""), [(b"new", "added", None)]),
+        (
+            both(lambda actor: actor.link(b"file", b"new"), lambda actor: actor.write(b"new", b"1", at=0)),
+            [(b"file", "modified", None), (b"new", "added", None)],
+        ),
+        (lambda actor: actor.link(b"file", b"new"), [(b"new", "added", None)]),
         (lambda actor: actor.write(b"file", b""), [(b"file", "modified", None)]),
         (lambda actor: actor.chmod(b"file", 0o600), [(b"file", "metadata", None)]),
         (lambda actor: actor.unlink(b"file"), [(b"file", "deleted", None)]),

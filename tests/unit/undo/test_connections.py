@@ -140,3 +140,25 @@ def test_what_one_made_and_removed_is_not_missed_where_another_changed_it(office
     office.close(one, two)
     assert office.desk.undo(office.desk.connected(two)).conflicts == ()
     office.bench.assert_as(before)
+
+
+def test_what_is_named_is_what_both_have_to_do_with(office: Office) -> None:
+    os.link(office.bench.tree / "f", office.bench.tree / "z")
+    one, two = office.open(2)
+    office.act(one, lambda actor: actor.write(b"f", b"1", at=0))
+    office.close(one)
+    office.act(two, lambda actor: (actor.write(b"alone", b"2"), actor.write(b"z", b"2", at=0)))
+    office.close(two)
+    with pytest.raises(RefusedError, match=f"step {two} has to do with f too"):
+        office.desk.undo([one])
+
+
+def test_what_is_to_be_done_about_a_refused_redo_is_said_of_a_redo(office: Office) -> None:
+    (one,) = office.open(1)
+    office.act(one, lambda actor: actor.write(b"f", b"1"))
+    office.close(one)
+    office.desk.undo([one])
+    (office.bench.tree / "f").write_bytes(b"by hand")
+    with pytest.raises(RefusedError) as refused:
+        office.desk.redo([one])
+    assert refused.value.hint == "--force redoes it nevertheless; undo gives their version back"

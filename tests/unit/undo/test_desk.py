@@ -275,6 +275,53 @@ def test_what_is_denied_is_rolled_back_alone(three: Bench, is_late: bool) -> Non
         three.assert_as(before)
 
 
+@pytest.mark.parametrize("answer", ["allowed", "denied", "too late", "for another run"])
+def test_what_lapsed_and_was_allowed_goes_on_when_it_is_tried_again(bench: Bench, answer: str) -> None:
+    (bench.tree / "large").write_bytes(b"content")
+    with opened(bench, Thresholds(overwrite_bytes=5, timeout=30.0)) as office:
+        desk = office.desk
+        step = desk.open("command", run="run")
+        with pytest.raises(HeldError) as held:
+            office.act(step, write(b"large"))
+        desk.lapse(held.value.ticket)
+        desk.close(step)
+        assert [ticket.id for ticket in desk.held()] == [held.value.ticket], "it waits on alone"
+        desk.answer(held.value.ticket, allow=answer != "denied")
+        assert desk.held() == []
+        if answer == "too late":
+            office.clock.advance(31)
+        again = desk.open("command", run="other" if answer == "for another run" else "run")
+        if answer == "allowed":
+            office.act(again, write(b"large", b"changed"))
+            assert (bench.tree / "large").read_bytes() == b"changed"
+            once_more = desk.open("command", run="run")
+            with pytest.raises(HeldError):
+                office.act(once_more, write(b"large"))
+        else:
+            with pytest.raises(HeldError):
+                office.act(again, write(b"large"))
+            assert (bench.tree / "large").read_bytes() == b"content"
+
+
+def test_what_has_not_lapsed_is_asked_about_no_more_when_its_step_has_ended(bench: Bench) -> None:
+    (bench.tree / "large").write_bytes(b"content")
+    with opened(bench, Thresholds(overwrite_bytes=5)) as office:
+        step = office.desk.open("command", run="run")
+        with pytest.raises(HeldError):
+            office.act(step, write(b"large"))
+        office.desk.close(step)
+        assert office.desk.held() == []
+
+
+def test_while_somebody_else_changes_the_tree_nothing_is_recorded_and_nobody_goes_on(bench: Bench) -> None:
+    with opened(bench) as office:
+        step = office.desk.open("command")
+        with office.desk.quiet(), pytest.raises(HeldError) as held:
+            office.act(step, write(b"new"))
+        assert held.value.ticket == 0
+        office.act(step, write(b"new"))
+
+
 def test_a_group_of_a_run_that_held_nothing_is_no_step_that_was_forgotten(bench: Bench) -> None:
     with opened(bench) as office:
         desk = office.desk

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.files.handle import Identity
+from holdfast.files.handle import Identity, identity
 from holdfast.files.metadata import Metadata
 from holdfast.model.errors import RefusedError
 from holdfast.testing.acting import Actor
 from holdfast.undo.desk import Desk
-from holdfast.undo.records import Content, How, Keeping, Make, Move, Mutation
+from holdfast.undo.edits import MOST_EDITS, Edits
+from holdfast.undo.records import Content, How, Keeping, Make, Move, Mutation, Outside
 from holdfast.undo.traces import filled, touched_before
 
 from .conftest import Bench
@@ -86,6 +87,32 @@ def test_an_edit_that_was_overwritten_by_force_is_theirs_again_once_it_is_back(b
         office.desk.redo([step])
         assert (bench.tree / "old").read_bytes() == b"newHAND"
         refuses(office.desk, step)
+
+
+@pytest.mark.parametrize(
+    ("work", "name"),
+    [
+        pytest.param(lambda actor: actor.chmod(b"old", 0o600), "old", id="described"),
+        pytest.param(lambda actor: actor.rename(b"old", b"moved"), "moved", id="moved"),
+    ],
+)
+def test_an_edit_that_a_forced_undo_leaves_is_no_reason_to_refuse_its_redo(bench: Bench, work: Work, name: str) -> None:
+    (bench.tree / "old").write_bytes(b"old")
+    with opened(bench) as office:
+        first = office.step(write(b"old", b"first"))
+        step = office.step(work)
+        by_hand(bench.tree / name)
+        there = bench.photograph()
+        office.desk.undo([step], force=True)
+        assert (bench.tree / "old").read_bytes() == b"firstHAND"
+        refuses(office.desk, first)
+        office.desk.redo([step])
+        bench.assert_as(there)
+        refuses(office.desk, step)
+        office.desk.undo([step], force=True)
+        by_hand(bench.tree / "old")
+        with pytest.raises(RefusedError):
+            office.desk.redo([step])
 
 
 @pytest.mark.parametrize("is_later", [False, True])
@@ -174,6 +201,133 @@ def test_a_recovery_leaves_the_edit(bench: Bench) -> None:
         assert [conflict.path for conflict in office.desk.conflicts(step)] == [b"old"]
         assert (bench.tree / "old").read_bytes() == b"newHAND"
         assert not (bench.tree / "new").exists()
+
+
+def linked(bench: Bench) -> Identity:
+    """A file with two names; who it is."""
+    (bench.tree / "old").write_bytes(b"old")
+    os.link(bench.tree / "old", bench.tree / "also")
+    return whose(bench.tree / "old")
+
+
+def whose(path: Path) -> Identity:
+    root = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        return identity(root, os.fsencode(path.name))
+    finally:
+        os.close(root)
+
+
+def appends(path: bytes) -> Work:
+    return lambda actor: actor.write(path, b"new", at=3)
+
+
+def appends_and_removes(path: bytes) -> Work:
+    def work(actor: Actor) -> None:
+        actor.write(path, b"new", at=3)
+        actor.unlink(path)
+
+    return work
+
+
+def links(actor: Actor) -> None:
+    actor.write(b"old", b"new", at=3)
+    actor.link(b"old", b"third")
+
+
+OTHER_NAMES = [
+    pytest.param(appends(b"old"), "also", b"also", id="another name"),
+    pytest.param(appends(b"old"), "also", b"old", id="a name outside of the tree"),
+    pytest.param(appends_and_removes(b"old"), "also", b"also", id="the step's name is gone"),
+    pytest.param(appends_and_removes(b"also"), "old", b"old", id="the other name is gone"),
+    pytest.param(links, "also", b"also", id="the step has made one more"),
+    pytest.param(lambda actor: actor.chmod(b"old", 0o600), "also", b"also", id="described"),
+]
+
+
+@pytest.mark.parametrize(("work", "name", "told"), OTHER_NAMES)
+@pytest.mark.parametrize("after", [nothing, lambda actor: actor.write(b"more", b"more")])
+def test_an_edit_by_another_name_is_not_taken_back(
+    bench: Bench, work: Work, name: str, told: bytes, after: Work
+) -> None:
+    """I8."""
+    file = linked(bench)
+    with opened(bench) as office:
+        step = office.desk.open("command")
+        office.act(step, work)
+        by_hand(bench.tree / name)
+        office.desk.outside([told], "vim (12)", objects=[file])
+        office.act(step, after)
+        office.desk.close(step, 0)
+        there = bench.photograph()
+        refuses(office.desk, step)
+        bench.assert_as(there)
+    with opened(bench) as office:
+        refuses(office.desk, step)
+        office.desk.undo([step], force=True)
+        assert (bench.tree / "old").read_bytes() == (bench.tree / "also").read_bytes()
+        office.desk.redo([step])
+        assert (bench.tree / name).read_bytes().endswith(b"HAND")
+        refuses(office.desk, step)
+
+
+@pytest.mark.parametrize(("work", "name", "told"), OTHER_NAMES)
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_rollback_leaves_an_edit_by_another_name(
+    bench: Bench, work: Work, name: str, told: bytes, is_killed: bool
+) -> None:
+    """I8."""
+    file = linked(bench)
+    with opened(bench) as office:
+        step = office.desk.begin("a try")
+        office.act(step, work)
+        by_hand(bench.tree / name)
+        office.desk.outside([told], "vim (12)", objects=[file])
+        office.desk.beat()
+        if not is_killed:
+            assert office.desk.rollback(step).conflicts
+    with opened(bench) as office:
+        assert office.desk.conflicts(step)
+        assert (bench.tree / name).read_bytes().endswith(b"HAND")
+
+
+def test_an_edit_by_another_name_before_a_step_writes_is_given_back(bench: Bench) -> None:
+    file = linked(bench)
+    with opened(bench) as office:
+        step = office.desk.open("command")
+        office.act(step, lambda actor: actor.link(b"old", b"third"))
+        by_hand(bench.tree / "also")
+        office.desk.outside([b"also"], "vim (12)", objects=[file])
+        office.act(step, lambda actor: actor.write(b"third", b"new"))
+        office.desk.close(step, 0)
+        office.desk.undo([step])
+        assert (bench.tree / "old").read_bytes() == b"oldHAND"
+        assert not (bench.tree / "third").exists()
+
+
+def test_where_too_much_is_edited_all_that_the_step_has_touched_counts(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    (bench.tree / "old").write_bytes(b"old")
+    with opened(bench) as office:
+        step = office.desk.open("command")
+        office.act(step, write(b"old", b"new"))
+        for at in range(0, MOST_EDITS + 500, 500):
+            office.desk.outside([b"%d" % one for one in range(at, at + 500)], f"git ({at})", blocks=False)
+        assert "counts as edited" in caplog.text
+        office.act(step, write(b"later"))
+        office.desk.close(step, 0)
+        refuses(office.desk, step, match="has changed what step 1 left: old")
+
+
+def test_edits_are_kept_within_bounds() -> None:
+    edits = Edits()
+    for seq in range(1, MOST_EDITS + 2):
+        edits.add(Outside(seq, (b"%d" % seq,), 0, ""), 0)
+    assert edits.is_bounded
+    edits.add(Outside(MOST_EDITS + 9, (b"last",), 0, ""), 0)
+    assert list(edits.paths()) == [(MOST_EDITS + 9, b"")]
+    assert list(edits.objects()) == []
 
 
 def test_what_a_step_had_touched_by_when(bench: Bench) -> None:

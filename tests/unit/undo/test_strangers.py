@@ -17,6 +17,7 @@ from holdfast.undo.known import Known
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recognising import note_contents
 from holdfast.undo.recovery import recover
+from holdfast.undo.signatures import signature
 from holdfast.undo.strangers import recall
 from holdfast.undo.undoing import redo, undo
 
@@ -265,6 +266,58 @@ def test_what_an_open_step_makes_anew_where_another_one_ended_meanwhile(
         bench.assert_as(before)
 
 
+def gives_way(actor: Actor) -> None:
+    actor.unlink(b"file")
+    actor.link(b"x", b"file")
+
+
+def moves_away(actor: Actor) -> None:
+    actor.rename(b"file", b"other")
+    actor.link(b"x", b"file")
+    actor.chmod(b"file", 0o600)
+
+
+def takes_from_elsewhere(actor: Actor) -> None:
+    actor.unlink(b"file")
+    actor.link(b"dir/x", b"file")
+    actor.unlink(b"dir/x")
+
+
+@pytest.mark.parametrize("later", [gives_way, moves_away, takes_from_elsewhere])
+@pytest.mark.parametrize("is_one", [False, True])
+def test_what_a_step_links_to_the_place_of_something_is_nobody_elses(
+    bench: Bench, later: Callable[[Actor], object], is_one: bool
+) -> None:
+    (bench.tree / "dir").mkdir()
+    for name in ("x", "dir/x", "file"):
+        (bench.tree / name).write_bytes(os.fsencode(name))
+    before = bench.photograph()
+    with bench.keeper() as log:
+
+        def appends(actor: Actor) -> None:
+            actor.write(b"file", b"B", at=100)
+
+        def both(actor: Actor) -> None:
+            later(actor)
+            appends(actor)
+
+        first = bench.step(log, lambda actor: actor.write(b"file", b"the first step's"))
+        steps = [bench.step(log, both)] if is_one else [bench.step(log, later), bench.step(log, appends)]
+        assert log.barriers.records == []
+        undo(log, [first, *steps])
+        bench.assert_as(before)
+
+
+def test_an_edit_of_what_is_given_another_name_is_told(bench: Bench) -> None:
+    with bench.keeper() as log:
+        first = bench.step(log, lambda actor: actor.write(b"file", b"the first step's"))
+    in_place(bench.tree / "file")
+    with bench.keeper() as log:
+        second = bench.step(log, lambda actor: actor.link(b"file", b"other"))
+        assert [record.paths for record in log.barriers.records] == [(b"file",)]
+        refused(log, first, second)
+
+
 def test_what_somebody_else_removes_while_a_step_is_open(bench: Bench) -> None:
     with bench.keeper() as log:
         step = log.new_id()
@@ -398,6 +451,20 @@ def test_what_was_left_where_a_step_has_told_already_is_told_again(bench: Bench)
         bench.finish(log, finder)
         bench.step(log, lambda actor: actor.rename(b"other", b"file"))
         assert log.barriers.records[-1].paths == (b"file", b"other")
+
+
+@pytest.mark.parametrize(("left_at", "told"), [(1, (b"other",)), (1 << 62, (b"file", b"other"))])
+def test_what_only_has_got_the_number_of_what_a_step_left_is_not_taken_for_that(
+    bench: Bench, left_at: int, told: tuple[bytes, ...]
+) -> None:
+    """It was born after that was left. Nobody has changed what a later step has left in the same place."""
+    (bench.tree / "other").write_bytes(b"by hand")
+    with bench.keeper() as log:
+        found = signature(log.directories, b"other")
+        assert found is not None
+        known = Known(log.directories.device)
+        known.note([(b"file", msgspec.structs.replace(found, ctime=left_at, mtime=left_at))])
+        assert known.strange(log.directories.place(b"other"), (bench.tree / "other").stat()) == told
 
 
 def test_what_a_step_left_while_the_one_that_told_went_on_is_told_again(bench: Bench) -> None:

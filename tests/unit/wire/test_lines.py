@@ -71,6 +71,14 @@ def test_the_end_of_one_that_is_too_long_can_be_followed_by_another() -> None:
     assert taken(lines) == [b"z"]
 
 
+def test_how_long_a_line_may_be_can_change_in_between() -> None:
+    lines = Lines(3)
+    lines.feed(b"one\nlonger\n")
+    assert lines.take() == b"one"
+    lines.limit(MOST)
+    assert taken(lines) == [b"longer"]
+
+
 CONTENT = st.binary(max_size=2 * MOST).map(lambda line: line.replace(b"\n", b""))
 
 

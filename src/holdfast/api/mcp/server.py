@@ -17,6 +17,8 @@ from holdfast import __version__
 from holdfast.api.hints import FOR_MODELS, hint
 from holdfast.api.mcp import resources, tools
 from holdfast.api.mcp.activity import Activity
+from holdfast.api.mcp.vocabulary import known
+from holdfast.api.tracing import known_or_length
 from holdfast.model.errors import HoldfastError, NotFoundError, UsageError
 from holdfast.model.log import Log, logged
 
@@ -63,7 +65,7 @@ def build(workplace: Workplace) -> Server[Any]:
     ) -> types.CallToolResult:
         tool = tools.BY_NAME.get(params.name)
         if tool is None:
-            _log.warning("unknown tool", tool=params.name)
+            _log.warning("unknown tool", tool=known_or_length(params.name, ()))
             return _failed(NotFoundError(f"there is no tool {params.name[:100]!r}", code="no_tool"))
         activity = Activity(tool.title)
         _log.info("tool called", tool=tool.name)
@@ -168,11 +170,13 @@ async def _progress(ctx: ServerRequestContext[Any, Any], activity: Activity) -> 
 async def _logging(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
     name = None if ctx.request_id is None else f"{client.get()}{ctx.request_id}"
     with logged(request_id=name):
-        _log.debug("received", method=ctx.method)
+        method = known_or_length(ctx.method, known().words)
+        _log.debug("received", method=method)
         try:
             return await call_next(ctx)
         except MCPError as error:
-            _log.warning("protocol error: %s", error.message, method=ctx.method, code=error.code)
+            # (What is wrong is told to the client: it may repeat what that has said.)
+            _log.warning("protocol error", method=method, code=error.code)
             raise
 
 

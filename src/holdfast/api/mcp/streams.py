@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -28,10 +28,12 @@ from mcp_types import (
 from pydantic import ValidationError
 from pydantic_core import from_json
 
+from holdfast.api.mcp.vocabulary import known
 from holdfast.api.tracing import without_contents
 from holdfast.model.errors import FormatError
 from holdfast.model.log import Log
 from holdfast.wire.lines import Lines
+from holdfast.wire.values import has_more_values
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
@@ -45,6 +47,8 @@ _log = Log(__name__)
 
 MOST_LINE: Final = 32 << 20
 """Bytes: a file of 16 MiB, as `edit_file` takes it, with its escapes."""
+MOST_VALUES: Final = 10_000
+"""In one line, names of members among them. Of each, objects are made, which take far more than its text."""
 MOST_PENDING: Final = 64
 """Requests of one connection that are not answered yet."""
 MOST_PENDING_BYTES: Final = 2 * MOST_LINE
@@ -60,6 +64,8 @@ _PAUSE_SECONDS = 0.01
 _PATIENCE_SECONDS = 5.0
 """For a client that does not read, while what it says can only be taken in when it does."""
 TOKEN_SECONDS: Final = 10.0
+_TOKEN_LINE = 1024
+"""Bytes: more than any token has."""
 
 
 class Refused(Exception):
@@ -81,13 +87,15 @@ class Connection:
         self._trace = _log.wants("trace")
 
     async def authorise(self, fits: Callable[[bytes], bool]) -> None:
-        """Take the first line, which has to be the token. Raises `Refused`."""
+        """Take the first line, which has to be the token. Raises `Refused`; of a longer line, no more is taken in."""
         line = b""
-        with anyio.move_on_after(TOKEN_SECONDS):
-            line = await self._line() or b""
+        self._lines.limit(_TOKEN_LINE)
+        with anyio.move_on_after(TOKEN_SECONDS), suppress(FormatError):
+            line = await self._next() or b""
         if not fits(line):
             await self._refuse(None, UNAUTHORISED, "the first line is not the token")
             raise Refused
+        self._lines.limit(MOST_LINE)
 
     @asynccontextmanager
     async def streams(self) -> AsyncGenerator[Streams]:
@@ -137,19 +145,26 @@ class Connection:
         """The next line; None at the end. What is too long is answered here."""
         while True:
             try:
-                while (line := self._lines.take()) is None:
-                    data = await self._read()
-                    if not data:
-                        return None
-                    self._lines.feed(data)
-                return line
+                return await self._next()
             except FormatError as error:
                 await self._refuse(None, INVALID_REQUEST, error.message)
 
+    async def _next(self) -> bytes | None:
+        """The next line; None at the end. Raises `FormatError` for one that is too long."""
+        while (line := self._lines.take()) is None:
+            data = await self._read()
+            if not data:
+                return None
+            self._lines.feed(data)
+        return line
+
     async def _message(self, line: bytes) -> SessionMessage | None:
         """The message that a line is; None if that was refused."""
+        if has_more_values(line, MOST_VALUES):
+            await self._refuse(None, INVALID_REQUEST, f"a line holds more than {MOST_VALUES} values")
+            return None
         if self._trace:
-            _log.trace("received", line=without_contents(line))
+            _log.trace("received", line=without_contents(line, known()))
         try:
             message = jsonrpc_message_adapter.validate_json(line, by_name=False)
         except ValidationError as error:
@@ -207,7 +222,7 @@ class Connection:
     async def _send(self, message: JSONRPCMessage) -> None:
         line = message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
         if self._trace:
-            _log.trace("sent", line=without_contents(line))
+            _log.trace("sent", line=without_contents(line, known(), ours=True))
         async with self._writing:
             rest = memoryview(line)
             while rest:

@@ -242,14 +242,17 @@ def _output(index: int, command: Command, stream: Stream, data: bytes) -> events
 
 def _completed(index: int, command: Command, done: Executed | Lost) -> events.StepCompleted:
     changed = [display(change.path) for change in done.changes[: results.MAX_LISTED]]
-    step = None
+    exit_code, step = None, None
     if done.info is not None:
         step = events.step(done.info, done.changes[: results.MAX_LISTED], 0)
+        exit_code = done.info.exit_code  # who keeps the undo log may have seen the end of what was lost
+    if isinstance(done, Executed):
+        exit_code = done.exit_code
     return events.StepCompleted(
         request_id=command.request_id,
         directory=index,
         step_id=done.step,
-        exit_code=done.exit_code if isinstance(done, Executed) else None,
+        exit_code=exit_code,
         affected_paths=changed,
         affected_count=len(done.changes),
         cancelled=done.cancelled,

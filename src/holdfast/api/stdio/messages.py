@@ -20,6 +20,8 @@ VERSION: Final = 1
 MAX_LINE_BYTES: Final = 1 << 20
 """The longest line of a client, its newline not counted."""
 MAX_PAGE: Final = 1000
+MAX_TEXTS: Final = 10_000
+"""In one list of a client, or one environment: in memory, many short ones take far more than their line."""
 MAX_PART_BYTES: Final = 1 << 20
 """Of one answer to ``fs.read`` or ``checkpoint.read``."""
 
@@ -35,6 +37,8 @@ Whole = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
 Step = Annotated[int, msgspec.Meta(ge=-(1 << 53), le=1 << 53)]
 """The id of one; negative for what no command did."""
 Steps = Annotated[list[Step], msgspec.Meta(min_length=1, max_length=MAX_PAGE)]
+Texts = Annotated[list[str], msgspec.Meta(max_length=MAX_TEXTS)]
+Environment = Annotated[dict[str, str], msgspec.Meta(max_length=MAX_TEXTS)]
 
 
 class Payload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -60,12 +64,12 @@ class GivenIsolation(Payload, frozen=True, kw_only=True):
 
     level: Literal["none", "namespace"] | msgspec.UnsetType = msgspec.UNSET
     network: Literal["open", "disabled", "allow"] | msgspec.UnsetType = msgspec.UNSET
-    allow: list[str] | msgspec.UnsetType = msgspec.UNSET
-    dns: list[str] | msgspec.UnsetType = msgspec.UNSET
-    hidden: list[str] | msgspec.UnsetType = msgspec.UNSET
-    writable: list[str] | msgspec.UnsetType = msgspec.UNSET
+    allow: Texts | msgspec.UnsetType = msgspec.UNSET
+    dns: Texts | msgspec.UnsetType = msgspec.UNSET
+    hidden: Texts | msgspec.UnsetType = msgspec.UNSET
+    writable: Texts | msgspec.UnsetType = msgspec.UNSET
     tmp: Literal["own", "shared"] | msgspec.UnsetType = msgspec.UNSET
-    environment: list[str] | msgspec.UnsetType = msgspec.UNSET
+    environment: Texts | msgspec.UnsetType = msgspec.UNSET
 
 
 class SessionStart(Payload, frozen=True, kw_only=True):
@@ -143,7 +147,7 @@ class AgentExecute(Payload, frozen=True, kw_only=True):
     directory: Directory = None
     cwd: str = ""
     """Relative to the workspace's root, or absolute in it."""
-    env: dict[str, str] = {}
+    env: Environment = {}
 
 
 class AgentPrompt(Payload, frozen=True, kw_only=True):
@@ -152,7 +156,7 @@ class AgentPrompt(Payload, frozen=True, kw_only=True):
     prompt: Text
     directory: Directory = None
     cwd: str = ""
-    env: dict[str, str] = {}
+    env: Environment = {}
 
 
 class AgentCancel(Payload, frozen=True, kw_only=True):
@@ -234,7 +238,7 @@ class CheckpointDiff(Payload, frozen=True, kw_only=True):
     directory: Directory = None
     base: str = "@"
     target: str | None = None
-    paths: list[str] = []
+    paths: Texts = []
 
 
 class CheckpointRestore(Payload, frozen=True, kw_only=True):
@@ -242,7 +246,7 @@ class CheckpointRestore(Payload, frozen=True, kw_only=True):
 
     checkpoint: Text
     directory: Directory = None
-    paths: list[str] = []
+    paths: Texts = []
     dry_run: bool = False
 
 
@@ -306,6 +310,7 @@ _ids = msgspec.json.Decoder(_OnlyId)
 _encoder = msgspec.json.Encoder()
 _WRONG = re.compile(r"(?P<what>.*?)(?: - at (?:key in )?`(?P<at>[^`]*)`)?\Z", re.DOTALL)
 _MISSING_OR_UNKNOWN = re.compile(r"Object (?:missing required|contains unknown) field `(.*)`\Z", re.DOTALL)
+_NO_SUCH_VALUE = "Invalid enum value "
 _HALF = re.compile("[\ud800-\udfff]")
 _SHOWN = 200
 
@@ -397,4 +402,7 @@ def _refused(error: Exception, where: str, request_id: str | None) -> BadRequest
     parts = [where, (at or "").removeprefix("$").removeprefix("."), name[1] if name else ""]
     field = ".".join(part for part in parts if part)[:_SHOWN] or None
     shown = what[:_SHOWN]
+    if shown.startswith(_NO_SUCH_VALUE):
+        # Behind that stands what the client has said: the reason is logged, and it may be a secret in the wrong field.
+        shown = "none of the values that it may have"
     return BadRequestError(f"{field}: {shown}" if field else shown, request_id=request_id, field=field)

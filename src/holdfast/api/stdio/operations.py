@@ -181,7 +181,7 @@ def checkpoint_restore(hosted: Hosted, asked: messages.CheckpointRestore) -> Res
 def checkpoint_restore_continue(hosted: Hosted, _asked: messages.CheckpointMend) -> Restored:
     """Finish a restore that was cut short."""
     with hosted.workspace() as workspace:
-        return _restored(workspace.restore_continue())
+        return _restored(workspace.restore_continue(as_state=True))
 
 
 def checkpoint_restore_abort(hosted: Hosted, _asked: messages.CheckpointMend) -> Restored:

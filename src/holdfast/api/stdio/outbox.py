@@ -131,7 +131,9 @@ class Outbox:
                     return
                 kind, line = self._lines.popleft()
             if _log.wants("trace"):
-                _log.trace("sent", line=without_contents(line))
+                from holdfast.api.stdio.vocabulary import known
+
+                _log.trace("sent", line=without_contents(line, known(), ours=True))
             try:
                 self._write(line)
             except OSError as error:

@@ -21,7 +21,7 @@ from holdfast.api.stdio.messages import BadRequestError, Request
 from holdfast.api.stdio.operations import MAX_DIFF_BYTES, OPERATIONS
 from holdfast.api.stdio.outbox import Outbox
 from holdfast.api.stdio.sessions import Sessions
-from holdfast.api.tracing import without_contents
+from holdfast.api.tracing import field_or_length, without_contents
 from holdfast.engine.hosting import MAX_DIRECTORIES
 from holdfast.engine.stopping import stopped_by_signals
 from holdfast.model.errors import FormatError, HoldfastError, RefusedError, UsageError, unexpected
@@ -147,7 +147,9 @@ class Server:
 
     def _take(self, line: bytes) -> None:
         if _log.wants("trace"):
-            _log.trace("received", line=without_contents(line))
+            from holdfast.api.stdio.vocabulary import known
+
+            _log.trace("received", line=without_contents(line, known()))
         try:
             request = messages.decode(line, _PAYLOADS)
             with logged(request_id=request.request_id):
@@ -155,7 +157,7 @@ class Server:
                 self._accept(request)
         except BadRequestError as error:
             what = "unknown operation" if error.code == "unknown_operation" else "malformed request"
-            _log.warning(what, request_id=error.request_id, reason=error.message)
+            _log.warning(what, request_id=error.request_id, code=error.code, field=_loggable(error.field))
             self._outbox.owe(messages.refusal(error.request_id, error, {"field": error.field}))
 
     def _accept(self, request: Request) -> None:
@@ -296,6 +298,13 @@ def serve(*, directory: bytes, home: bytes | None = None) -> None:
     finally:
         os.close(reader)
         os.close(writer)
+
+
+def _loggable(field: str | None) -> str | None:
+    """The name of a field as the log may have it: what is none of ours may be anything."""
+    from holdfast.api.stdio.vocabulary import known
+
+    return field_or_length(field, known().names)
 
 
 def _lost(count: int) -> bytes:

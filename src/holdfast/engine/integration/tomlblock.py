@@ -114,14 +114,20 @@ def _table(value: dict[str, Any], path: Path) -> dict[str, Any] | None:
 
 
 def _with(value: dict[str, Any], path: Path, table: Mapping[str, Any]) -> dict[str, Any]:
+    """The value with a table. Raises `RefusedError` if something else stands where a table around it belongs."""
     first, *rest = path
-    return {**value, first: _with(value.get(first, {}), tuple(rest), table) if rest else dict(table)}
+    if not rest:
+        return {**value, first: dict(table)}
+    around = value.get(first, {})
+    if not isinstance(around, dict):
+        raise RefusedError(f"{first} is not a table, and so cannot hold {'.'.join(rest)}", code="in_the_way")
+    return {**value, first: _with(cast("dict[str, Any]", around), tuple(rest), table)}
 
 
 def _without(value: dict[str, Any], path: Path) -> dict[str, Any]:
     """The value without a table, and without the tables around it that it leaves empty."""
     first, *rest = path
-    if first not in value:
+    if _table(value, path[:-1]) is None or first not in value:
         return value
     inner = _without(value[first], tuple(rest)) if rest else {}
     others = {name: each for name, each in value.items() if name != first}

@@ -12,16 +12,21 @@ from holdfast.model.paths import display
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
 
+    from holdfast.files.handle import Identity
     from holdfast.files.watch.root import WatchedRoot
 
-__all__ = ["BACKENDS", "Backend", "Dirty", "DirtySource", "Notice", "Watcher", "open_watcher"]
+__all__ = ["BACKENDS", "Backend", "Dirty", "DirtySource", "Notice", "Wanted", "Watcher", "open_watcher"]
 
 Backend = Literal["auto", "fanotify", "inotify", "polling"]
 BACKENDS: tuple[Backend, ...] = ("auto", "fanotify", "inotify", "polling")
 
-Notice: TypeAlias = "Callable[[bytes, int, int | None], None]"
-"""Is told a path, what happened there (bits of `holdfast.files.watch.masks`), and the number of the process that did
-it; that is None where events do not tell, and 0 if it cannot be seen from here."""
+Notice: TypeAlias = "Callable[[bytes | None, int, int | None, Identity | None], None]"
+"""Is told a path, what happened there (bits of `holdfast.files.watch.masks`), the number of the process that did it
+(None where events do not tell, 0 if it cannot be seen from here), and the object that had the path then, if events
+tell. The path is None where an object that is `Wanted` was changed by a name outside of the tree."""
+
+Wanted: TypeAlias = "Callable[[Identity], bool]"
+"""Says whether to tell of changes of an object by names outside of the tree."""
 
 _log = Log(__name__)
 
@@ -69,14 +74,16 @@ def open_watcher(
     poll_interval: float = 10.0,
     notice: Notice | None = None,
     passed: Container[int] = (),
+    wanted: Wanted | None = None,
+    by_thread: bool = False,
 ) -> Watcher:
     """Watch the directory ``root`` by the best means there is, or by ``backend`` alone.
 
     ``excluded(directory)`` says of a directory (a relative path) whether nothing in it is ever captured.
     ``poll_interval`` is in seconds. ``notice`` is called by `drain` with every event, but for those by the processes
-    ``passed``, as far as it is known who that is. Every means that was tried and cannot be had is logged with the
-    reason. Raises `NotFoundError` if there is no such directory, `UnsupportedError` if ``backend`` was named and
-    cannot be had.
+    ``passed``, as far as it is known who that is: ``by_thread``, which thread; ``wanted`` adds to that, where the means
+    can tell. Every means that was tried and cannot be had is logged with the reason. Raises `NotFoundError` if there is
+    no such directory, `UnsupportedError` if ``backend`` was named and cannot be had.
     """
     from holdfast.files.watch.root import WatchedRoot
 
@@ -97,7 +104,7 @@ def open_watcher(
     for choice in choices:
         watched = WatchedRoot(root)
         try:
-            return _open(choice, watched, excluded or _nothing, poll_interval, notice, passed)
+            return _open(choice, watched, excluded or _nothing, poll_interval, notice, passed, wanted, by_thread)
         except (OSError, UnsupportedError) as error:
             watched.close()
             reason = why(choice, error)
@@ -146,11 +153,13 @@ def _open(
     poll_interval: float,
     notice: Notice | None,
     passed: Container[int],
+    wanted: Wanted | None,
+    by_thread: bool,
 ) -> Watcher:
     if choice == "fanotify":
         from holdfast.files.watch.fanotify import FanotifyWatcher
 
-        return FanotifyWatcher(root, excluded, notice, passed)
+        return FanotifyWatcher(root, excluded, notice, passed, wanted, by_thread=by_thread)
     if choice == "inotify":
         from holdfast.files.watch.inotify import InotifyWatcher
 

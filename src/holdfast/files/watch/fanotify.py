@@ -13,7 +13,7 @@ import os
 from typing import TYPE_CHECKING
 
 from holdfast.files.watch import system
-from holdfast.files.watch.fanotify_events import ONDIR, decode
+from holdfast.files.watch.fanotify_events import ONDIR, decode, object_of
 from holdfast.files.watch.fanotify_mounts import Mounts
 from holdfast.files.watch.findings import Findings, vanished_or_shared
 from holdfast.files.watch.masks import CLOSE_WRITE, DELETE, MODIFY, MOVED_FROM, MOVED_TO, NAMES, Q_OVERFLOW, WRITTEN
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container
 
     from holdfast.files.dirty import Dirty
-    from holdfast.files.watch import Notice
+    from holdfast.files.watch import Notice, Wanted
     from holdfast.files.watch.fanotify_events import Event, Handle
     from holdfast.files.watch.root import WatchedRoot
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 MASK = WRITTEN | NAMES | ONDIR
 
 _CLOEXEC, _NONBLOCK, _UNLIMITED_QUEUE, _UNLIMITED_MARKS = 0x1, 0x2, 0x10, 0x20
+_REPORT_TID = 0x100
 _REPORT_FID, _REPORT_DIR_FID, _REPORT_NAME, _REPORT_TARGET_FID = 0x200, 0x400, 0x800, 0x1000
 _INIT = (
     _CLOEXEC | _NONBLOCK | _UNLIMITED_QUEUE | _UNLIMITED_MARKS
@@ -39,7 +40,6 @@ _INIT = (
 )  # fmt: skip
 _MARK_ADD, _MARK_FILESYSTEM = 0x1, 0x100
 
-_READ_BYTES = 1 << 18
 _MAX_READS = 1024
 """Whoever writes faster than this is read gets the answer that is always right: everything."""
 _MAX_REMEMBERED = 1 << 16
@@ -59,9 +59,13 @@ class FanotifyWatcher:
         excluded: Callable[[bytes], bool],
         notice: Notice | None = None,
         passed: Container[int] = (),
+        wanted: Wanted | None = None,
+        *,
+        by_thread: bool = False,
     ) -> None:
         self._notice = notice
         self._passed = passed
+        self._wanted = wanted
         self._root = root
         self._excluded = excluded
         self.limits: str | None = (
@@ -76,7 +80,7 @@ class FanotifyWatcher:
         self._mounts = Mounts()
         self._first = True
         self._blind = False
-        self._fd = system.fanotify_init(_INIT, os.O_RDONLY | os.O_CLOEXEC)
+        self._fd = system.fanotify_init(_INIT | (_REPORT_TID if by_thread else 0), os.O_RDONLY | os.O_CLOEXEC)
         try:
             self._mark_all()
             self._prove()
@@ -184,15 +188,19 @@ class FanotifyWatcher:
 
     def _read(self, batch: _Batch) -> None:
         for _ in range(_MAX_READS):
+            batch.has_looked_up = False
             try:
-                buffer = os.read(self._fd, _READ_BYTES)
+                buffer = os.read(self._fd, system.READ_BYTES)
             except BlockingIOError:
                 return
             try:
-                for event in decode(buffer, self._outside, self._passed):
+                for event in decode(buffer, self._outside, self._passed, self._is_wanted if self._wanted else None):
                     self._take(event, batch)
             except ValueError as error:
                 batch.findings.doubt(str(error))
+            # (What was found may have been on its way meanwhile: then that is told by now.)
+            if len(buffer) < system.FULL_READ and not batch.has_looked_up:
+                return
         batch.findings.doubt("events arrive faster than they are read")
 
     def _take(self, event: Event, batch: _Batch) -> None:
@@ -210,6 +218,7 @@ class FanotifyWatcher:
         if mask & ONDIR and mask & (MOVED_FROM | MOVED_TO | DELETE):
             self._took_directory(event, directory, batch)
         if path is None:
+            self._take_from_outside(mask, target, pid)
             return
         if name not in (b"", b"."):
             path = path + b"/" + name if path else name
@@ -220,7 +229,7 @@ class FanotifyWatcher:
                     batch.written[path] = target
         batch.findings.add(path)
         if self._notice is not None and pid not in self._passed:
-            self._notice(path, mask, pid)
+            self._notice(path, mask, pid, None if target is None else object_of(target))
 
     def _take_object(self, mask: int, target: Handle | None, pid: int, batch: _Batch) -> None:
         """Take an event without a name.
@@ -230,17 +239,30 @@ class FanotifyWatcher:
         """
         if not mask & (MODIFY | CLOSE_WRITE) or target is None:
             return
+        batch.has_looked_up = True
         try:
             path = self._locate(target)
         except OSError as error:
             if error.errno != errno.ESTALE:
                 batch.findings.doubt(f"cannot find a changed file: {error.strerror}")
             return
-        if path is not None:
-            batch.written[path] = target
-            batch.findings.add(path)
-            if self._notice is not None:
-                self._notice(path, mask, pid)
+        if path is None:
+            self._take_from_outside(mask, target, pid)
+            return
+        batch.written[path] = target
+        batch.findings.add(path)
+        if self._notice is not None:
+            self._notice(path, mask, pid, object_of(target))
+
+    def _take_from_outside(self, mask: int, target: Handle | None, pid: int) -> None:
+        """An object was changed by a name that is not in the tree, or in a directory that is excluded."""
+        if self._notice is None or pid in self._passed or not mask & WRITTEN or mask & ONDIR or target is None:
+            return
+        if self._is_wanted(target):
+            self._notice(None, mask, pid, object_of(target))
+
+    def _is_wanted(self, target: Handle) -> bool:
+        return self._wanted is not None and self._wanted(object_of(target))
 
     def _took_directory(self, event: Event, directory: Handle, batch: _Batch) -> None:
         """A directory was renamed or deleted: what is remembered of paths may be wrong from here on."""
@@ -269,6 +291,7 @@ class FanotifyWatcher:
         """The path of a directory, None if its events are of no interest; remembered either way."""
         if directory in self._gone:
             return None
+        batch.has_looked_up = True
         try:
             path = self._locate(directory)
         except OSError as error:
@@ -320,7 +343,7 @@ class FanotifyWatcher:
 class _Batch:
     """What one drain has gathered."""
 
-    __slots__ = ("findings", "moved", "stale", "written")
+    __slots__ = ("findings", "has_looked_up", "moved", "stale", "written")
 
     def __init__(self, findings: Findings) -> None:
         self.findings = findings
@@ -328,3 +351,5 @@ class _Batch:
         self.moved: set[Handle] = set()
         self.stale: set[Handle] = set()
         """Directories that something happened in and that are gone."""
+        self.has_looked_up = False
+        """A directory was found by its handle since the last read."""

@@ -5,11 +5,14 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from holdfast.files.watch.masks import DELETE, MOVED_FROM, MOVED_TO
+from holdfast.files.handle import identity_of
+from holdfast.files.watch.masks import DELETE, MOVED_FROM, MOVED_TO, WRITTEN
 from holdfast.model.named import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator
+    from collections.abc import Callable, Container, Iterator
+
+    from holdfast.files.handle import Identity
 
 ONDIR = 0x40000000
 
@@ -17,6 +20,7 @@ _INFO_FID, _INFO_DFID_NAME, _INFO_DFID = 1, 2, 3
 _EVENT = struct.Struct("=IBBHQii")
 _INFO = struct.Struct("=BxH")
 _SIZE = struct.Struct("=I")
+_FILE_SYSTEM_ID = 8
 
 Handle = bytes
 """The file system's id (8 bytes) and the ``struct file_handle`` that follows it in an event."""
@@ -36,11 +40,21 @@ class Event(NamedTuple):
     """Of the process that did it; 0 if it is in a pid namespace that this one does not see."""
 
 
-def decode(buffer: bytes, boring: Container[Handle] = (), passed: Container[int] = ()) -> Iterator[Event]:
+def object_of(handle: Handle) -> Identity:
+    """The identity of the object that an event names."""
+    return identity_of(handle[_FILE_SYSTEM_ID:])
+
+
+def decode(
+    buffer: bytes,
+    boring: Container[Handle] = (),
+    passed: Container[int] = (),
+    wanted: Callable[[Handle], bool] | None = None,
+) -> Iterator[Event]:
     """The events in what one read returned (fanotify(7), "Reading fanotify events"); raises `ValueError` on others.
 
-    Left out are events about files in ``boring`` directories: on a busy file system those are nearly all; and those by
-    the processes ``passed``, but for what becomes of directories.
+    Left out are events about files in ``boring`` directories: on a busy file system those are nearly all; but not of
+    what is ``wanted`` and was written to. And those by the processes ``passed``, but for what becomes of directories.
     """
     at, end = 0, len(buffer)
     while at < end:
@@ -55,8 +69,10 @@ def decode(buffer: bytes, boring: Container[Handle] = (), passed: Container[int]
         if not mask & ONDIR and length >= header + 20 and buffer[at + header] == _INFO_DFID_NAME:
             first = at + header + 4
             if buffer[first : first + 16 + _SIZE.unpack_from(buffer, first + 8)[0]] in boring:
-                at += length
-                continue
+                written = _target(buffer, at + header, at + length) if wanted and mask & WRITTEN else None
+                if wanted is None or written is None or not wanted(written):
+                    at += length
+                    continue
         directory: Handle | None = None
         target: Handle | None = None
         name = b""
@@ -77,3 +93,11 @@ def decode(buffer: bytes, boring: Container[Handle] = (), passed: Container[int]
             info += size
         yield Event(mask, directory, name, target, pid)
         at += length
+
+
+def _target(buffer: bytes, info: int, stop: int) -> Handle | None:
+    """The object of an event whose first record, at ``info``, names its directory; None if it has no other record."""
+    second = info + _INFO.unpack_from(buffer, info)[1]
+    if stop - second < 20 or buffer[second] != _INFO_FID:
+        return None
+    return buffer[second + 4 : second + 20 + _SIZE.unpack_from(buffer, second + 12)[0]]

@@ -34,7 +34,6 @@ _ONLYDIR = 0x1000000
 _MASK = WRITTEN | NAMES | _ONLYDIR
 _MASK_ABOVE = NAMES | _ONLYDIR
 
-_READ_BYTES = 1 << 18
 _MAX_READS = 1024
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -163,7 +162,7 @@ class InotifyWatcher:
         full: OSError | None = None
         for _ in range(_MAX_READS):
             try:
-                buffer = os.read(self._fd, _READ_BYTES)
+                buffer = os.read(self._fd, system.READ_BYTES)
             except BlockingIOError:
                 break
             try:
@@ -177,6 +176,8 @@ class InotifyWatcher:
             except ValueError as error:
                 batch.findings.doubt(str(error))
                 self._sweep_due = True
+            if len(buffer) < system.FULL_READ:
+                break
         else:
             batch.findings.doubt("events arrive faster than they are read")
         if full is not None:
@@ -205,7 +206,7 @@ class InotifyWatcher:
         path = directory + b"/" + name if directory and name else directory or name
         batch.findings.add(path)
         if self._notice is not None:
-            self._notice(path, mask, None)
+            self._notice(path, mask, None, None)
         if not name:
             return
         if mask & ISDIR:

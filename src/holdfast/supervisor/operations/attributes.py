@@ -218,7 +218,7 @@ def truncate(call: Call, world: Supervision) -> Reply:
         if thing.path is not None and not call.patient and (found.st_size > _SLOW_BYTES or takes_long(found)):
             raise SlowError
         # It tells whether it may be done at all; and while it is open nobody gets a lease that it would wait for.
-        fd = sight.held(reopen_in_time(sight, call, world, thing.fd, os.O_WRONLY | os.O_CLOEXEC, LEASED))
+        fd = sight.held(reopen_in_time(sight, thing.fd, os.O_WRONLY | os.O_CLOEXEC, LEASED))
         if thing.path is not None:
             world.interceptor.opening(world.step(call.tid), thing.place, thing.fd, truncates=size < found.st_size)
         with sight.acting():

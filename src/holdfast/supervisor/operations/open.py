@@ -103,7 +103,7 @@ def _read_confined(call: Call, world: Supervision, dirfd: int, path: bytes, wish
             raise failure(errno.ENOTDIR)
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) or is_native(thing.fd, thing.where, mode):
             raise failure(errno.ENOSYS)
-        return _reply(reopen_in_time(sight, call, world, thing.fd, wish.flags & ~_NAMING, LEASED), wish)
+        return _reply(reopen_in_time(sight, thing.fd, wish.flags & ~_NAMING, LEASED), wish)
 
 
 def _open_or_create(
@@ -178,9 +178,9 @@ def open_found(sight: Sight, call: Call, world: Supervision, thing: Thing, wish:
         return _open_file(sight, call, world, thing, wish, found)
     flags = wish.flags & ~(_NAMING | os.O_TRUNC) | os.O_NOCTTY
     if kind == stat.S_IFIFO:
-        fd = _open_pipe(sight, call, world, thing, flags)
+        fd = _open_pipe(sight, thing, flags)
     else:
-        fd = reopen_in_time(sight, call, world, thing.fd, flags, NOTHING)
+        fd = reopen_in_time(sight, thing.fd, flags, NOTHING)
     if thing.path is not None:
         try:
             # What goes through it does not lie in the tree, but the mtime tells of it.
@@ -206,10 +206,10 @@ def _is_harmless(call: Call, wish: Wish) -> bool:
 def _open_file(sight: Sight, call: Call, world: Supervision, thing: Thing, wish: Wish, found: os.stat_result) -> Reply:
     """Open a file that is there. It is cut short only when its content has been captured."""
     if thing.path is None:
-        return _reply(reopen_in_time(sight, call, world, thing.fd, wish.flags & ~_NAMING, LEASED), wish)
+        return _reply(reopen_in_time(sight, thing.fd, wish.flags & ~_NAMING, LEASED), wish)
     if wish.writes and not call.patient and (found.st_size > _SLOW_BYTES or takes_long(found)):
         raise SlowError
-    fd = reopen_in_time(sight, call, world, thing.fd, wish.flags & ~(_NAMING | os.O_TRUNC), LEASED)
+    fd = reopen_in_time(sight, thing.fd, wish.flags & ~(_NAMING | os.O_TRUNC), LEASED)
     try:
         if wish.writes:
             truncates = bool(wish.flags & os.O_TRUNC)
@@ -228,12 +228,12 @@ def _open_file(sight: Sight, call: Call, world: Supervision, thing: Thing, wish:
     return _reply(fd, wish)
 
 
-def _open_pipe(sight: Sight, call: Call, world: Supervision, thing: Thing, flags: int) -> int:
+def _open_pipe(sight: Sight, thing: Thing, flags: int) -> int:
     """Open a named pipe; without a reader that waits, for as long as the caller does."""
     if flags & os.O_ACCMODE == os.O_RDWR:
         with sight.acting():
             return reopen(thing.fd, flags)
-    return reopen_in_time(sight, call, world, thing.fd, flags, NOBODY_READS)
+    return reopen_in_time(sight, thing.fd, flags, NOBODY_READS)
 
 
 def _reply(fd: int, wish: Wish) -> Reply:

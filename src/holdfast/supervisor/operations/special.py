@@ -115,7 +115,7 @@ def bind(call: Call, world: Supervision) -> Reply:
 
 def _socket_of(sight: Sight, call: Call) -> int:
     """The caller's own socket, in our hands."""
-    found = sight.held(call.reach.descriptor(call, sight.caller.tgid, integer(call.args[0])))
+    found = sight.held(call.reach.descriptor(call, integer(call.args[0])))
     if not stat.S_ISSOCK(os.fstat(found).st_mode):
         raise failure(errno.ENOTSOCK)
     return found

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
 _DIRENT: Final = struct.Struct("=QQII")
 """Inode, offset, length of the name, type; the name follows, and zeros up to eight bytes."""
-_PLUS_BYTES: Final = ENTRY.size + _DIRENT.size
-_NO_ENTRY: Final = bytes(ENTRY.size)
+_PLUS: Final = struct.Struct(ENTRY.format + _DIRENT.format[1:])
+_NO_ENTRY: Final = ENTRY.unpack(bytes(ENTRY.size))
+_PADDING: Final = tuple(map(bytes, range(8)))
 _TYPE_SHIFT: Final = 12
 """From a mode to ``DT_*``."""
 
@@ -41,34 +42,34 @@ class Listing:
 
     def fits(self, name: bytes, *, plus: bool) -> bool:
         """Whether there is room for this name: to be asked before a lookup is counted."""
-        return len(self._data) + _padded((_PLUS_BYTES if plus else _DIRENT.size) + len(name)) <= self._size
+        count = (_PLUS if plus else _DIRENT).size + len(name)
+        return len(self._data) + count + -count % 8 <= self._size
 
     def add(self, name: bytes, inode: int, mode: int, offset: int) -> bool:
         """For READDIR: ``mode`` has the type, in an inode's or with its type alone."""
-        if not self.fits(name, plus=False):
-            return False
-        self._append(_DIRENT.pack(inode, offset, _length(name), mode >> _TYPE_SHIFT & 15), name)
-        return True
+        return self._add(_DIRENT, (), name, inode, mode, offset)
 
     def add_plus(self, name: bytes, found: Entry | None, inode: int, mode: int, offset: int) -> bool:
         """For READDIRPLUS: with what a lookup would say, which counts as one (only if this returns true).
 
         Without it (None) the name is listed only: ``.`` and ``..`` must be, and anything may be.
         """
-        if not self.fits(name, plus=True):
+        return self._add(_PLUS, _NO_ENTRY if found is None else entry_fields(found), name, inode, mode, offset)
+
+    def _add(
+        self, form: struct.Struct, entry: tuple[int, ...], name: bytes, inode: int, mode: int, offset: int
+    ) -> bool:
+        # (One call for a name: a directory may have a hundred thousand.)
+        length = _length(name)
+        count = form.size + length
+        padding = -count % 8
+        data = self._data
+        if len(data) + count + padding > self._size:
             return False
-        dirent = _DIRENT.pack(inode, offset, _length(name), mode >> _TYPE_SHIFT & 15)
-        self._append((_NO_ENTRY if found is None else ENTRY.pack(*entry_fields(found))) + dirent, name)
+        data += form.pack(*entry, inode, offset, length, mode >> _TYPE_SHIFT & 15)
+        data += name
+        data += _PADDING[padding]
         return True
-
-    def _append(self, record: bytes, name: bytes) -> None:
-        self._data += record
-        self._data += name
-        self._data += bytes(-len(self._data) % 8)
-
-
-def _padded(count: int) -> int:
-    return (count + 7) & ~7
 
 
 def _length(name: bytes) -> int:

@@ -11,10 +11,10 @@ import anyio
 import pytest
 from anyio import to_thread
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCRequest, JSONRPCResponse
+from mcp_types import INVALID_REQUEST, JSONRPCRequest, JSONRPCResponse, jsonrpc_message_adapter
 
 from holdfast.api.mcp import streams
-from holdfast.api.mcp.streams import BUSY, MOST_PENDING, MOST_PENDING_BYTES, Connection
+from holdfast.api.mcp.streams import BUSY, MOST_PENDING, MOST_PENDING_BYTES, UNAUTHORISED, Connection, Refused
 
 PIPE_BYTES = 65_536
 NOTIFICATION = b'{"jsonrpc": "2.0", "method": "notifications/end"}\n'
@@ -71,6 +71,80 @@ def test_who_asks_for_too_much_and_reads_nothing_is_given_up(monkeypatch: pytest
         client = Client(closing)
         anyio.run(work, client)
         assert len(client.answers()) > MOST_PENDING
+
+
+MANY = [
+    b'{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"a": [%s{}]}}' % (b"{}," * 100_000),
+    b'{"jsonrpc": "2.0", "method": "notifications/x", "params": {"a": [%s[]]}}' % (b"[]," * 100_000),
+    b'{"jsonrpc": "2.0", "id": 1, "result": {%s"b": 1}}' % (b'"a": 1,' * 100_000),
+]
+
+
+@pytest.mark.parametrize("line", MANY)
+def test_of_a_line_of_very_many_values_nothing_is_made(line: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[bytes] = []
+    monkeypatch.setattr(streams, "jsonrpc_message_adapter", Noting(made))
+    kept = {"jsonrpc": "2.0", "id": 2, "method": "ping", "params": {"content": "a,[{" * 100_000}}
+
+    async def work(client: Client) -> None:
+        connection = Connection(client.reader, client.writer)
+        async with connection.streams() as (read, _), anyio.create_task_group() as group:
+            said = b"\n".join((line, json.dumps(kept).encode(), NOTIFICATION))
+            group.start_soon(to_thread.run_sync, client.write, said)
+            taken = await read.receive()
+            assert isinstance(taken, SessionMessage)
+            assert isinstance(taken.message, JSONRPCRequest)
+            assert taken.message.params == kept["params"]
+            await read.receive()
+            client.hang_up()
+        (answer,) = map(json.loads, client.answers())
+        assert (answer["id"], answer["error"]["code"]) == (None, INVALID_REQUEST)
+
+    with ExitStack() as closing:
+        anyio.run(work, Client(closing))
+    assert line not in made
+
+
+class Noting:
+    """What makes messages of lines, and notes which."""
+
+    def __init__(self, made: list[bytes]) -> None:
+        self._made = made
+
+    def validate_json(self, line: bytes, *, by_name: bool) -> object:
+        self._made.append(line)
+        return jsonrpc_message_adapter.validate_json(line, by_name=by_name)
+
+
+def test_of_a_stranger_no_more_is_taken_in_than_a_token_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "TOKEN_SECONDS", 1000.0)
+
+    async def work(client: Client) -> None:
+        client.write(b"x" * 2000)  # and no newline
+        with anyio.fail_after(60), pytest.raises(Refused):
+            await Connection(client.reader, client.writer).authorise(lambda line: line == b"token")
+        (answer,) = map(json.loads, client.answers())
+        assert answer["error"]["code"] == UNAUTHORISED
+
+    with ExitStack() as closing:
+        anyio.run(work, Client(closing))
+
+
+def test_behind_the_token_lines_may_be_as_long_as_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "TOKEN_SECONDS", 60.0)
+    long = {"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {"filling": "x" * 5000}}
+
+    async def work(client: Client) -> None:
+        client.write(b"token\n" + json.dumps(long).encode() + b"\n")
+        connection = Connection(client.reader, client.writer)
+        await connection.authorise(lambda line: line == b"token")
+        async with connection.streams() as (read, _):
+            taken = await read.receive()
+            assert isinstance(taken, SessionMessage)
+            client.hang_up()
+
+    with ExitStack() as closing:
+        anyio.run(work, Client(closing))
 
 
 class Client:

@@ -20,7 +20,7 @@ from holdfast.engine.integration.planning import carry_out, plan
 from holdfast.model.errors import NotFoundError, RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from holdfast.engine.integration.client import Scope
     from holdfast.engine.integration.planning import Plan
@@ -110,6 +110,31 @@ def test_every_hook_that_is_written_is_one_that_is_understood(desk: Desk, client
     }
     plugins = "".join(path.read_text() for path in desk.project.rglob("*.js"))
     assert found | {event for event in events if f'tell("{event}"' in plugins} == set(events)
+
+
+@pytest.mark.parametrize("wrong", ["1", "[1]"])
+@pytest.mark.parametrize("client", [name for name in CLIENTS if (GOLDEN / name / "new").exists()])
+def test_a_value_of_another_kind_wherever_it_stands_is_let_be_or_refused(desk: Desk, client: str, wrong: str) -> None:
+    desk.do(client)
+    ours = {path: path.read_text() for path in desk.project.rglob("*") if path.suffix in (".json", ".toml")}
+    for path, text in ours.items():
+        for other in _with_each_inner_value(text, wrong) if path.suffix == ".json" else [f"mcp_servers = {wrong}\n"]:
+            path.write_text(other)
+            for remove in (False, True):
+                try:
+                    desk.plan(client, remove=remove)
+                except RefusedError as error:
+                    assert error.code in ("in_the_way", "malformed", "cannot_edit"), other
+                    assert remove or "what belongs there" in (error.hint or "")
+        path.write_text(text)
+
+
+def _with_each_inner_value(text: str, wrong: str) -> Iterator[str]:
+    """A text of JSON with each of its values in turn, the whole as well, replaced."""
+    inner = [parse(text)]
+    for node in inner:
+        yield text[: node.start] + wrong + text[node.end :]
+        inner += [element.value for element in node.elements or ()]
 
 
 def edited(path: Path, old: str, new: str) -> None:

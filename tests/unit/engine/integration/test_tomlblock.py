@@ -59,6 +59,10 @@ def test_what_the_user_has_added_to_it_stays() -> None:
         (f"{tomlblock.BEGIN}\n{tomlblock.END}\n", "more than its own"),
         (f"{tomlblock.BEGIN}\n[mcp_servers.holdfast]\n[other]\nx = 1\n{tomlblock.END}\n", "more than its own"),
         (f'x = """\n{tomlblock.BEGIN}\n{tomlblock.END}\n"""\n', "more than its own"),
+        ("mcp_servers = 1\n", "mcp_servers is not a table"),
+        ("[[mcp_servers]]\n", "mcp_servers is not a table"),
+        (f"{tomlblock.BEGIN}\nmcp_servers = 1\n{tomlblock.END}\n", "more than its own"),
+        ("[mcp_servers]\nholdfast = 1\n", "cannot be added at its end"),
     ],
 )
 def test_what_cannot_be_done_without_harm_is_refused(text: str, reason: str) -> None:

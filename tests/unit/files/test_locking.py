@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.engine.locking import exclusive
+from holdfast.files.locking import exclusive
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import LockedError, StorageError
 from holdfast.testing.clocks import ManualClock
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 HOLDER = """
 import sys
-from holdfast.engine.locking import exclusive
+from holdfast.files.locking import exclusive
 from holdfast.model.clock import SystemClock
 with exclusive(sys.argv[1].encode(), timeout=0, clock=SystemClock(), what="it"):
     print("held", flush=True)

@@ -1,4 +1,4 @@
-"""One writer per workspace at a time, across processes; the kernel drops the lock of a process that dies."""
+"""One writer at a time, across processes; the kernel drops the lock of a process that dies."""
 
 from __future__ import annotations
 

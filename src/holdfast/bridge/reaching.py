@@ -1,0 +1,176 @@
+"""How the objects of a served tree are reached, without ever leaving the root.
+
+By its file handle root can open an object whatever has become of its names. Without that privilege, or where the file
+system opens no handles, it is reached by the name that it was last found under, in a directory that is reached
+likewise, and is taken for itself only if it is the same object. Some directories stay open. No link is ever followed,
+nor anybody's ``..``.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections import OrderedDict
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from holdfast.bridge.object import OBJECT, stale
+from holdfast.files.handle import handle_of, identity
+from holdfast.files.watch.system import open_by_handle
+from holdfast.model.errors import FormatError
+from holdfast.wire.fuse.kernel import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from holdfast.bridge.object import Object
+    from holdfast.files.handle import Identity
+    from holdfast.wire.fuse.nodes import Nodes
+
+_MOST_OPEN: Final = 256
+"""Directories that stay open."""
+
+
+class _Held:
+    """A directory that is open."""
+
+    __slots__ = ("fd", "users")
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.users = 1
+
+
+class Reach:
+    """Opens objects. Safe for several threads. Raises `FormatError` for nodes that are not known, and `OSError`."""
+
+    def __init__(self, root_fd: int, root: Identity, nodes: Nodes[Object]) -> None:
+        """``root_fd``, of which ``root`` is the identity, is borrowed."""
+        self._root = root_fd
+        self._nodes = nodes
+        self.opens_handles = _opens(root_fd, root)
+        self._held: OrderedDict[int, _Held] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """Close what is open."""
+        with self._lock:
+            for held in self._held.values():
+                os.close(held.fd)
+            self._held.clear()
+
+    def forget(self, node: int) -> None:
+        """The kernel does not know it any more."""
+        with self._lock:
+            held = self._held.pop(node, None)
+            if held is not None:
+                _let_go(held)
+
+    @contextmanager
+    def directory(self, node: int) -> Generator[int]:
+        """A descriptor of a directory, borrowed. Raises `OSError`: ENOTDIR if it is none."""
+        if node == ROOT:
+            yield self._root
+            return
+        held = self._hold(node)
+        try:
+            yield held.fd
+        finally:
+            with self._lock:
+                _let_go(held)
+
+    def by_name(self, kept: Object) -> int:
+        """-1 if it has none that it was found under."""
+        for parent, name in ((kept.parent, kept.name), *kept.others):
+            if not name:
+                continue
+            try:
+                with self.directory(parent) as dir_fd:
+                    fd = os.open(name, OBJECT, dir_fd=dir_fd)
+            except (FileNotFoundError, NotADirectoryError, FormatError):
+                continue
+            except OSError as error:
+                if error.errno != errno.ESTALE:
+                    raise
+                continue
+            if identity(fd, b"") == kept.identity:
+                return fd
+            os.close(fd)
+        return -1
+
+    def by_handle(self, kept: Object) -> int:
+        """-1 if it cannot be opened so."""
+        if not (self.opens_handles and kept.is_local):
+            return -1
+        handle = handle_of(kept.identity)
+        return -1 if handle is None else open_by_handle(self._root, handle)
+
+    def _hold(self, node: int) -> _Held:
+        kept = self._nodes[node]
+        if not kept.is_directory:
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        with self._lock:
+            held = self._held.get(node)
+            if held is not None:
+                held.users += 1
+                self._held.move_to_end(node)
+                return held
+        fd = self._open_directory(node, kept)
+        with self._lock:
+            known = self._held.get(node)
+            if known is not None:
+                os.close(fd)
+                known.users += 1
+                return known
+            held = _Held(fd)
+            if node in self._nodes:
+                held.users += 1
+                self._held[node] = held
+                if len(self._held) > _MOST_OPEN:
+                    _, oldest = self._held.popitem(last=False)
+                    _let_go(oldest)
+            return held
+
+    def _open_directory(self, node: int, kept: Object) -> int:
+        if (fd := self.by_handle(kept)) >= 0:
+            return fd
+        way: list[Object] = []
+        seen: set[int] = set()
+        while node != ROOT:
+            if node in seen:
+                raise stale()  # what was known of some of them is long out of date
+            seen.add(node)
+            way.append(kept)
+            node, kept = kept.parent, self._nodes[kept.parent]
+        fd = os.dup(self._root)
+        for each in reversed(way):
+            try:
+                inner = os.open(each.name, OBJECT | os.O_DIRECTORY, dir_fd=fd)
+            except (FileNotFoundError, NotADirectoryError):
+                raise stale() from None
+            finally:
+                os.close(fd)
+            fd = inner
+            if identity(fd, b"") != each.identity:
+                os.close(fd)
+                raise stale()
+        return fd
+
+
+def _let_go(held: _Held) -> None:
+    """One user less. Needs the lock."""
+    held.users -= 1
+    if not held.users:
+        os.close(held.fd)
+
+
+def _opens(root_fd: int, object_: Identity) -> bool:
+    handle = handle_of(object_)
+    if handle is None:
+        return False
+    try:
+        os.close(open_by_handle(root_fd, handle))
+    except OSError:
+        return False
+    return True

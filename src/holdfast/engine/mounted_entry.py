@@ -1,0 +1,121 @@
+"""What a command begins as that sees its workspace by a mount alone: it makes a mount namespace of its own, mounts over
+the workspace's path, hands the device out, and becomes the command.
+
+It is `arguments`, executed as `holdfast.supervisor.shim` says: the device is in the place of the listener. Who is not
+root does it in a user namespace of their own, in which they remain themselves; from there, nothing can be unmounted.
+Holdfast's own directories cannot be changed by it: they are mounted read-only.
+Sources: mount_namespaces(7), user_namespaces(7), mount(2).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+import sys
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from holdfast.bridge.device import mount_directly
+from holdfast.model.errors import HoldfastError, UnsupportedError
+from holdfast.model.paths import display
+from holdfast.supervisor import bpf, landlock, notify
+from holdfast.supervisor.shim import CANNOT_EXECUTE, become, hand_out, ignore, ignored
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_CLONE_NEWNS, _CLONE_NEWUSER = 0x20000, 0x10000000
+_MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 1, 1 << 5, 1 << 12, 1 << 14, 1 << 18
+_KEPT_FLAGS: Final = os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC
+"""The same in mount(2). Of a mount that was made outside, nobody in a user namespace may take them away."""
+_MOST_BYTES: Final = 1000
+_NEEDED: Final = (
+    "--bridge fuse needs /dev/fuse, open to you, and root or user namespaces that users may make; in a container also "
+    "`--device /dev/fuse --cap-add SYS_ADMIN`"
+)
+_START: Final = (
+    "import sys; sys.path[:0] = sys.argv.pop(1).split(':'); "
+    "from holdfast.engine.mounted_entry import main; main(sys.argv[1:])"
+)
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def arguments(
+    channel: int, root: bytes, own: Sequence[bytes], directory: bytes, command: Sequence[bytes]
+) -> list[bytes]:
+    """What to execute: ``root`` is the workspace's real path, ``own`` are Holdfast's real directories, ``directory`` is
+    where the command runs. The environment and the working directory have no say in what code it is.
+    """
+    path = ":".join(os.path.abspath(each) for each in sys.path if each)
+    start = [os.fsencode(sys.executable), b"-I", b"-B", b"-c", _START.encode(), os.fsencode(path)]
+    return [*start, b"%d" % channel, ignored(), root, directory, b"%d" % len(own), *own, *command]
+
+
+def main(argv: Sequence[str]) -> NoReturn:
+    """See `arguments`."""
+    channel, numbers, *rest = argv
+    root, directory, count, *words = map(os.fsencode, rest)
+    own, command = words[: int(count)], words[int(count) :]
+    ignore(numbers)
+    os.set_inheritable(int(channel), False)
+    with socket.socket(fileno=int(channel)) as talk:
+        try:
+            device = _put_under(root, own)
+            notify.give_up_privileges()
+            landlock.keep_in()
+            notify.install_unheard(bpf.program(os.uname().machine, notifies=False))
+        except (HoldfastError, OSError) as error:
+            talk.send(_said(error))
+            os._exit(CANNOT_EXECUTE)
+        hand_out(talk, device)
+        try:
+            # (Of what is open from outside, nothing else leads into the workspace: the standard descriptors are no
+            # directories, with which the interpreter would not have started.)
+            os.chdir(directory)
+        except OSError as error:
+            talk.send(b"%d" % (error.errno or 0))
+            os._exit(CANNOT_EXECUTE)
+        become(talk, command)
+
+
+def _said(error: HoldfastError | OSError) -> bytes:
+    text = f"{error.message} ({error.hint})" if isinstance(error, HoldfastError) and error.hint else str(error)
+    return text.encode("utf-8", "replace")[:_MOST_BYTES]
+
+
+def _put_under(root: bytes, own: Sequence[bytes]) -> int:
+    """Mount over the workspace, for this process and all that it starts alone; returns the device."""
+    is_root = os.geteuid() == 0
+    try:
+        _separate(_CLONE_NEWNS if is_root else _CLONE_NEWNS | _CLONE_NEWUSER)
+        _mount(b"none", b"/", _MS_REC | _MS_PRIVATE)
+        for path in own:
+            _close(path)
+        flags = os.statvfs(root).f_flag & _KEPT_FLAGS
+        return mount_directly(root, allow_other=is_root, flags=flags)
+    except PermissionError as error:
+        raise UnsupportedError(f"{display(root)} cannot be mounted on: {error.strerror}", hint=_NEEDED) from error
+
+
+def _separate(flags: int) -> None:
+    uid, gid = os.geteuid(), os.getegid()
+    if _libc.unshare(flags):
+        number = ctypes.get_errno()
+        raise UnsupportedError(f"no namespace of its own can be made: {os.strerror(number)}", hint=_NEEDED)
+    if flags & _CLONE_NEWUSER:
+        for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+            with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
+                file.write(text)
+
+
+def _close(path: bytes) -> None:
+    """Make a directory read-only."""
+    _mount(path, path, _MS_BIND | _MS_REC)
+    flags = os.statvfs(path).f_flag & _KEPT_FLAGS
+    _mount(b"none", path, _MS_BIND | _MS_REMOUNT | _MS_RDONLY | flags)
+
+
+def _mount(source: bytes, target: bytes, flags: int) -> None:
+    if _libc.mount(source, target, None, flags, None):
+        number = ctypes.get_errno()
+        raise OSError(number, f"{display(target)}: {os.strerror(number)}")

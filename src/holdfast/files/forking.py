@@ -1,0 +1,65 @@
+"""Copies of this process that take over a part of its work on a tree, where there is a processor to spare.
+
+A copy shares nothing with its maker but files and what was mapped to be shared. It is never needed: what it leaves
+undone, killed at any moment, its maker does.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def pays() -> bool:
+    """True if there are two processors, and this process has no threads: the locks that they hold would be held for
+    ever in its copy.
+    """
+    try:
+        return len(os.sched_getaffinity(0)) > 1 and len(os.listdir("/proc/self/task")) == 1
+    except (AttributeError, OSError):
+        return False
+
+
+def start(work: Callable[[], object]) -> int | None:
+    """Do ``work`` in a copy of this process, which ends then, whatever happened; its id, or None if there can be none.
+
+    No signal's handler runs in it. The caller waits for it (`end`, `wait`).
+    """
+    import signal
+
+    # The caller's handlers of signals are not for a copy of the process to run.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        process = os.fork()
+        if process == 0:
+            try:
+                work()
+            finally:
+                os._exit(0)
+        return process
+    except OSError:
+        return None
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def wait(process: int) -> None:
+    """Return when the copy has ended."""
+    try:
+        os.waitpid(process, 0)
+    except ChildProcessError:
+        return  # somebody else has waited for it
+
+
+def end(process: int) -> None:
+    """End the copy."""
+    from signal import SIGKILL
+
+    try:
+        os.kill(process, SIGKILL)
+    except ProcessLookupError:
+        return  # somebody else has waited for it
+    wait(process)

@@ -1,0 +1,203 @@
+"""Whole directories with everything in them: copied as they are, made read-only, removed.
+
+Unlike a checkpoint this leaves nothing out: ignored files, ``.git``, hard links, holes, all metadata. No link is
+followed on the way, on either side.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from holdfast.files import kernel
+from holdfast.files.duplicate import duplicate
+from holdfast.files.metadata import apply_metadata, read_metadata
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from holdfast.files.metadata import Metadata
+    from holdfast.files.own import Own
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_ITSELF = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_RULES = kernel.RESOLVE_BENEATH | kernel.RESOLVE_NO_SYMLINKS | kernel.RESOLVE_NO_MAGICLINKS
+_WRITE = 0o222
+
+
+def replicate(source: bytes, target: bytes, *, without: Own) -> None:
+    """Make the new directory ``target`` hold what ``source`` holds, sharing the blocks of files where that is possible.
+
+    Each file is as it was at one moment, if its blocks can be shared; the tree need not be. What vanishes meanwhile is
+    left out, and so are sockets, and the directories ``without``. Owners are kept if the user may give files away. On
+    another mount inside of ``source`` files are copied. Durable when it returns. Raises `OSError`, `FileExistsError`
+    among them; what was made until then stays.
+    """
+    source_fd = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.mkdir(target, 0o700)
+        target_fd = os.open(target, _DIRECTORY)
+        try:
+            _Copy(source_fd, target_fd, without).run()
+            kernel.syncfs(target_fd)
+        finally:
+            os.close(target_fd)
+    finally:
+        os.close(source_fd)
+
+
+class _Copy:
+    def __init__(self, source: int, target: int, without: Own) -> None:
+        self._source = source
+        self._target = target
+        self._without = without
+        self._root = os.geteuid() == 0
+        self._linked: dict[tuple[int, int], bytes] = {}
+        """Where the copy of a file with several names is."""
+
+    def run(self) -> None:
+        directories: list[bytes] = [b""]
+        for at in directories:  # grows while it is walked
+            with _opened(self._source, at) as source, _opened(self._target, at) as target:
+                for name in map(os.fsencode, os.listdir(source)):
+                    try:
+                        found = os.stat(name, dir_fd=source, follow_symlinks=False)
+                        if stat.S_ISDIR(found.st_mode):
+                            if not self._without.is_one(found):
+                                os.mkdir(name, 0o700, dir_fd=target)
+                                directories.append(_join(at, name))
+                        else:
+                            self._leaf(source, target, at, name, found)
+                    except FileNotFoundError:
+                        continue
+                    except OSError as error:
+                        raise OSError(error.errno, error.strerror, _join(at, name)) from error
+        for at in reversed(directories):  # what is written to a directory changes its time
+            with _opened(self._source, at) as source, _opened(self._target, at) as target:
+                self._apply(target, read_metadata(source, readable=True))
+
+    def _leaf(self, source: int, target: int, at: bytes, name: bytes, found: os.stat_result) -> None:
+        identity = (found.st_dev, found.st_ino)
+        if identity in self._linked:
+            here = self._target
+            os.link(self._linked[identity], _join(at, name), src_dir_fd=here, dst_dir_fd=here, follow_symlinks=False)
+            return
+        if stat.S_ISREG(found.st_mode):
+            self._file(source, target, name)
+        elif stat.S_ISLNK(found.st_mode):
+            os.symlink(os.readlink(name, dir_fd=source), name, dir_fd=target)
+            self._same_metadata(source, target, name)
+        elif stat.S_ISFIFO(found.st_mode) or (self._root and not stat.S_ISSOCK(found.st_mode)):
+            os.mknod(name, stat.S_IFMT(found.st_mode) | 0o600, found.st_rdev, dir_fd=target)
+            self._same_metadata(source, target, name)
+        else:
+            return
+        if found.st_nlink > 1:
+            self._linked[identity] = _join(at, name)
+
+    def _file(self, source: int, target: int, name: bytes) -> None:
+        source_fd = os.open(name, _FILE, dir_fd=source)
+        try:
+            target_fd = os.open(name, _NEW_FILE, 0o600, dir_fd=target)
+            try:
+                duplicate(source_fd, target_fd)
+                self._apply(target_fd, read_metadata(source_fd, readable=True))
+            finally:
+                os.close(target_fd)
+        finally:
+            os.close(source_fd)
+
+    def _same_metadata(self, source: int, target: int, name: bytes) -> None:
+        with _itself(source, name) as source_fd, _itself(target, name) as target_fd:
+            self._apply(target_fd, read_metadata(source_fd))
+
+    def _apply(self, fd: int, wanted: Metadata) -> None:
+        if not self._root:
+            made = os.fstat(fd)
+            mode = wanted.mode if wanted.uid == made.st_uid else wanted.mode & ~0o6000
+            xattrs = tuple(pair for pair in wanted.xattrs if not pair[0].startswith("security."))
+            wanted = wanted._replace(uid=made.st_uid, gid=made.st_gid, mode=mode, xattrs=xattrs)
+        apply_metadata(fd, wanted)
+
+
+def make_read_only(directory: bytes) -> None:
+    """Take the permission to write away from everybody, for the directory and all in it. Raises `OSError`."""
+    for _, fd, names in _walk(directory):
+        for name in names:
+            with _itself(fd, name) as inner:
+                found = os.fstat(inner)
+                if stat.S_ISREG(found.st_mode):
+                    os.chmod(f"/proc/self/fd/{inner}", stat.S_IMODE(found.st_mode) & ~_WRITE)
+        os.fchmod(fd, stat.S_IMODE(os.fstat(fd).st_mode) & ~_WRITE)
+
+
+def remove_whole(directory: bytes) -> None:
+    """Remove the directory and everything in it, whatever its permissions; nothing there is no error. Follows no link,
+    and none in place of the directory either. Raises `OSError`.
+    """
+    try:
+        if not stat.S_ISDIR(os.lstat(directory).st_mode):
+            os.unlink(directory)
+            return
+        os.chmod(directory, 0o700)
+    except FileNotFoundError:
+        return
+    paths: list[bytes] = []
+    for at, fd, names in _walk(directory, unlock=True):
+        for name in names:
+            os.unlink(name, dir_fd=fd)
+        paths.append(at)
+    for at in reversed(paths):
+        os.rmdir(os.path.join(directory, at) if at else directory)
+
+
+def _walk(directory: bytes, *, unlock: bool = False) -> Generator[tuple[bytes, int, list[bytes]]]:
+    """Every directory below and including ``directory``, those above first: its path, its descriptor, and the names of
+    what else is in it. With ``unlock`` each gets the permissions that it takes to go on.
+    """
+    found: list[bytes] = [b""]
+    top = os.open(directory, _DIRECTORY)
+    try:
+        for at in found:  # grows while it is walked
+            with _opened(top, at) as fd:
+                names: list[bytes] = []
+                for name in map(os.fsencode, os.listdir(fd)):
+                    if not stat.S_ISDIR(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode):
+                        names.append(name)
+                        continue
+                    if unlock:
+                        os.chmod(name, 0o700, dir_fd=fd)
+                    found.append(_join(at, name))
+                yield at, fd, names
+    finally:
+        os.close(top)
+
+
+def _join(directory: bytes, name: bytes) -> bytes:
+    return directory + b"/" + name if directory else name
+
+
+@contextmanager
+def _opened(top: int, path: bytes) -> Generator[int]:
+    """The directory ``path`` below ``top``, reached by no link."""
+    try:
+        fd = kernel.openat2(top, path or b".", _DIRECTORY, _RULES)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from error
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def _itself(directory: int, name: bytes) -> Generator[int]:
+    fd = os.open(name, _ITSELF, dir_fd=directory)
+    try:
+        yield fd
+    finally:
+        os.close(fd)

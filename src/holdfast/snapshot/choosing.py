@@ -1,0 +1,76 @@
+"""Which provider is used for a workspace: the one that was asked for, or the best one, and why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.model.errors import UnsupportedError
+from holdfast.model.named import NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.snapshot.port import Capabilities, Mode, Provider
+
+AUTOMATIC = "auto"
+"""Instead of a provider's name: the best one."""
+
+
+class Choice(NamedTuple):
+    """The provider that is used."""
+
+    provider: Provider
+    capabilities: Capabilities
+    reason: str
+    """Why this one: a clause."""
+
+
+def choose(
+    providers: Sequence[Provider],
+    wanted: str = AUTOMATIC,
+    *,
+    mode: Mode | None = None,
+    ignored: bool = False,
+    detected: Sequence[Capabilities] | None = None,
+) -> Choice:
+    """Choose a provider: ``wanted`` by name, or that with the highest score, the earlier one if two are alike.
+
+    It has to offer ``mode``, and with ``ignored`` to carry ignored files. ``detected`` are what the providers have
+    found out, if the caller has asked them already. Raises `UnsupportedError` that says of each one why it cannot be.
+    """
+    found = [provider.detect() for provider in providers] if detected is None else detected
+    reasons = [_lacking(capabilities, mode, ignored=ignored) for capabilities in found]
+    able = [at for at, reason in enumerate(reasons) if reason is None and wanted in (AUTOMATIC, found[at].provider)]
+    if not able:
+        asked = [
+            f"{capabilities.provider}: {reason}"
+            for capabilities, reason in zip(found, reasons, strict=True)
+            if wanted in (AUTOMATIC, capabilities.provider)
+        ]
+        what = "no provider of snapshots" if wanted == AUTOMATIC else f"the provider {wanted} (snapshot.provider)"
+        raise UnsupportedError(
+            f"{what} can be used here: {'; '.join(asked) or 'there is none of that name'}",
+            hint="docs/snapshots.md says what each one needs",
+            code="no_provider",
+        )
+    best = max(able, key=lambda at: (found[at].score, -at))
+    return Choice(providers[best], found[best], _reason(wanted, [found[at] for at in able], found[best]))
+
+
+def _lacking(capabilities: Capabilities, mode: Mode | None, *, ignored: bool) -> str | None:
+    """Why it cannot be used; None if it can."""
+    if not capabilities.score:
+        return "; ".join(capabilities.notes) or "it cannot be used here"
+    if mode is not None and mode not in capabilities.modes:
+        return f"it has no mode {mode}"
+    if ignored and not capabilities.carries_ignored:
+        return "it does not carry ignored files"
+    return None
+
+
+def _reason(wanted: str, able: Sequence[Capabilities], best: Capabilities) -> str:
+    if wanted != AUTOMATIC:
+        return "snapshot.provider names it"
+    if len(able) == 1:
+        return "it is the only one that can be used here"
+    return f"its score, {best.score}, is the highest"

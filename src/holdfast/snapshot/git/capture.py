@@ -1,0 +1,212 @@
+"""The state of a work tree as a commit of the shadow: what is tracked, as it is in the files now.
+
+An index of our own begins as a copy of the user's, with all that it knows of unchanged files, and is kept: the next
+capture reads what has changed since, and nothing else. The user's own index is only ever read.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from holdfast.files.duplicate import duplicate
+from holdfast.model.errors import RefusedError, StorageError
+from holdfast.model.log import Log
+from holdfast.model.paths import display
+from holdfast.snapshot.private import make_private
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from holdfast.snapshot.git.command import Git
+    from holdfast.snapshot.git.repository import Source
+    from holdfast.snapshot.git.shadow import Shadow
+
+_LOG = Log(__name__)
+_GITLINK = b"160000"
+_SHOWN = 3
+_SOME_OUTPUT = 1 << 16
+_CAPTURED = (stat.S_IFREG, stat.S_IFLNK, stat.S_IFDIR)
+"""A directory is a submodule's; anything else cannot be in a tree of Git."""
+
+
+class Capture:
+    """Captures one work tree, again and again, by way of an index of its own."""
+
+    def __init__(self, shadow: Shadow, source: Source, index: bytes, *, untracked: bool, partial: bool = False) -> None:
+        """``index`` is where the index is kept; ``untracked``: also what is neither tracked nor ignored."""
+        assert source.work_tree is not None, "a bare repository has no files"
+        self._work_tree = source.work_tree
+        self._shadow = shadow
+        self._source = source
+        self._index = index
+        self._untracked = untracked
+        self._partial = partial
+        self._git = shadow.git(work_tree=source.work_tree, index=index)
+
+    def run(self, *, base: str, parent: str, message: str, at: int) -> str:
+        """Make a commit of what the files are now, keep what the commit ``base`` does not hold, return its name.
+
+        ``parent`` is the commit's parent, none if it is empty. Raises `RefusedError` with the code ``git_unmerged``,
+        `StorageError`.
+        """
+        kept = self._seed()
+        try:
+            tree = self._tree(base)
+        except StorageError as error:
+            self.forget()
+            if not kept:
+                raise
+            _LOG.debug("the index that was kept is of no use, and is begun anew: %s", error)
+            self._seed()
+            try:
+                tree = self._tree(base)
+            except StorageError:
+                self.forget()
+                raise
+        parents = ("-p", parent) if parent else ()
+        words = ("commit-tree", "--no-gpg-sign", *parents, "-F", "-", tree)
+        return self._git.word(*words, stdin=message.encode(), at=at)
+
+    def forget(self) -> None:
+        """Remove the index: the next capture begins with the user's."""
+        for path in (self._index, self._index + b".lock", self._begun()):
+            try:
+                os.unlink(path)
+            except FileNotFoundError:
+                continue
+
+    def _begun(self) -> bytes:
+        """The file that says which index of the user's ours began as."""
+        return self._index + b".begun"
+
+    def _seed(self) -> bool:
+        """Begin with the user's index, unless ours has begun with what that still is: then return True."""
+        theirs = os.path.join(self._source.own, b"index")
+        try:
+            fd = os.open(theirs, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:
+            fd = os.memfd_create("none", os.MFD_CLOEXEC)  # nothing was ever added
+        try:
+            found = os.fstat(fd)
+            identity = b"%d %d %d %d\n" % (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
+            if not found.st_size:
+                identity = b"none\n"
+            if os.path.lexists(self._index) and _content(self._begun()) == identity:
+                return True
+            self.forget()
+            make_private(os.path.dirname(self._index))
+            if found.st_size:
+                self._copy(fd, found)
+            else:
+                self._git("read-tree", "--empty")
+        finally:
+            os.close(fd)
+        with open(self._begun(), "wb") as file:
+            file.write(identity)
+        return False
+
+    def _copy(self, fd: int, found: os.stat_result) -> None:
+        """Copy the user's index, and its time with it: what changed in the same tick as it was written is looked at."""
+        copy = os.open(self._index, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            duplicate(fd, copy)
+        finally:
+            os.close(copy)
+        os.utime(self._index, ns=(found.st_atime_ns, found.st_mtime_ns))
+        for name in os.listdir(self._source.own):
+            if name.startswith(b"sharedindex."):  # a split index: most of it is in there
+                target = os.path.join(self._shadow.path, name)
+                if not os.path.lexists(target):
+                    _copy_file(os.path.join(self._source.own, name), target)
+
+    def _tree(self, base: str) -> str:
+        """The tree of what the files are now, with every object of it where it stays."""
+        git = self._git
+        unmerged = git("ls-files", "--unmerged", "-z", limit=1 << 30)[:_SOME_OUTPUT].split(b"\0")[:-1]
+        if unmerged:
+            paths = list(dict.fromkeys(item.partition(b"\t")[2] for item in unmerged))
+            more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
+            shown = ", ".join(display(path) for path in paths[:_SHOWN])
+            raise RefusedError(
+                f"there are conflicts that are not resolved: {shown}{more}",
+                hint="resolve them and `git add` the files, or `git merge --abort`; then try again",
+                code="git_unmerged",
+            )
+        git("update-index", "-q", "--really-refresh", allowed=(0, 1))
+        gone, changed = self._changes()
+        if self._untracked:
+            listed = git.fields("ls-files", "--others", "--exclude-standard", "--exclude=/.holdfast/", "-z")
+            changed += [path for path in listed if not path.endswith(b"/") and self._can_be_captured(path)]
+        if gone:
+            git("update-index", "-z", "--force-remove", "--stdin", stdin=_ended(gone))
+        if changed:
+            git("update-index", "-z", "--add", "--remove", "--replace", "--stdin", stdin=_ended(changed))
+        missing = ("--missing-ok",) if self._partial else ()
+        tree = git.word("write-tree", *missing)
+        self._keep(tree, base)
+        return tree
+
+    def _changes(self) -> tuple[list[bytes], list[bytes]]:
+        """The tracked paths that are gone, and those that are not as our index has them."""
+        words = ("diff-files", "-z", "--raw", "--no-renames", "--no-ext-diff", "--ignore-submodules=dirty")
+        fields = self._git.fields(*words)
+        gone: list[bytes] = []
+        changed: list[bytes] = []
+        for about, path in zip(fields[::2], fields[1::2], strict=True):
+            deleted = about.endswith(b"D") or not self._can_be_captured(path)
+            (gone if deleted else changed).append(path)
+        return gone, changed
+
+    def _can_be_captured(self, path: bytes) -> bool:
+        try:
+            return stat.S_IFMT(os.lstat(os.path.join(self._work_tree, path)).st_mode) in _CAPTURED
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def _keep(self, tree: str, base: str) -> None:
+        """Have what ``base`` does not hold in the shadow's own store: what the user's repository also has may be
+        reachable there from an index or a stash alone, and be collected tomorrow.
+        """
+        git = self._git
+        before = git.word("rev-parse", "--verify", f"{base}^{{tree}}") if base else _empty_tree(git)
+        if before == tree:
+            return
+        fields = git.fields("diff-tree", "-r", "-t", "-z", "--raw", "--no-renames", "--no-abbrev", before, tree)
+        names = {tree}
+        for about in fields[::2]:
+            _, mode, _, name, status = about.split(b" ")
+            if status != b"D" and mode != _GITLINK:
+                names.add(name.decode("ascii"))
+        self._shadow.keep(git, sorted(names), promised=self._partial)
+
+
+def _empty_tree(git: Git) -> str:
+    return git.word("hash-object", "-t", "tree", "--stdin")
+
+
+def _ended(paths: Iterable[bytes]) -> bytes:
+    return b"".join(path + b"\0" for path in paths)
+
+
+def _content(path: bytes) -> bytes | None:
+    try:
+        with open(path, "rb") as file:
+            return file.read(_SOME_OUTPUT)
+    except FileNotFoundError:
+        return None
+
+
+def _copy_file(source: bytes, target: bytes) -> None:
+    """Copy a file to a name that it gets when it is whole."""
+    fd = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        copy = os.open(target + b".new", os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            duplicate(fd, copy)
+        finally:
+            os.close(copy)
+    finally:
+        os.close(fd)
+    os.rename(target + b".new", target)

@@ -1,0 +1,233 @@
+"""Running Git so that no repository decides what is run: a controlled environment, no shell, limits on time and output.
+
+The repository that Git is told to work in is the shadow, whose configuration is ours. Of the user's own configuration
+(``~/.gitconfig`` and the system's) what is about content is obeyed; what would run something else is overridden.
+Source: git(1), git-config(1), on ``GIT_CONFIG_COUNT``.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+from holdfast.model.errors import StorageError, UnsupportedError
+from holdfast.model.named import NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+QUICK_SECONDS = 60.0
+"""For what reads or writes little."""
+LONG_SECONDS = 1800.0
+"""For what works on all files, or runs filters over them."""
+MAX_OUTPUT = 256 << 20
+"""Bytes of a list of paths: more than a million of them."""
+
+_MAX_ERRORS = 8192
+_PIECE = 1 << 16
+_KEPT = ("HOME", "XDG_CONFIG_HOME", "PATH", "TMPDIR", "USER", "LOGNAME", "LANG")
+_OVERRIDDEN = {
+    "core.hooksPath": "/dev/null",
+    "core.fsmonitor": "false",
+    "core.untrackedCache": "false",
+    "core.splitIndex": "false",
+    "core.logAllRefUpdates": "false",
+    "core.pager": "cat",
+    "core.editor": "false",
+    "core.askPass": "false",
+    "core.sshCommand": "false",
+    "core.gitProxy": "",
+    "core.alternateRefsCommand": "true",
+    "core.filesRefLockTimeout": "10000",
+    "core.packedRefsTimeout": "10000",
+    "core.fsync": "loose-object,pack,pack-metadata,reference",
+    "core.fsyncMethod": "batch",
+    "credential.helper": "",
+    "protocol.allow": "never",
+    "gc.auto": "0",
+    "maintenance.auto": "false",
+    "submodule.recurse": "false",
+    "commit.gpgSign": "false",
+    "init.defaultBranch": "main",
+}
+_FIXED = {
+    "LC_ALL": "C.UTF-8",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_NO_LAZY_FETCH": "1",
+    "GIT_NO_REPLACE_OBJECTS": "1",
+    "GIT_LITERAL_PATHSPECS": "1",
+    "GIT_LFS_SKIP_SMUDGE": "1",
+    "GIT_AUTHOR_NAME": "Holdfast",
+    "GIT_AUTHOR_EMAIL": "holdfast@localhost",
+    "GIT_COMMITTER_NAME": "Holdfast",
+    "GIT_COMMITTER_EMAIL": "holdfast@localhost",
+}
+
+
+class Ended(NamedTuple):
+    """How a program ended."""
+
+    code: int
+    out: bytes
+    errors: str
+    """The beginning of what it wrote to its standard error."""
+
+
+def find_git() -> str | None:
+    """The program, as the user's ``PATH`` has it."""
+    return shutil.which("git")
+
+
+def environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """What Git gets to see of ``environ``, and what it is told: nothing there makes it use another repository, ask a
+    person, go to the network, or run anything but filters.
+    """
+    given = {name: environ[name] for name in _KEPT if name in environ} | _FIXED
+    given["GIT_CONFIG_COUNT"] = str(len(_OVERRIDDEN))
+    for number, (key, value) in enumerate(_OVERRIDDEN.items()):
+        given[f"GIT_CONFIG_KEY_{number}"] = key
+        given[f"GIT_CONFIG_VALUE_{number}"] = value
+    return given
+
+
+class Git:
+    """The program ``git``, told where to work."""
+
+    def __init__(
+        self,
+        directory: bytes,
+        *,
+        git_dir: bytes | None = None,
+        work_tree: bytes | None = None,
+        index: bytes | None = None,
+        seconds: float = LONG_SECONDS,
+    ) -> None:
+        """It is run in ``directory``, and takes no longer than ``seconds``. Raises `UnsupportedError` where there is no
+        Git.
+        """
+        program = find_git()
+        if program is None:
+            raise UnsupportedError("there is no program git", hint="install Git, 2.31 or later")
+        self._program = program
+        self._directory = directory
+        self._seconds = seconds
+        self._environment: dict[str, str | bytes] = {**environment(os.environ)}
+        for name, value in (("GIT_DIR", git_dir), ("GIT_WORK_TREE", work_tree), ("GIT_INDEX_FILE", index)):
+            if value is not None:
+                self._environment[name] = value
+
+    def __call__(
+        self,
+        *words: str | bytes,
+        stdin: bytes = b"",
+        limit: int = MAX_OUTPUT,
+        allowed: Sequence[int] = (0,),
+        at: int | None = None,
+    ) -> bytes:
+        """Run it, and return what it writes. ``at``: the microsecond that a commit says it was made.
+
+        Raises `StorageError` with the code ``git_failed`` and Git's own words if it ends otherwise than ``allowed``,
+        and ``git_slow`` if it takes too long; `UnsupportedError` if it writes more than ``limit`` bytes.
+        """
+        given = self._environment
+        if at is not None:
+            moment = f"@{at // 1_000_000} +0000"
+            given = given | {"GIT_AUTHOR_DATE": moment, "GIT_COMMITTER_DATE": moment}
+        ended = execute(
+            [self._program, *words], given, self._directory, stdin=stdin, limit=limit, seconds=self._seconds
+        )
+        if ended.code not in allowed:
+            verb = words[0].decode() if isinstance(words[0], bytes) else words[0]
+            raise StorageError(f"git {verb} failed ({ended.code}): {_said(ended.errors)}", code="git_failed")
+        return ended.out
+
+    def fields(self, *words: str | bytes, stdin: bytes = b"", limit: int = MAX_OUTPUT) -> list[bytes]:
+        """What it writes, as a list of what ends with NUL (``-z``). Raises as a call."""
+        return self(*words, stdin=stdin, limit=limit).split(b"\0")[:-1]
+
+    def word(self, *words: str | bytes, stdin: bytes = b"", at: int | None = None) -> str:
+        """The one line that it writes, such as the name of an object. Raises as a call."""
+        return self(*words, stdin=stdin, limit=_PIECE, at=at).decode("ascii", "replace").strip()
+
+
+def _said(errors: str) -> str:
+    """The line that says why: the first that is an error, or the last."""
+    lines = [line.strip() for line in errors.splitlines() if line.strip()]
+    chosen = next(
+        (line for line in lines if line.startswith(("fatal:", "error:"))), lines[-1] if lines else "no reason"
+    )
+    return "".join(char if char.isprintable() else "?" for char in chosen)[:300]
+
+
+def execute(
+    words: Sequence[str | bytes],
+    environ: Mapping[str, str | bytes],
+    directory: bytes,
+    *,
+    stdin: bytes,
+    limit: int,
+    seconds: float,
+) -> Ended:
+    """Run a program in a session of its own, with nothing of ours but its standard input; none of it is left when this
+    returns or raises. Raises as `Git.__call__`, but for the way it ends, and `OSError`.
+    """
+    given = os.memfd_create("stdin", os.MFD_CLOEXEC)
+    try:
+        with open(given, "wb", closefd=False) as file:
+            file.write(stdin)
+        os.lseek(given, 0, os.SEEK_SET)
+        child = subprocess.Popen(
+            words,
+            env=environ,
+            cwd=directory,
+            stdin=given,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+    finally:
+        os.close(given)
+    try:
+        out, errors = _read(child, limit, time.monotonic() + seconds)
+        return Ended(child.wait(), out, errors)
+    finally:
+        if child.poll() is None:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+        for stream in (child.stdout, child.stderr):
+            assert stream is not None
+            stream.close()
+
+
+def _read(child: subprocess.Popen[bytes], limit: int, until: float) -> tuple[bytes, str]:
+    assert child.stdout is not None
+    assert child.stderr is not None
+    out, errors = bytearray(), bytearray()
+    poll = select.poll()
+    streams = {child.stdout.fileno(): out, child.stderr.fileno(): errors}
+    for fd in streams:
+        poll.register(fd, select.POLLIN)
+    while streams:
+        left = until - time.monotonic()
+        if left <= 0:
+            raise StorageError(
+                "git was stopped, as it took too long", hint="a filter of yours may hang", code="git_slow"
+            )
+        for fd, _ in poll.poll(left * 1000):
+            piece = os.read(fd, _PIECE)
+            if not piece:
+                poll.unregister(fd)
+                del streams[fd]
+            elif fd == child.stderr.fileno():
+                errors += piece[: _MAX_ERRORS - len(errors)]
+            else:
+                out += piece
+        if len(out) > limit:
+            raise UnsupportedError(f"git says more than {limit} bytes: the repository is too large for this provider")
+    return bytes(out), errors.decode("utf-8", "replace")

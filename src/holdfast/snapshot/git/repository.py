@@ -1,0 +1,175 @@
+"""The user's repository, read without running anything that it could decide on.
+
+Git is run in it for two things only: to resolve HEAD, which reads no object, and to set the pin. Everything else is
+read from files (gitrepository-layout(5)), or by way of the shadow.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from holdfast.files.gitconfig import find_repository
+from holdfast.model.errors import RefusedError, StorageError
+from holdfast.model.named import NamedTuple
+from holdfast.model.paths import display
+from holdfast.snapshot.git.command import QUICK_SECONDS, Git
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_UNDER_WAY = (
+    (b"rebase-merge", "a rebase", "git rebase --continue or --abort"),
+    (b"rebase-apply", "a rebase or an am", "git rebase or git am, with --continue or --abort"),
+    (b"MERGE_HEAD", "a merge", "git merge --continue or --abort"),
+    (b"CHERRY_PICK_HEAD", "a cherry-pick", "git cherry-pick --continue or --abort"),
+    (b"REVERT_HEAD", "a revert", "git revert --continue or --abort"),
+    (b"sequencer", "a cherry-pick or a revert of several commits", "git cherry-pick or git revert, with --continue"),
+    (b"BISECT_LOG", "a bisect", "git bisect reset"),
+)
+_OBJECT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?\Z")
+_MAX_CONFIG = 1 << 20
+_PLAIN = re.compile(r"[A-Za-z0-9-]{1,32}\Z")
+_CONTENT_KEYS = (
+    "autocrlf",
+    "eol",
+    "filemode",
+    "ignorecase",
+    "symlinks",
+    "precomposeunicode",
+    "trustctime",
+    "checkstat",
+)
+"""Of ``core``, what decides what a file's content and mode are; lower case, as Git lists them."""
+_FILE_KEYS = ("excludesfile", "attributesfile")
+_FILTER_KEYS = ("clean", "smudge", "process", "required")
+
+
+class Source(NamedTuple):
+    """A work tree of Git, and where Git keeps what belongs to it."""
+
+    work_tree: bytes | None
+    """None: a bare repository, which has none."""
+    own: bytes
+    """The Git directory of this work tree: its index, its HEAD."""
+    common: bytes
+    """The one that all work trees of the repository share."""
+    inside: bytes = b""
+    """Where in the work tree the workspace is."""
+
+
+class LocalSettings(NamedTuple):
+    """What a repository's own configuration says that concerns content. All of it is untrusted."""
+
+    core: Mapping[str, str]
+    filters: Mapping[str, str]
+    """The keys ``filter.*.*`` whole, with their values: commands."""
+    identity: Mapping[str, str]
+    sparse: bool
+    cone: bool
+    partial: bool
+    """Objects are missing that a server has promised."""
+    object_format: str
+
+    @property
+    def drivers(self) -> list[str]:
+        """The names of the filters that the repository defines."""
+        return sorted({key.partition(".")[2].rpartition(".")[0] for key in self.filters})
+
+
+def find_source(root: bytes) -> Source | None:
+    """The repository that the directory ``root`` lies in, or is (a bare one); None if there is none."""
+    if all(os.path.lexists(os.path.join(root, name)) for name in (b"HEAD", b"objects", b"refs", b"config")):
+        return Source(None, root, root)
+    found = find_repository(root)
+    if found is None:
+        return None
+    inside = os.path.relpath(root, found.worktree)
+    own, common = os.path.realpath(found.own), os.path.realpath(found.common)
+    return Source(found.worktree, own, common, b"" if inside == b"." else inside)
+
+
+def refuse_unfinished(source: Source) -> None:
+    """Raise `RefusedError` with the code ``git_operation`` if an operation of Git is under way in the work tree."""
+    for name, what, how in _UNDER_WAY:
+        if os.path.lexists(os.path.join(source.own, name)):
+            where = display(source.work_tree or source.own)
+            raise RefusedError(
+                f"{what} is under way in {where}: its state is no one state of the files",
+                hint=f"finish it ({how}), and try again",
+                code="git_operation",
+            )
+
+
+def head_of(source: Source) -> str:
+    """The name of the commit that HEAD is; empty if there is none yet. Reads no object. Raises `StorageError`."""
+    git = Git(source.own, git_dir=source.own, seconds=QUICK_SECONDS)
+    found = git("rev-parse", "--verify", "--quiet", "HEAD", allowed=(0, 1)).decode("ascii", "replace").strip()
+    return found if _OBJECT.match(found) else ""
+
+
+def pin_name(session: str, base: str) -> str:
+    """The one kind of ref that appears in the user's repository."""
+    return f"refs/holdfast/{session}/{base}"
+
+
+def pin(common: bytes, session: str, base: str) -> None:
+    """Have the user's own gc keep the commit ``base``, and all that it holds. Idempotent. Raises `StorageError`."""
+    if base:
+        Git(common, git_dir=common, seconds=QUICK_SECONDS)("update-ref", "--no-deref", pin_name(session, base), base)
+
+
+def unpin(common: bytes, session: str, base: str) -> None:
+    """Take the pin away, if it is there and the repository is. Raises `StorageError`."""
+    if base and os.path.lexists(os.path.join(common, b"HEAD")):
+        Git(common, git_dir=common, seconds=QUICK_SECONDS)("update-ref", "--no-deref", "-d", pin_name(session, base))
+        with suppress(OSError):  # another one is in it; or Git, which keeps it, does not keep refs in directories
+            os.rmdir(os.path.join(common, b"refs/holdfast"))
+
+
+def read_settings(source: Source, directory: bytes) -> LocalSettings:
+    """What the repository's own configuration files say; Git parses them, in ``directory``. What they include is not
+    read. Raises `StorageError` if it is no configuration.
+    """
+    listed = _listed(os.path.join(source.common, b"config"), directory)
+    if _is_true(listed.get("extensions.worktreeconfig")):
+        listed |= _listed(os.path.join(source.own, b"config.worktree"), directory)
+    core = {key: value for key in _CONTENT_KEYS if _PLAIN.match(value := listed.get(f"core.{key}", ""))}
+    for key in _FILE_KEYS:
+        path = os.path.expanduser(listed.get(f"core.{key}", ""))
+        if os.path.isabs(path) and os.path.isfile(path):
+            core[key] = path
+    return LocalSettings(
+        core=core,
+        filters={
+            key: value
+            for key, value in listed.items()
+            if key.startswith("filter.") and key.count(".") > 1 and key.rpartition(".")[2] in _FILTER_KEYS
+        },
+        identity={key: listed[key] for key in ("user.name", "user.email") if key in listed},
+        sparse=_is_true(listed.get("core.sparsecheckout")),
+        cone=_is_true(listed.get("core.sparsecheckoutcone")),
+        partial="extensions.partialclone" in listed
+        or any(key.startswith("remote.") and key.endswith(".promisor") for key in listed),
+        object_format="sha256" if listed.get("extensions.objectformat", "").lower() == "sha256" else "sha1",
+    )
+
+
+def _listed(path: bytes, directory: bytes) -> dict[str, str]:
+    """Every key of a configuration file with its last value; a key alone is true."""
+    if not os.path.isfile(path):
+        return {}
+    if os.path.getsize(path) > _MAX_CONFIG:
+        raise StorageError(f"{display(path)} is longer than {_MAX_CONFIG} bytes", code="git_failed")
+    git = Git(directory, seconds=QUICK_SECONDS)
+    found: dict[str, str] = {}
+    for item in git.fields("config", "--file", path, "--no-includes", "-z", "--list", limit=4 * _MAX_CONFIG):
+        key, separator, value = item.partition(b"\n")
+        found[os.fsdecode(key)] = os.fsdecode(value) if separator else "true"
+    return found
+
+
+def _is_true(value: str | None) -> bool:
+    return value is not None and value.lower() in ("true", "yes", "on", "1")

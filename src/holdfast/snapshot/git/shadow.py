@@ -1,0 +1,185 @@
+"""The shadow: a bare repository in the home with an object store of its own, which borrows from the user's.
+
+Every command that looks at files runs in it, so that its configuration holds, which is written here: what concerns
+content as the user's repository has it, and that repository's filters if they are trusted.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from holdfast.files.gitconfig import read_regular
+from holdfast.files.replicate import remove_whole
+from holdfast.model.errors import StorageError
+from holdfast.snapshot.git.command import LONG_SECONDS, QUICK_SECONDS, Git
+from holdfast.snapshot.private import make_private
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from holdfast.snapshot.git.repository import LocalSettings, Source
+
+_MAX_RULES = 1 << 20
+_INFO = (b"attributes", b"exclude")
+"""What a repository has beside its tree that says how files are captured."""
+
+
+def shadow_name(object_format: str) -> str:
+    """What the shadow of a repository with names of objects like these is called, in the state directory."""
+    return f"shadow-{object_format}.git"
+
+
+class Shadow:
+    """The shadow at a path; `prepare` makes it, and makes it follow the user's repository."""
+
+    def __init__(self, path: bytes) -> None:
+        self.path = path
+        self.objects = os.path.join(path, b"objects")
+
+    def git(self, *, work_tree: bytes | None = None, index: bytes | None = None, seconds: float = LONG_SECONDS) -> Git:
+        """Git, working in the shadow, and in ``work_tree``'s directory if there is one."""
+        return Git(work_tree or self.path, git_dir=self.path, work_tree=work_tree, index=index, seconds=seconds)
+
+    def exists(self) -> bool:
+        """Whether there is one."""
+        return os.path.isdir(self.path)
+
+    def prepare(self, source: Source, settings: LocalSettings, *, trust_filters: bool) -> None:
+        """Have a shadow that borrows from ``source``, and captures files as it does. The shared lock is held: it is
+        there whole or not at all. Raises `StorageError`, `OSError`.
+        """
+        if not self.exists():
+            self._make(settings.object_format)
+        files = {
+            b"config": _config_text(settings, trust_filters=trust_filters),
+            b"objects/info/alternates": _quoted(os.path.join(source.common, b"objects")) + b"\n",
+        }
+        for name in _INFO:
+            files[b"info/" + name] = read_regular(os.path.join(source.common, b"info", name), _MAX_RULES) or b""
+        for name, text in files.items():
+            self._write(name, text)
+
+    def _make(self, object_format: str) -> None:
+        fresh = self.path + b".new"
+        remove_whole(fresh)
+        make_private(os.path.dirname(fresh))
+        git = Git(os.path.dirname(fresh), seconds=QUICK_SECONDS)
+        git("init", "--quiet", "--bare", "--template=", f"--object-format={object_format}", fresh)
+        os.chmod(fresh, 0o700)
+        for name in (b"info", b"objects/info"):
+            os.makedirs(os.path.join(fresh, name), exist_ok=True)
+        with open(os.path.join(fresh, b"config.worktree"), "wb") as file:
+            file.write(b"[core]\n\tbare = true\n")
+        os.rename(fresh, self.path)
+
+    def _write(self, name: bytes, text: bytes) -> None:
+        path = os.path.join(self.path, name)
+        if read_regular(path, len(text) + 1) == text:
+            return
+        with open(path + b".new", "wb") as file:
+            file.write(text)
+        os.rename(path + b".new", path)
+
+    def keep(self, git: Git, names: Iterable[str], *, promised: bool) -> None:
+        """Have these objects in the shadow's own store, durably: whatever the user's gc does, they stay.
+
+        ``promised``: the user's repository is a partial clone; what it has never fetched cannot be had, nor lost.
+        Raises `StorageError` if another one is missing.
+        """
+        own = _OwnObjects(self.objects)
+        borrowed = [name for name in names if not own.holds(name)]
+        if borrowed and promised:
+            lines = git("cat-file", "--batch-check", stdin="\n".join(borrowed).encode() + b"\n").decode().splitlines()
+            borrowed = [line.partition(" ")[0] for line in lines if not line.endswith(" missing")]
+        if borrowed:
+            pack = os.path.join(self.objects, b"pack/pack")
+            git("pack-objects", "--quiet", pack, stdin="\n".join(borrowed).encode() + b"\n")
+
+
+class _OwnObjects:
+    """What is in an object store itself, and not in what it borrows from: no command of Git tells."""
+
+    def __init__(self, objects: bytes) -> None:
+        self._objects = objects
+        self._packed: set[str] | None = None
+
+    def holds(self, name: str) -> bool:
+        """Whether the object is there, loose or in a pack."""
+        if os.path.lexists(os.path.join(self._objects, name[:2].encode(), name[2:].encode())):
+            return True
+        if self._packed is None:
+            self._packed = set()
+            folder = os.path.join(self._objects, b"pack")
+            for index in os.listdir(folder) if os.path.isdir(folder) else ():
+                if index.endswith(b".idx"):
+                    self._packed |= _names_in(os.path.join(folder, index), len(name))
+        return name in self._packed
+
+
+def _names_in(index: bytes, digits: int) -> set[str]:
+    """The objects that a pack's index (version 2) names. Source: gitformat-pack(5)."""
+    with open(index, "rb") as file:
+        head = file.read(8 + 256 * 4)
+        if head[:8] != b"\xfftOc\0\0\0\2" or len(head) < 8 + 256 * 4:
+            raise StorageError(f"{os.fsdecode(index)} is no index of a pack", code="git_failed")
+        size, count = digits // 2, int.from_bytes(head[-4:], "big")
+        names = file.read(count * size)
+    return {names[at : at + size].hex() for at in range(0, len(names), size)}
+
+
+def _config_text(settings: LocalSettings, *, trust_filters: bool) -> bytes:
+    """The shadow's configuration, for the same settings always the same."""
+    values: dict[str, str] = {
+        "core.repositoryformatversion": "1",
+        "extensions.worktreeconfig": "true",
+        "core.logallrefupdates": "false",
+        "gc.auto": "0",
+        "maintenance.auto": "false",
+        "receive.denycurrentbranch": "ignore",
+        **{f"core.{key}": value for key, value in settings.core.items()},
+        **settings.identity,
+    }
+    if settings.object_format != "sha1":
+        values["extensions.objectformat"] = settings.object_format
+    if settings.sparse:
+        values["core.sparsecheckout"] = "true"
+        values["core.sparsecheckoutcone"] = "true" if settings.cone else "false"
+    if trust_filters:
+        values |= settings.filters
+    return b"".join(_section(key, value) for key, value in sorted(values.items()))
+
+
+def _section(name: str, value: str) -> bytes:
+    """One variable in a section of its own. Source: git-config(1), on syntax."""
+    section, _, rest = name.partition(".")
+    inner, _, key = rest.rpartition(".")
+    head = f'[{section} "{_escaped(inner)}"]' if inner else f"[{section}]"
+    text = _escaped(value).replace("\n", "\\n").replace("\t", "\\t").replace("\b", "\\b")
+    return os.fsencode(f'{head}\n\t{key} = "{text}"\n')
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _quoted(path: bytes) -> bytes:
+    """A path as a line of ``alternates``, quoted as C has it where needed. Source: gitrepository-layout(5)."""
+    if path.isascii() and not any(byte < 0x20 or byte in b'"\\#' for byte in path):
+        return path
+    shown = b"".join(
+        b"\\%03o" % byte if byte < 0x20 or byte > 0x7E else b"\\" + bytes([byte]) if byte in b'"\\' else bytes([byte])
+        for byte in path
+    )
+    return b'"' + shown + b'"'
+
+
+def same_sparsity(shadow: Shadow, source: Source, settings: LocalSettings, token: str) -> None:
+    """Have a work tree of the shadow hold the files that the user's sparse checkout does. Raises `OSError`."""
+    if not settings.sparse:
+        return
+    patterns = read_regular(os.path.join(source.own, b"info/sparse-checkout"), _MAX_RULES)
+    own = os.path.join(shadow.path, b"worktrees", token.encode())
+    os.makedirs(os.path.join(own, b"info"), exist_ok=True)
+    with open(os.path.join(own, b"info/sparse-checkout"), "wb") as file:
+        file.write(patterns or b"/*\n")

@@ -1,0 +1,279 @@
+"""How the Git provider makes what it makes: commits and work trees of the shadow, and a pin in the user's repository.
+
+All of it is in the state directory, but for the pin, and is found again by the ledger's entry alone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.files.replicate import make_read_only, remove_whole
+from holdfast.model.errors import HoldfastError, RefusedError, UnsupportedError
+from holdfast.model.named import NamedTuple
+from holdfast.model.paths import display, parse_display
+from holdfast.snapshot.git.capture import Capture
+from holdfast.snapshot.git.command import QUICK_SECONDS, Git, find_git
+from holdfast.snapshot.git.repository import (
+    Source,
+    find_source,
+    head_of,
+    pin,
+    read_settings,
+    refuse_unfinished,
+    unpin,
+)
+from holdfast.snapshot.git.shadow import Shadow, same_sparsity, shadow_name
+from holdfast.snapshot.port import Capabilities, Mode
+from holdfast.snapshot.private import make_private
+from holdfast.snapshot.recorded import RecordedProvider
+
+if TYPE_CHECKING:
+    from holdfast.snapshot.git.repository import LocalSettings
+    from holdfast.snapshot.ledger import Entry, Ledger
+    from holdfast.snapshot.place import Place
+
+_SCORE = 50
+_OLDEST = (2, 31)
+_VERSION = re.compile(rb"git version (\d+)\.(\d+)")
+
+
+class GitOptions(NamedTuple):
+    """What of the configuration concerns Git."""
+
+    include_untracked: bool = False
+    """Also capture files that are neither tracked nor ignored."""
+    trust_local_filters: bool = False
+    """Run the filters that the repository's own configuration defines: commands of whoever wrote it."""
+
+
+_DEFAULT = GitOptions()
+
+
+class _Git:
+    """See `Technique`."""
+
+    name = "git"
+    modes: tuple[Mode, ...] = ("worktree", "in-place")
+
+    def __init__(self, place: Place, ledger: Ledger, options: GitOptions) -> None:
+        self._place = place
+        self._ledger = ledger
+        self._options = options
+
+    # -- what can be had ----------------------------------------------------------------------------------------------
+
+    def detect(self) -> Capabilities:
+        """See `Technique.detect`."""
+        try:
+            return self._detect()
+        except (HoldfastError, OSError) as error:
+            return Capabilities(self.name, 0, notes=(f"the repository cannot be read: {error}",))
+
+    def _detect(self) -> Capabilities:
+        if find_git() is None:
+            return Capabilities(self.name, 0, notes=("there is no program git",))
+        nearest = self._place.nearest()
+        version = _VERSION.match(Git(nearest, seconds=QUICK_SECONDS)("version"))
+        if version is None or (int(version[1]), int(version[2])) < _OLDEST:
+            return Capabilities(self.name, 0, notes=(f"it takes Git {_OLDEST[0]}.{_OLDEST[1]} or later",))
+        source = find_source(self._place.root)
+        if source is None:
+            return Capabilities(self.name, 0, notes=("the workspace is in no repository of Git",))
+        settings = read_settings(source, nearest)
+        untracked = "ignored files" if self._options.include_untracked else "untracked files, nor ignored ones"
+        notes = [f"snapshots hold no {untracked}; a submodule is the commit that it is at"]
+        if source.work_tree is None:
+            notes = ["the repository is bare: work trees begin as its HEAD"]
+        if settings.drivers and not self._options.trust_local_filters:
+            named = ", ".join(settings.drivers[:5])
+            notes.append(
+                f"filters that only the repository's configuration defines are not run ({named}): files are captured "
+                "as they are, unless git.trust_local_filters says yes"
+            )
+        if settings.partial:
+            notes.append("the repository is a partial clone: what it has not fetched is in no work tree")
+        if source.work_tree is not None:
+            try:
+                refuse_unfinished(source)
+            except RefusedError as error:
+                notes.append(f"nothing can be captured now: {error.message}")
+        modes: tuple[Mode, ...] = self.modes if source.work_tree is not None else ("worktree",)
+        return Capabilities(self.name, _SCORE, modes, notes=tuple(notes))
+
+    # -- what is going to be made -------------------------------------------------------------------------------------
+
+    def plan(self, entry: Entry, origin: Entry | None) -> Entry:
+        """See `Technique.plan`."""
+        path = "" if entry.kind == "snapshot" else display(self._work_tree(entry))
+        if origin is not None and origin.facts:
+            facts = {name: origin.facts[name] for name in ("repository", "base", "shadow", "inside")}
+        else:
+            source = self._source()
+            facts = {
+                "repository": display(source.common),
+                "base": head_of(source),
+                "shadow": shadow_name(read_settings(source, self._place.nearest()).object_format),
+                "inside": display(source.inside),
+            }
+        if entry.kind == "snapshot" or origin is None:
+            refuse_unfinished(self._captured(origin))
+        return msgspec.structs.replace(entry, path=path, facts=facts)
+
+    def _source(self) -> Source:
+        source = find_source(self._place.root)
+        if source is None:
+            raise UnsupportedError(
+                f"{display(self._place.root)} is in no repository of Git",
+                hint="`holdfast doctor` says which providers of snapshots can be used",
+            )
+        return source
+
+    def _captured(self, workspace: Entry | None) -> Source:
+        """The work tree that a workspace is; None, and in place: the user's."""
+        if workspace is None or workspace.place is None:
+            return self._source()
+        shadow = self._shadow(workspace)
+        own = os.path.join(shadow.path, b"worktrees", workspace.token.encode())
+        return Source(workspace.place, own, shadow.path, parse_display(workspace.facts["inside"]))
+
+    def _work_tree(self, entry: Entry) -> bytes:
+        return os.path.join(self._place.state, b"worktrees", entry.token.encode())
+
+    def _index(self, token: str) -> bytes:
+        return os.path.join(self._place.state, b"indexes", token.encode())
+
+    def _shadow(self, entry: Entry) -> Shadow:
+        return Shadow(os.path.join(self._place.state, entry.facts["shadow"].encode()))
+
+    # -- making -------------------------------------------------------------------------------------------------------
+
+    def workspace(self, entry: Entry, base: Entry | None) -> Entry:
+        """See `Technique.workspace`."""
+        shadow, settings = self._ready(entry)
+        if base is not None:
+            commit = base.facts["commit"]
+        elif self._source().work_tree is None:
+            commit = entry.facts["base"]
+            if not commit:
+                raise RefusedError(f"{display(self._place.root)} has no commit yet", hint="commit something first")
+        else:
+            commit = self._commit(entry, shadow, settings, None, parent=entry.facts["base"])
+            self._forget_index(entry)
+        self._check_out(shadow, settings, entry, commit)
+        name = entry.label or entry.token
+        shadow.git()("update-ref", f"refs/holdfast/branches/{self._place.session}/{name}", commit)
+        return _with_commit(entry, commit)
+
+    def view(self, entry: Entry, snapshot: Entry) -> Entry:
+        """See `Technique.view`."""
+        shadow, settings = self._ready(entry)
+        commit = snapshot.facts["commit"]
+        self._check_out(shadow, settings, entry, commit, "--lock", "--reason", "shown by Holdfast")
+        make_read_only(self._work_tree(entry))
+        return _with_commit(entry, commit)
+
+    def capture(self, entry: Entry, workspace: Entry, parent: Entry | None) -> Entry:
+        """See `Technique.capture`."""
+        shadow, settings = self._ready(entry)
+        base = entry.facts["base"]
+        # A chain of snapshots stands on one commit of the user's: with another one, a new chain begins. So the pin of
+        # any of them keeps all that the chain needs, whichever of them are discarded.
+        follows = parent is not None and parent.facts["base"] == base
+        before = parent.facts["commit"] if parent is not None and follows else base
+        commit = self._commit(entry, shadow, settings, workspace, parent=before)
+        shadow.git()("update-ref", self._snapshot_ref(entry), commit)
+        return _with_commit(entry, commit)
+
+    def _ready(self, entry: Entry) -> tuple[Shadow, LocalSettings]:
+        """The shadow as the user's repository now is, and the pin."""
+        source = self._source()
+        settings = read_settings(source, self._place.nearest())
+        shadow = self._shadow(entry)
+        with self._ledger.lock_shared():
+            shadow.prepare(source, settings, trust_filters=self._options.trust_local_filters)
+        base = entry.facts["base"]
+        if base:
+            shadow.git(seconds=QUICK_SECONDS)("cat-file", "-e", f"{base}^{{tree}}")
+            pin(parse_display(entry.facts["repository"]), self._place.session, base)
+        return shadow, settings
+
+    def _commit(
+        self, entry: Entry, shadow: Shadow, settings: LocalSettings, workspace: Entry | None, *, parent: str
+    ) -> str:
+        captured = Capture(
+            shadow,
+            self._captured(workspace),
+            self._index(entry.token if workspace is None else workspace.token),
+            untracked=self._options.include_untracked,
+            partial=settings.partial,
+        )
+        label = f" {entry.label}" if entry.label else ""
+        message = f"holdfast: {entry.kind} {self._place.session}/{entry.token}{label}\n"
+        return captured.run(base=entry.facts["base"], parent=parent, message=message, at=entry.created_at)
+
+    def _check_out(self, shadow: Shadow, settings: LocalSettings, entry: Entry, commit: str, *words: str) -> None:
+        path = self._work_tree(entry)
+        make_private(os.path.dirname(path))
+        shadow.git()("worktree", "add", "--quiet", "--detach", "--no-checkout", *words, path, commit)
+        same_sparsity(shadow, self._source(), settings, entry.token)
+        own = os.path.join(shadow.path, b"worktrees", entry.token.encode())
+        Git(path, git_dir=own, work_tree=path)("read-tree", "-m", "-u", "HEAD")
+        os.makedirs(self.where_to_work(entry), exist_ok=True)
+
+    def where_to_work(self, entry: Entry) -> bytes:
+        """See `Technique.where_to_work`."""
+        inside = parse_display(entry.facts["inside"])
+        return os.path.join(self._work_tree(entry), inside) if inside else self._work_tree(entry)
+
+    # -- removing -----------------------------------------------------------------------------------------------------
+
+    def remove(self, entry: Entry) -> None:
+        """See `Technique.remove`."""
+        self._forget_index(entry)
+        if not entry.facts:
+            return  # in place
+        shadow = self._shadow(entry)
+        remove_whole(self._work_tree(entry))
+        remove_whole(os.path.join(shadow.path, b"worktrees", entry.token.encode()))
+        if shadow.exists():
+            if entry.kind == "snapshot":
+                shadow.git()("update-ref", "-d", self._snapshot_ref(entry))
+            elif entry.kind == "workspace":
+                name = entry.label or entry.token
+                shadow.git()("update-ref", "-d", f"refs/holdfast/branches/{self._place.session}/{name}")
+        needed = {
+            (other.facts["repository"], other.facts["base"])
+            for other in self._ledger.entries()
+            if other.facts and other.token != entry.token
+        }
+        stands_on = (entry.facts["repository"], entry.facts["base"])
+        if stands_on not in needed:
+            unpin(parse_display(stands_on[0]), self._place.session, stands_on[1])
+
+    def tidy(self) -> None:
+        """See `Technique.tidy`."""
+        for object_format in ("sha1", "sha256"):
+            path = os.path.join(self._place.state, shadow_name(object_format).encode())
+            remove_whole(path)
+            remove_whole(path + b".new")
+
+    def _forget_index(self, entry: Entry) -> None:
+        for suffix in (b"", b".lock", b".begun"):
+            remove_whole(self._index(entry.token) + suffix)
+
+    def _snapshot_ref(self, entry: Entry) -> str:
+        return f"refs/holdfast/sessions/{self._place.session}/snapshots/{entry.token}"
+
+
+def _with_commit(entry: Entry, commit: str) -> Entry:
+    return msgspec.structs.replace(entry, facts={**entry.facts, "commit": commit})
+
+
+def git_provider(place: Place, options: GitOptions = _DEFAULT) -> RecordedProvider:
+    """The provider ``git``. Raises `UsageError` for a session that cannot be called so."""
+    ledger = place.ledger()
+    return RecordedProvider(_Git(place, ledger, options), ledger, place.root)

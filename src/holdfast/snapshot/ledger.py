@@ -1,0 +1,179 @@
+"""What a provider has made, or is about to make, noted durably before it is there: docs/formats/snapshot-ledger.md."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.files.locking import exclusive
+from holdfast.files.notes import NoteFile
+from holdfast.model.errors import StorageError, UsageError
+from holdfast.model.paths import display, parse_display
+from holdfast.snapshot.port import Allocation, Kind, Mode, Token
+from holdfast.snapshot.private import make_private
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
+
+    from holdfast.model.clock import Clock
+
+MAX_LABEL = 1000
+"""Characters of a label."""
+MAX_FACTS = 16
+
+_MAX_BYTES = 1 << 16
+_TOKEN_BYTES = 8
+_TOKEN = re.compile(rb"[0-9a-f]{16}\Z")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*\Z")
+_MAX_NAME = 64
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One thing that was made, or is to be."""
+
+    token: str
+    kind: Kind
+    created_at: int
+    complete: bool = False
+    mode: Mode | None = None
+    label: str = ""
+    path: str = ""
+    of: str = ""
+    parent: str = ""
+    facts: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+
+    @property
+    def place(self) -> bytes | None:
+        """The directory that was made for it; None if there is none."""
+        return parse_display(self.path) if self.path else None
+
+    def allocation(self) -> Allocation:
+        """The same, as the port shows it."""
+        return Allocation(Token(self.token), self.kind, self.place, self.created_at, self.complete)
+
+
+def check_name(name: str, what: str) -> str:
+    """Return ``name`` if a session or a branch can be called so: it is part of paths, and of names in Git. Raises
+    `UsageError`, which says ``what`` it was to name.
+    """
+    if len(name) > _MAX_NAME or not _NAME.match(name) or name.endswith(".lock"):
+        raise UsageError(
+            f"{name[: _MAX_NAME + 1]!r} is no name for a {what}",
+            hint=f"letters, digits, '_', '-', and '.' between others, {_MAX_NAME} at most",
+        )
+    return name
+
+
+def check_label(label: str) -> str:
+    """Return ``label`` if a snapshot can have it. Raises `UsageError`."""
+    if len(label) > MAX_LABEL or not label.isprintable():
+        raise UsageError(f"a label is one line of at most {MAX_LABEL} characters that can be printed")
+    return label
+
+
+class Ledger:
+    """The entries of one session of one provider. Nothing is made before something is written."""
+
+    def __init__(
+        self, state: bytes, session: str, *, clock: Clock, random: Callable[[int], bytes], timeout: float
+    ) -> None:
+        """``state`` is the provider's own directory. Raises `UsageError` if no session can be called ``session``."""
+        self._all = os.path.join(state, b"ledger")
+        self._folder = os.path.join(self._all, check_name(session, "session").encode())
+        self._session = session
+        self._clock = clock
+        self._random = random
+        self._timeout = timeout
+
+    def lock(self) -> AbstractContextManager[None]:
+        """Hold the session: nobody else changes anything in it. Raises `LockedError`, `StorageError`."""
+        try:
+            make_private(self._folder)
+        except OSError as error:
+            raise StorageError(f"cannot make {display(self._folder)}: {error.strerror}") from error
+        return self._exclusive(self._folder, f"the session {self._session}")
+
+    def lock_shared(self) -> AbstractContextManager[None]:
+        """Hold what the sessions of the provider share. Taken within `lock`, never the other way round; what is made
+        under it for an entry that is written stays until the entry is removed. Raises `LockedError`, `StorageError`.
+        """
+        return self._exclusive(self._all, "what sessions share")
+
+    def _exclusive(self, path: bytes, what: str) -> AbstractContextManager[None]:
+        return exclusive(path + b".lock", timeout=self._timeout, clock=self._clock, what=what)
+
+    def new(self, kind: Kind, **fields: object) -> Entry:
+        """An entry for something that is to be made, written nowhere yet. ``fields`` are those of `Entry`."""
+        latest = max((entry.created_at for entry in self.entries()), default=0)
+        return msgspec.convert(
+            {
+                "token": self._random(_TOKEN_BYTES).hex(),
+                "kind": kind,
+                "created_at": max(self._clock.now(), latest + 1),
+                **fields,
+            },
+            Entry,
+        )
+
+    def write(self, entry: Entry) -> None:
+        """Put the entry in place, atomic and durable; it replaces the one of its token. Raises `StorageError`."""
+        _file(entry.token).write(self._folder, msgspec.json.encode(entry) + b"\n")
+
+    def remove(self, entry: Entry) -> None:
+        """Take the entry away, durably. Raises `StorageError`."""
+        _file(entry.token).remove(self._folder)
+
+    def get(self, token: str) -> Entry | None:
+        """The entry of a token; None if there is none. Raises `FormatError` for a damaged one, `StorageError`."""
+        if not _TOKEN.match(token.encode("utf-8", "replace")):
+            return None
+        file = _file(token)
+        body = file.read(self._folder)
+        if body is None:
+            return None
+        try:
+            entry = msgspec.json.decode(body, type=Entry)
+            if entry.token != token or len(entry.facts) > MAX_FACTS:
+                raise file.bad(self._folder, "says something else than it should")
+            _ = entry.place
+        except (msgspec.MsgspecError, UsageError) as error:
+            raise file.bad(self._folder, f"says something else than it should: {error}") from error
+        return entry
+
+    def entries(self, kind: Kind | None = None) -> Sequence[Entry]:
+        """All entries of the session, or those of a kind, oldest first. Raises `FormatError`, `StorageError`."""
+        found = (self.get(name.decode()) for name in _listed(self._folder) if _TOKEN.match(name))
+        chosen = [entry for entry in found if entry is not None and kind in (None, entry.kind)]
+        return sorted(chosen, key=lambda entry: entry.created_at)
+
+    def is_last(self, entry: Entry) -> bool:
+        """True if no session of the provider has any other entry, damaged ones counted."""
+        folders = (os.path.join(self._all, name) for name in _listed(self._all) if not name.endswith(b".lock"))
+        return not any(
+            _TOKEN.match(name) and os.path.join(folder, name) != os.path.join(self._folder, entry.token.encode())
+            for folder in folders
+            for name in _listed(folder)
+        )
+
+
+def _file(token: str) -> NoteFile:
+    return NoteFile(
+        name=token.encode(),
+        magic=b"HFSL 1 ",
+        what="an entry of a snapshot ledger",
+        max_bytes=_MAX_BYTES,
+        advice="what it stands for has to be removed by hand: docs/formats/snapshot-ledger.md says what that can be",
+    )
+
+
+def _listed(folder: bytes) -> Sequence[bytes]:
+    try:
+        return os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return ()
+    except OSError as error:
+        raise StorageError(f"cannot list {display(folder)}: {error.strerror}") from error

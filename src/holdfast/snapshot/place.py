@@ -1,0 +1,42 @@
+"""What every provider is made with, and what every one of them does with the directory that is its own."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from typing import TYPE_CHECKING
+
+from holdfast.model.clock import SystemClock
+from holdfast.model.named import NamedTuple
+from holdfast.snapshot.ledger import Ledger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.model.clock import Clock
+
+
+class Place(NamedTuple):
+    """For which workspace and session a provider is, and where it keeps what it makes."""
+
+    root: bytes
+    """The workspace's root: absolute, without links."""
+    state: bytes
+    """A directory in the home that is the provider's own, for this workspace. It is made (0700) when it is needed."""
+    session: str
+    """1 to 64 letters, digits, ``_``, ``-``, and ``.`` between others."""
+    clock: Clock = SystemClock()
+    random: Callable[[int], bytes] = secrets.token_bytes
+    timeout: float = 30.0
+    """How many seconds to wait for another process."""
+
+    def ledger(self) -> Ledger:
+        """The session's ledger. Raises `UsageError` if no session can be called so."""
+        return Ledger(self.state, self.session, clock=self.clock, random=self.random, timeout=self.timeout)
+
+    def nearest(self) -> bytes:
+        """The state directory, or what of the way to it is there."""
+        path = self.state
+        while not os.path.isdir(path):
+            path = os.path.dirname(path)
+        return path

@@ -1,0 +1,144 @@
+"""The port of snapshot providers: what makes writable copies of a workspace's tree, and captures them.
+
+A provider is made for one workspace, with a directory of its own in the home and the id of a session, which scopes
+every name that it gives. It never changes the workspace itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NewType, Protocol
+
+from holdfast.model.named import NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Mode = Literal["worktree", "overlay", "in-place"]
+"""A directory of its own; a layer over the workspace, seen at its own path; the workspace as it is."""
+
+Token = NewType("Token", str)
+"""16 lower-case hex digits, random: names something that a provider has made, also to another process."""
+
+Kind = Literal["workspace", "view", "snapshot"]
+"""What a token stands for: something to work in, something to look at, a captured state."""
+
+
+class Capabilities(NamedTuple):
+    """What a provider can do for a workspace, here and now."""
+
+    provider: str
+    score: int
+    """0: it cannot be used here; 100: nothing could be better. The highest is chosen."""
+    modes: tuple[Mode, ...] = ()
+    carries_ignored: bool = False
+    """Whether copies and snapshots hold everything, files that ignore rules name included."""
+    keeps_path: bool = False
+    """Whether what is prepared can be worked in at the workspace's own path, apart from it."""
+    notes: tuple[str, ...] = ()
+    """For people: why it cannot be used, or what it leaves out. Each a sentence without its full stop."""
+
+
+class Snapshot(NamedTuple):
+    """A captured state."""
+
+    id: Token
+    label: str
+    created_at: int
+    """Microseconds since 1970-01-01 UTC; later snapshots of a session have later times."""
+    parent: Token | None
+    """The snapshot before it of what it was taken of, or that this began as. It may have been discarded since."""
+
+
+class Prepared(NamedTuple):
+    """Something to work in."""
+
+    provider: str
+    mode: Mode
+    root: bytes
+    """The workspace that it was made for."""
+    path: bytes
+    """Where to work: what corresponds to ``root``."""
+    token: Token
+
+
+class View(NamedTuple):
+    """A snapshot, to look at."""
+
+    path: bytes
+    """A directory in which nothing has a permission to write: that stops whoever is not root."""
+    token: Token
+
+
+class Allocation(NamedTuple):
+    """Something that a provider has made, and that is there until it is cleaned up."""
+
+    token: Token
+    kind: Kind
+    path: bytes | None
+    """Where it lies, if it is a directory."""
+    created_at: int
+    complete: bool
+    """False if whoever made it was cut short: it is of no use."""
+
+
+class Provider(Protocol):
+    """One way to make writable copies of a workspace, and to capture them.
+
+    What changes anything waits for other processes that do so in the same session, and raises `LockedError` where that
+    takes too long. What they had begun when they were killed is then taken back first. All methods raise `StorageError`
+    for what the system refuses, and leave nothing behind when they fail.
+    """
+
+    @property
+    def name(self) -> str:
+        """What it is called in the configuration."""
+        ...
+
+    def detect(self) -> Capabilities:
+        """What it can do here, found out by trying. Changes nothing, makes no directory, and takes no lock."""
+        ...
+
+    def prepare(self, mode: Mode, *, base: Snapshot | None = None) -> Prepared:
+        """Make something to work in: as ``base`` has it, or (None) as the workspace is now.
+
+        The mode ``in-place`` makes nothing: its path is the workspace. Raises `UnsupportedError` for a mode that it
+        does not have, `RefusedError` where the workspace is in a state that cannot be captured.
+        """
+        ...
+
+    def snapshot(self, of: Prepared, label: str) -> Snapshot:
+        """Capture what is in ``of`` now. Durable when it returns. Raises `NotFoundError` if ``of`` was cleaned up, and
+        as `prepare`.
+        """
+        ...
+
+    def mount(self, snapshot: Snapshot) -> View:
+        """Show a snapshot, apart from itself: whatever is done to the view, the snapshot stays. Raises `NotFoundError`
+        for one that was discarded.
+        """
+        ...
+
+    def branch(self, snapshot: Snapshot, name: str, mode: Mode) -> Prepared:
+        """`prepare` from a snapshot, under a name. Raises `RefusedError` with the code ``branch_exists`` if something
+        of that name is there, `UsageError` for a name that no branch can have.
+        """
+        ...
+
+    def snapshots(self) -> Sequence[Snapshot]:
+        """The snapshots of the session, oldest first."""
+        ...
+
+    def discard(self, snapshot: Snapshot) -> None:
+        """Forget a snapshot; what was made from it stays. Raises `NotFoundError` if it is not there."""
+        ...
+
+    def cleanup(self, token: Token) -> None:
+        """Remove what the token stands for, and all that was allocated for it. Does nothing if nothing is left.
+
+        Works from any process, also after whoever made it was killed, and where the workspace is gone.
+        """
+        ...
+
+    def tokens(self) -> Sequence[Allocation]:
+        """Everything of the session that `cleanup` would remove, snapshots included, oldest first."""
+        ...

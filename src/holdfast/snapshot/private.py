@@ -1,0 +1,25 @@
+"""Directories that are the user's alone."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+
+def make_private(path: bytes) -> None:
+    """Make the directory ``path``, and what is missing above it, each with mode 0700; one that is there stays as it is.
+
+    Raises `OSError`, and `NotADirectoryError` for a link or a file in its place.
+    """
+    missing: list[bytes] = []
+    at = path
+    while not os.path.lexists(at):
+        missing.append(at)
+        at = os.path.dirname(at)
+    for directory in reversed(missing):
+        try:
+            os.mkdir(directory, 0o700)
+        except FileExistsError:
+            continue  # another process was faster
+    if os.path.islink(path) or not os.path.isdir(path):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)

@@ -1,0 +1,226 @@
+"""A provider of any technique: everything is in the ledger before it is made, and until it is gone.
+
+A technique knows how to make and remove; it need not know of crashes, other processes, names or times.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, StorageError, UnsupportedError
+from holdfast.model.log import Log
+from holdfast.model.paths import display
+from holdfast.snapshot.ledger import check_label, check_name
+from holdfast.snapshot.port import Prepared, Snapshot, Token, View
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+
+    from holdfast.snapshot.ledger import Entry, Ledger
+    from holdfast.snapshot.port import Allocation, Capabilities, Mode
+
+_LOG = Log(__name__)
+
+
+class Technique(Protocol):
+    """How a provider makes what it makes. Called with the session's lock held, but for `detect`.
+
+    An entry of the ledger says what is meant. Methods raise what the port says, and `OSError`.
+    """
+
+    name: str
+    modes: tuple[Mode, ...]
+
+    def detect(self) -> Capabilities:
+        """See `Provider.detect`."""
+        ...
+
+    def plan(self, entry: Entry, origin: Entry | None) -> Entry:
+        """``entry`` with path and facts: all of what is going to be made, so that `remove` finds it at any moment.
+
+        ``origin`` is the workspace that a snapshot is taken of, or the snapshot that others begin as. Makes nothing,
+        and is where a state that cannot be captured is refused.
+        """
+        ...
+
+    def workspace(self, entry: Entry, base: Entry | None) -> Entry:
+        """Make something to work in, and return the entry with the facts that this has shown."""
+        ...
+
+    def view(self, entry: Entry, snapshot: Entry) -> Entry:
+        """Make something to look at."""
+        ...
+
+    def capture(self, entry: Entry, workspace: Entry, parent: Entry | None) -> Entry:
+        """Capture a workspace, durably."""
+        ...
+
+    def where_to_work(self, entry: Entry) -> bytes:
+        """The path of a workspace in a directory of its own that corresponds to the root."""
+        ...
+
+    def remove(self, entry: Entry) -> None:
+        """Remove all of what the entry stands for, complete or not. Nothing may be left of it already."""
+        ...
+
+    def tidy(self) -> None:
+        """Remove what entries share: the last one of all sessions is about to go. The shared lock is held."""
+        ...
+
+
+class RecordedProvider:
+    """A `Provider` by way of a technique and a ledger."""
+
+    def __init__(self, technique: Technique, ledger: Ledger, root: bytes) -> None:
+        """Nothing is made yet."""
+        self._technique = technique
+        self._ledger = ledger
+        self._root = root
+
+    @property
+    def name(self) -> str:
+        """See `Provider.name`."""
+        return self._technique.name
+
+    def detect(self) -> Capabilities:
+        """See `Provider.detect`."""
+        return self._technique.detect()
+
+    def prepare(self, mode: Mode, *, base: Snapshot | None = None) -> Prepared:
+        """See `Provider.prepare`."""
+        with self._changing():
+            return self._prepare(mode, base, "")
+
+    def branch(self, snapshot: Snapshot, name: str, mode: Mode) -> Prepared:
+        """See `Provider.branch`."""
+        check_name(name, "branch")
+        with self._changing():
+            if any(entry.label == name for entry in self._ledger.entries("workspace")):
+                raise RefusedError(f"there is a branch {name} already", hint="choose another", code="branch_exists")
+            return self._prepare(mode, snapshot, name)
+
+    def _prepare(self, mode: Mode, base: Snapshot | None, name: str) -> Prepared:
+        if mode not in self._technique.modes:
+            had = ", ".join(self._technique.modes)
+            raise UnsupportedError(f"the provider {self.name} has no mode {mode}", hint=f"it has {had}")
+        if mode == "in-place" and base is not None:
+            raise UnsupportedError(
+                "in place there is only the workspace as it is: a snapshot cannot be worked in there",
+                hint="the mode worktree makes a directory of its own",
+            )
+        origin = None if base is None else self._kept(base.id)
+        entry = self._ledger.new("workspace", mode=mode, label=name, of="" if origin is None else origin.token)
+        if mode != "in-place":
+            entry = self._technique.plan(entry, origin)
+        with self._making(entry):
+            if mode != "in-place":
+                entry = self._technique.workspace(entry, origin)
+            self._complete(entry)
+        path = self._root if mode == "in-place" else self._technique.where_to_work(entry)
+        return Prepared(self.name, mode, self._root, path, Token(entry.token))
+
+    def snapshot(self, of: Prepared, label: str) -> Snapshot:
+        """See `Provider.snapshot`."""
+        check_label(label)
+        with self._changing():
+            workspace = self._ledger.get(of.token)
+            if workspace is None or workspace.kind != "workspace":
+                raise NotFoundError(
+                    f"{display(of.path)} was cleaned up, and cannot be captured", hint="prepare it again"
+                )
+            before = [entry for entry in self._ledger.entries("snapshot") if entry.of == workspace.token]
+            parent = before[-1] if before else self._ledger.get(workspace.of)
+            entry = self._ledger.new(
+                "snapshot",
+                label=label,
+                of=workspace.token,
+                parent=before[-1].token if before else workspace.of,
+            )
+            entry = self._technique.plan(entry, workspace)
+            with self._making(entry):
+                entry = self._technique.capture(entry, workspace, parent)
+                self._complete(entry)
+        return _snapshot(entry)
+
+    def mount(self, snapshot: Snapshot) -> View:
+        """See `Provider.mount`."""
+        with self._changing():
+            origin = self._kept(snapshot.id)
+            entry = self._technique.plan(self._ledger.new("view", of=origin.token), origin)
+            with self._making(entry):
+                entry = self._technique.view(entry, origin)
+                self._complete(entry)
+        return View(self._technique.where_to_work(entry), Token(entry.token))
+
+    def snapshots(self) -> Sequence[Snapshot]:
+        """See `Provider.snapshots`."""
+        return [_snapshot(entry) for entry in self._ledger.entries("snapshot") if entry.complete]
+
+    def discard(self, snapshot: Snapshot) -> None:
+        """See `Provider.discard`."""
+        with self._changing():
+            self._remove(self._kept(snapshot.id))
+
+    def cleanup(self, token: Token) -> None:
+        """See `Provider.cleanup`."""
+        with self._changing():
+            entry = self._ledger.get(token)
+            if entry is not None:
+                self._remove(entry)
+
+    def tokens(self) -> Sequence[Allocation]:
+        """See `Provider.tokens`."""
+        return [entry.allocation() for entry in self._ledger.entries()]
+
+    def _kept(self, token: Token) -> Entry:
+        entry = self._ledger.get(token)
+        if entry is None or entry.kind != "snapshot":
+            raise NotFoundError(f"there is no snapshot {token}", hint="it was discarded, or is another session's")
+        return entry
+
+    def _complete(self, entry: Entry) -> None:
+        self._ledger.write(msgspec.structs.replace(entry, complete=True))
+
+    def _remove(self, entry: Entry) -> None:
+        """Remove what the entry stands for, then the entry: never the other way round. Half removed it is of no use."""
+        if entry.complete:
+            self._ledger.write(msgspec.structs.replace(entry, complete=False))
+        self._technique.remove(entry)
+        with self._ledger.lock_shared():
+            if self._ledger.is_last(entry):
+                self._technique.tidy()
+            self._ledger.remove(entry)
+
+    @contextmanager
+    def _changing(self) -> Generator[None]:
+        """Hold the session, without what others had begun in it when they were killed."""
+        try:
+            with self._ledger.lock():
+                for entry in self._ledger.entries():
+                    if not entry.complete:
+                        self._remove(entry)
+                yield
+        except OSError as error:
+            where = f": {display(os.fsencode(error.filename))}" if error.filename else ""
+            raise StorageError(f"the provider {self.name} has failed: {error.strerror or error}{where}") from error
+
+    @contextmanager
+    def _making(self, entry: Entry) -> Generator[None]:
+        """Have the entry in the ledger from now on; what was made for it goes again if the block fails."""
+        self._ledger.write(entry)
+        try:
+            yield
+        except Exception:
+            try:
+                self._remove(entry)
+            except (HoldfastError, OSError) as error:
+                _LOG.warning("what failed is not cleaned up yet; the next change in the session tries again: %s", error)
+            raise
+
+
+def _snapshot(entry: Entry) -> Snapshot:
+    return Snapshot(Token(entry.token), entry.label, entry.created_at, Token(entry.parent) if entry.parent else None)

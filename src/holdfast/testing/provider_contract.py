@@ -1,0 +1,348 @@
+"""What every snapshot `Provider` must do: subclass `ProviderContract` and give it a fixture named ``ground``."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from holdfast.model.errors import NotFoundError, RefusedError, UnsupportedError, UsageError
+from holdfast.model.paths import under
+from holdfast.testing.killing import run_killed
+from holdfast.testing.photograph import Seen, differences, photograph
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from holdfast.snapshot.port import Prepared, Provider
+
+LEDGER_WRITES = tuple((os, name) for name in ("rename", "fsync", "unlink", "rmdir", "mkdir"))
+"""Where the processes of `ProviderContract` die."""
+
+
+class Ground(NamedTuple):
+    """What the suite works on."""
+
+    root: Path
+    """The workspace: a directory with the files of `lay`, and whatever else the provider needs."""
+    make: Callable[[str], Provider]
+    """A new provider for the workspace, for a session; any number, in any process."""
+    left: Callable[[], list[str]]
+    """What providers have made and is still there, but for directories that all sessions share; empty is right."""
+    script: str
+    """Python that binds ``make`` to the same in another process."""
+    takes: Callable[[Path], object] = os.fspath
+    """What a user does so that the provider captures a new file: nothing that matters, or ``git add``."""
+
+
+FILES = {
+    b"plain": b"plain\n",
+    b"deep/er/file": b"deep\n",
+    b"n\xe9 not UTF-8\n": b"odd\n",
+    b"-option": b"looks like one\n",
+    b"run.sh": b"#!/bin/sh\n",
+    b"empty": b"",
+}
+
+
+def lay(root: Path) -> None:
+    """The files that the suite expects in its workspace."""
+    top = os.fsencode(root)
+    for name, content in FILES.items():
+        path = os.path.join(top, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(content)
+    os.chmod(os.path.join(top, b"run.sh"), 0o755)  # noqa: S103
+    os.symlink(b"deep/er/file", os.path.join(top, b"link"))
+    os.symlink(b"/nowhere/at all", os.path.join(top, b"dangling"))
+
+
+def content(root: Path | bytes) -> dict[bytes, tuple[bool, bytes]]:
+    """What is in a tree, but for ``.git``: whether it can be executed, or is a link, and what it holds."""
+    found: dict[bytes, tuple[bool, bytes]] = {}
+    top = os.fsencode(root)
+    for directory, inner, names in os.walk(top):
+        inner[:] = [name for name in inner if name not in (b".git", b".holdfast")]
+        for name in names + [name for name in inner if os.path.islink(os.path.join(directory, name))]:
+            path = os.path.join(directory, name)
+            if name == b".git":
+                continue
+            about = os.lstat(path)
+            if stat.S_ISLNK(about.st_mode):
+                found[os.path.relpath(path, top)] = (True, b"-> " + os.readlink(path))
+            else:
+                with open(path, "rb") as file:
+                    found[os.path.relpath(path, top)] = (bool(about.st_mode & 0o100), file.read())
+    return found
+
+
+def seen(root: Path) -> dict[bytes, Seen]:
+    """Everything in a tree, but for what is Holdfast's own, when names were put into its directories, and when Git last
+    came upon an object that it was to write.
+    """
+    return {
+        path: about._replace(mtime=0) if stat.S_ISDIR(about.mode) or path.startswith(b".git/objects/") else about
+        for path, about in photograph(root).items()
+        if not under(path, b".holdfast") and not under(path, b".git/refs/holdfast")
+    }
+
+
+def write(prepared: Prepared, name: str, text: str) -> None:
+    """Change a file in what was prepared."""
+    with open(os.path.join(os.fsdecode(prepared.path), name), "w") as file:
+        file.write(text)
+
+
+class ProviderContract:
+    """The suite. The fixture ``ground`` gives a `Ground` with nothing made yet."""
+
+    def test_detecting_says_what_can_be_had_and_makes_nothing(self, ground: Ground) -> None:
+        provider = ground.make("one")
+        before = seen(ground.root)
+        found = provider.detect()
+        assert found.provider == provider.name
+        assert 0 < found.score <= 100
+        assert "worktree" in found.modes
+        assert differences(before, seen(ground.root)) == []
+        assert list(provider.snapshots()) == list(provider.tokens()) == ground.left() == []
+
+    def test_a_workspace_of_its_own_has_what_the_original_has(self, ground: Ground) -> None:
+        provider = ground.make("one")
+        before = seen(ground.root)
+        prepared = provider.prepare("worktree")
+        assert (prepared.provider, prepared.mode) == (provider.name, "worktree")
+        assert prepared.root == os.fsencode(ground.root) != prepared.path
+        assert content(prepared.path) == content(ground.root)
+        write(prepared, "plain", "changed\n")
+        write(prepared, "more", "new\n")
+        os.unlink(os.path.join(prepared.path, b"empty"))
+        assert differences(before, seen(ground.root)) == [], "the original stays"
+        provider.cleanup(prepared.token)
+        provider.cleanup(prepared.token)
+        assert not os.path.lexists(prepared.path)
+        assert ground.left() == []
+        assert differences(before, seen(ground.root)) == []
+
+    def test_snapshots_are_what_was_there_and_stay_so(self, ground: Ground) -> None:
+        provider = ground.make("one")
+        line = provider.prepare("in-place")
+        assert line.path == os.fsencode(ground.root)
+        states = [content(ground.root)]
+        taken = [provider.snapshot(line, "first")]
+        (ground.root / "plain").write_text("second\n")
+        (ground.root / "run.sh").chmod(0o644)
+        (ground.root / "link").unlink()
+        (ground.root / "link").symlink_to("plain")
+        (ground.root / "added").write_text("added\n")
+        ground.takes(ground.root / "added")
+        states.append(content(ground.root))
+        taken.append(provider.snapshot(line, "second"))
+        (ground.root / "deep/er/file").unlink()
+        (ground.root / "deep/er").rmdir()
+        (ground.root / "deep").rmdir()
+        (ground.root / "deep").write_text("a file now\n")
+        ground.takes(ground.root / "deep")
+        states.append(content(ground.root))
+        taken.append(provider.snapshot(line, "third"))
+        assert [snapshot.label for snapshot in provider.snapshots()] == ["first", "second", "third"]
+        assert list(ground.make("one").snapshots()) == taken
+        assert [snapshot.parent for snapshot in taken] == [None, taken[0].id, taken[1].id]
+        assert taken[0].created_at < taken[1].created_at < taken[2].created_at
+        for snapshot, state in zip(taken, states, strict=True):
+            view = provider.mount(snapshot)
+            assert content(view.path) == state
+            provider.cleanup(view.token)
+            prepared = provider.prepare("worktree", base=snapshot)
+            assert content(prepared.path) == state
+            provider.cleanup(prepared.token)
+        for snapshot in taken:
+            provider.discard(snapshot)
+            with pytest.raises(NotFoundError):
+                provider.discard(snapshot)
+            with pytest.raises(NotFoundError):
+                provider.mount(snapshot)
+        provider.cleanup(line.token)
+        assert content(ground.root) == states[2]
+        assert ground.left() == []
+
+    def test_a_snapshot_of_what_has_not_changed_is_the_same(self, ground: Ground) -> None:
+        provider = ground.make("one")
+        line = provider.prepare("in-place")
+        first, second = provider.snapshot(line, "a"), provider.snapshot(line, "")
+        assert first.id != second.id
+        views = [provider.mount(snapshot) for snapshot in (first, second)]
+        assert content(views[0].path) == content(views[1].path) == content(ground.root)
+
+    def test_branches_know_nothing_of_each_other_nor_of_their_origin(self, ground: Ground) -> None:
+        provider = ground.make("one")
+        line = provider.prepare("in-place")
+        origin = provider.snapshot(line, "origin")
+        state = content(ground.root)
+        one, two = (provider.branch(origin, name, "worktree") for name in ("one", "t.w-o_2"))
+        write(one, "plain", "by one\n")
+        taken = provider.snapshot(one, "of one")
+        write(one, "plain", "by one, later\n")
+        assert taken.parent == origin.id
+        assert content(two.path) == content(ground.root) == state
+        deeper = provider.branch(taken, "deeper", "worktree")
+        assert content(deeper.path) == {**state, b"plain": (False, b"by one\n")}
+        again = provider.snapshot(one, "of one again")
+        assert again.parent == taken.id
+        provider.discard(origin)
+        provider.cleanup(one.token)
+        assert content(two.path) == state, "what was made of a snapshot stays without it"
+        view = provider.mount(again)
+        assert content(view.path) == {**state, b"plain": (False, b"by one, later\n")}
+        with pytest.raises(NotFoundError):
+            provider.snapshot(one, "gone")
+
+    def test_names_are_taken_once_and_are_names(self, ground: Ground) -> None:
+        provider = ground.make("one")
+        snapshot = provider.snapshot(provider.prepare("in-place"), "s")
+        provider.branch(snapshot, "mine", "worktree")
+        with pytest.raises(RefusedError) as refused:
+            provider.branch(snapshot, "mine", "worktree")
+        assert refused.value.code == "branch_exists"
+        before = provider.tokens()
+        for name in ("", ".", "..", "a/b", "-x", "a..b", "a.lock", ".a", "a.", "a b", "a\n", "a\0", "é", "x" * 65):
+            with pytest.raises(UsageError):
+                provider.branch(snapshot, name, "worktree")
+            with pytest.raises(UsageError):
+                ground.make(name)
+        for label in ("x" * 1001, "two\nlines", "\0", "\x1b[2J"):
+            with pytest.raises(UsageError):
+                provider.snapshot(provider.prepare("in-place"), label)
+        assert len(provider.tokens()) == len(before) + 4
+        odd = provider.snapshot(provider.prepare("in-place"), "-m 'é' \\ \"$(x)\"")
+        assert provider.snapshots()[-1].label == odd.label == "-m 'é' \\ \"$(x)\""
+
+    def test_modes_that_it_lacks_are_refused(self, ground: Ground) -> None:
+        provider = ground.make("one")
+        lacking = {"worktree", "overlay", "in-place"} - set(provider.detect().modes)
+        snapshot = provider.snapshot(provider.prepare("in-place"), "s")
+        before = provider.tokens()
+        for mode in lacking:
+            with pytest.raises(UnsupportedError):
+                provider.prepare(mode)  # type: ignore[arg-type]
+        with pytest.raises(UnsupportedError):
+            provider.prepare("in-place", base=snapshot)
+        with pytest.raises(UnsupportedError):
+            provider.branch(snapshot, "b", "in-place")
+        assert provider.tokens() == before
+
+    def test_a_view_cannot_be_written_to_and_is_not_the_snapshot(self, ground: Ground) -> None:
+        provider = ground.make("one")
+        snapshot = provider.snapshot(provider.prepare("in-place"), "s")
+        state = content(ground.root)
+        view = provider.mount(snapshot)
+        for directory, _, names in os.walk(view.path):
+            for path in (directory, *(os.path.join(directory, name) for name in names)):
+                assert os.path.islink(path) or not os.lstat(path).st_mode & 0o222, path
+        os.chmod(os.path.join(view.path, b"plain"), 0o600)
+        with open(os.path.join(view.path, b"plain"), "wb") as file:
+            file.write(b"scribbled by root\n")
+        other = provider.mount(snapshot)
+        assert content(other.path) == state
+        for shown in (view, other):
+            provider.cleanup(shown.token)
+            assert not os.path.lexists(shown.path)
+
+    def test_everything_can_be_cleaned_up_from_another_process(self, ground: Ground) -> None:
+        provider = ground.make("one")
+        line = provider.prepare("in-place")
+        snapshot = provider.snapshot(line, "s")
+        branch, view = provider.branch(snapshot, "b", "worktree"), provider.mount(snapshot)
+        kinds = {allocation.token: allocation.kind for allocation in provider.tokens()}
+        assert kinds == {
+            line.token: "workspace",
+            snapshot.id: "snapshot",
+            branch.token: "workspace",
+            view.token: "view",
+        }
+        assert all(allocation.complete for allocation in provider.tokens())
+        code = "\nfor one in make('one').tokens():\n    make('one').cleanup(one.token)\n"
+        subprocess.run([sys.executable, "-c", ground.script + code], check=True, timeout=60)
+        assert list(provider.tokens()) == list(provider.snapshots()) == ground.left() == []
+
+    def test_tokens_that_are_nobodys_do_nothing(self, ground: Ground) -> None:
+        provider = ground.make("one")
+        kept = provider.prepare("worktree")
+        for token in ("", "0" * 16, "../x", "x" * 16, "é", kept.token + "\n", "0" * 1000):
+            provider.cleanup(token)  # type: ignore[arg-type]
+        ground.make("two").cleanup(kept.token)
+        assert os.path.isdir(kept.path)
+        assert ground.make("two").tokens() == []
+
+    def test_two_sessions_at_once_know_nothing_of_each_other(self, ground: Ground) -> None:
+        failures: list[BaseException] = []
+        start = threading.Barrier(2)
+
+        def work(session: str) -> None:
+            try:
+                provider = ground.make(session)
+                start.wait(60)
+                line = provider.prepare("in-place")
+                for number in range(3):
+                    snapshot = provider.snapshot(line, f"{session} {number}")
+                    branch = provider.branch(snapshot, f"b{number}", "worktree")
+                    write(branch, "plain", session)
+                    inner = provider.snapshot(branch, "inner")
+                    view = provider.mount(inner)
+                    assert content(view.path)[b"plain"] == (False, session.encode())
+                    for token in (view.token, branch.token, inner.id):
+                        provider.cleanup(token)
+                assert [snapshot.label for snapshot in provider.snapshots()] == [f"{session} {at}" for at in range(3)]
+                for allocation in provider.tokens():
+                    provider.cleanup(allocation.token)
+            except BaseException as error:
+                failures.append(error)
+                raise
+
+        threads = [threading.Thread(target=work, args=(session,)) for session in ("one", "two")]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+        assert failures == []
+        assert ground.left() == []
+
+
+def kill_everywhere(ground: Ground, calls: Any = LEDGER_WRITES, *, first: int = 1, every: int = 1) -> int:
+    """Kill a process that does one of everything before the ``first`` of its ``calls``, and each ``every``-th after
+    that, and clean up after each; returns how often that was. What is left must be nothing (I3).
+    """
+
+    def work() -> None:
+        provider = ground.make("one")
+        line = provider.prepare("in-place")
+        snapshot = provider.snapshot(line, "s")
+        branch = provider.branch(snapshot, "b", "worktree")
+        view = provider.mount(snapshot)
+        second = provider.snapshot(branch, "t")
+        provider.discard(snapshot)
+        for token in (view.token, branch.token, second.id, line.token):
+            provider.cleanup(token)
+
+    before = seen(ground.root)
+    total = 0
+    while True:
+        total += 1
+        ended = run_killed(work, first + (total - 1) * every, calls=calls)
+        provider = ground.make("one")
+        for snapshot in provider.snapshots():
+            view = provider.mount(snapshot)  # whatever is said to be there is whole
+            assert content(view.path) == content(ground.root)
+        for allocation in provider.tokens():
+            provider.cleanup(allocation.token)
+        left = ground.left()
+        assert not left, f"killed at {total}, and still there: {left}"
+        assert differences(before, seen(ground.root)) == [], f"killed at {total}"
+        if not ended.killed:
+            return total

@@ -1,0 +1,146 @@
+"""Every snapshot provider keeps the contract, on the file systems that it is made for."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.snapshot.git.technique import GitOptions, git_provider
+from holdfast.snapshot.place import Place
+from holdfast.snapshot.reflink import reflink_provider
+from holdfast.testing.provider_contract import Ground, ProviderContract, lay
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast.snapshot.port import Provider
+
+MAKE = {"xfs": ["mkfs.xfs", "-q", "-m", "reflink=1"], "btrfs": ["mkfs.btrfs", "-q"]}
+
+
+@pytest.fixture(scope="module", params=sorted(MAKE))
+def disk(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A fresh file system of the kind, mounted."""
+    make = MAKE[request.param]
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to mount a loop device")
+    if shutil.which(make[0]) is None:
+        pytest.skip(f"needs {make[0]}")
+    image, place = tmp_path_factory.mktemp("image") / "image", tmp_path_factory.mktemp("disk")
+    with image.open("wb") as file:
+        file.truncate(400 << 20)
+    subprocess.run([*make, str(image)], check=True, capture_output=True)
+    done = subprocess.run(["mount", "-o", "loop", str(image), str(place)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"cannot mount a loop device here: {done.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def left_in(state: Path) -> list[str]:
+    """What is in a state directory, but for locks and directories without anything in them."""
+    found = [os.path.join(at, name) for at, _, names in os.walk(state) for name in names]
+    return [path for path in found if not path.endswith(".lock")]
+
+
+def reflink_ground(root: Path, state: Path) -> Ground:
+    def make(session: str) -> Provider:
+        return reflink_provider(Place(os.fsencode(root), os.fsencode(state), session))
+
+    def left() -> list[str]:
+        inside = [str(root / ".holdfast")] if (root / ".holdfast").exists() else []
+        return left_in(state) + inside
+
+    script = f"""
+import os
+from holdfast.snapshot.git.technique import GitOptions, git_provider
+from holdfast.snapshot.place import Place
+from holdfast.snapshot.reflink import reflink_provider
+def make(session):
+    return reflink_provider(Place({os.fsencode(root)!r}, {os.fsencode(state)!r}, session))
+"""
+    return Ground(root, make, left, script)
+
+
+def fresh(disk: Path, number: list[int] = [0]) -> Path:  # noqa: B006 - counts
+    number[0] += 1
+    root = disk / f"w{number[0]}"
+    root.mkdir()
+    lay(root)
+    return root
+
+
+@pytest.mark.root
+class TestReflinkBesideTheHome(ProviderContract):
+    """The home is on the workspace's file system."""
+
+    @pytest.fixture
+    def ground(self, disk: Path) -> Ground:
+        root = fresh(disk)
+        return reflink_ground(root, root.with_name(f"{root.name} state"))
+
+
+@pytest.mark.root
+class TestReflinkInTheTree(ProviderContract):
+    """The home is on another one."""
+
+    @pytest.fixture
+    def ground(self, disk: Path, tmp_path: Path) -> Ground:
+        return reflink_ground(fresh(disk), tmp_path / "state")
+
+
+def git_ground(root: Path, state: Path, **options: bool) -> Ground:
+    def make(session: str) -> Provider:
+        return git_provider(Place(os.fsencode(root), os.fsencode(state), session), GitOptions(**options))
+
+    def left() -> list[str]:
+        refs = subprocess.run(["git", "-C", root, "for-each-ref", "refs/holdfast"], check=True, capture_output=True)
+        return left_in(state) + refs.stdout.decode().splitlines()
+
+    def takes(path: Path) -> object:
+        return subprocess.run(["git", "-C", root, "add", "--intent-to-add", "--", path], check=True)
+
+    script = f"""
+import os
+from holdfast.snapshot.git.technique import GitOptions, git_provider
+from holdfast.snapshot.place import Place
+from holdfast.snapshot.git.technique import GitOptions, git_provider
+def make(session):
+    place = Place({os.fsencode(root)!r}, {os.fsencode(state)!r}, session)
+    return git_provider(place, GitOptions(**{options!r}))
+"""
+    return Ground(root, make, left, script, os.fspath if options.get("include_untracked") else takes)
+
+
+def committed(root: Path, *words: str) -> None:
+    root.mkdir()
+    lay(root)
+    run = ["git", "-C", root, "-c", "user.name=U", "-c", "user.email=u@example.org"]
+    for more in (["init", "--quiet", *words], ["add", "--all"], ["commit", "--quiet", "-m", "first"]):
+        subprocess.run([*run, *more], check=True, capture_output=True)
+
+
+class TestGit(ProviderContract):
+    """A repository with everything committed."""
+
+    @pytest.fixture
+    def ground(self, tmp_path: Path) -> Ground:
+        committed(tmp_path / "tree")
+        return git_ground(tmp_path / "tree", tmp_path / "state")
+
+
+class TestGitWithUntrackedFiles(ProviderContract):
+    """A repository without a commit, with names of objects of 256 bits; what nobody has added is captured as well."""
+
+    @pytest.fixture
+    def ground(self, tmp_path: Path) -> Ground:
+        root = tmp_path / "tree"
+        root.mkdir()
+        lay(root)
+        subprocess.run(["git", "init", "--quiet", "--object-format=sha256", root], check=True)
+        return git_ground(root, tmp_path / "state", include_untracked=True)

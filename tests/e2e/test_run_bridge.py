@@ -1,0 +1,291 @@
+"""`run --bridge fuse`: what a command changes comes by a mount that it alone sees, and is taken back as ever."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.supervisor.descent import descendants
+from holdfast.testing.photograph import differences, photograph
+
+from ..fuse import ONLY_WITH_FUSE
+from ..waiting import wait_until
+from .as_user import USER
+from .conftest import INSTALLED
+
+if TYPE_CHECKING:
+    from e2e.conftest import Cli
+
+pytestmark = [ONLY_WITH_FUSE, pytest.mark.skipif(os.geteuid() != 0, reason="needs root, who may mount")]
+BRIDGED = ("run", "--bridge", "fuse")
+
+
+@pytest.fixture(name="bench")
+def _bench(cli: Cli) -> Iterator[Cli]:
+    """With some files; afterwards no process and no mount is left, and the keeper has nothing to complain of."""
+    before = set(descendants(os.getpid()))
+    mounts = Path("/proc/self/mountinfo").read_text()
+    cli.write(".gitignore", "cache\n")
+    cli.write("f", "0")
+    cli.write("cache/old", "0")
+    for number in range(5):
+        cli.write(f"many/{number}", str(number))
+    cli("checkpoint")
+    yield cli
+    wait_until(lambda: set(descendants(os.getpid())) <= before)
+    assert Path("/proc/self/mountinfo").read_text() == mounts
+    for notes in cli.home.rglob("keeper.log"):
+        assert [json.loads(line) for line in notes.read_text().splitlines()] == []
+
+
+def run(cli: Cli, *words: str, code: int = 0) -> tuple[str, str]:
+    """What a run says on standard output, and on standard error."""
+    done = cli.process(*BRIDGED, *words, code=code, stdin=subprocess.DEVNULL)
+    return done.stdout.decode(), done.stderr.decode()
+
+
+def shell(cli: Cli, script: str, *options: str) -> subprocess.Popen[bytes]:
+    """Begin a run of a shell."""
+    return cli.start(*BRIDGED, *options, "--", "sh", "-c", script)
+
+
+def finish(running: subprocess.Popen[bytes], code: int = 0) -> str:
+    """Wait for the end of one; what it said on standard error."""
+    _, err = running.communicate(timeout=60)
+    assert running.returncode == code, err
+    return err.decode()
+
+
+def test_what_ran_is_taken_back_step_by_step_and_brought_forward(bench: Cli) -> None:
+    before = photograph(bench.root)
+    out, err = run(bench, "--", "sh", "-c", "rm -r cache many; mkdir new; cp f new/g; stat -f -c %T .; rm f")
+    assert out == "fuseblk\n" or "fuse" in out
+    assert "holdfast undo --run" in err
+    after = photograph(bench.root)
+    steps = bench.json("steps")["steps"]
+    assert [step["command"][0] for step in steps] == ["rm", "mkdir", "cp", "rm"]
+    assert all(step["exit_code"] == 0 and step["protected"] and step["run"] for step in steps)
+    assert bench.json("undo")["steps"] == [steps[-1]["id"]]
+    assert (bench.root / "f").read_text() == "0"
+    bench("undo", "3")
+    assert differences(before, photograph(bench.root)) == []
+    bench("redo", "4")
+    assert differences(after, photograph(bench.root)) == []
+    bench("undo", "--run")
+    assert differences(before, photograph(bench.root)) == []
+
+
+def test_a_clone_and_work_in_it_are_one_run(bench: Cli, place: Path) -> None:
+    script = """
+    git init -q origin && cd origin && echo 1 > file && mkdir d && echo 2 > d/g && git add . &&
+    git -c user.name=n -c user.email=e commit -qm first && cd .. && git clone -q origin copy &&
+    cd copy && git checkout -qb other && rm -r d && git status --short && git gc -q
+    """
+    before = photograph(bench.root)
+    out, _ = run(bench, "--", "sh", "-c", script)
+    assert out == " D d/g\n"
+    bench("undo", "--run")
+    assert differences(before, photograph(bench.root)) == []
+
+
+def test_exit_codes_one_step_and_json(bench: Cli) -> None:
+    run(bench, "sh", "-c", "exit 7", code=7)
+    run(bench, "sh", "-c", "kill -TERM $$", code=143)
+    _, err = run(bench, "no-such-command", code=127)
+    assert "cannot run no-such-command: No such file or directory" in err
+    out, err = run(bench, "--json", "--one-step", "--", "sh", "-c", "echo $HOLDFAST_RUN; touch x; rm f; true")
+    result = json.loads(err.splitlines()[-1])
+    assert out.strip() == result["run"]
+    assert [step["paths"] for step in result["steps"]] == [2]
+    assert bench.is_documented("run", result)
+
+
+def test_it_runs_where_it_was_started(bench: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(bench.root / "many")
+    out, _ = run(bench, "--", "sh", "-c", "pwd; exec rm 0 ../f")
+    assert out == f"{bench.root}/many\n"
+    (step,) = bench.json("steps")["steps"]
+    assert step["paths"] == 2
+    bench("undo")
+    assert sorted(os.listdir(bench.root / "many")) == ["0", "1", "2", "3", "4"]
+
+
+def test_inside_is_what_is_inside_of_any_run(bench: Cli) -> None:
+    me = " ".join(INSTALLED)
+    script = f"""
+    {me} undo; echo undo $?
+    {me} checkpoint -qm inside; echo checkpoint $?
+    {me} step begin together -q; echo 1 > a; echo 2 > b; {me} step commit; echo commit $?
+    touch {bench.home}/mine; echo home $?
+    umount .; echo umount $?
+    ls /proc/{os.getpid()}/root; echo root $?
+    kill -TERM {os.getpid()}; echo kill $?
+    """
+    out, err = run(bench, "--", "sh", "-c", script)
+    said = [line for line in out.splitlines() if line.partition(" ")[0] != "Closed"]
+    assert said == ["undo 4", "checkpoint 0", "commit 0", "home 1", "umount 32", "root 2", "kill 1"], err
+    assert "[inside]" in bench("log").out or "inside" in bench("log").out
+    (step,) = bench.json("steps")["steps"]
+    assert (step["kind"], step["paths"]) == ("explicit", 2)
+
+
+def test_what_it_left_running_is_served_until_it_ends(bench: Cli) -> None:
+    run(bench, "--", "sh", "-c", "(until [ -e go ]; do sleep 0.01; done; echo later > later) > /dev/null 2>&1 &")
+    assert not (bench.root / "later").exists()
+    before = photograph(bench.root)
+    (bench.root / "go").touch()
+    wait_until((bench.root / "later").exists)
+    wait_until(lambda: bench.json("steps")["steps"] and bench.json("steps")["steps"][-1]["state"] == "done")
+    bench("undo", "--step", str(bench.json("steps")["steps"][-1]["id"]))
+    assert sorted(photograph(bench.root)) == sorted([*before, b"go"])
+
+
+def test_an_undo_and_an_edit_beside_it_are_seen_at_once(bench: Cli) -> None:
+    running = shell(
+        bench,
+        """
+        rm f; ls > /dev/null; touch removed
+        until [ -e f ]; do sleep 0.01; done
+        cat f; cat many/0; echo read > cat
+        until [ "$(cat many/0)" = edited ]; do sleep 0.01; done
+        """,
+    )
+    wait_until((bench.root / "removed").exists)
+    steps = bench.json("steps")["steps"]
+    first = next(step for step in steps if step["command"][0] == "rm")
+    bench("undo", "--step", str(first["id"]))
+    wait_until((bench.root / "cat").exists)
+    (bench.root / "many" / "0").write_text("edited")
+    finish(running)
+
+
+def test_a_supervised_run_beside_it_is_told_apart_and_seen(bench: Cli) -> None:
+    bridged = shell(bench, "touch one; until [ -e two ]; do sleep 0.01; done; rm two; touch three")
+    wait_until((bench.root / "one").exists)
+    supervised = bench.start("run", "--", "sh", "-c", "touch two; until [ -e three ]; do sleep 0.01; done; rm three")
+    finish(bridged)
+    finish(supervised)
+    runs = {step["run"] for step in bench.json("steps")["steps"]}
+    assert len(runs) == 2
+    told = bench("undo", "--run", code=4).err
+    assert "step" in told, "each has changed what the other made"
+
+
+def test_a_safeguard_holds_and_what_is_denied_is_taken_back(bench: Cli) -> None:
+    (bench.home / "config.toml").write_text("[safeguard]\ndeletes = 3\n")
+    before = photograph(bench.root)
+    running = shell(bench, "rm many/0 many/1 many/2; echo code $? > code")
+    wait_until(lambda: bench.json("safeguard", "list")["held"])
+    (ticket,) = bench.json("safeguard", "list")["held"]
+    assert (bench.root / "many" / "2").exists()
+    bench("safeguard", "deny", str(ticket["id"]))
+    finish(running)
+    assert (bench.root / "code").read_text() == "code 1\n"
+    bench("undo")
+    assert differences(before, photograph(bench.root)) == []
+
+
+def test_a_safeguard_that_is_allowed_lets_it_go_on(bench: Cli) -> None:
+    (bench.home / "config.toml").write_text("[safeguard]\ndeletes = 3\n")
+    running = shell(bench, "rm many/0 many/1 many/2 many/3; echo code $? > code")
+    wait_until(lambda: bench.json("safeguard", "list")["held"])
+    (ticket,) = bench.json("safeguard", "list")["held"]
+    bench("safeguard", "allow", str(ticket["id"]))
+    finish(running)
+    assert (bench.root / "code").read_text() == "code 0\n"
+    assert os.listdir(bench.root / "many") == ["4"]
+
+
+def test_a_safeguard_that_nobody_answers_for_seconds_refuses_and_what_is_allowed_then_goes_on(bench: Cli) -> None:
+    (bench.home / "config.toml").write_text("[safeguard]\noverwrite_bytes = 100\ntimeout = 300\n")
+    large = bench.write("large", "0" * 100)
+    running = shell(
+        bench,
+        """
+        cp f large 2> said || until [ -e again ]; do sleep 0.01; done
+        rm again; cp f large
+        """,
+    )
+    wait_until(lambda: "not permitted" in ((bench.root / "said").read_text() if (bench.root / "said").exists() else ""))
+    (ticket,) = bench.json("safeguard", "list")["held"]
+    assert len(large.read_text()) == 100
+    bench("safeguard", "allow", str(ticket["id"]))
+    (bench.root / "again").touch()
+    finish(running)
+    assert large.read_text() == "0"
+
+
+def test_a_killed_keeper_ends_it_and_its_step_is_rolled_back(bench: Cli) -> None:
+    """I3."""
+    before = photograph(bench.root)
+    running = shell(bench, "rm -r many; echo 1 > f; touch ready; sleep 1000")
+    wait_until((bench.root / "ready").exists)
+    keepers: list[int] = []
+    for pid in descendants(running.pid):
+        with suppress(FileNotFoundError):  # it has ended
+            if b"supervisor.keeper" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                keepers.append(pid)
+    (keeper,) = keepers
+    os.kill(keeper, signal.SIGKILL)
+    assert "its keeper was killed" in finish(running, 1)
+    bench("undo", "--run", "--force")  # (what was touched a moment before may still count as being written to)
+    assert differences(before, photograph(bench.root)) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_whoever_is_killed_leaves_nothing(bench: Cli, number: signal.Signals) -> None:
+    before = photograph(bench.root)
+    running = shell(bench, "rm -r many; touch ready; exec sleep 1000")
+    wait_until((bench.root / "ready").exists)
+    running.send_signal(number)
+    running.communicate(timeout=60)
+    assert running.returncode == (143 if number == signal.SIGTERM else -9)
+    wait_until(lambda: all(step["state"] == "done" for step in bench.json("steps")["steps"]))
+    bench("undo", "--run")
+    assert differences(before, photograph(bench.root)) == []
+
+
+def test_isolation_is_refused(bench: Cli) -> None:
+    done = bench("--json", *BRIDGED, "--isolation", "namespace", "--", "touch", "x", code=1)
+    assert done.error["code"] == "unsupported"
+    assert not (bench.root / "x").exists()
+
+
+def test_an_ordinary_user_has_it_in_a_user_namespace(place: Path) -> None:
+    for name in ("theirs", "theirs/work", "dev"):
+        (place / name).mkdir()
+    for name in ("theirs", "theirs/work"):
+        os.chown(place / name, USER, USER)
+    for path in (place, *place.parents):
+        if path.stat().st_mode & 0o001 == 0 and path.stat().st_uid == os.geteuid():
+            path.chmod(path.stat().st_mode | 0o011)
+    me = " ".join([sys.executable, "-m", "holdfast"])
+    script = f"""
+    cd work; echo 0 > f; mkdir d; echo 1 > d/g; {me} init -q
+    {me} run -q --bridge fuse -- sh -c 'cat f; rm -r d; echo 2 > n; umount .; unshare -rm umount -l .; id -u'
+    ls; {me} undo -q --run; ls
+    """
+    home = place / "theirs"
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("as_user.py")), str(place / "dev"), "/bin/sh", "-c", script],
+        cwd=home,
+        env={
+            "PATH": os.environ["PATH"],
+            "HOME": str(home),
+            "HOLDFAST_HOME": str(home / "home"),
+            "PYTHONPATH": str(Path(__file__).parents[2] / "src"),
+        },
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.stdout.decode().split() == ["0", str(USER), "f", "n", "d", "f"], done.stderr.decode()

@@ -1,0 +1,186 @@
+"""I1, I8: steps with hard links, moved and exchanged directories; alone, and with edits by hand that are told of.
+
+Alone, no barrier is ever set, and all goes back and forth exactly. With edits, an undo either is refused and touches
+nothing, or goes through whole, and what was edited by hand is still somewhere.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from holdfast.files.handle import Identity, identity
+from holdfast.model.clock import SystemClock
+from holdfast.model.errors import RefusedError
+from holdfast.testing.acting import Actor
+from holdfast.testing.photograph import Seen, differences, photograph
+from holdfast.undo.desk import Desk
+from holdfast.undo.log import UndoLog
+from holdfast.undo.recovery import recover
+
+DIRECTORIES = (b"d", b"e", b"d/g")
+FILES = (b"f", b"x", b"d/y", b"e/y", b"d/g/z", b"d/x", b"e/x", b"g", b"h")
+MARK = re.compile(rb"<\d+>")
+
+
+@contextmanager
+def keeper(base: Path) -> Generator[Desk]:
+    root = os.open(base / "tree", os.O_RDONLY | os.O_DIRECTORY)
+    log = UndoLog(os.fsencode(base / "log"), root, SystemClock())
+    try:
+        recover(log)
+        yield Desk(log, intercepts=True)
+    finally:
+        log.close()
+        os.close(root)
+
+
+def prepare(base: Path) -> Path:
+    tree = base / "tree"
+    for name in DIRECTORIES:
+        (tree / os.fsdecode(name)).mkdir(parents=True)
+    for name in ("f", "x", "d/y", "e/y", "d/g/z"):
+        (tree / name).write_bytes(b"orig " + os.fsencode(name))
+    os.link(tree / "f", tree / "d/x")
+    os.link(tree / "e/y", tree / "h")
+    return tree
+
+
+def act(actor: Actor, chance: random.Random) -> None:
+    path, other = chance.choice(FILES), chance.choice(FILES)
+    one, two = chance.choice(DIRECTORIES), chance.choice(DIRECTORIES)
+    operations: tuple[Callable[[], None], ...] = (
+        lambda: actor.write(path, b"step"),
+        lambda: actor.write(path, b"step", at=chance.randrange(4, 9)),
+        lambda: actor.link(path, other),
+        lambda: actor.link(path, other),
+        lambda: actor.unlink(path),
+        lambda: actor.unlink(path),
+        lambda: actor.rename(path, other),
+        lambda: actor.exchange(path, other),
+        lambda: actor.chmod(path, chance.choice((0o600, 0o644))),
+        lambda: actor.rename(one, two),
+        lambda: actor.exchange(one, two),
+        lambda: actor.mkdir(one),
+        lambda: actor.rmdir(one),
+    )
+    with suppress(OSError):
+        chance.choice(operations)()
+
+
+def steps_of(desk: Desk, tree: Path, chance: random.Random, edit: Callable[[], object]) -> list[int]:
+    """A few steps, one after the other, with ``edit`` called in the midst of them and between."""
+    steps: list[int] = []
+    for _ in range(chance.randrange(2, 5)):
+        step = desk.open("command", run="run")
+        with Actor(desk._recorder, os.fsencode(tree), step) as actor:
+            for _ in range(chance.randrange(1, 6)):
+                act(actor, chance)
+                edit()
+        if desk.close(step, 0) is not None:
+            steps.append(step)
+        edit()
+    return steps
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_what_steps_do_alone_is_nobody_elses(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    tree = prepare(tmp_path)
+    before = photograph(tree)
+    with keeper(tmp_path) as desk:
+        steps = steps_of(desk, tree, chance, lambda: None)
+        assert [barrier.paths for barrier in desk.barriers()] == []
+    after = photograph(tree)
+    orders: Sequence[Sequence[Sequence[int]]] = ([steps], [[step] for step in reversed(steps)])
+    for order in orders if steps else ():
+        for chosen in order:
+            with keeper(tmp_path) as desk:
+                assert desk.undo(chosen).conflicts == ()
+        assert differences(before, photograph(tree)) == []
+        for chosen in reversed(order):
+            with keeper(tmp_path) as desk:
+                assert desk.redo(chosen).conflicts == ()
+        assert differences(after, photograph(tree)) == []
+
+
+class Hand:
+    """Somebody who edits by hand now and then, and is seen."""
+
+    def __init__(self, desk: Desk, tree: Path, chance: random.Random) -> None:
+        self._desk, self._tree, self._chance = desk, tree, chance
+        self._count = 0
+
+    def edit(self) -> None:
+        if self._chance.random() > 0.2:
+            return
+        if self._chance.random() > 0.3:
+            self._append()
+        else:
+            self._move()
+
+    def _append(self) -> None:
+        path = self._chance.choice(FILES)
+        with suppress(OSError):
+            fd = os.open(os.path.join(os.fsencode(self._tree), path), os.O_WRONLY | os.O_APPEND)
+            self._count += 1
+            os.write(fd, b"<%d>" % self._count)
+            os.close(fd)
+            self._desk.outside([path], "vim (12)", objects=[whose(self._tree, path)])
+
+    def _move(self) -> None:
+        path, other = self._chance.choice(DIRECTORIES), self._chance.choice((*DIRECTORIES, b"away"))
+        if (self._tree / os.fsdecode(other)).exists():
+            return
+        with suppress(OSError):
+            os.rename(self._tree / os.fsdecode(path), self._tree / os.fsdecode(other))
+            self._desk.outside([path, other], "mv (13)")
+
+
+def whose(tree: Path, path: bytes) -> Identity:
+    root = os.open(tree, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        return identity(root, path)
+    finally:
+        os.close(root)
+
+
+def marks(tree: Path) -> set[bytes]:
+    return {mark for path in tree.rglob("*") if path.is_file() for mark in MARK.findall(path.read_bytes())}
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_an_edit_by_hand_is_never_lost(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    tree = prepare(tmp_path)
+    with keeper(tmp_path) as desk:
+        steps = steps_of(desk, tree, chance, Hand(desk, tree, chance).edit)
+    tries = [steps, steps[-1:], steps[:1], steps[1:], *([step] for step in reversed(steps))]
+    for chosen in tries if steps else ():
+        try_to_undo(tmp_path, tree, chosen)
+
+
+def try_to_undo(base: Path, tree: Path, chosen: Sequence[int]) -> None:
+    there, edited = photograph(tree), marks(tree)
+    with keeper(base) as desk:
+        if not chosen or any(step.state != "done" for step in desk.steps() if step.id in chosen):
+            return
+        try:
+            report = desk.undo(chosen)
+        except RefusedError:
+            assert differences(there, photograph(tree)) == []
+            return
+        assert report.conflicts == ()
+        assert edited <= marks(tree)
+        desk.redo(chosen)
+        assert_alike(there, photograph(tree))
+
+
+def assert_alike(there: dict[bytes, Seen], now: dict[bytes, Seen]) -> None:
+    assert differences(there, now) == []

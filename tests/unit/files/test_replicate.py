@@ -1,0 +1,112 @@
+"""A copy of a directory has everything that the directory has, and can be removed whatever its permissions."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from holdfast.files.own import find_own
+from holdfast.files.replicate import make_read_only, remove_whole, replicate
+from holdfast.testing.photograph import differences, photograph
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """One of everything."""
+    root = tmp_path / "tree"
+    (root / ".git/objects").mkdir(parents=True)
+    (root / ".git/HEAD").write_text("ref: refs/heads/main\n")
+    (root / "ignored.log").write_text("ignored\n")
+    (root / "a").write_bytes(os.urandom(200_000))
+    (root / "d").mkdir()
+    os.link(root / "a", root / "d/also a")
+    (root / "link").symlink_to("../outside")
+    os.link(root / "link", root / "d/same link", follow_symlinks=False)
+    (root / "to directory").symlink_to("d")
+    os.mkfifo(root / "fifo")
+    with (root / "sparse").open("wb") as file:
+        file.seek(50 << 20)
+        file.write(b"end")
+    os.setxattr(root / "a", "user.holdfast", b"\0value")
+    (root / "d").chmod(0o2750)
+    (root / "a").chmod(0o4711)
+    (root / os.fsdecode(b"n\xe9\n")).write_bytes(b"")
+    (root / "locked").mkdir()
+    (root / "locked/in").write_text("in\n")
+    (root / "locked/in").chmod(0o400)
+    (root / "locked").chmod(0o500)
+    for path in (root / "link", root / "d", root / "a", root):
+        os.utime(path, ns=(1_000_000_007, 1_234_567_891), follow_symlinks=False)
+    return root
+
+
+def test_a_copy_is_the_same_in_everything(tree: Path, tmp_path: Path) -> None:
+    before = photograph(tree)
+    replicate(bytes(tree), bytes(tmp_path / "copy"), without=find_own([]))
+    assert differences(before, photograph(tmp_path / "copy")) == []
+    assert differences(before, photograph(tree)) == []
+    assert (tmp_path / "copy/sparse").stat().st_blocks < 1000, "holes stay holes"
+
+
+def test_what_is_ours_and_sockets_are_left_out(tree: Path, tmp_path: Path) -> None:
+    (tree / "home").mkdir()
+    (tree / "home/secret").write_text("s")
+    here = os.getcwd()
+    os.chdir(tree)
+    try:
+        with socket.socket(socket.AF_UNIX) as one:
+            one.bind("socket")
+    finally:
+        os.chdir(here)
+    replicate(bytes(tree), bytes(tmp_path / "copy"), without=find_own([bytes(tree / "home")]))
+    left_out = set(os.listdir(tree)) - set(os.listdir(tmp_path / "copy"))
+    assert left_out == {"home", "socket"}
+
+
+def test_a_copy_takes_the_place_of_nothing(tree: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    for name in ("tree/d", "link"):
+        with pytest.raises(FileExistsError):
+            replicate(bytes(tree), bytes(tmp_path / name), without=find_own([]))
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_read_only_leaves_nothing_to_write_to_and_keeps_the_rest(tree: Path) -> None:
+    make_read_only(bytes(tree))
+    for at, about in photograph(tree).items():
+        if os.path.islink(tree / os.fsdecode(at)) or at == b"fifo":
+            continue
+        assert not about.mode & 0o222, at
+    assert (tree / "a").stat().st_mode & 0o7777 == 0o4511
+    assert not (tree.parent / "outside").exists()
+
+
+def test_removing_follows_no_link_and_minds_no_permission(tree: Path, tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside/kept").write_text("kept")
+    (tree / "way out").symlink_to(tmp_path / "outside")
+    make_read_only(bytes(tree))
+    remove_whole(bytes(tree))
+    remove_whole(bytes(tree))
+    assert not tree.exists()
+    (tmp_path / "instead").symlink_to(tmp_path / "outside")
+    remove_whole(bytes(tmp_path / "instead"))
+    assert not (tmp_path / "instead").is_symlink()
+    assert (tmp_path / "outside/kept").read_text() == "kept"
+
+
+def test_a_deep_tree_is_copied_and_removed(tmp_path: Path) -> None:
+    path = tmp_path / "tree"
+    path.mkdir()
+    for _ in range(1500):
+        path /= "d"
+        path.mkdir()
+    (path / "f").write_text("deep\n")
+    replicate(bytes(tmp_path / "tree"), bytes(tmp_path / "copy"), without=find_own([]))
+    assert (tmp_path / "copy" / path.relative_to(tmp_path / "tree") / "f").read_text() == "deep\n"
+    for name in ("copy", "tree"):
+        remove_whole(bytes(tmp_path / name))
+        assert not (tmp_path / name).exists()

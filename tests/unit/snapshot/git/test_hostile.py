@@ -1,0 +1,217 @@
+"""Whoever wrote a repository decides on nothing that is run, read outside of it, or shown (case 15)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast.model.errors import StorageError, UnsupportedError
+from holdfast.snapshot.git import command
+from holdfast.snapshot.git.command import execute
+
+from ....waiting import wait_until
+from .conftest import Beside, User
+
+Make = Callable[..., Beside]
+
+
+@pytest.fixture
+def marker(tmp_path: Path) -> Path:
+    """It is there if something was run."""
+    return tmp_path / "ran"
+
+
+@pytest.fixture
+def hostile(user: User, marker: Path) -> User:
+    """A repository that runs something wherever Git lets it."""
+    user.write(".gitattributes", "* filter=evil diff=evil merge=evil ident working-tree-encoding=UTF-8\n")
+    user.git("add", ".gitattributes")
+    run = f"touch '{marker}'; "
+    hooks = user.root / "../hooks"
+    hooks.mkdir()
+    for folder in (hooks, user.git_dir / "hooks"):
+        folder.mkdir(exist_ok=True)
+        for name in ("post-checkout", "reference-transaction", "post-index-change", "pre-commit", "post-commit"):
+            (folder / name).write_text(f"#!/bin/sh\n{run}\n")
+            (folder / name).chmod(0o755)
+    values = {
+        "core.hooksPath": str(hooks.resolve()),
+        "core.fsmonitor": f"{run}false",
+        "core.pager": run,
+        "core.editor": run,
+        "core.askPass": run,
+        "core.sshCommand": run,
+        "core.gitProxy": run,
+        "core.alternateRefsCommand": run,
+        "core.worktree": "/",
+        "credential.helper": f"!{run}",
+        "diff.external": run,
+        "diff.evil.textconv": run,
+        "diff.evil.command": run,
+        "merge.evil.driver": run,
+        "gpg.program": run,
+        "commit.gpgSign": "true",
+        "alias.rev-parse": f"!{run}",
+        "alias.update-ref": f"!{run}",
+        "alias.worktree": f"!{run}",
+        "filter.evil.clean": f"{run}cat",
+        "filter.evil.smudge": f"{run}cat",
+        "filter.evil.process": run,
+        "filter.evil.required": "true",
+        "extensions.partialClone": "origin",
+        "core.repositoryFormatVersion": "1",
+        "remote.origin.url": "ext::sh -c '" + run.replace("'", "") + "'",
+        "remote.origin.promisor": "true",
+        "protocol.ext.allow": "always",
+        "uploadpack.packObjectsHook": run,
+        "maintenance.auto": "true",
+        "gc.auto": "1",
+    }
+    with (user.git_dir / "config").open("a") as file:
+        for key, value in values.items():
+            section, _, name = key.rpartition(".")
+            head, _, inner = section.partition(".")
+            quoted = value.replace("\\", "\\\\").replace('"', '\\"')
+            file.write(f'[{head} "{inner}"]\n' if inner else f"[{head}]\n")
+            file.write(f'\t{name} = "{quoted}"\n')
+    return user
+
+
+def test_nothing_of_it_is_run(hostile: User, beside: Make, marker: Path) -> None:
+    hostile.write("a", "changed\n")
+    hostile.write("new", "new\n")
+    one = beside(hostile, include_untracked=True)
+    notes = one.provider.detect().notes
+    assert any("(evil)" in note for note in notes)
+    taken = one.take()
+    assert one.texts(taken)["a"] == "changed\n"
+    assert one.texts(taken)["new"] == "new\n"
+    branch = one.provider.branch(taken, "b", "worktree")
+    Path(os.fsdecode(branch.path), "a").write_text("in the branch\n")
+    assert one.texts(one.provider.snapshot(branch, ""))["a"] == "in the branch\n"
+    one.clean()
+    assert not marker.exists()
+    hostile.git("--git-dir=.git", "--work-tree=.", "status", ok=False)
+    assert marker.exists(), "Git itself would have run it"
+
+
+def test_a_filter_is_run_once_it_is_trusted_and_nothing_else(user: User, beside: Make, marker: Path) -> None:
+    user.write(".gitattributes", "a filter=upper\n")
+    user.commit()
+    user.git("config", "filter.upper.clean", "tr a-z A-Z")
+    user.git("config", "filter.upper.smudge", "tr A-Z a-z")
+    user.git("config", "core.fsmonitor", f"touch '{marker}'; false")
+    user.write("a", "some text\n")
+    untrusting, trusting = beside(user), beside(user, trust_local_filters=True)
+    for one, stored in ((untrusting, "some text"), (trusting, "SOME TEXT")):
+        taken = one.take()
+        assert one.shadow("cat-file", "-p", f"refs/holdfast/sessions/s/snapshots/{taken.id}:a") == stored
+        assert one.texts(taken)["a"] == "some text\n"
+    assert not marker.exists()
+    assert any("(upper)" in note for note in untrusting.provider.detect().notes)
+    assert not any("(upper)" in note for note in trusting.provider.detect().notes)
+
+
+def test_a_filter_of_the_users_own_is_obeyed(user: User, beside: Make) -> None:
+    user.git("config", "--global", "filter.upper.clean", "tr a-z A-Z")
+    user.git("config", "filter.upper.clean", "false")
+    user.write(".gitattributes", "a filter=upper\n")
+    user.write("a", "some text\n")
+    one = beside(user)
+    assert one.texts()["a"] == "SOME TEXT\n"
+
+
+def test_pointers_of_large_files_stay_pointers(user: User, beside: Make) -> None:
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:" + "0" * 64 + "\nsize 5\n"
+    user.write(".gitattributes", "*.bin filter=lfs diff=lfs merge=lfs -text\n")
+    user.write("large.bin", pointer)
+    user.commit()
+    assert beside(user).texts()["large.bin"] == pointer
+
+
+def test_attributes_and_rules_that_are_no_files(user: User, beside: Make) -> None:
+    user.git("config", "core.attributesFile", "/dev/zero")
+    user.git("config", "core.excludesFile", "/dev/zero")
+    (user.root / ".gitattributes").symlink_to("/dev/zero")
+    (user.root / "d/.gitignore").symlink_to("/dev/zero")
+    (user.git_dir / "info").mkdir(exist_ok=True)
+    (user.git_dir / "info/attributes").symlink_to("/dev/zero")
+    user.write(
+        "d/.gitattributes", "[attr]x y\n" + "\\" * 5000 + " x\n" + "*" * 1000 + " filter=a\n**/**/** -x\n" * 1000
+    )
+    user.write("a", "changed\n")
+    assert beside(user, include_untracked=True).texts()["a"] == "changed\n"
+
+
+def test_alternates_that_lead_nowhere_and_in_circles(user: User, beside: Make) -> None:
+    objects = user.git_dir / "objects"
+    (objects / "info/alternates").write_text(f"/nowhere\n{objects}\n../../.git/objects\n")
+    user.write("a", "changed\n")
+    assert beside(user).texts()["a"] == "changed\n"
+
+
+def test_refs_that_look_like_options_or_like_ours(user: User, beside: Make) -> None:
+    head = user.git("rev-parse", "HEAD")
+    for name in (
+        "refs/heads/-x",
+        "refs/heads/--exec=x",
+        "refs/tags/HEAD",
+        f"refs/heads/{head}",
+        "refs/heads/" + "n" * 200,
+    ):
+        path = user.git_dir / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(head + "\n")
+    (user.git_dir / "HEAD").write_text("ref: refs/heads/-x\n")
+    assert beside(user).texts()["a"] == "a\n"
+
+
+def test_the_users_environment_leads_git_nowhere(user: User, beside: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (
+        "GIT_DIR",
+        "GIT_WORK_TREE",
+        "GIT_INDEX_FILE",
+        "GIT_OBJECT_DIRECTORY",
+        "GIT_CONFIG_GLOBAL",
+        "GIT_EXEC_PATH",
+    ):
+        monkeypatch.setenv(name, "/nowhere")
+    monkeypatch.setenv("GIT_TRACE", str(user.root / "trace"))
+    one = Beside(user.root, user.root.parent / "state")
+    assert one.provider.prepare("worktree")
+    for name in list(os.environ):
+        if name.startswith("GIT_"):
+            monkeypatch.delenv(name)
+    assert not (user.root / "trace").exists()
+
+
+def test_a_configuration_that_is_none_is_an_error(user: User, tmp_path: Path) -> None:
+    (user.git_dir / "config").write_text("[core\n\x1b[31m")
+    one = Beside(user.root, tmp_path / "state")
+    assert one.provider.detect().score == 0
+    with pytest.raises(StorageError) as failed:
+        one.provider.prepare("worktree")
+    assert failed.value.code == "git_failed"
+    assert failed.value.message.isprintable()
+
+
+def test_what_takes_too_long_or_says_too_much_is_stopped(tmp_path: Path) -> None:
+    """And nothing of it goes on."""
+    alive = tmp_path / "pid"
+    words = ["sh", "-c", f"sleep 1000 & echo $! > {alive}; wait"]
+    with pytest.raises(StorageError) as slow:
+        execute(words, dict(os.environ), bytes(tmp_path), stdin=b"", limit=10, seconds=0.5)
+    assert slow.value.code == "git_slow"
+    number = alive.read_text().strip()
+    wait_until(lambda: not Path(f"/proc/{number}/cmdline").exists() or not Path(f"/proc/{number}/cmdline").read_bytes())
+    with pytest.raises(UnsupportedError):
+        execute(["yes"], dict(os.environ), bytes(tmp_path), stdin=b"", limit=10_000, seconds=60)
+
+
+def test_nothing_is_said_to_a_person_or_asked_of_one() -> None:
+    given = command.environment({"HOME": "/h", "GIT_DIR": "/x", "SSH_AUTH_SOCK": "/s", "LD_PRELOAD": "/l"})
+    assert not {"GIT_DIR", "SSH_AUTH_SOCK", "LD_PRELOAD"} & given.keys()
+    assert given["GIT_TERMINAL_PROMPT"] == "0"
