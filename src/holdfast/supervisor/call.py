@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from holdfast.supervisor.reach import Reach
+    from holdfast.supervisor.retries import Pipe
     from holdfast.supervisor.territory import ReadOnly
     from holdfast.undo.interceptor import Interceptor
     from holdfast.undo.records import StepId
@@ -59,6 +60,11 @@ class SlowError(Exception):
 
 class LaterError(Exception):
     """Nothing has happened yet, and what it waits for nobody tells of: call the handler again in a moment."""
+
+    def __init__(self, pipe: Pipe | None = None) -> None:
+        """``pipe``: it waits for a reader of that one."""
+        super().__init__()
+        self.pipe = pipe
 
 
 class Supervision(Protocol):

@@ -252,6 +252,7 @@ class Runs:
         del self.trees[tree.listener.fd]
         tree.listener.close()
         tree.reach.close()
+        tree.later.close()
         for directory in tree.read_only:
             directory.close()
         self._is_over(tree)

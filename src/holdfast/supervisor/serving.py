@@ -8,13 +8,13 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections import deque
 from typing import TYPE_CHECKING
 
 from holdfast.model.errors import HeldError, HoldfastError
 from holdfast.model.log import Log
 from holdfast.supervisor.call import Call, LaterError, Reply, SlowError
 from holdfast.supervisor.calls import NOTIFIED, numbers
+from holdfast.supervisor.retries import Retries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,15 +23,13 @@ if TYPE_CHECKING:
     from holdfast.supervisor.notify import Listener
     from holdfast.supervisor.processes import Processes, Run
     from holdfast.supervisor.reach import Reach
+    from holdfast.supervisor.retries import Pipe
     from holdfast.supervisor.stepping import Steps
     from holdfast.supervisor.territory import ReadOnly
     from holdfast.undo.interceptor import Interceptor
     from holdfast.undo.records import StepId
 
 _log = Log(__name__)
-
-_AT_ONCE = 4
-"""How many of those that have to be tried again and again are tried at once: others wait meanwhile."""
 
 
 def table(machine: str, handlers: Mapping[str, Handler]) -> dict[int, tuple[str, Handler]]:
@@ -80,7 +78,7 @@ class Tree:
         self.read_only = read_only
         self.held: list[tuple[int, Call]] = []
         """Calls that wait for a person, with the number of the ticket."""
-        self.later: deque[Call] = deque()
+        self.later = Retries()
         """Calls that are tried again until they can be carried out."""
         self.anchors: frozenset[int] = frozenset()
         """Processes that all of the tree descend from."""
@@ -92,7 +90,7 @@ class Tree:
         self._hold = hold
         self._slow: dict[int, StepId] = {}
         self._slow_held: list[tuple[int, Call]] = []
-        self._slow_later: list[Call] = []
+        self._slow_later: list[tuple[Call, Pipe | None]] = []
         self._tells = _log.wants("debug")
 
     # Supervision ------------------------------------------------------------------------------------------------
@@ -140,8 +138,7 @@ class Tree:
 
     def try_again(self) -> None:
         """Try some of the calls anew that have to be."""
-        for _ in range(min(len(self.later), _AT_ONCE)):
-            call = self.later.popleft()
+        for call in self.later.take():
             if self.is_valid(call):
                 self._handle(call, self._handlers[call.name])
 
@@ -150,7 +147,7 @@ class Tree:
         while self._slow_held:
             self._keep(*self._slow_held.pop())
         while self._slow_later:
-            self.later.append(self._slow_later.pop())
+            self.later.add(*self._slow_later.pop())
 
     def _keep(self, ticket: int, call: Call) -> None:
         self.held.append((ticket, call))
@@ -165,13 +162,15 @@ class Tree:
             self.listener.answer(call.id, 0, error.errno or errno.EIO)
         except SlowError:
             self._begin_slow(call, handler)
-        except LaterError:
-            self.later.append(call)
+        except LaterError as error:
+            self.later.add(call, error.pipe)
         except HeldError as error:
             self._keep(error.ticket, call)
         except Exception as error:  # noqa: BLE001
             self._fail(call, error)
         else:
+            if reply.fd >= 0:
+                self.later.opened(reply.fd)
             self._reply(call, reply)
 
     def _begin_slow(self, call: Call, handler: Handler) -> None:
@@ -194,8 +193,8 @@ class Tree:
             self.listener.answer(call.id, 0, error.errno or errno.EIO)
         except HeldError as error:
             self._slow_held.append((error.ticket, call._replace(patient=False)))
-        except LaterError:
-            self._slow_later.append(call._replace(patient=False))
+        except LaterError as error:
+            self._slow_later.append((call._replace(patient=False), error.pipe))
         except Exception as error:  # noqa: BLE001
             self._fail(call, error)
         else:

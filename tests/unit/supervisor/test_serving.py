@@ -144,7 +144,7 @@ def test_what_has_to_be_tried_again_takes_no_thread_and_a_few_turns_at_a_time() 
     for _ in range(5):
         served.try_again()
     assert sorted(listening.answers) == [(number, number, 0) for number in range(3, 11)]
-    assert [call.id for call in served.later] == [1, 2] or [call.id for call in served.later] == [2, 1]
+    assert len(served.later) == 2
 
 
 def test_a_slow_call_may_have_to_be_tried_again() -> None:
