@@ -85,7 +85,11 @@ def send(portions: Sequence[range], make: Make) -> Mate | None:
     if tickets is None:
         return None
     count = portions[-1].stop
-    notes = mmap.mmap(-1, _row_at(count, count))
+    try:
+        notes = mmap.mmap(-1, _row_at(count, count))
+    except OSError:
+        os.close(tickets)
+        return None
     parent = os.getpid()
     process = forking.start(lambda: _work(tickets, portions, notes, parent, make))
     if process is None:

@@ -294,17 +294,20 @@ assert not sent and not supply.located
     )
 
 
-def test_where_there_can_be_no_more_processes_one_does_it_all(tmp_path: Path) -> None:
+@pytest.mark.parametrize("call", ["os.fork", "mmap.mmap"])
+def test_where_there_can_be_no_more_processes_or_memory_one_does_it_all(tmp_path: Path, call: str) -> None:
     run(
         tmp_path,
-        """
-def fork():
+        f"""
+import mmap
+def refused(*_):
     raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-os.fork = fork
+{call} = refused
+descriptors = len(os.listdir("/proc/self/fd"))
 applied = apply()
 assert sent == [None]
 sent.clear()
 is_done(applied)
 assert len(os.listdir("/proc/self/fd")) == descriptors, "nothing is left open"
-""".replace("applied =", 'descriptors = len(os.listdir("/proc/self/fd"))\napplied ='),
+""",
     )
