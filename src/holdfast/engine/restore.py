@@ -74,6 +74,7 @@ def restore(
     *,
     dry_run: bool = False,
     as_state: bool = False,
+    expected: CheckpointId | None = None,
     progress: Progress | None = None,
 ) -> RestoreResult:
     """Bring the tree, or only ``paths`` of it, to ``target``. Touches nothing that does not differ.
@@ -84,7 +85,8 @@ def restore(
     Atomic per file, durable when it returns, not atomic as a whole: cut short, it is finished by `resume` or taken back
     by `abandon`. Files that changed meanwhile, or that no checkpoint holds, are left alone and listed in ``skipped``.
     Raises `NotFoundError` (no such checkpoint or path), `IntegrityError` before anything is touched if content that is
-    needed is damaged, `RefusedError` while an earlier restore is unfinished.
+    needed is damaged, `RefusedError` while an earlier restore is unfinished, or (code ``changed_meanwhile``) if the
+    tree is not as ``expected`` has it: that is then saved, and nothing else has happened.
     """
     with context.lock(), nullcontext() if dry_run else kept_still(context):
         checkpoint = context.catalog.checkpoint(target)
@@ -93,6 +95,12 @@ def restore(
         refuse_unfinished(context)
         _check_named(context, checkpoint, paths)
         rescue = save_first(context, progress, meanwhile=lambda: _foresee(context, checkpoint, paths))
+        if expected is not None and rescue.root != context.catalog.checkpoint(expected).root:
+            raise RefusedError(
+                f"{display(context.workspace.path)} has changed meanwhile; nothing was brought there",
+                hint=f"`holdfast diff {expected[:12]}` shows what has changed; try again",
+                code="changed_meanwhile",
+            )
         if rescue.id == target:
             return RestoreResult(target, rescue.id, [], [], [], dry_run=False, undo_command=None)
         cursor = context.catalog.cursor(context.workspace.id)

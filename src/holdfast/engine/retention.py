@@ -30,7 +30,7 @@ _WEEK = 7 * _DAY
 _WEEK_OFFSET = 3 * _DAY
 
 _AUTOMATIC_LABEL = re.compile(r"auto-[0-9TZ:.-]*\Z")
-_THINNED = frozenset(("auto", "rescue", "run"))
+_THINNED = frozenset(("auto", "rescue", "run", "merge"))
 
 
 class Thinning(NamedTuple):

@@ -290,6 +290,7 @@ class Workspace(RecordedSteps):
         *,
         dry_run: bool = False,
         as_state: bool = False,
+        expected: str | None = None,
         progress: Progress | None = None,
     ) -> RestoreResult:
         """Bring the tree, or only ``paths`` of it, to a checkpoint; what it held before is saved first (I6).
@@ -297,7 +298,8 @@ class Workspace(RecordedSteps):
         Touches only what differs, and deletes only what the rescue checkpoint holds (I5). Atomic per file; if it is
         cut short, `restore_continue` finishes it and `restore_abort` takes it back. Files that changed meanwhile are
         left alone and listed in ``skipped``. What a restore of ``paths`` leaves is unsaved; with ``as_state`` it is
-        saved as what the restore did, so that ``undo(recorded_only=True)`` takes it back.
+        saved as what the restore did, so that ``undo(recorded_only=True)`` takes it back. With ``expected`` it is
+        refused (`RefusedError`, code ``changed_meanwhile``) unless the tree is as that checkpoint has it.
 
         An undo or a redo that was cut short is finished first.
 
@@ -313,7 +315,13 @@ class Workspace(RecordedSteps):
         with self._paused():
             target = resolve_for_restore(self._context, name)
             return restore(
-                self._context, target, _encoded(paths), dry_run=dry_run, as_state=as_state, progress=progress
+                self._context,
+                target,
+                _encoded(paths),
+                dry_run=dry_run,
+                as_state=as_state,
+                expected=None if expected is None else self.resolve(expected),
+                progress=progress,
             )
 
     def restore_continue(self, *, as_state: bool = False, progress: Progress | None = None) -> RestoreResult:

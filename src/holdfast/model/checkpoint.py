@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from holdfast.model.entries import Counts
     from holdfast.model.ids import CheckpointId, Hash, WorkspaceId
 
-Kind = Literal["manual", "auto", "rescue", "run", "fork", "import"]
+Kind = Literal["manual", "auto", "rescue", "run", "fork", "import", "merge"]
 """Why a checkpoint exists: asked for, by the watcher, before a restore, at a run's boundary, a fork's first,
-imported."""
+imported, put together of two others."""
 
-KINDS: tuple[Kind, ...] = ("manual", "auto", "rescue", "run", "fork", "import")
+KINDS: tuple[Kind, ...] = ("manual", "auto", "rescue", "run", "fork", "import", "merge")
 
 
 class Provenance(NamedTuple):

@@ -198,7 +198,7 @@ class Committer:
         if commit.event is not None:
             seq = append_event(session, self._tenant, point.workspace, commit.event)
             cursor = Cursor(point.id, seq, seq if commit.redo_tip is None else commit.redo_tip)
-        elif point.kind == "import":
+        elif point.kind in ("import", "merge"):
             return commit.expected
         else:
             cursor = commit.expected._replace(head=point.id)

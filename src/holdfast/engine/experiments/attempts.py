@@ -1,0 +1,130 @@
+"""What is tried in an experiment, how each attempt ended, and how they compare."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from holdfast.model.named import NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from holdfast.engine.results import Diff
+    from holdfast.model.ids import CheckpointId
+    from holdfast.model.session import CommandResult, SessionHash, SessionId, ShellName
+
+Measure = Literal["exit_code", "output", "duration", "score"]
+"""By what attempts are ranked: how they ended, how much they printed, how long they took, or a number that a command
+or a function gives each of them."""
+
+Phase = Literal["waiting", "forking", "setting up", "running", "scoring", "done", "failed", "timed out", "cancelled"]
+"""Where an attempt is; the last four are how it ends."""
+
+ENDS: tuple[Phase, ...] = ("done", "failed", "timed out", "cancelled")
+
+
+class Attempt(NamedTuple):
+    """One thing to try."""
+
+    number: int
+    """From 1, in the order in which they were given."""
+    name: str
+    """What people call it; no other attempt of the experiment has the name."""
+    command: str
+    env: Mapping[str, str] = {}
+    """Variables beside those of the session."""
+    shell: ShellName | None = None
+    """None: the session's."""
+    timeout_seconds: float | None = None
+    """None: the session's; 0: none."""
+
+
+class Outcome(NamedTuple):
+    """How an attempt ended."""
+
+    attempt: Attempt
+    phase: Phase
+    fork: SessionId | None
+    """The session that it ran in; None if none could be made. It is gone by now, unless forks are kept."""
+    root: bytes
+    """The directory of that session."""
+    result: CommandResult | None
+    """None: the command was not run, or nobody knows how it ended."""
+    duration_ms: int
+    before: CheckpointId | None
+    """The tree that the command found: that of the session, or what the setup made of it."""
+    after: CheckpointId | None
+    """The tree that it left; the same one if it changed nothing."""
+    score: float | None = None
+    error: str = ""
+    """Why it did not run to its end, or has no score; for people."""
+
+    @property
+    def succeeded(self) -> bool:
+        """True if the command was run and ended with 0."""
+        return self.phase == "done" and self.result is not None and self.result.exit_code == 0
+
+
+class Statistics(NamedTuple):
+    """About all attempts together. Durations are of those that ran to an end of their own; 0 if none did."""
+
+    attempts: int
+    succeeded: int
+    min_ms: int
+    max_ms: int
+    average_ms: float
+    median_ms: float
+
+    @property
+    def success_rate(self) -> float:
+        """From 0 to 1."""
+        return self.succeeded / self.attempts if self.attempts else 0.0
+
+
+class Difference(NamedTuple):
+    """How the ends of two attempts differ, from ``a`` to ``b``, which are numbers of attempts."""
+
+    a: int
+    b: int
+    exit_code: int
+    """That of ``a`` minus that of ``b``; 0 if either has none."""
+    stdout: str
+    """A unified diff; empty if they are the same."""
+    stderr: str
+    files: Diff | None
+    """None if the tree of either is not known."""
+
+
+class Comparison(NamedTuple):
+    """What an experiment has found."""
+
+    experiment: str
+    """Its id: 12 lower-case hex digits, random."""
+    session: SessionId
+    fork_point: SessionHash
+    """The session's checkpoint that all attempts began with."""
+    measure: Measure
+    ranked: Sequence[Outcome]
+    """The best first."""
+    winner: Outcome | None
+    """The best, if it is any good: None if nothing succeeded, or nothing was given a score."""
+    differences: Sequence[Difference]
+    statistics: Statistics
+    kept: bool
+    """Whether the forks are still there."""
+
+
+class Moved(NamedTuple):
+    """Told while an experiment goes on: an attempt has come to another phase, or has printed something."""
+
+    number: int
+    phase: Phase
+    line: str = ""
+    """The last whole line that it has printed; empty with a new phase."""
+
+
+if TYPE_CHECKING:
+    Tell = Callable[[Moved], None]
+    """Called on several threads, one call at a time."""
+    Score = Callable[[Outcome], float | None]
+    """Gives an attempt's score while its directory is there; None: it has none."""
