@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from holdfast.model.ids import CheckpointId
     from holdfast.model.session import CommandResult, SessionHash, SessionId, ShellName
 
+    Tell = Callable[["Moved"], None]
+    """Called on several threads, one call at a time."""
+    Score = Callable[["Outcome"], float | None]
+    """Gives an attempt's score while its directory is there; None: it has none."""
+
 Measure = Literal["exit_code", "output", "duration", "score"]
 """By what attempts are ranked: how they ended, how much they printed, how long they took, or a number that a command
 or a function gives each of them."""
@@ -37,6 +42,29 @@ class Attempt(NamedTuple):
     """None: the session's."""
     timeout_seconds: float | None = None
     """None: the session's; 0: none."""
+
+
+class Order(NamedTuple):
+    """What is asked of an experiment."""
+
+    attempts: Sequence[Attempt]
+    setup: str = ""
+    """A command that is run in every fork first, with the same variables, shell and timeout; empty: none."""
+    measure: Measure = "exit_code"
+    score: str | Score | None = None
+    """With the measure ``score``: a command that is run in the fork, behind the attempt, and prints a number at the end
+    of its output; or a function.
+    """
+    highest: bool = False
+    """Whether the highest score is the best, not the lowest."""
+    parallel: int = 0
+    """How many run at once; 0: as many as the settings allow."""
+    keep: bool = False
+    """Whether the forks stay, as forks of the session."""
+    with_ignored: bool = False
+    """Whether the forks have to hold what ignore rules leave out, too."""
+    provider: str | None = None
+    """What makes the forks; None: the best that can be had."""
 
 
 class Outcome(NamedTuple):
@@ -121,10 +149,3 @@ class Moved(NamedTuple):
     phase: Phase
     line: str = ""
     """The last whole line that it has printed; empty with a new phase."""
-
-
-if TYPE_CHECKING:
-    Tell = Callable[[Moved], None]
-    """Called on several threads, one call at a time."""
-    Score = Callable[[Outcome], float | None]
-    """Gives an attempt's score while its directory is there; None: it has none."""

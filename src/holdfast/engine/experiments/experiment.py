@@ -1,0 +1,182 @@
+"""An experiment: several attempts from one state of a session, side by side, compared, and the best adopted."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from holdfast.engine.experiments import comparing
+from holdfast.engine.experiments.adopting import adopt
+from holdfast.engine.experiments.attempts import Comparison
+from holdfast.engine.experiments.running import Runner
+from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
+from holdfast.model.log import Log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Sequence
+
+    from holdfast.engine.experiments.adopting import Adopted
+    from holdfast.engine.experiments.attempts import Attempt, Order, Outcome, Tell
+    from holdfast.engine.results import Diff
+    from holdfast.engine.sessions.results import ForkResult
+    from holdfast.engine.sessions.session import Session
+    from holdfast.engine.sessions.sessions import Sessions
+    from holdfast.model.ids import CheckpointId
+    from holdfast.model.session import SessionCheckpoint, SessionId
+
+_LOG = Log(__name__)
+
+
+class Experiment:
+    """What was tried in a session, and what came of it. For as long as its block lasts (`experiment`)."""
+
+    def __init__(self, session: Session, began: CheckpointId, comparison: Comparison) -> None:
+        self._session = session
+        self._began = began
+        self.comparison = comparison
+
+    def adopt(self, outcome: Outcome | None = None) -> Adopted:
+        """Make what an attempt has left (None: the winner) the session's tree; see `adopting.adopt`.
+
+        Raises `NotFoundError` (code ``no_winner``) if there is nothing to adopt.
+        """
+        chosen = self.comparison.winner if outcome is None else outcome
+        if chosen is None or chosen.after is None:
+            raise NotFoundError(
+                "there is nothing to adopt",
+                hint="no attempt has succeeded, or been given a score" if outcome is None else None,
+                code="no_winner",
+            )
+        said = f"adopted {chosen.attempt.name} of the experiment {self.comparison.experiment}"
+        return adopt(self._session, self._began, chosen.after, said)
+
+    def files(self, outcome: Outcome) -> Diff | None:
+        """How what an attempt has left differs from the state that all began with; None if that is not known."""
+        return None if outcome.after is None else self._session.workspace.diff(self._began, outcome.after)
+
+
+@contextmanager
+def experiment(
+    make: Callable[[], Sessions],
+    session: Session,
+    order: Order,
+    *,
+    tell: Tell | None = None,
+    stop: threading.Event | None = None,
+) -> Generator[Experiment]:
+    """Make the attempts, and have them compared for the length of the block, at the end of which the forks are deleted.
+
+    ``make`` makes the `Sessions` that ``session`` comes from, on whatever thread. ``stop`` cancels from another thread:
+    everything that runs is ended, and `HoldfastError` (code ``cancelled``) raised. Whatever is raised, no fork is left
+    then, and the session is as it was. Forks of a process that was killed go with the next sweep.
+
+    Raises `UsageError` for an order that makes no sense, `RefusedError` (code ``session_limit``), and as
+    `Session.fork`.
+    """
+    _check(order)
+    stop = threading.Event() if stop is None else stop
+    parallel = _room(make, session, order)
+    identity = secrets.token_hex(6)
+    point = session.checkpoint(f"experiment {identity}", kind="fork")
+    began = point.state.tree
+    assert began is not None, "a saved state has a tree"
+
+    @contextmanager
+    def opened(name: SessionId) -> Generator[Session]:
+        with make() as sessions, sessions.open(name) as fork:
+            yield fork
+
+    forks: list[tuple[Attempt, ForkResult]] = []
+    keeping = False
+    try:
+        runner = Runner(order, opened, began, tell, stop)
+        for attempt in order.attempts:
+            if stop.is_set():
+                break
+            runner.moved(attempt, "forking")
+            forks.append((attempt, _fork(session, order, attempt, identity)))
+            runner.moved(attempt, "waiting")
+        outcomes = runner.run(forks, parallel)
+        if stop.is_set():
+            raise HoldfastError("the experiment was cancelled; nothing of it is left", code="cancelled")
+        yield Experiment(session, began, _compared(session, order, identity, point, outcomes, runner))
+        keeping = order.keep
+    finally:
+        for attempt, fork in forks:
+            _part_with(make, attempt, fork, keep=keeping)
+
+
+def _check(order: Order) -> None:
+    """Raise `UsageError` for an order that makes no sense."""
+    names = [attempt.name for attempt in order.attempts]
+    if not names:
+        raise UsageError("an experiment needs something to try", hint="give one command or several")
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise UsageError(f"two attempts are called {twice!r}")
+    if (order.measure == "score") != (order.score is not None):
+        raise UsageError("a score is what a command or a function gives", hint="give it with the measure `score`")
+    if order.parallel < 0:
+        raise UsageError(f"{order.parallel} attempts cannot run at once")
+
+
+def _room(make: Callable[[], Sessions], session: Session, order: Order) -> int:
+    """How many attempts run at once; raises `RefusedError` if there can be no such number of forks."""
+    most, wanted = session.settings.max_forks, len(order.attempts)
+    with make() as sessions:
+        there = len(sessions.info(session.id).forks)
+    if there + wanted > most:
+        raise RefusedError(
+            f"{wanted} forks are wanted, {there} are there, and session.max_forks is {most}",
+            hint="try less at once, delete forks, or raise the limit in config.toml",
+            code="session_limit",
+        )
+    return min(order.parallel or most, session.settings.max_parallel, wanted)
+
+
+def _fork(session: Session, order: Order, attempt: Attempt, identity: str) -> ForkResult:
+    return session.fork(
+        f"try-{identity}-{attempt.number}",
+        with_ignored=order.with_ignored,
+        provider=order.provider,
+        type="experiment",
+        metadata={"experiment": identity, "attempt": attempt.name, "command": attempt.command},
+    )
+
+
+def _compared(
+    session: Session,
+    order: Order,
+    identity: str,
+    point: SessionCheckpoint,
+    outcomes: Sequence[Outcome],
+    runner: Runner,
+) -> Comparison:
+    if callable(order.score):
+        outcomes = [runner.scored(outcome, order.score) for outcome in outcomes]
+    ranked = comparing.rank(outcomes, order.measure, highest=order.highest)
+    return Comparison(
+        experiment=identity,
+        session=session.id,
+        fork_point=point.hash,
+        measure=order.measure,
+        ranked=ranked,
+        winner=comparing.best(ranked, order.measure),
+        differences=comparing.differences(ranked, session.workspace.diff),
+        statistics=comparing.statistics(outcomes),
+        kept=order.keep,
+    )
+
+
+def _part_with(make: Callable[[], Sessions], attempt: Attempt, fork: ForkResult, *, keep: bool) -> None:
+    """Delete a fork, or have it stay."""
+    try:
+        with make() as sessions, sessions.open(fork.id) as session:
+            if keep:
+                session.keep()
+            else:
+                session.delete()
+    except HoldfastError as error:
+        what = "is not kept for good" if keep else "is not deleted yet"
+        _LOG.warning("the fork %s of the attempt %s %s: %s", fork.id, attempt.name, what, error.message)

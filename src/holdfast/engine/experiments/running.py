@@ -1,0 +1,175 @@
+"""Running the attempts of an experiment side by side, each in the fork that was made for it."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.engine.experiments import scoring
+from holdfast.engine.experiments.attempts import Moved, Outcome
+from holdfast.engine.sessions.execute import execute
+from holdfast.model.errors import HoldfastError
+from holdfast.model.visible import visible
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
+
+    from holdfast.engine.experiments.attempts import Attempt, Order, Phase, Score, Tell
+    from holdfast.engine.sessions.results import ForkResult
+    from holdfast.engine.sessions.session import Session
+    from holdfast.model.ids import CheckpointId
+    from holdfast.model.session import CommandEntry, SessionId
+
+    Open = Callable[[SessionId], AbstractContextManager[Session]]
+    """Opens a session, on any thread, for the length of a block."""
+
+_MAX_LINE = 200
+
+
+class Runner:
+    """Runs attempts on threads of their own, and tells of it."""
+
+    def __init__(
+        self, order: Order, open_session: Open, began: CheckpointId, tell: Tell | None, stop: threading.Event
+    ) -> None:
+        """Every fork has to begin with the tree ``began``. ``stop`` ends all of them: what runs is ended with its
+        children, what waits is not begun.
+        """
+        self._order = order
+        self._open = open_session
+        self._began = began
+        self._tell = tell
+        self._telling = threading.Lock()
+        self._stop = stop
+
+    def run(self, forks: Sequence[tuple[Attempt, ForkResult]], parallel: int) -> list[Outcome]:
+        """Run every attempt in its fork, ``parallel`` of them at once; how they ended, in their order.
+
+        If one fails in a way that is no attempt's own, the others are stopped, and that is raised. No thread and no
+        command of it is left when this returns or raises.
+        """
+        with ThreadPoolExecutor(parallel, thread_name_prefix="attempt") as pool:
+            try:
+                begun = [pool.submit(self._attempt, attempt, fork) for attempt, fork in forks]
+                return [future.result() for future in begun]
+            except BaseException:
+                self._stop.set()
+                pool.shutdown(wait=True, cancel_futures=True)
+                raise
+
+    def scored(self, outcome: Outcome, score: Score) -> Outcome:
+        """An attempt with the score that a function gives it. What that raises is why it has none."""
+        if outcome.phase not in ("done", "failed") or outcome.result is None:
+            return outcome
+        self.moved(outcome.attempt, "scoring")
+        try:
+            found = score(outcome)
+            number, error = (None, "") if found is None else (float(found), "")
+        except Exception as failure:  # noqa: BLE001 - a function of the caller's may do anything
+            number, error = None, f"the scoring function failed: {type(failure).__name__}: {failure}"
+        self.moved(outcome.attempt, outcome.phase)
+        if number is not None and not math.isfinite(number):
+            number, error = None, f"the scoring function gave {number}"
+        return outcome._replace(score=number, error=error)
+
+    def moved(self, attempt: Attempt, phase: Phase, line: str = "") -> None:
+        """Tell where an attempt is."""
+        if self._tell is not None:
+            with self._telling:
+                self._tell(Moved(attempt.number, phase, line))
+
+    def _attempt(self, attempt: Attempt, fork: ForkResult) -> Outcome:
+        outcome = Outcome(attempt, "cancelled", fork.id, fork.root, None, 0, None, None)
+        if not self._stop.is_set():
+            try:
+                with self._open(fork.id) as session:
+                    outcome = self._in_fork(session, outcome)
+            except HoldfastError as error:
+                outcome = outcome._replace(phase="failed", error=error.message)
+        self.moved(attempt, outcome.phase)
+        return outcome
+
+    def _in_fork(self, session: Session, outcome: Outcome) -> Outcome:
+        attempt, order = outcome.attempt, self._order
+        tree = session.state.tree
+        if tree is None or session.workspace.diff(self._began, tree, renames=False).changes:
+            return outcome._replace(
+                phase="failed", error="it would have begun with another state: the tree was changed while it was forked"
+            )
+        if attempt.shell is not None and attempt.shell != session.config.shell:
+            session.configure(msgspec.structs.replace(session.config, shell=attempt.shell))
+        if order.setup:
+            setup = self._command(session, attempt, "setting up", order.setup)
+            if (ended := _phase(setup, self._stop)) != "done":
+                return outcome._replace(
+                    phase=ended, before=setup.before, after=setup.after, error=f"the setup {_ending(setup)}"
+                )
+        entry = self._command(session, attempt, "running", attempt.command)
+        outcome = outcome._replace(
+            phase=_phase(entry, self._stop),
+            result=entry.result,
+            duration_ms=entry.duration_ms,
+            before=entry.before,
+            after=entry.after,
+        )
+        if isinstance(order.score, str) and outcome.phase in ("done", "failed"):
+            score, error = self._score(session, attempt, entry, order.score)
+            outcome = outcome._replace(score=score, error=error)
+        return outcome
+
+    def _command(self, session: Session, attempt: Attempt, phase: Phase, command: str) -> CommandEntry:
+        self.moved(attempt, phase)
+        lines = _Lines(lambda line: self.moved(attempt, phase, line))
+        return execute(
+            session,
+            command,
+            timeout=attempt.timeout_seconds,
+            env=dict(attempt.env),
+            output=None if self._tell is None else lambda _stream, data: lines.add(data),
+            stop=self._stop,
+        )
+
+    def _score(self, session: Session, attempt: Attempt, entry: CommandEntry, command: str) -> tuple[float | None, str]:
+        self.moved(attempt, "scoring")
+        with tempfile.TemporaryDirectory(prefix="holdfast-attempt-") as directory:
+            told = scoring.told(entry, attempt.number, directory.encode())
+            scored = execute(session, command, timeout=attempt.timeout_seconds, env={**told}, stop=self._stop)
+        return scoring.score_of(scored.result)
+
+
+class _Lines:
+    """Finds the lines in what a command prints, and tells the last whole one of each piece."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._rest = b""
+
+    def add(self, data: bytes) -> None:
+        *lines, rest = (self._rest + data).replace(b"\r", b"\n").split(b"\n")
+        self._rest = rest[-_MAX_LINE * 4 :]
+        last = next((line for line in reversed(lines) if line.strip()), None)
+        if last is not None:
+            self._tell(visible(last.decode("utf-8", "surrogateescape").strip())[:_MAX_LINE])
+
+
+def _phase(entry: CommandEntry, stop: threading.Event) -> Phase:
+    """How a command has ended."""
+    result = entry.result
+    if result is not None and result.exit_code == 0:
+        return "done"
+    if stop.is_set():
+        return "cancelled"
+    return "timed out" if result is not None and result.timed_out else "failed"
+
+
+def _ending(entry: CommandEntry) -> str:
+    result = entry.result
+    if result is None:
+        return "did not run to its end"
+    return "took too long" if result.timed_out else f"ended with {result.exit_code}"

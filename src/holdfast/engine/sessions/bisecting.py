@@ -1,0 +1,173 @@
+"""Which of many states was the first bad one: a command tells good from bad, in a fork that is brought to each."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from holdfast.engine.sessions.execute import execute
+
+from holdfast.engine.bisection import Bisection, verdict_of
+from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
+from holdfast.model.log import Log
+from holdfast.model.named import NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from holdfast.engine.sessions.session import Session
+    from holdfast.engine.sessions.sessions import Sessions
+
+    from holdfast.engine.bisection import Verdict
+    from holdfast.model.checkpoint import Checkpoint
+    from holdfast.model.ids import CheckpointId
+    from holdfast.model.session import CommandEntry
+
+_LOG = Log(__name__)
+
+
+class Tried(NamedTuple):
+    """A state that was asked about."""
+
+    checkpoint: Checkpoint
+    verdict: Verdict
+    exit_code: int
+    duration_ms: int
+    left: int
+    """About how many are to be asked about after this one."""
+
+
+class Bisected(NamedTuple):
+    """What a search has found."""
+
+    candidates: Sequence[Checkpoint]
+    """The first bad state; if several, it is one of them, the last of which is bad and the others could not be told."""
+    command: CommandEntry | None
+    """The session's command that has made the first bad state, if there is one, and only one such state."""
+    tried: Sequence[Tried]
+    """In the order in which they were."""
+
+
+def state_named(session: Session, name: str) -> CheckpointId:
+    """The checkpoint of the workspace that ``name`` means: as `Workspace.resolve`, else as `Session.find`."""
+    try:
+        return session.workspace.resolve(name)
+    except NotFoundError as error:
+        try:
+            tree = session.find(name).state.tree
+        except NotFoundError:
+            raise error from None
+        if tree is None:
+            raise
+        return tree
+
+
+def bisect(
+    make: Callable[[], Sessions],
+    session: Session,
+    command: str,
+    *,
+    good: CheckpointId,
+    bad: CheckpointId,
+    timeout: float | None = None,
+    with_ignored: bool = False,
+    tell: Callable[[Tried], None] | None = None,
+    stop: threading.Event | None = None,
+) -> Bisected:
+    """Find the first bad state between ``good`` and ``bad``, which comes after it.
+
+    ``command`` is run in a fork of the session that is brought to one state after another: it says good by ending with
+    0, by 125 that it cannot tell, and bad by anything else up to 124. The two ends are asked about first: raises
+    `RefusedError` (code ``not_bisectable``) if they are not what they are said to be, or the command says nothing, as
+    one that cannot be run. The session stays as it is, and the fork goes in any case. ``stop`` cancels, from another
+    thread: `HoldfastError` (code ``cancelled``).
+    """
+    stop = threading.Event() if stop is None else stop
+    row = _between(session, good, bad)
+    bisection = Bisection(len(row))
+    made = session.fork(type="experiment", with_ignored=with_ignored, metadata={"bisect": command})
+    tried: list[Tried] = []
+    try:
+        with make() as sessions, sessions.open(made.id) as fork:
+
+            def ask(at: int) -> Verdict:
+                verdict, entry = _ask(fork, row[at], command, timeout, stop)
+                if 0 < at < len(row) - 1:
+                    bisection.tell(at, verdict)
+                code = 0 if entry.result is None else entry.result.exit_code
+                tried.append(Tried(row[at], verdict, code, entry.duration_ms, bisection.left))
+                if tell is not None:
+                    tell(tried[-1])
+                return verdict
+
+            for at, said in ((len(row) - 1, "bad"), (0, "good")):
+                if (found := ask(at)) != said:
+                    raise RefusedError(
+                        f"{row[at].id[:12]} is said to be {said}, and the command says that it is {_WORDS[found]}",
+                        hint="try the command in a fork of that state; it has to end with 0 where all is well",
+                        code="not_bisectable",
+                    )
+            while (at := bisection.next()) is not None:
+                ask(at)
+    finally:
+        _delete(make, made.id)
+    candidates = [row[at] for at in bisection.found().candidates]
+    culprit = None
+    if len(candidates) == 1:
+        culprit = next((entry for entry in session.history() if entry.after == candidates[0].id != entry.before), None)
+    return Bisected(candidates, culprit, tried)
+
+
+_WORDS: dict[Verdict, str] = {"good": "good", "bad": "bad", "skip": "one that it cannot tell"}
+
+
+def _between(session: Session, good: CheckpointId, bad: CheckpointId) -> list[Checkpoint]:
+    """The states from ``good`` to ``bad``, oldest first; of equal ones behind each other only the first."""
+    catalog = session.context.catalog
+    line = [bad, *catalog.ancestors(bad)]
+    if good not in line:
+        raise UsageError(
+            f"{good[:12]} is none of the states that led to {bad[:12]}",
+            hint="`holdfast log` shows them; name a good one that is before the bad one",
+        )
+    row: list[Checkpoint] = []
+    for name in reversed(line[: line.index(good) + 1]):
+        checkpoint = catalog.checkpoint(name)
+        if not row or row[-1].root != checkpoint.root:
+            row.append(checkpoint)
+    return row
+
+
+def _ask(
+    fork: Session, state: Checkpoint, command: str, timeout: float | None, stop: threading.Event
+) -> tuple[Verdict, CommandEntry]:
+    if stop.is_set():
+        raise _cancelled()
+    fork.workspace.restore(state.id)
+    entry = execute(fork, command, timeout=timeout, stop=stop)
+    if stop.is_set():
+        raise _cancelled()
+    result = entry.result
+    if result is not None and result.timed_out:
+        return "bad", entry
+    verdict = None if result is None else verdict_of(result.exit_code)
+    if verdict is None:
+        how = "did not run to its end" if result is None else f"ended with {result.exit_code}"
+        raise RefusedError(
+            f"at {state.id[:12]} the command {how}, which says neither good nor bad",
+            hint="0 is good, 1 to 124 are bad, 125 is one that cannot be told",
+            code="not_bisectable",
+        )
+    return verdict, entry
+
+
+def _cancelled() -> HoldfastError:
+    return HoldfastError("the search was cancelled; nothing of it is left", code="cancelled")
+
+
+def _delete(make: Callable[[], Sessions], name: str) -> None:
+    try:
+        with make() as sessions, sessions.open(name) as fork:
+            fork.delete()
+    except HoldfastError as error:
+        _LOG.warning("the fork %s is not deleted yet: %s", name, error.message)
