@@ -1,0 +1,1 @@
+"""Shells that remember: sessions, their journals and checkpoints, their forks."""
