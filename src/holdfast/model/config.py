@@ -152,6 +152,18 @@ class Session(NamedTuple):
     cold_url: str = ""
 
 
+class Hooks(NamedTuple):
+    """Commands that are run when something happens to a session (docs/sessions.md)."""
+
+    before_checkpoint: tuple[str, ...] = ()
+    after_checkpoint: tuple[str, ...] = ()
+    before_fork: tuple[str, ...] = ()
+    after_fork: tuple[str, ...] = ()
+    before_branch: tuple[str, ...] = ()
+    after_branch: tuple[str, ...] = ()
+    timeout: float = 30.0
+
+
 class Agent(NamedTuple):
     """The coding agent behind a frontend."""
 
@@ -180,6 +192,7 @@ class Settings(NamedTuple):
     snapshot: Snapshot = Snapshot()
     git: Git = Git()
     session: Session = Session()
+    hooks: Hooks = Hooks()
     agent: Agent = Agent()
     identity: Identity = Identity()
 
@@ -356,6 +369,17 @@ KEYS: dict[str, Key] = {
     "session.hot": Key("age", "until this age a saved state of a session is in the catalog, then in the object store"),
     "session.warm": Key("age", "until this age it stays there, if there is a `cold_url`"),
     "session.cold_url": Key("text", "where older ones are kept: a directory or a URL; empty: they stay where they are"),
+    "hooks.before_checkpoint": Key(
+        "texts", "what is run, word by word, before a session's state is saved; one that fails refuses that"
+    ),
+    "hooks.after_checkpoint": Key("texts", "what is run after that"),
+    "hooks.before_fork": Key("texts", "what is run before a session is forked; one that fails refuses that"),
+    "hooks.after_fork": Key("texts", "what is run after that"),
+    "hooks.before_branch": Key(
+        "texts", "what is run before a session's state is given a name; one that fails refuses that"
+    ),
+    "hooks.after_branch": Key("texts", "what is run after that"),
+    "hooks.timeout": Key("duration", "a hook that takes longer is ended, and has failed", least=0.1, most=DAY),
     "agent.command": Key(
         "texts",
         "what `agent.prompt` runs, word by word; `{prompt}` stands for the prompt, which is else on its standard input",

@@ -12,10 +12,9 @@ from holdfast.model.named import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from holdfast.engine.merge import Merged
     from holdfast.engine.sessions.session import Session
     from holdfast.engine.sessions.sessions import Sessions
-
-    from holdfast.engine.merge import Merged
     from holdfast.engine.threeway import Prefer
     from holdfast.model.ids import CheckpointId
     from holdfast.model.session import CommandEntry, SessionCheckpoint, SessionId
@@ -56,9 +55,8 @@ def merge(
     base = _merged_before(session, name) or parted_at(session.context, ours, theirs)
     why = Provenance(session.agent, f"merged the session {name}")
     merged = merge_into(session.workspace, session.context, base, theirs, why, prefer=prefer, dry_run=dry_run)
-    return SessionMerged(
-        name, merged, _saved(session, merged, dry_run, why.message, {MERGED: name, MERGED_TREE: theirs})
-    )
+    saved = _saved(session, merged, dry_run, why.message, {MERGED: name, MERGED_TREE: theirs})
+    return SessionMerged(name, merged, saved)
 
 
 def pick(

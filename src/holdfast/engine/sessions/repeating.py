@@ -6,7 +6,6 @@ import threading
 from typing import TYPE_CHECKING
 
 from holdfast.engine.sessions.execute import execute
-
 from holdfast.model.errors import HoldfastError, NotFoundError
 from holdfast.model.named import NamedTuple
 
@@ -14,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from holdfast.engine.sessions.session import Session
-
     from holdfast.model.session import CommandEntry
 
 

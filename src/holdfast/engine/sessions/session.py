@@ -20,7 +20,7 @@ from holdfast.model.session import LEVELS, CommandEntry, Counted, Leaving, Ran
 from holdfast.store.session_rows import RefChange, ref_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from contextlib import ExitStack
 
     from holdfast.engine.context import Context
@@ -96,6 +96,11 @@ class Session:
     def workspace(self) -> Workspace:
         """That directory, as a workspace. It is closed with the session."""
         return self._around.workspace
+
+    @property
+    def context(self) -> Context:
+        """What the use-cases of that workspace work with."""
+        return self._context
 
     @property
     def state(self) -> State:
@@ -301,6 +306,10 @@ class Session:
         if len(found) > 1:
             raise UsageError(f"several session checkpoints begin with {prefix}", hint="give more digits")
         return found[0]
+
+    def past(self) -> Iterator[SessionCheckpoint]:
+        """The states that it was saved in and that have led to this one, the last first, as far as they are there."""
+        return self._around.shelf.past(self.head)
 
     def checkout(self, name: str) -> CheckedOut:
         """Bring the tree and the shell to another state (see `find`); the present one is saved first, as a branch.

@@ -1,0 +1,167 @@
+"""Merging sessions, and picking what one command has changed: files come together, conflicts stop all of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.engine.sessions.merging import find_command, merge, pick
+from holdfast.engine.sessions.session import Session
+from holdfast.engine.sessions.sessions import Sessions
+from holdfast.model.errors import NotFoundError, RefusedError, UsageError
+from holdfast.model.session import CommandEntry, CommandResult
+
+
+@pytest.fixture
+def make(home: Path) -> Callable[[], Sessions]:
+    return lambda: Sessions(home=os.fsencode(home), agent="me")
+
+
+@pytest.fixture
+def session(make: Callable[[], Sessions], home: Path, tree: Path) -> Iterator[Session]:
+    for name in "abc":
+        (tree / name).write_text(f"{name}\n")
+    with holdfast.init(tree, home=home) as workspace:
+        workspace.checkpoint()
+    with make() as sessions, sessions.start(os.fsencode(tree), "main") as found:
+        yield found
+    with holdfast.open(tree, home=home) as workspace:
+        assert workspace.verify(read_data=True).ok
+
+
+def done(session: Session, work: Callable[[Path], object]) -> CommandEntry:
+    """A command that does ``work`` in the session's directory."""
+    entry = session.begin("a command", level="changes")
+    work(Path(os.fsdecode(session.root)))
+    result = CommandResult(exit_code=0, stdout="", stderr="")
+    return session.end(entry, result, cwd=os.fsdecode(session.root), env=session.environment(), duration_ms=1)
+
+
+def write(name: str, text: str) -> Callable[[Path], object]:
+    return lambda root: (root / name).write_text(text)
+
+
+def content(root: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in root.iterdir()}
+
+
+def test_a_fork_comes_back_with_what_it_has_done_i6(make, session: Session, tree: Path) -> None:
+    made = session.fork("side")
+    with make() as sessions, sessions.open("side") as side:
+        done(side, write("b", "side\n"))
+        done(side, lambda root: (root / "c").unlink())
+        (Path(os.fsdecode(made.root)) / "by hand").write_text("x")
+    done(session, write("a", "main\n"))
+    before = content(tree)
+    found = merge(make, session, "side")
+    assert found.merged.done
+    assert content(tree) == {"a": "main\n", "b": "side\n", "by hand": "x"}
+    assert found.checkpoint is not None
+    assert session.state.tree == session.workspace.resolve("@")
+    assert session.head.message == "merged the session side"
+    session.workspace.undo()
+    assert content(tree) == before
+
+
+def test_merged_again_only_what_was_done_since_counts(make, session: Session, tree: Path) -> None:
+    session.fork("side")
+    with make() as sessions, sessions.open("side") as side:
+        done(side, write("b", "one\n"))
+    assert merge(make, session, "side").merged.done
+    with make() as sessions, sessions.open("side") as side:
+        done(side, write("b", "two\n"))
+    done(session, write("a", "main\n"))
+    assert merge(make, session, "side").merged.done
+    assert content(tree) == {"a": "main\n", "b": "two\n", "c": "c\n"}
+    assert merge(make, session, "side").checkpoint is None
+
+
+def test_two_forks_of_one_session(make, session: Session) -> None:
+    roots = [Path(os.fsdecode(session.fork(name).root)) for name in ("one", "two")]
+    (roots[0] / "a").write_text("one\n")
+    (roots[1] / "b").write_text("two\n")
+    with make() as sessions, sessions.open("two") as two:
+        assert merge(make, two, "one").merged.done
+    assert content(roots[1]) == {"a": "one\n", "b": "two\n", "c": "c\n"}
+    assert content(roots[0])["b"] == "b\n"
+
+
+def test_a_conflict_changes_nothing_and_is_named(make, session: Session, tree: Path) -> None:
+    made = session.fork("side")
+    (Path(os.fsdecode(made.root)) / "a").write_text("side\n")
+    (Path(os.fsdecode(made.root)) / "b").write_text("side\n")
+    done(session, write("a", "main\n"))
+    head, before = session.head, content(tree)
+    found = merge(make, session, "side")
+    assert [one.path for one in found.merged.plan.conflicts] == [b"a"]
+    assert (session.head, content(tree)) == (head, before)
+    preferred = merge(make, session, "side", prefer="ours")
+    assert preferred.merged.done
+    assert content(tree) == {"a": "main\n", "b": "side\n", "c": "c\n"}
+
+
+def test_a_dry_run_of_a_merge(make, session: Session, tree: Path) -> None:
+    made = session.fork("side")
+    (Path(os.fsdecode(made.root)) / "a").write_text("side\n")
+    before = content(tree)
+    found = merge(make, session, "side", dry_run=True)
+    assert [change.path for change in found.merged.plan.changes] == [b"a"]
+    assert (found.checkpoint, content(tree)) == (None, before)
+
+
+def test_a_session_is_not_merged_into_itself_nor_a_strangers(make, session: Session, home: Path) -> None:
+    with pytest.raises(UsageError, match="itself"):
+        merge(make, session, "main")
+    with Sessions(home=os.fsencode(home), agent="somebody") as others, others.start(session.root, "theirs"):
+        pass
+    with pytest.raises(RefusedError) as caught:
+        merge(make, session, "theirs")
+    assert caught.value.code == "not_owner"
+
+
+def test_what_one_command_has_changed_is_picked(make, session: Session, tree: Path) -> None:
+    session.fork("side")
+    with make() as sessions, sessions.open("side") as side:
+        done(side, write("a", "no\n"))
+        wanted = done(side, write("b", "yes\n"))
+        done(side, write("c", "no\n"))
+    found = pick(session, session.id, wanted)
+    assert found.merged.done
+    assert content(tree) == {"a": "a\n", "b": "yes\n", "c": "c\n"}
+    assert session.workspace.show().checkpoint.provenance.command == "a command"
+    session.workspace.undo()
+    assert content(tree)["b"] == "b\n"
+
+
+def test_what_overlaps_is_not_picked(make, session: Session, tree: Path) -> None:
+    session.fork("side")
+    with make() as sessions, sessions.open("side") as side:
+        wanted = done(side, write("b", "side\n"))
+    done(session, write("b", "main\n"))
+    before = content(tree)
+    found = pick(session, session.id, wanted)
+    assert [one.why for one in found.merged.plan.conflicts] == ["content"]
+    assert content(tree) == before
+
+
+def test_what_cannot_be_picked(session: Session) -> None:
+    nothing = done(session, lambda root: None)
+    with pytest.raises(RefusedError, match="changed no file"):
+        pick(session, session.id, nothing)
+    flying = session.begin("sleep", level="safe")
+    with pytest.raises(NotFoundError, match="nobody knows"):
+        pick(session, session.id, flying)
+
+
+def test_commands_are_found_by_number_and_by_id(session: Session) -> None:
+    entries = [done(session, lambda root: None) for _ in range(2)]
+    history = session.history()
+    assert find_command(history, "2") == entries[1]
+    assert find_command(history, entries[0].id[:8].upper()) == entries[0]
+    for name in ("3", "x", "", "0"):
+        with pytest.raises(NotFoundError):
+            find_command(history, name)
