@@ -1,0 +1,108 @@
+"""What experiments, and the operations between sessions, answer, as JSON objects (docs/json.md)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from holdfast.engine.encoding import restored
+from holdfast.engine.threeway import WORDS
+from holdfast.model.paths import display
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from holdfast.engine.experiments.adopting import Adopted
+    from holdfast.engine.experiments.attempts import Comparison, Difference, Outcome
+    from holdfast.engine.results import Diff
+    from holdfast.engine.threeway import Conflict
+    from holdfast.model.entries import Change
+
+Json = dict[str, Any]
+
+
+def experiment(comparison: Comparison, files: Callable[[Outcome], Diff | None], adopted: Adopted | None) -> Json:
+    """An experiment; ``files`` says what an attempt has changed."""
+    statistics = comparison.statistics
+    return {
+        "experiment": comparison.experiment,
+        "session": comparison.session,
+        "fork_point": comparison.fork_point,
+        "measure": comparison.measure,
+        "winner": None if comparison.winner is None else comparison.winner.attempt.number,
+        "kept": comparison.kept,
+        "attempts": [_outcome(one, files(one), comparison.kept) for one in comparison.ranked],
+        "differences": [_difference(one) for one in comparison.differences],
+        "statistics": {
+            "attempts": statistics.attempts,
+            "succeeded": statistics.succeeded,
+            "success_rate": statistics.success_rate,
+            "min_ms": statistics.min_ms,
+            "max_ms": statistics.max_ms,
+            "average_ms": statistics.average_ms,
+            "median_ms": statistics.median_ms,
+        },
+        "adopted": None if adopted is None else {**restored(adopted.restored), "state": adopted.checkpoint.hash},
+    }
+
+
+def _outcome(outcome: Outcome, files: Diff | None, kept: bool) -> Json:
+    result, attempt = outcome.result, outcome.attempt
+    return {
+        "attempt": attempt.number,
+        "name": attempt.name,
+        "command": attempt.command,
+        "env": dict(attempt.env),
+        "shell": attempt.shell,
+        "timeout": attempt.timeout_seconds,
+        "status": outcome.phase,
+        "exit_code": None if result is None else result.exit_code,
+        "stdout": "" if result is None else result.stdout,
+        "stderr": "" if result is None else result.stderr,
+        "truncated": result is not None and result.truncated,
+        "duration_ms": outcome.duration_ms,
+        "score": outcome.score,
+        "error": outcome.error,
+        "fork": outcome.fork if kept else None,
+        "directory": display(outcome.root) if kept else None,
+        "before": outcome.before,
+        "after": outcome.after,
+        "changed": _files(files),
+    }
+
+
+def _difference(difference: Difference) -> Json:
+    return {
+        "a": difference.a,
+        "b": difference.b,
+        "exit_code": difference.exit_code,
+        "stdout": difference.stdout,
+        "stderr": difference.stderr,
+        "files": _files(difference.files),
+    }
+
+
+def _files(diff: Diff | None) -> Json | None:
+    """Changed paths, by what happened to them."""
+    if diff is None:
+        return None
+    return {
+        **changed(diff.changes),
+        "renamed": [{"from": display(one.before_path), "to": display(one.path)} for one in diff.renamed],
+    }
+
+
+def changed(changes: Sequence[Change]) -> Json:
+    """``added``, ``modified``, ``deleted``: paths."""
+    return {
+        "added": [display(one.path) for one in changes if one.before is None],
+        "modified": [display(one.path) for one in changes if one.before is not None and one.after is not None],
+        "deleted": [display(one.path) for one in changes if one.after is None],
+    }
+
+
+def conflicts(found: Sequence[Conflict]) -> list[Json]:
+    """Each ``path`` with ``there`` (where it is on the other side), ``why`` and the same for people."""
+    return [
+        {"path": display(one.path), "there": display(one.there), "why": one.why, "reason": WORDS[one.why]}
+        for one in found
+    ]
