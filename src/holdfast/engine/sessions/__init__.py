@@ -1,0 +1,1 @@
+"""Shells that remember: their commands, what these leave, and the ways back and apart."""
