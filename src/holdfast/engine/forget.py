@@ -158,6 +158,11 @@ def _way_out(context: Context, reasons: Sequence[Protection]) -> str:
     for reason in reasons:
         if reason.kind == "pin":
             ways.append("what is in use can be forgotten when that has come to its end")
+        elif reason.kind == "session":
+            ways.append(
+                f"delete the session {reason.by} if you need it no more (`holdfast session delete`), or go on in it: "
+                "what it took by itself it lets go of in time"
+            )
         elif reason.workspace in gone:
             continue
         elif reason.kind == "head":

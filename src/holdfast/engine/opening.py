@@ -27,9 +27,9 @@ from holdfast.model.errors import (
 )
 from holdfast.model.ids import new_workspace_id
 from holdfast.model.log import Log
-from holdfast.model.paths import display
+from holdfast.model.paths import display, under
 from holdfast.store import ballast
-from holdfast.store.records import Workspace
+from holdfast.store.records import Workspace, seen_at
 from holdfast.store.store import Store
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from holdfast.files.tree import Tree
     from holdfast.model.clock import Clock
     from holdfast.model.config import Settings
-    from holdfast.model.ids import CheckpointId, Hash
+    from holdfast.model.ids import CheckpointId, Hash, WorkspaceId
 
 
 _LOG = Log(__name__)
@@ -68,6 +68,16 @@ class Opener:
         self._lenient = lenient
         self._freeing = freeing
         self._store: Store | None = None
+
+    @property
+    def environ(self) -> Mapping[str, str]:
+        """The environment that this process was given."""
+        return self._environ
+
+    @property
+    def flags(self) -> Mapping[str, object]:
+        """Settings of the caller's, by ``section.key``."""
+        return self._flags
 
     def settings(self, root: bytes | None) -> Settings:
         """The settings in force for a workspace at ``root``, or (None) for the home alone."""
@@ -195,6 +205,52 @@ class Opener:
             hint="`holdfast init` begins to remember a directory",
             code="no_workspace",
         )
+
+    def open_known(self, name: WorkspaceId) -> Context:
+        """Open the workspace of an id, whether its directory is there or not; raises `NotFoundError` if there is none,
+        or another workspace is where it was.
+        """
+        record = self.store().catalog.workspace(name)
+        path = seen_at(record.path)
+        known = self._known(path)
+        if known is None or known.id != name:
+            raise NotFoundError(
+                f"the directory of the workspace {name} is not at {display(path)} any more",
+                hint="any command in there tells Holdfast where it is now",
+                code="no_workspace",
+            )
+        self._refuse_unmounted(known)
+        return self._context(known)
+
+    def context_of(self, name: WorkspaceId) -> Context:
+        """The workspace of an id for what concerns its folder alone, wherever its directory is. No file in that is
+        read. Raises `NotFoundError`.
+        """
+        return self._context(self.store().catalog.workspace(name), (self.settings(None), None))
+
+    def register(self, path: bytes, source: CheckpointId) -> Context:
+        """Begin to remember ``path``, a directory that Holdfast itself has made, as a fork of ``source``. Idempotent.
+
+        It may lie in the home.
+        """
+        root = os.path.realpath(path)
+        known = self._known(root)
+        if known is not None and known.source == source:
+            return self._context(known)
+        about = os.stat(root)
+        workspace = Workspace(
+            id=new_workspace_id(self._random),
+            path=root,
+            device=about.st_dev,
+            inode=about.st_ino,
+            created_at=self._clock.now(),
+            source=source,
+            live=True,
+        )
+        self.store().catalog.add_workspace(workspace)
+        context = self._context(workspace)
+        identity.remember(context.folder, root)
+        return context
 
     def open_home(self) -> HomeContext:
         """Open the home without any of its workspaces; raises `NotFoundError` if nothing was ever kept there."""
@@ -337,7 +393,8 @@ class Opener:
             workspace.path,
             index=os.path.join(folder, INDEX),
             modes=os.path.join(folder, DIRECTORIES),
-            never=own_directories(self.home, settings),
+            # (What a snapshot provider has made may lie in the home, which must not take all of it away.)
+            never=[path for path in own_directories(self.home, settings) if not under(workspace.path, path)],
             max_file_bytes=settings.capture.max_file_bytes,
             exclude=settings.capture.exclude,
             user=User(_bytes(self._environ.get("HOME")), _bytes(self._environ.get("XDG_CONFIG_HOME"))),

@@ -24,7 +24,9 @@ MAX_HOME_FILE_BYTES = 64 << 10
 """The most that the home's file may have."""
 
 _VARIABLE = "HOLDFAST_"
-_OTHER_VARIABLES = frozenset(("HOLDFAST_HOME", "HOLDFAST_MESSAGE", "HOLDFAST_COMMAND", "HOLDFAST_RUN"))
+_OTHER_VARIABLES = frozenset(
+    ("HOLDFAST_HOME", "HOLDFAST_MESSAGE", "HOLDFAST_COMMAND", "HOLDFAST_RUN", "HOLDFAST_SESSION", "HOLDFAST_AGENT")
+)
 """Those that are no settings."""
 
 

@@ -20,6 +20,8 @@ Tmp = Literal["own", "shared"]
 YesNo = Literal["no", "yes"]
 SnapshotProvider = Literal["auto", "reflink", "git"]
 Backend = Literal["auto", "fanotify", "inotify", "polling"]
+SessionShell = Literal["bash", "sh", "zsh"]
+Demand = Literal["never", "safe", "changes", "unknown", "risky", "dangerous"]
 
 
 class Capture(NamedTuple):
@@ -128,6 +130,28 @@ class Git(NamedTuple):
     trust_local_filters: YesNo = "no"
 
 
+class Session(NamedTuple):
+    """Shells that remember (docs/sessions.md)."""
+
+    shell: SessionShell = "bash"
+    timeout: float = 0.0
+    max_output_bytes: int = 64 * KIB
+    demand: Demand = "risky"
+    commands: int = 10
+    idle: float = 30.0
+    min_interval: float = 5.0
+    max_journal: int = 1000
+    max_journal_bytes: int = 8 * MIB
+    max_checkpoints: int = 100
+    max_forks: int = 16
+    max_parallel: int = 4
+    fork_ttl: float = 7 * DAY
+    directory: str = ""
+    hot: float = HOUR
+    warm: float = DAY
+    cold_url: str = ""
+
+
 class Agent(NamedTuple):
     """The coding agent behind a frontend."""
 
@@ -155,6 +179,7 @@ class Settings(NamedTuple):
     isolation: Isolation = Isolation()
     snapshot: Snapshot = Snapshot()
     git: Git = Git()
+    session: Session = Session()
     agent: Agent = Agent()
     identity: Identity = Identity()
 
@@ -296,6 +321,41 @@ KEYS: dict[str, Key] = {
         "whether filters that only a repository's own configuration defines are run: commands of whoever wrote it",
         choices=("no", "yes"),
     ),
+    "session.shell": Key("text", "the shell of a new session", choices=("bash", "sh", "zsh")),
+    "session.timeout": Key("duration", "a command of a session that takes longer is ended; 0: none is", most=30 * DAY),
+    "session.max_output_bytes": Key(
+        "size",
+        "of each output stream of a command so much is kept: beginning and end",
+        least=KIB,
+        most=16 * MIB,
+    ),
+    "session.demand": Key(
+        "text",
+        "the state is saved before a command of this level or above (docs/safety.md)",
+        choices=("never", "safe", "changes", "unknown", "risky", "dangerous"),
+    ),
+    "session.commands": Key("integer", "a session's state is saved after so many commands", least=1, most=10_000),
+    "session.idle": Key("duration", "and when nothing was done in it for so long", most=DAY),
+    "session.min_interval": Key("duration", "but not so soon after the last time", most=DAY),
+    "session.max_journal": Key(
+        "integer", "whatever else holds, it is saved at so many entries in its journal", least=1, most=10_000
+    ),
+    "session.max_journal_bytes": Key("size", "and at so many bytes, compressed", least=64 * KIB, most=64 * MIB),
+    "session.max_checkpoints": Key(
+        "integer",
+        "a session holds the trees of so many states: more let go of the oldest that were saved by themselves",
+        least=2,
+        most=100_000,
+    ),
+    "session.max_forks": Key("integer", "a session has no more forks than this", most=10_000),
+    "session.max_parallel": Key("integer", "no more attempts of an experiment run at once", least=1, most=1000),
+    "session.fork_ttl": Key("age", "a fork whose parent was deleted goes when nothing was done in it for so long"),
+    "session.directory": Key(
+        "text", "where forks are written that no snapshot provider makes; empty: beside the home, in `{home}-forks`"
+    ),
+    "session.hot": Key("age", "until this age a saved state of a session is in the catalog, then in the object store"),
+    "session.warm": Key("age", "until this age it stays there, if there is a `cold_url`"),
+    "session.cold_url": Key("text", "where older ones are kept: a directory or a URL; empty: they stay where they are"),
     "agent.command": Key(
         "texts",
         "what `agent.prompt` runs, word by word; `{prompt}` stands for the prompt, which is else on its standard input",

@@ -2,18 +2,18 @@
 
 A session works in one directory, which is a workspace. The states of that directory are checkpoints of the workspace;
 a *session checkpoint* is one of these, together with what the shell was: directory, environment, history.
+
+A text that came from the system (a path, a command, a variable) holds what is not UTF-8 as `os.fsdecode` does.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NewType
+from collections.abc import Mapping
+from typing import Literal, NewType
 
-from holdfast.model.named import NamedTuple
+import msgspec
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from holdfast.model.ids import CheckpointId
+from holdfast.model.ids import CheckpointId
 
 SessionId = NewType("SessionId", str)
 """1 to 64 letters, digits, ``_``, ``-``, and ``.`` between others; no other session of the tenant has it."""
@@ -29,6 +29,9 @@ Level = Literal["safe", "changes", "risky", "dangerous", "unknown"]
 SessionKind = Literal["auto", "manual", "fork", "branch"]
 """Why a session checkpoint was taken: by a trigger, by somebody, as where a fork began, for a branch."""
 
+LEVELS: tuple[Level, ...] = ("safe", "changes", "unknown", "risky", "dangerous")
+"""From the least to the most."""
+
 RefType = Literal["head", "branch", "fork", "experiment"]
 """What a reference is: ``sessions/{id}/HEAD``, ``branches/{id}/{name}``, ``forks/{id}``, ``experiments/{id}``."""
 
@@ -36,7 +39,7 @@ SessionMode = Literal["in-place", "worktree", "overlay"]
 """Where it works: in the workspace as it is, or in what a snapshot provider has made (`snapshot.port.Mode`)."""
 
 
-class Triggers(NamedTuple):
+class Triggers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """When a session is saved by itself."""
 
     commands: int = 10
@@ -49,7 +52,7 @@ class Triggers(NamedTuple):
     """At so many entries in the journal, whatever else holds: it never has more to replay."""
 
 
-class SessionConfig(NamedTuple):
+class SessionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What holds for the commands of a session."""
 
     shell: ShellName = "bash"
@@ -62,7 +65,7 @@ class SessionConfig(NamedTuple):
     """A checkpoint is taken before a command of this level or above."""
 
 
-class Metrics(NamedTuple):
+class Metrics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What has happened in a session. Times in microseconds since 1970-01-01 UTC."""
 
     commands: int = 0
@@ -74,7 +77,7 @@ class Metrics(NamedTuple):
     recoveries: int = 0
 
 
-class CommandResult(NamedTuple):
+class CommandResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a command ended."""
 
     exit_code: int
@@ -87,7 +90,7 @@ class CommandResult(NamedTuple):
     timed_out: bool = False
 
 
-class CommandEntry(NamedTuple):
+class CommandEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One command in a session's history."""
 
     id: str
@@ -116,7 +119,7 @@ class CommandEntry(NamedTuple):
     """The directory that it was started in, relative to the root; absolute if it lies outside."""
 
 
-class State(NamedTuple):
+class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a session is at one moment."""
 
     id: SessionId
@@ -138,7 +141,7 @@ class State(NamedTuple):
     metrics: Metrics = Metrics()
 
 
-class SessionCheckpoint(NamedTuple):
+class SessionCheckpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A state of a session that is kept. Its content names it: it never changes."""
 
     hash: SessionHash
@@ -151,9 +154,11 @@ class SessionCheckpoint(NamedTuple):
     state: State
     history: tuple[CommandEntry, ...]
     """The commands since the parent, oldest first."""
+    metadata: Mapping[str, str] = {}
+    """What whoever took it says of it."""
 
 
-class SessionRef(NamedTuple):
+class SessionRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A name for a session checkpoint."""
 
     name: str
@@ -163,3 +168,47 @@ class SessionRef(NamedTuple):
     checkpoint: SessionHash
     updated_at: int
     metadata: Mapping[str, str] = {}
+
+
+# --- the journal: what has happened since the session checkpoint that HEAD names ---
+
+
+class Ran(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="command"):
+    """A command began, and ended if ``ended``."""
+
+    entry: CommandEntry
+    ended: bool = False
+    """False while it runs; true also once it is known that nobody will ever know how it ended."""
+    cwd: str = ""
+    """The directory that it left the shell in; empty: the one that it began in."""
+    exported: Mapping[str, str] = {}
+    """Variables that have another value in `State.env` since, or are new there."""
+    dropped: tuple[str, ...] = ()
+    """Those that are no longer in it."""
+    unset: tuple[str, ...] | None = None
+    """`State.unset` since, if it is another."""
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="found"):
+    """The directory held another tree than the last one that was recorded; it was saved."""
+
+    tree: CheckpointId
+    at: int
+    """Microseconds since 1970-01-01 UTC."""
+
+
+class Counted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="counted"):
+    """Something that `Metrics` counts has happened, and nothing else has changed."""
+
+    what: Literal["forks", "recoveries"]
+    at: int
+
+
+class Leaving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="leaving"):
+    """The tree is being brought to that of another session checkpoint: nothing comes behind it."""
+
+    target: SessionHash
+    at: int
+
+
+JournalEntry = Ran | Found | Counted | Leaving

@@ -52,7 +52,29 @@ HISTORY = Covered("history", "seq", "seq, tenant, workspace, at, operation, chec
 TENANTS = Covered("tenants", "number", "number, name", tenant="number")
 """Without the two numbers that change all the time: a wrong one costs a second try, or some time."""
 
+SESSIONS = Covered(
+    "sessions",
+    "id",
+    "tenant, id, parent, owner, shared, workspace, origin, provider, mode, token, place, purpose, status, created_at",
+)
+
+JOURNALS = Covered(
+    "session_journals", "session", "tenant, session, data, entries, through, last_seq, trees, revision, updated_at"
+)
+
+SESSION_CHECKPOINTS = Covered(
+    "session_checkpoints",
+    "hash",
+    "tenant, hash, session, parent, kind, message, created_at, seq, tree, kept, tier, size, stored, data",
+)
+
+REFS = Covered("session_refs", "name", "tenant, name, type, session, checkpoint, updated_at, metadata")
+
 COVERED = (TENANTS, CHECKPOINTS, WORKSPACES, HISTORY)
+"""Those that version 2 knew."""
+
+COVERED_4 = (SESSIONS, JOURNALS, SESSION_CHECKPOINTS, REFS)
+"""Those that came with version 4."""
 
 
 def set_checksum(session: Session, covered: Covered, tenant: int, key: str | int) -> None:

@@ -23,12 +23,14 @@ if TYPE_CHECKING:
 class Protection(NamedTuple):
     """A reason why a checkpoint should not, or (``hard``) may not, be forgotten."""
 
-    kind: Literal["head", "fork", "chain", "pin"]
-    """What a live workspace stands on; the source of a live fork; between that and the fork's head; pinned."""
+    kind: Literal["head", "fork", "chain", "pin", "session"]
+    """What a live workspace stands on; the source of a live fork; between that and the fork's head; pinned; the tree
+    of a state that a session keeps, or of a command in its journal.
+    """
     by: str
-    """The workspace's path for people to read, or the pin's reason."""
+    """The workspace's path for people to read, the pin's reason, or the session's id."""
     workspace: WorkspaceId | None = None
-    """The workspace; None for a pin."""
+    """The workspace; None for a pin or a session."""
 
     @property
     def hard(self) -> bool:
@@ -42,6 +44,7 @@ class Protection(NamedTuple):
             "fork": f"the state that the fork {self.by} was made from",
             "chain": f"part of the line of the fork {self.by}",
             "pin": f"in use: {self.by}",
+            "session": f"a tree that the session {self.by} keeps",
         }[self.kind]
 
 
@@ -71,7 +74,9 @@ def line(
 
 
 def protections(session: Session, tenant: int, now: int) -> dict[CheckpointId, list[Protection]]:
-    """Every checkpoint that something stands on, and what: heads, fork points and chains of live workspaces, pins."""
+    """Every checkpoint that something stands on, and what: heads, fork points and chains of live workspaces, pins,
+    sessions.
+    """
     found: dict[CheckpointId, list[Protection]] = {}
 
     def protect(checkpoint: CheckpointId, reason: Protection) -> None:
@@ -95,6 +100,14 @@ def protections(session: Session, tenant: int, now: int) -> dict[CheckpointId, l
         (tenant, now),
     ):
         protect(checkpoint, Protection("pin", reason))
+    for checkpoint, name in session.all(
+        "SELECT DISTINCT tree, session FROM session_checkpoints WHERE tenant = ? AND kept = 1 ORDER BY tree, session",
+        (tenant,),
+    ):
+        protect(checkpoint, Protection("session", name))
+    for name, trees in session.all("SELECT session, trees FROM session_journals WHERE tenant = ?", (tenant,)):
+        for checkpoint in dict.fromkeys(trees.split()):
+            protect(checkpoint, Protection("session", name))
     return found
 
 

@@ -187,6 +187,86 @@ CREATE TABLE leases (
 )""",
 )
 
+_VERSION_4 = (
+    """
+-- Shells that remember, and where each works.
+CREATE TABLE sessions (
+  tenant INTEGER NOT NULL REFERENCES tenants (number),
+  id TEXT NOT NULL,                 -- 1 to 64 letters, digits, _, -, and . between others
+  parent TEXT,                      -- the session that it was forked from; it may be deleted since
+  owner TEXT NOT NULL,              -- the agent or user whose it is
+  shared TEXT NOT NULL,             -- the names of others who may use it, each with a line feed behind it
+  workspace TEXT,                   -- workspaces.id; NULL while its directory is being made
+  origin TEXT,                      -- of a fork: the workspace that it was forked from, at which the provider is asked
+  provider TEXT NOT NULL,           -- what made its directory: a snapshot provider, plain, or empty for nobody
+  mode TEXT NOT NULL,               -- in-place, worktree, overlay
+  token TEXT NOT NULL,              -- what the provider calls the directory; empty for none
+  place BLOB,                       -- with provider plain: the directory that is made, or is to be
+  purpose TEXT NOT NULL,            -- session, fork, experiment
+  status TEXT NOT NULL,             -- making; live; going: it is being deleted
+  created_at INTEGER NOT NULL,
+  checksum BLOB,
+  PRIMARY KEY (tenant, id)
+)""",
+    "CREATE INDEX sessions_workspace ON sessions (tenant, workspace)",
+    """
+-- What has happened in each session since the session checkpoint that its HEAD names.
+CREATE TABLE session_journals (
+  tenant INTEGER NOT NULL,
+  session TEXT NOT NULL,
+  data BLOB NOT NULL,               -- as docs/formats/session.md says
+  entries INTEGER NOT NULL,         -- how many are in it
+  through INTEGER NOT NULL,         -- the number of the last command that HEAD's checkpoint holds
+  last_seq INTEGER NOT NULL,        -- that of the last command
+  trees TEXT NOT NULL,              -- checkpoints.id of the trees that the entries name, with spaces between them
+  revision INTEGER NOT NULL,        -- grows with every change
+  updated_at INTEGER NOT NULL,
+  checksum BLOB,
+  PRIMARY KEY (tenant, session),
+  FOREIGN KEY (tenant, session) REFERENCES sessions (tenant, id)
+)""",
+    """
+-- States of sessions that are kept. A row never changes, but for where the content is and whether the tree is held.
+CREATE TABLE session_checkpoints (
+  tenant INTEGER NOT NULL,
+  hash TEXT NOT NULL,               -- 32 hex digits: of the content
+  session TEXT NOT NULL,
+  parent TEXT,                      -- the one before it; it may be deleted since
+  kind TEXT NOT NULL,               -- auto, manual, fork, branch
+  message TEXT NOT NULL,
+  created_at INTEGER NOT NULL,
+  seq INTEGER NOT NULL,             -- the number of the last command in it
+  tree TEXT NOT NULL,               -- checkpoints.id
+  kept INTEGER NOT NULL,            -- 1: the tree is held back from retention; 0: it may be gone
+  tier TEXT NOT NULL,               -- hot: in data; warm: in the object store; cold: in the cold one
+  size INTEGER NOT NULL,            -- bytes of the content
+  stored INTEGER NOT NULL,          -- bytes as they are stored
+  data BLOB,                        -- while it is hot: as docs/formats/session.md says
+  checksum BLOB,
+  PRIMARY KEY (tenant, hash),
+  FOREIGN KEY (tenant, session) REFERENCES sessions (tenant, id)
+)""",
+    "CREATE INDEX session_checkpoints_session ON session_checkpoints (tenant, session, created_at)",
+    "CREATE INDEX session_checkpoints_tier ON session_checkpoints (tenant, tier, created_at)",
+    """
+-- Names for them, changed by compare and swap.
+CREATE TABLE session_refs (
+  tenant INTEGER NOT NULL,
+  name TEXT NOT NULL,               -- sessions/ID/HEAD, branches/ID/NAME, forks/ID, experiments/ID
+  type TEXT NOT NULL,               -- head, branch, fork, experiment
+  session TEXT NOT NULL,
+  checkpoint TEXT NOT NULL,         -- session_checkpoints.hash
+  updated_at INTEGER NOT NULL,
+  metadata TEXT NOT NULL,           -- texts by name, as a JSON object
+  checksum BLOB,
+  PRIMARY KEY (tenant, name),
+  FOREIGN KEY (tenant, session) REFERENCES sessions (tenant, id),
+  FOREIGN KEY (tenant, checkpoint) REFERENCES session_checkpoints (tenant, hash)
+)""",
+    "CREATE INDEX session_refs_session ON session_refs (tenant, session)",
+    "CREATE INDEX session_refs_checkpoint ON session_refs (tenant, checkpoint)",
+)
+
 
 _HISTORY_2 = HISTORY._replace(columns="seq, tenant, workspace, at, operation, checkpoint, previous")
 """As version 2 covers it."""
@@ -225,5 +305,11 @@ def _add_steps(session: Session) -> None:
             set_checksum(session, HISTORY, tenant, seq)
 
 
-MIGRATIONS = (_create, _add_checksums, _add_steps)
+def _add_sessions(session: Session) -> None:
+    """To version 4."""
+    for statement in _VERSION_4:
+        session.run(statement)
+
+
+MIGRATIONS = (_create, _add_checksums, _add_steps, _add_sessions)
 """Step n leads from schema version n to n + 1."""

@@ -1,0 +1,145 @@
+"""Deleting a session, with all that was made for it.
+
+Killed anywhere, it is done again, by the next sweep at the latest. Whoever calls it holds the session.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from holdfast.engine.folder import SNAPSHOTS
+from holdfast.files.replicate import remove_whole
+from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, StorageError
+from holdfast.model.log import Log
+from holdfast.model.paths import display, under
+from holdfast.store.records import seen_at
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from holdfast.engine.opening import Opener
+    from holdfast.engine.sessions.keeping import Shelf
+    from holdfast.snapshot.port import Provider
+    from holdfast.store.records import Workspace
+    from holdfast.store.session_rows import SessionRecord
+
+_LOG = Log(__name__)
+
+
+def delete(opener: Opener, shelf: Shelf, record: SessionRecord) -> None:
+    """Delete a session; of a fork, its directory, its workspace, and that workspace's checkpoints as well.
+
+    Raises `RefusedError` (code ``has_forks``) while directories of other forks lie in its own.
+    """
+    if record.purpose != "session":
+        workspaces = _workspaces(opener, record)
+        _refuse_forks_inside(opener, shelf, record, workspaces)
+        if record.status == "live":
+            shelf.rows.put(record._replace(status="going"))
+        try:
+            _remove_directory(opener, record, workspaces)
+        except OSError as error:
+            raise StorageError(f"the fork {record.id} cannot be removed: {error.strerror or error}") from error
+        shelf.discard(shelf.rows.clear(record.id))
+        for workspace in workspaces:
+            _let_go(opener, workspace)
+    shelf.discard(shelf.rows.remove(record.id))
+
+
+def _providers(opener: Opener, record: SessionRecord) -> list[Provider]:
+    """The provider that has made the directory; none if it was written out, or is not known any more."""
+    from holdfast.engine.providers import providers_of
+
+    if record.origin is None:
+        return []
+    try:
+        context = opener.context_of(record.origin)
+    except NotFoundError:
+        return []
+    return [one for one in providers_of(context, record.id) if one.name == record.provider]
+
+
+def _workspaces(opener: Opener, record: SessionRecord) -> list[Workspace]:
+    """The workspace that the session works in, also where it was killed before that was noted."""
+    catalog = opener.store().catalog
+    if record.workspace is not None:
+        return [catalog.workspace(record.workspace)]
+    places = [record.place] if record.place is not None else []
+    for provider in _providers(opener, record):
+        places += [one.path for one in provider.tokens() if one.path is not None]
+    real = [os.path.realpath(place) for place in places]
+    return [one for one in catalog.workspaces() if one.live and any(under(seen_at(one.path), place) for place in real)]
+
+
+def _refuse_forks_inside(opener: Opener, shelf: Shelf, record: SessionRecord, workspaces: Iterable[Workspace]) -> None:
+    catalog = opener.store().catalog
+    mine = {one.id: seen_at(one.path) for one in workspaces}
+    inside = [
+        other.id
+        for other in shelf.rows.list()
+        if other.id != record.id
+        and other.workspace is not None
+        and other.workspace not in mine
+        and other.purpose != "session"
+        and any(under(seen_at(catalog.workspace(other.workspace).path), root) for root in mine.values())
+    ]
+    if inside:
+        raise RefusedError(
+            f"the directory of {record.id} holds those of its forks {', '.join(inside)}",
+            hint="delete those first",
+            code="has_forks",
+        )
+
+
+def _remove_directory(opener: Opener, record: SessionRecord, workspaces: Sequence[Workspace]) -> None:
+    for provider in _providers(opener, record):
+        for allocation in provider.tokens():
+            provider.cleanup(allocation.token)
+    place = record.place
+    if place is None or not os.path.lexists(place):
+        return
+    about = os.lstat(place)
+    ours = [(one.device, one.inode) for one in workspaces]
+    if record.status != "making" and (about.st_dev, about.st_ino) not in ours:
+        raise RefusedError(
+            f"{display(place)} is not the directory that was made for the fork {record.id}",
+            hint="look at what is there now, and move it away",
+            code="not_ours",
+        )
+    if record.status == "making" and not ours:
+        os.rmdir(place)  # whoever made it had not come to writing anything into it
+        return
+    remove_whole(place)
+
+
+def _let_go(opener: Opener, workspace: Workspace) -> None:
+    """Let the workspace of a fork go that is deleted, and forget what nothing else stands on."""
+    from holdfast.engine.fork_plain import discard
+
+    home = opener.open_home()
+    catalog = home.store.catalog
+    if workspace.live:
+        catalog.let_go(workspace.id)
+    discard(home, workspace)
+    protections = catalog.protections()
+    for checkpoint in catalog.checkpoints(workspace.id):
+        if not any(reason.hard for reason in protections.get(checkpoint.id, ())):
+            try:
+                catalog.forget([checkpoint.id])
+            except HoldfastError as error:
+                _LOG.warning("a checkpoint of a deleted fork stays: %s", error.message)
+    folder = home.folder_of(workspace)
+    if not _holds_snapshots(folder):
+        try:
+            remove_whole(folder)
+        except OSError as error:
+            _LOG.warning("%s stays: %s", display(folder), error.strerror or error)
+
+
+def _holds_snapshots(folder: bytes) -> bool:
+    """Whether directories of other forks may lie in the workspace's folder."""
+    for _, _, files in os.walk(os.path.join(folder, SNAPSHOTS)):
+        if any(not name.endswith((b".lock", b".new")) for name in files):
+            return True
+    return False

@@ -1,0 +1,50 @@
+"""How much of everything a session may have, and what makes room by itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.model.errors import RefusedError
+
+if TYPE_CHECKING:
+    from holdfast.model.session import SessionHash, SessionId, SessionKind
+    from holdfast.store.session_rows import SessionRows, StoredCheckpoint
+
+_BY_ITSELF: frozenset[SessionKind] = frozenset(("auto", "fork"))
+"""Kinds of which nobody said that they want to come back to them."""
+
+
+def check_room(rows: SessionRows, session: SessionId, most: int) -> None:
+    """Raise `RefusedError` (code ``session_limit``) if a state that somebody asks for could not be held."""
+    held = [stored for stored in rows.checkpoints(session) if stored.kept]
+    if len(held) >= most and not _releasable(rows, session, held):
+        raise RefusedError(
+            f"the session {session} holds {len(held)} states that were asked for; session.max_checkpoints is {most}",
+            hint="remove branches that you need no more, delete the session, or raise the limit in config.toml",
+            code="session_limit",
+        )
+
+
+def thin_out(rows: SessionRows, session: SessionId, most: int) -> int:
+    """Let go of the trees of the oldest states that were saved by themselves, beyond ``most``; how many."""
+    held = [stored for stored in rows.checkpoints(session) if stored.kept]
+    beyond = len(held) - most
+    if beyond <= 0:
+        return 0
+    return rows.release([stored.hash for stored in _releasable(rows, session, held)[:beyond]])
+
+
+def check_forks(rows: SessionRows, session: SessionId, most: int) -> None:
+    """Raise `RefusedError` (code ``session_limit``) if the session may have no more forks."""
+    count = sum(record.status != "going" for record in rows.forks_of(session))
+    if count >= most:
+        raise RefusedError(
+            f"the session {session} has {count} forks, and session.max_forks is {most}",
+            hint="delete some (`holdfast session delete`), or raise the limit in config.toml",
+            code="session_limit",
+        )
+
+
+def _releasable(rows: SessionRows, session: SessionId, held: list[StoredCheckpoint]) -> list[StoredCheckpoint]:
+    named: set[SessionHash] = {ref.checkpoint for ref in rows.refs(session)}
+    return [stored for stored in held if stored.kind in _BY_ITSELF and stored.hash not in named]

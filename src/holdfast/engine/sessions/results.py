@@ -1,0 +1,93 @@
+"""What the use-cases of sessions answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.model.named import NamedTuple
+
+if TYPE_CHECKING:
+    from holdfast.engine.results import RestoreResult
+    from holdfast.model.ids import CheckpointId, WorkspaceId
+    from holdfast.model.session import (
+        CommandEntry,
+        SessionCheckpoint,
+        SessionHash,
+        SessionId,
+        SessionMode,
+        SessionRef,
+        State,
+    )
+    from holdfast.store.session_rows import Purpose, Status
+
+
+class SessionInfo(NamedTuple):
+    """A session, looked at from outside."""
+
+    id: SessionId
+    parent: SessionId | None
+    owner: str
+    shared: tuple[str, ...]
+    purpose: Purpose
+    status: Status
+    root: bytes | None
+    """Where it works, when last seen; None while that is being made."""
+    workspace: WorkspaceId | None
+    provider: str
+    """What made its directory; empty: it works in place."""
+    mode: SessionMode
+    created_at: int
+    updated_at: int
+    newest: SessionHash | None
+    """The session checkpoint that HEAD names."""
+    tree: CheckpointId | None
+    """The checkpoint of the workspace that holds the last recorded tree."""
+    state: State | None
+    running: CommandEntry | None
+    """The command that runs in it, or ran when it was killed."""
+    busy: bool
+    """Whether a process has it open."""
+    checkpoints: int
+    """How many states of it are saved, and their bytes as they are stored."""
+    stored_bytes: int
+    journal: int
+    """How many entries its journal has, and its bytes."""
+    journal_bytes: int
+    forks: tuple[SessionId, ...]
+
+
+class ForkResult(NamedTuple):
+    """A fork of a session."""
+
+    id: SessionId
+    """Of the new session."""
+    root: bytes
+    fork_point: SessionHash
+    ref: SessionRef
+    provider: str
+    mode: SessionMode
+
+
+class CheckedOut(NamedTuple):
+    """A session that was brought to another of its states."""
+
+    state: State
+    checkpoint: SessionCheckpoint
+    """The state that was asked for."""
+    saved: SessionRef
+    """The branch that the state before is saved as."""
+    restored: RestoreResult
+    """What happened to the tree."""
+
+
+class Swept(NamedTuple):
+    """What a sweep has done."""
+
+    warmed: int = 0
+    """Session checkpoints that went from the catalog to the object store."""
+    cooled: int = 0
+    """From there to the cold one."""
+    removed: tuple[SessionId, ...] = ()
+    """Sessions that were half made, half deleted, or had expired."""
+    objects: int = 0
+    """Objects that nothing named."""

@@ -1,0 +1,301 @@
+"""The sessions of a home: begun, opened, looked at, swept."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from holdfast.engine.opening import Opener
+from holdfast.engine.sessions import naming, replaying
+from holdfast.engine.sessions.holding import holding, is_held, lock_path
+from holdfast.engine.sessions.keeping import Shelf
+from holdfast.engine.sessions.line import Line
+from holdfast.engine.sessions.owning import check_owner
+from holdfast.engine.sessions.recovery import make_directory_again, mend
+from holdfast.engine.sessions.results import SessionInfo
+from holdfast.engine.sessions.session import Session, Surroundings
+from holdfast.engine.workspace import Workspace
+from holdfast.model.errors import HoldfastError, NotFoundError
+from holdfast.model.log import Log
+from holdfast.model.session import Leaving, SessionConfig, SessionId, State, Triggers
+from holdfast.store.records import seen_at
+from holdfast.store.session_rows import SessionRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from contextlib import AbstractContextManager
+
+    from holdfast.engine.context import Context, HomeContext
+    from holdfast.engine.sessions.results import Swept
+    from holdfast.model.config import Session as Settings
+    from holdfast.model.ids import CheckpointId
+    from holdfast.model.session import CommandEntry
+
+_LOG = Log(__name__)
+
+
+def config_of(settings: Settings) -> SessionConfig:
+    """What holds for the commands of a new session, as the settings have it."""
+    return SessionConfig(
+        shell=settings.shell,
+        timeout_seconds=settings.timeout,
+        max_output_bytes=settings.max_output_bytes,
+        triggers=Triggers(
+            commands=settings.commands,
+            idle_seconds=settings.idle,
+            min_seconds=settings.min_interval,
+            max_journal=settings.max_journal,
+        ),
+        demand=settings.demand,
+    )
+
+
+class Sessions:
+    """All sessions of a home. For one thread; any number of processes may have the same home."""
+
+    def __init__(
+        self,
+        *,
+        home: bytes | None = None,
+        agent: str | None = None,
+        flags: Mapping[str, object] | None = None,
+        opener: Opener | None = None,
+    ) -> None:
+        """``home`` as in `holdfast.open`. ``agent`` is who asks (None: HOLDFAST_AGENT, else ``identity.author``, else
+        the user's name). ``opener`` is for tests: it stands for home, flags, environment and clock.
+        """
+        self._make = (lambda: opener) if opener is not None else (lambda: Opener(home=home, flags=flags))
+        self._opener = self._make()
+        self._agent = naming.agent_of(agent, self._opener.environ, self._opener.settings(None))
+        self._home: HomeContext | None = None
+        self._shelf: Shelf | None = None
+
+    @property
+    def agent(self) -> str:
+        """Who asks."""
+        return self._agent
+
+    def start(
+        self,
+        path: bytes,
+        id: str | None = None,  # noqa: A002 - the field's own name
+        *,
+        config: SessionConfig | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Session:
+        """Begin a session that works in the workspace at ``path``, or the nearest one above, in place; it is held.
+
+        It begins in the directory ``path``, with ``env`` beside the environment of this process. Raises
+        `NotFoundError` (``no_workspace``), `RefusedError` (``session_exists``).
+        """
+        with ExitStack() as stack:
+            opener = self._opened(stack)
+            context = opener.open(path)
+            workspace = Workspace(opener, context)
+            self.sweep_if_due()
+            session = naming.new_id("session", context.random) if id is None else naming.check_id(id)
+            stack.enter_context(self._held(context, session))
+            shelf = Shelf(context)
+            self._clear(shelf, session, opener)
+            record = SessionRecord(
+                id=session,
+                parent=None,
+                owner=self._agent,
+                shared=(),
+                workspace=context.workspace.id,
+                origin=None,
+                provider="",
+                mode="in-place",
+                token="",
+                place=None,
+                purpose="session",
+                status="making",
+                created_at=context.clock.now(),
+            )
+            shelf.rows.add(record)
+            tree = workspace.checkpoint(kind="auto", author=self._agent).checkpoint.id
+            line = Line(shelf, record, context.clock)
+            state = State(
+                id=session,
+                parent=None,
+                created_at=record.created_at,
+                updated_at=record.created_at,
+                cwd=replaying.relative(context.workspace.path, os.fsdecode(os.path.realpath(path))),
+                env=dict(env or {}),
+                unset=(),
+                tree=tree,
+                seq=0,
+                config=config_of(context.settings.session) if config is None else config,
+            )
+            line.commit("auto", state, tree, record=record._replace(status="live"))
+            return Session(Surroundings(opener, context, workspace, shelf, self._agent), line, stack.pop_all())
+
+    def open(self, id: str) -> Session:  # noqa: A002 - the field's own name
+        """Hold a session, brought up to what has happened to it since.
+
+        What a killed process left is mended: the journal is replayed, a tree that nobody has recorded is saved, a
+        directory that is gone is made again. Raises `NotFoundError` (``no_session``, ``no_workspace``), `RefusedError`
+        (``not_owner``), `LockedError` (``session_busy``).
+        """
+        with ExitStack() as stack:
+            opener = self._opened(stack)
+            home = opener.open_home()
+            record = Shelf(home).rows.get(SessionId(id))
+            check_owner(record, self._agent)
+            self.sweep_if_due()
+            path = lock_path(home.home, home.store.tenant, record.id)
+            timeout = home.settings.lock.timeout
+            stack.enter_context(holding(path, record.id, timeout=timeout, clock=home.store.catalog.clock))
+            record = Shelf(home).rows.get(record.id)  # as it is now that nobody else has it
+            check_owner(record, self._agent)
+            if record.status != "live" or record.workspace is None:
+                what = "made" if record.status == "making" else "deleted"
+                raise NotFoundError(
+                    f"the session {record.id} was cut short while it was {what}",
+                    hint="what is left of it goes with the next sweep",
+                    code="no_session",
+                )
+            context = opener.open_known(record.workspace)
+            workspace = Workspace(opener, context)
+            shelf = Shelf(context)
+            line = Line(shelf, record, context.clock).load()
+            around = Surroundings(opener, context, workspace, shelf, self._agent)
+            kept = ExitStack()
+            session = Session(around, line, kept)
+            _recover(around, line, session)
+            kept.enter_context(stack.pop_all())
+            return session
+
+    def list(self, path: bytes | None = None) -> list[SessionInfo]:
+        """All sessions, or those that work in the workspace at ``path``, oldest first. Takes no lock."""
+        home, shelf = self._looking()
+        if path is None:
+            records = shelf.rows.list()
+        else:
+            records = shelf.rows.list(self._opener.open(path).workspace.id)
+        return [self._info(home, shelf, record) for record in records]
+
+    def info(self, id: str) -> SessionInfo:  # noqa: A002 - the field's own name
+        """One session, as it is at the moment. Takes no lock. Raises `NotFoundError` (``no_session``)."""
+        home, shelf = self._looking()
+        return self._info(home, shelf, shelf.rows.get(SessionId(id)))
+
+    def history(self, id: str, limit: int | None = None) -> list[CommandEntry]:  # noqa: A002
+        """The commands of a session, the last first, at most ``limit``. Takes no lock."""
+        home, shelf = self._looking()
+        record = shelf.rows.get(SessionId(id))
+        return Line(shelf, record, home.store.catalog.clock).load().history(limit)
+
+    def sweep(self) -> Swept:
+        """Move old states to their tiers, remove what was cut short, and forks that have expired. Idempotent."""
+        from holdfast.engine.sessions.sweeping import sweep
+
+        home, shelf = self._looking()
+        return sweep(self._opener, home, shelf)
+
+    def sweep_if_due(self) -> None:
+        """The same if there is anything to do; what goes wrong is logged."""
+        from holdfast.engine.sessions.sweeping import is_due
+
+        home, shelf = self._looking()
+        try:
+            if not home.store.catalog.database.read_only and is_due(home, shelf):
+                self.sweep()
+        except HoldfastError as error:
+            _LOG.warning("old states of sessions are not swept: %s", error.message)
+
+    def close(self) -> None:
+        """Let go of the home. Sessions that are open stay so. Harmless a second time."""
+        self._opener.close()
+        self._home = self._shelf = None
+
+    def __enter__(self) -> Sessions:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _opened(self, stack: ExitStack) -> Opener:
+        """An opener for one session, which has a store of its own: it may outlive this object."""
+        opener = self._make()
+        if opener is not self._opener:
+            stack.callback(opener.close)
+        return opener
+
+    def _looking(self) -> tuple[HomeContext, Shelf]:
+        if self._home is None or self._shelf is None:
+            self._home = self._opener.open_home()
+            self._shelf = Shelf(self._home)
+        return self._home, self._shelf
+
+    def _held(self, context: Context, session: SessionId) -> AbstractContextManager[None]:
+        path = lock_path(context.home, context.store.tenant, session)
+        return holding(path, session, timeout=context.settings.lock.timeout, clock=context.clock)
+
+    def _clear(self, shelf: Shelf, session: SessionId, opener: Opener) -> None:
+        """Remove what was killed while a session of this name was made or deleted: we hold it, nobody is at it."""
+        from holdfast.engine.sessions.deleting import delete
+
+        try:
+            record = shelf.rows.get(session)
+        except NotFoundError:
+            return
+        if record.status != "live":
+            delete(opener, shelf, record)
+
+    def _info(self, home: HomeContext, shelf: Shelf, record: SessionRecord) -> SessionInfo:
+        catalog, rows = home.store.catalog, shelf.rows
+        stored = rows.checkpoints(record.id)
+        line: Line | None = None
+        if record.status == "live":
+            line = Line(shelf, record, catalog.clock).load()
+        path = lock_path(home.home, home.store.tenant, record.id)
+        return SessionInfo(
+            id=record.id,
+            parent=record.parent,
+            owner=record.owner,
+            shared=record.shared,
+            purpose=record.purpose,
+            status=record.status,
+            root=None if record.workspace is None else seen_at(catalog.workspace(record.workspace).path),
+            workspace=record.workspace,
+            provider=record.provider,
+            mode=record.mode,
+            created_at=record.created_at,
+            updated_at=record.created_at if line is None else line.journal.updated_at,
+            newest=None if line is None else line.head.hash,
+            tree=None if line is None else line.state.tree,
+            state=None if line is None else line.state,
+            running=None if line is None else replaying.running(line.entries),
+            busy=is_held(path),
+            checkpoints=len(stored),
+            stored_bytes=sum(one.stored for one in stored),
+            journal=0 if line is None else line.journal.entries,
+            journal_bytes=0 if line is None else len(line.journal.data),
+            forks=tuple(one.id for one in rows.forks_of(record.id)),
+        )
+
+
+def _recover(around: Surroundings, line: Line, session: Session) -> None:
+    """Bring a session up to what has happened to it since it was held last."""
+    context, workspace = around.context, around.workspace
+    remade = make_directory_again(context, workspace, line.record, line.state)
+    targets = {entry.target: around.shelf.load(entry.target) for entry in line.entries if isinstance(entry, Leaving)}
+
+    def save() -> CheckpointId:
+        why = f"found when the session {line.record.id} was opened"
+        return workspace.checkpoint(kind="auto", author=around.agent, message=why).checkpoint.id
+
+    def tree_of(leaving: Leaving) -> CheckpointId:
+        tree = targets[leaving.target].state.tree
+        assert tree is not None, "a saved state has a tree"
+        return tree
+
+    mended = mend(context, workspace, line.entries, line.state, remade=remade, target_tree=tree_of, save=save)
+    last = line.entries[-1] if line.entries else None
+    if mended.leaving == "done" and isinstance(last, Leaving):
+        session.arrive(targets[last.target], recovered=True)
+    elif mended.entries is not line.entries:
+        line.write(mended.entries)
+    session.save_if_idle()

@@ -1,0 +1,91 @@
+"""Upkeep of sessions, by whoever comes by: there is no daemon."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.engine.sessions.deleting import delete
+from holdfast.engine.sessions.forking import PROCESS
+from holdfast.engine.sessions.holding import holding, is_held, lock_path
+from holdfast.engine.sessions.results import Swept
+from holdfast.model.errors import HoldfastError, LockedError, NotFoundError
+from holdfast.model.log import Log
+from holdfast.store.lease import Lease, may_run
+from holdfast.store.session_rows import ref_name
+
+if TYPE_CHECKING:
+    from holdfast.engine.context import HomeContext
+    from holdfast.engine.opening import Opener
+    from holdfast.engine.sessions.keeping import Shelf
+    from holdfast.model.session import SessionId
+    from holdfast.store.session_rows import SessionRecord
+
+_LOG = Log(__name__)
+_SECOND = 1_000_000
+LEASE = "sessions"
+
+
+def is_due(home: HomeContext, shelf: Shelf) -> bool:
+    """Whether `sweep` would find anything to do. Cheap."""
+    return bool(_expired(home, shelf)) or shelf.is_due()
+
+
+def sweep(opener: Opener, home: HomeContext, shelf: Shelf) -> Swept:
+    """Remove sessions that were cut short or have expired, then move old states to their tiers.
+
+    One sweep runs at a time: while another does, nothing happens. Killed anywhere, the next one goes on.
+    """
+    catalog = home.store.catalog
+    lease = Lease(catalog.database, catalog.tenant, LEASE, catalog.clock)
+    try:
+        lease.acquire()
+    except LockedError:
+        return Swept()
+    try:
+        removed = [record.id for record in _expired(home, shelf) if _remove(opener, home, shelf, record.id)]
+        lease.renew()
+        warmed, cooled = shelf.sweep()
+    finally:
+        lease.release()
+    return Swept(warmed, cooled, tuple(removed))
+
+
+def _expired(home: HomeContext, shelf: Shelf) -> list[SessionRecord]:
+    """The sessions that nobody will miss, and nobody has open."""
+    records = shelf.rows.list()
+    known = {record.id for record in records}
+    directory = home.home
+    return [
+        record
+        for record in records
+        if _is_expired(home, shelf, record, known) and not is_held(lock_path(directory, home.store.tenant, record.id))
+    ]
+
+
+def _is_expired(home: HomeContext, shelf: Shelf, record: SessionRecord, known: set[SessionId]) -> bool:
+    if record.status != "live":
+        return True
+    if record.purpose == "experiment":
+        ref = shelf.rows.ref(ref_name("experiment", record.id))
+        return ref is None or not may_run(ref.metadata.get(PROCESS, ""))
+    if record.purpose == "fork" and record.parent not in known:
+        idle = home.store.catalog.clock.now() - shelf.rows.journal(record.id).updated_at
+        return idle > home.settings.session.fork_ttl * _SECOND
+    return False
+
+
+def _remove(opener: Opener, home: HomeContext, shelf: Shelf, session: SessionId) -> bool:
+    clock = home.store.catalog.clock
+    path = lock_path(home.home, home.store.tenant, session)
+    try:
+        with holding(path, session, timeout=0, clock=clock):
+            record = shelf.rows.get(session)
+            if not _is_expired(home, shelf, record, {one.id for one in shelf.rows.list()}):
+                return False
+            delete(opener, shelf, record)
+            return True
+    except (LockedError, NotFoundError):
+        return False
+    except HoldfastError as error:
+        _LOG.warning("the session %s cannot be removed: %s", session, error.message)
+        return False

@@ -1,0 +1,451 @@
+"""The catalog's rows of sessions: what each is, its journal, its checkpoints and its references."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError
+from holdfast.model.named import NamedTuple
+from holdfast.model.session import SessionHash, SessionRef
+from holdfast.store.checksums import JOURNALS, REFS, SESSION_CHECKPOINTS, SESSIONS, changing, set_checksum
+from holdfast.store.liveness import slots
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from holdfast.model.ids import CheckpointId, WorkspaceId
+    from holdfast.model.session import RefType, SessionId, SessionKind, SessionMode
+    from holdfast.store.catalog import Catalog
+    from holdfast.store.database import Row, Session
+
+Purpose = Literal["session", "fork", "experiment"]
+Status = Literal["making", "live", "going"]
+Tier = Literal["hot", "warm", "cold"]
+
+_RECORD = "id, parent, owner, shared, workspace, origin, provider, mode, token, place, purpose, status, created_at"
+_STORED = "hash, session, parent, kind, message, created_at, seq, tree, kept, tier, size, stored"
+
+
+class SessionRecord(NamedTuple):
+    """A session, as far as its journal does not say it."""
+
+    id: SessionId
+    parent: SessionId | None
+    owner: str
+    shared: tuple[str, ...]
+    """Who else may use it."""
+    workspace: WorkspaceId | None
+    """None while its directory is being made."""
+    origin: WorkspaceId | None
+    """Of a fork: the workspace at which the provider is asked."""
+    provider: str
+    """What made its directory: a snapshot provider, ``plain``; empty: nobody, it works in place."""
+    mode: SessionMode
+    token: str
+    """What the provider calls the directory."""
+    place: bytes | None
+    """The directory that is made by ``plain``, or is to be."""
+    purpose: Purpose
+    status: Status
+    """``making`` until its directory is there; ``going`` while it is being deleted."""
+    created_at: int
+
+
+class StoredCheckpoint(NamedTuple):
+    """A session checkpoint, as far as its content need not be read for it."""
+
+    hash: SessionHash
+    session: SessionId
+    parent: SessionHash | None
+    kind: SessionKind
+    message: str
+    created_at: int
+    seq: int
+    tree: CheckpointId
+    kept: bool
+    """Whether its tree is held back from retention."""
+    tier: Tier
+    size: int
+    stored: int
+
+
+class JournalRow(NamedTuple):
+    """A session's journal, encoded."""
+
+    data: bytes
+    entries: int
+    through: int
+    last_seq: int
+    trees: tuple[CheckpointId, ...]
+    revision: int = 0
+    """What it has to be when the row is written; it is one more then."""
+    updated_at: int = 0
+
+
+class RefChange(NamedTuple):
+    """A reference to be changed."""
+
+    ref: SessionRef
+    expected: SessionHash | None
+    """What it has to name now; None: it must not be there."""
+
+
+class SessionCommit(NamedTuple):
+    """A session checkpoint, and what changes together with it."""
+
+    checkpoint: StoredCheckpoint
+    data: bytes
+    """Encoded."""
+    refs: Sequence[RefChange]
+    journal: JournalRow
+    record: SessionRecord | None = None
+    """The session's new record."""
+
+
+def ref_name(kind: RefType, session: SessionId, name: str = "") -> str:
+    """How a reference is called: `RefType` says it."""
+    match kind:
+        case "head":
+            return f"sessions/{session}/HEAD"
+        case "branch":
+            return f"branches/{session}/{name}"
+        case "fork":
+            return f"forks/{session}"
+        case "experiment":
+            return f"experiments/{session}"
+
+
+class SessionRows:
+    """The sessions of one tenant. Every method is one transaction, durable when it returns; it raises what `Catalog`
+    does.
+    """
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._database = catalog.database
+        self._tenant = catalog.tenant
+        self._clock = catalog.clock
+
+    def reading(self) -> AbstractContextManager[object]:
+        """What is read inside of the block is as of one moment."""
+        return self._database.reading()
+
+    # --- sessions ---
+
+    def add(self, record: SessionRecord) -> None:
+        """A new session, without anything else yet. Refused (code ``session_exists``) if there is one of this id."""
+        with self._database.writing() as session:
+            self._add(session, record)
+
+    def get(self, name: SessionId) -> SessionRecord:
+        """One session; raises `NotFoundError` (code ``no_session``) if there is none of this id."""
+        with self._database.reading() as session:
+            return self._get(session, name)
+
+    def list(self, workspace: WorkspaceId | None = None) -> list[SessionRecord]:
+        """All of them, or those that work in a workspace, oldest first."""
+        where, values = ("", ()) if workspace is None else ("AND workspace = ?", (workspace,))
+        return self._find(f"{where} ORDER BY created_at, id", *values)
+
+    def forks_of(self, parent: SessionId) -> list[SessionRecord]:
+        """The sessions that were forked from one, oldest first."""
+        return self._find("AND parent = ? ORDER BY created_at, id", parent)
+
+    def put(self, record: SessionRecord) -> None:
+        """Change what is said of a session; raises as `get`."""
+        with self._database.writing() as session:
+            self._get(session, record.id)
+            self._put(session, record)
+
+    def clear(self, name: SessionId) -> list[StoredCheckpoint]:
+        """Take all away that belongs to a session; what its checkpoints were, of which objects may be left."""
+        with self._database.writing() as session:
+            return self._clear(session, name)
+
+    def remove(self, name: SessionId) -> list[StoredCheckpoint]:
+        """The same, and the session itself."""
+        with self._database.writing() as session:
+            gone = self._clear(session, name)
+            session.run("DELETE FROM sessions WHERE tenant = ? AND id = ?", (self._tenant, name))
+        return gone
+
+    # --- journals ---
+
+    def journal(self, name: SessionId) -> JournalRow:
+        """A session's journal; raises `NotFoundError` if it has none."""
+        with self._database.reading() as session:
+            return self._journal(session, name)
+
+    def write_journal(self, name: SessionId, row: JournalRow) -> JournalRow:
+        """Replace a journal; as it is then. Raises `RefusedError` (code ``moved``) if its revision is another."""
+        with self._database.writing() as session:
+            return self._write_journal(session, name, row)
+
+    # --- checkpoints ---
+
+    def commit(self, name: SessionId, commit: SessionCommit) -> JournalRow:
+        """Add a session checkpoint, change references, journal and record: all of it or nothing. The journal then.
+
+        Raises `RefusedError` with the code ``moved`` if a reference or the journal is not as expected any more, and
+        with ``tree_gone`` if the tree was forgotten meanwhile.
+        """
+        point = commit.checkpoint
+        with self._database.writing() as session:
+            if not session.one("SELECT 1 FROM checkpoints WHERE tenant = ? AND id = ?", (self._tenant, point.tree)):
+                raise RefusedError(f"the checkpoint {point.tree} was forgotten meanwhile", code="tree_gone")
+            if commit.record is not None:
+                self._get(session, name)
+                self._put(session, commit.record)
+            added = session.run(
+                f"INSERT INTO session_checkpoints (tenant, {_STORED}, data) VALUES {slots(14)} ON CONFLICT DO NOTHING",
+                (self._tenant, *point[:8], int(point.kept), *point[9:], commit.data),
+            )
+            if added:
+                set_checksum(session, SESSION_CHECKPOINTS, self._tenant, point.hash)
+            for change in commit.refs:
+                self._set_ref(session, change)
+            return self._write_journal(session, name, commit.journal)
+
+    def stored(self, hash: SessionHash) -> StoredCheckpoint:  # noqa: A002 - the field's own name
+        """One session checkpoint; raises `NotFoundError` (code ``no_session_checkpoint``)."""
+        return self.content(hash)[0]
+
+    def content(self, hash: SessionHash) -> tuple[StoredCheckpoint, bytes | None]:  # noqa: A002
+        """The same, and its bytes while it is hot."""
+        with self._database.reading() as session:
+            row = session.one(
+                f"SELECT {_STORED}, data FROM session_checkpoints WHERE tenant = ? AND hash = ?", (self._tenant, hash)
+            )
+        if row is None:
+            raise NotFoundError(f"no session checkpoint {hash}", code="no_session_checkpoint")
+        return _checkpoint(row[:-1]), row[-1]
+
+    def checkpoints(self, name: SessionId) -> list[StoredCheckpoint]:
+        """Those of a session, oldest first."""
+        with self._database.reading() as session:
+            return self._stored(session, "AND session = ? ORDER BY created_at, seq, hash", name)
+
+    def by_prefix(self, prefix: str, limit: int = 16) -> list[SessionHash]:
+        """Session checkpoints of all sessions whose hashes begin so (lower-case hex digits), at most ``limit``."""
+        with self._database.reading() as session:
+            rows = session.all(
+                "SELECT hash FROM session_checkpoints WHERE tenant = ? AND hash >= ? AND hash < ? ORDER BY 1 LIMIT ?",
+                (self._tenant, prefix, prefix + "g", limit),
+            )
+        return [row[0] for row in rows]
+
+    def older(self, tier: Tier, than: int, limit: int) -> list[StoredCheckpoint]:
+        """Session checkpoints of a tier that are older than a time, the oldest first."""
+        with self._database.reading() as session:
+            return self._stored(
+                session, "AND tier = ? AND created_at < ? ORDER BY created_at, hash LIMIT ?", tier, than, limit
+            )
+
+    def move(self, hash: SessionHash, before: Tier, after: Tier) -> bool:  # noqa: A002
+        """Say that the content is in another tier now, where it has to be already; False if it is not in ``before``."""
+        with self._database.writing() as session, changing(session, SESSION_CHECKPOINTS, self._tenant, [hash]):
+            return bool(
+                session.run(
+                    "UPDATE session_checkpoints SET tier = ?, data = NULL WHERE tenant = ? AND hash = ? AND tier = ?",
+                    (after, self._tenant, hash, before),
+                )
+            )
+
+    def tiers(self, hashes: Sequence[str]) -> dict[str, Tier]:
+        """Where those of ``hashes`` are that are known."""
+        if not hashes:
+            return {}
+        with self._database.reading() as session:
+            rows = session.all(
+                f"SELECT hash, tier FROM session_checkpoints WHERE tenant = ? AND hash IN {slots(len(hashes))}",
+                (self._tenant, *hashes),
+            )
+        return dict(rows)
+
+    def release(self, hashes: Sequence[SessionHash]) -> int:
+        """Hold the trees of session checkpoints back from retention no longer, if no reference names them; how many."""
+        released = 0
+        with self._database.writing() as session, changing(session, SESSION_CHECKPOINTS, self._tenant, hashes):
+            for name in hashes:
+                released += session.run(
+                    """UPDATE session_checkpoints SET kept = 0 WHERE tenant = ? AND hash = ? AND kept = 1
+                    AND NOT EXISTS (SELECT 1 FROM session_refs r WHERE r.tenant = ? AND r.checkpoint = ?)""",
+                    (self._tenant, name, self._tenant, name),
+                )
+        return released
+
+    # --- references ---
+
+    def ref(self, name: str) -> SessionRef | None:
+        """The reference of a name."""
+        found = self._refs("AND name = ?", name)
+        return found[0] if found else None
+
+    def refs(self, name: SessionId) -> list[SessionRef]:
+        """Those of a session, by name."""
+        return self._refs("AND session = ? ORDER BY name", name)
+
+    def set_ref(self, change: RefChange) -> None:
+        """Change a reference; raises `RefusedError` (code ``moved``) if it does not name what is expected."""
+        with self._database.writing() as session:
+            self._set_ref(session, change)
+
+    def remove_ref(self, name: str, expected: SessionHash) -> bool:
+        """Take a reference away; False if it does not name ``expected``."""
+        with self._database.writing() as session:
+            return bool(
+                session.run(
+                    "DELETE FROM session_refs WHERE tenant = ? AND name = ? AND checkpoint = ?",
+                    (self._tenant, name, expected),
+                )
+            )
+
+    # --- inside of transactions ---
+
+    def _add(self, session: Session, record: SessionRecord) -> None:
+        if session.one("SELECT 1 FROM sessions WHERE tenant = ? AND id = ?", (self._tenant, record.id)):
+            raise RefusedError(
+                f"there is a session {record.id} already", hint="choose another id", code="session_exists"
+            )
+        session.run(f"INSERT INTO sessions (tenant, {_RECORD}) VALUES {slots(14)}", (self._tenant, *_row(record)))
+        set_checksum(session, SESSIONS, self._tenant, record.id)
+
+    def _clear(self, session: Session, name: SessionId) -> list[StoredCheckpoint]:
+        gone = self._stored(session, "AND session = ?", name)
+        # Another session's reference never names them: a fork begins with a checkpoint of its own.
+        for table in ("session_refs", "session_journals", "session_checkpoints"):
+            session.run(f"DELETE FROM {table} WHERE tenant = ? AND session = ?", (self._tenant, name))
+        return gone
+
+    def _get(self, session: Session, name: SessionId) -> SessionRecord:
+        row = session.one(f"SELECT {_RECORD} FROM sessions WHERE tenant = ? AND id = ?", (self._tenant, name))
+        if row is None:
+            raise NotFoundError(
+                f"no session {name}", hint="`holdfast session list` shows those that are there", code="no_session"
+            )
+        return _record(row)
+
+    def _find(self, rest: str, *values: object) -> list[SessionRecord]:
+        with self._database.reading() as session:
+            rows = session.all(f"SELECT {_RECORD} FROM sessions WHERE tenant = ? {rest}", (self._tenant, *values))
+        return [_record(row) for row in rows]
+
+    def _put(self, session: Session, record: SessionRecord) -> None:
+        columns = ", ".join(f"{column.strip()} = ?" for column in _RECORD.split(",")[1:])
+        with changing(session, SESSIONS, self._tenant, [record.id]):
+            session.run(
+                f"UPDATE sessions SET {columns} WHERE tenant = ? AND id = ?",
+                (*_row(record)[1:], self._tenant, record.id),
+            )
+
+    def _journal(self, session: Session, name: SessionId) -> JournalRow:
+        row = session.one(
+            """SELECT data, entries, through, last_seq, trees, revision, updated_at FROM session_journals
+            WHERE tenant = ? AND session = ?""",
+            (self._tenant, name),
+        )
+        if row is None:
+            raise NotFoundError(f"the session {name} has no journal", code="no_session")
+        data, entries, through, last, trees, revision, at = row
+        return JournalRow(data, entries, through, last, tuple(trees.split()), revision, at)
+
+    def _write_journal(self, session: Session, name: SessionId, row: JournalRow) -> JournalRow:
+        written = row._replace(revision=row.revision + 1, updated_at=self._clock.now())
+        values = (*written[:4], " ".join(written.trees), *written[5:])
+        if row.revision == 0:
+            session.run(
+                f"""INSERT INTO session_journals
+                (tenant, session, data, entries, through, last_seq, trees, revision, updated_at) VALUES {slots(9)}""",
+                (self._tenant, name, *values),
+            )
+            set_checksum(session, JOURNALS, self._tenant, name)
+            return written
+        with changing(session, JOURNALS, self._tenant, [name]):
+            changed = session.run(
+                """UPDATE session_journals SET data = ?, entries = ?, through = ?, last_seq = ?, trees = ?,
+                revision = ?, updated_at = ? WHERE tenant = ? AND session = ? AND revision = ?""",
+                (*values, self._tenant, name, row.revision),
+            )
+        if not changed:
+            raise RefusedError(
+                f"the session {name} has moved on: somebody else has used it meanwhile",
+                hint="open it again",
+                code="moved",
+            )
+        return written
+
+    def _stored(self, session: Session, rest: str, *values: object) -> list[StoredCheckpoint]:
+        rows = session.all(
+            f"SELECT {_STORED} FROM session_checkpoints WHERE tenant = ? {rest}", (self._tenant, *values)
+        )
+        return [_checkpoint(row) for row in rows]
+
+    def _refs(self, rest: str, *values: object) -> list[SessionRef]:
+        with self._database.reading() as session:
+            rows = session.all(
+                f"""SELECT name, type, session, checkpoint, updated_at, metadata FROM session_refs
+                WHERE tenant = ? {rest}""",
+                (self._tenant, *values),
+            )
+        return [_ref(row) for row in rows]
+
+    def _set_ref(self, session: Session, change: RefChange) -> None:
+        import msgspec
+
+        ref = change.ref
+        row = session.one("SELECT checkpoint FROM session_refs WHERE tenant = ? AND name = ?", (self._tenant, ref.name))
+        if (None if row is None else row[0]) != change.expected:
+            what = "is there already" if change.expected is None else "names another state by now"
+            raise RefusedError(f"the reference {ref.name} {what}", hint="look at it, and try again", code="moved")
+        metadata = msgspec.json.encode(dict(ref.metadata), order="deterministic").decode()
+        values = (ref.type, ref.session, ref.checkpoint, ref.updated_at, metadata)
+        if row is None:
+            session.run(
+                f"""INSERT INTO session_refs (tenant, name, type, session, checkpoint, updated_at, metadata)
+                VALUES {slots(7)}""",
+                (self._tenant, ref.name, *values),
+            )
+            set_checksum(session, REFS, self._tenant, ref.name)
+            return
+        with changing(session, REFS, self._tenant, [ref.name]):
+            session.run(
+                """UPDATE session_refs SET type = ?, session = ?, checkpoint = ?, updated_at = ?, metadata = ?
+                WHERE tenant = ? AND name = ?""",
+                (*values, self._tenant, ref.name),
+            )
+
+
+def _row(record: SessionRecord) -> tuple[object, ...]:
+    shared = "".join(f"{name}\n" for name in record.shared)
+    return (*record[:3], shared, *record[4:])
+
+
+def _record(row: Row) -> SessionRecord:
+    name, parent, owner, shared, workspace, origin, provider, mode, token, place, purpose, status, at = row
+    others = tuple(shared.split("\n")[:-1])
+    return SessionRecord(
+        name, parent, owner, others, workspace, origin, provider, mode, token, place, purpose, status, at
+    )
+
+
+def _checkpoint(row: Row) -> StoredCheckpoint:
+    name, session, parent, kind, message, at, seq, tree, kept, tier, size, stored = row
+    return StoredCheckpoint(name, session, parent, kind, message, at, seq, tree, bool(kept), tier, size, stored)
+
+
+def _ref(row: Row) -> SessionRef:
+    import msgspec
+
+    name, kind, session, checkpoint, at, metadata = row
+    try:
+        found: Mapping[str, str] = msgspec.json.decode(metadata, type=dict[str, str])
+        return SessionRef(
+            name=name,
+            type=kind,
+            session=session,
+            checkpoint=SessionHash(checkpoint),
+            updated_at=at,
+            metadata=found,
+        )
+    except (msgspec.MsgspecError, TypeError):
+        raise IntegrityError(f"the reference {name} is damaged: its metadata cannot be read") from None
