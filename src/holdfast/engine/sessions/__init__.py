@@ -1,1 +1,1 @@
-"""Shells that remember: sessions, their journals and checkpoints, their forks."""
+"""Shells that remember: their commands, what these leave, and the ways back and apart."""

@@ -1,0 +1,125 @@
+"""What a shell hands on to the next one: the directory that it was in, and the variables that it exported.
+
+The shell itself says it, when it ends, into a file: a magic, ``$PWD``, the physical directory with a line break behind
+it (nothing where it is gone), the environment that a child of it gets, and a word that shows that nothing is missing,
+each ended by a NUL.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from holdfast.model.log import Log
+from holdfast.model.named import NamedTuple
+from holdfast.model.paths import display, under
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_LOG = Log(__name__)
+
+MAGIC = "holdfast-shell-1"
+END = "end"
+
+OWN = frozenset(("_", "PWD", "SHLVL", "HOLDFAST_SESSION"))
+"""Variables that every shell has of its own, or that say where it is: they are handed to it, and never taken over."""
+
+_MOST_BYTES = 16 << 20
+
+
+class Carried(NamedTuple):
+    """What one shell leaves for the next."""
+
+    cwd: bytes
+    """An absolute path, as the shell shows it (links in it are not resolved). It may be gone."""
+    env: Mapping[str, str]
+    """All that is exported, but for `OWN`; what is not UTF-8 as in `os.fsdecode`."""
+
+
+def read(path: bytes) -> Carried | None:
+    """What a shell has written to the file ``path``; None if it has not, or not to the end."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_MOST_BYTES)
+    except FileNotFoundError:
+        return None
+    return parse(data)
+
+
+def parse(data: bytes) -> Carried | None:
+    """See `read`. Any bytes may be given."""
+    fields = data.split(b"\0")
+    if len(fields) < 5 or fields[0] != MAGIC.encode() or fields[-2:] != [END.encode(), b""]:
+        return None
+    logical, physical, variables = fields[1], fields[2].removesuffix(b"\n"), fields[3:-2]
+    directory = _directory(logical, physical)
+    if directory is None:
+        return None
+    env: dict[str, str] = {}
+    for variable in variables:
+        name, equals, value = variable.partition(b"=")
+        if name and equals and os.fsdecode(name) not in OWN and not name.startswith(b"__holdfast"):
+            env[os.fsdecode(name)] = os.fsdecode(value)
+    return Carried(directory, env)
+
+
+def _directory(logical: bytes, physical: bytes) -> bytes | None:
+    """The path as the shell shows it, unless that leads elsewhere than where it is."""
+    if not logical.startswith(b"/"):
+        return physical or None
+    if not physical:
+        return logical  # it is gone
+    try:
+        same = os.path.samestat(os.stat(logical), os.stat(physical))
+    except OSError:
+        same = False
+    return logical if same else physical
+
+
+def relative(directory: bytes, root: bytes) -> str:
+    """``directory`` as a session's state has it: from ``root`` on (``.`` is the root), or absolute if it lies outside.
+
+    Links that lead to ``root`` from elsewhere do not make it another directory.
+    """
+    normal, root = os.path.normpath(directory), root.rstrip(b"/")
+    if not under(normal, root):
+        real = os.path.realpath(normal)
+        if under(real, os.path.realpath(root)):
+            normal, root = real, os.path.realpath(root)
+        else:
+            return os.fsdecode(normal)
+    return os.fsdecode(normal[len(root) :].lstrip(b"/")) or "."
+
+
+def absolute(cwd: str, root: bytes) -> bytes:
+    """The inverse of `relative`."""
+    return os.path.normpath(os.path.join(root, os.fsencode(cwd)))
+
+
+def existing(directory: bytes, root: bytes) -> bytes:
+    """``directory``, or if it is gone, or nobody may enter it, the nearest above it; ``root``, if even that lies
+    outside of it.
+    """
+    at = directory
+    while not (os.path.isdir(at) and os.access(at, os.X_OK)):
+        at = os.path.dirname(at) if under(at, root) and at != root else root
+        if at == root:
+            break
+    if at != directory:
+        _LOG.warning("%s is gone: the command begins in %s", display(directory), display(at))
+    return at
+
+
+def surroundings(
+    base: Mapping[str, str], env: Mapping[str, str], unset: tuple[str, ...], *, cwd: bytes, session: str
+) -> dict[str, str]:
+    """The environment of a shell: what this process has (``base``), with what the session has changed."""
+    known = {name: value for name, value in base.items() if name not in unset and name not in OWN}
+    return {
+        **known,
+        **{name: value for name, value in env.items() if name not in OWN},
+        **({"SHLVL": base["SHLVL"]} if "SHLVL" in base else {}),
+        "PWD": os.fsdecode(cwd),
+        "HOLDFAST_SESSION": session,
+    }

@@ -1,0 +1,175 @@
+"""The shells that run a session's commands, and what each is given so that it says at its end what it leaves.
+
+A command is run by a shell of its own: ``SHELL -c SCRIPT``, where the script arms the shell and then evaluates the
+command, on its first line, so that line numbers in messages are the command's. What arms it:
+
+- a trap on EXIT, which is also run after ``exit``, a failure under ``set -e``, and (in bash) a signal.
+- where the command speaks of ``trap``, it may have one of its own: then ``exit``, the end of the script, and (in bash
+  and zsh, by a trap on errors) a failure under ``set -e`` say it as well.
+- where it speaks of ``exec``, that says it before the shell is replaced. ``exec`` and ``exit`` are aliases then, that
+  expand to themselves and a substitution that results in nothing: redirections, conditions and ``$?`` stay as they are.
+- sh and zsh die of signals without a word: they have traps for those that ask a process to end.
+
+Nobody can say what a shell held that was killed (SIGKILL): nothing is handed on then.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+from holdfast.engine.sessions.carrying import END, MAGIC
+from holdfast.model.errors import UnsupportedError, UsageError
+from holdfast.model.named import NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.model.session import ShellName
+
+_PLACES = (b"/bin", b"/usr/bin", b"/usr/local/bin", b"/run/current-system/sw/bin")
+_LONGEST_ARGUMENT = 100_000
+"""Bytes: the kernel takes no argument above 128 KiB."""
+
+_HELD_BACK = ("BASH_ENV", "SHELLOPTS", "BASHOPTS")
+"""What bash would act upon before it reads the script; it is given to it by the script instead."""
+
+_ENDING = (b"HUP", b"INT", b"TERM")
+_ARMS = {
+    "bash": ["--noprofile", "--norc", "-c"],
+    "sh": ["-c"],
+    "zsh": ["-f", "-c"],
+}
+
+
+class Started(NamedTuple):
+    """How to start a shell with a command."""
+
+    arguments: list[bytes]
+    environment: dict[bytes, bytes]
+
+
+def find(shell: ShellName, path: str | None = None) -> bytes:
+    """The program of a shell: where systems have it, else by ``path`` (as ``$PATH``). Raises `UnsupportedError`."""
+    name = shell.encode()
+    places = [*_PLACES, *(os.fsencode(place) for place in (path or "").split(":") if place.startswith("/"))]
+    for place in places:
+        program = place + b"/" + name
+        if os.access(program, os.X_OK):
+            return program
+    raise UnsupportedError(
+        f"there is no {shell} here", hint="install it, or begin a session with another shell (--shell)"
+    )
+
+
+def start(shell: ShellName, command: str, environment: Mapping[str, str], *, folder: bytes, said: bytes) -> Started:
+    """What runs ``command`` and writes to the file ``said`` (see `holdfast.engine.sessions.carrying`) when it ends.
+
+    ``folder`` is a private directory, which has to stay while it runs. Raises `UnsupportedError` if there is no such
+    shell, and `UsageError` for a command with a NUL in it.
+    """
+    text = os.fsencode(command)
+    if b"\0" in text:
+        raise UsageError("a command cannot hold a NUL")
+    program = find(shell, environment.get("PATH"))
+    say = _say(shell, said)
+    aliases = _aliases(text)
+    own = _own(shell)
+    parts = _traps(shell, say, has_own=b"exit" in aliases)
+    if aliases:
+        parts.append(b"__holdfast=" + quote(_if_child(shell, say)))
+        parts += [
+            b"%balias %b='%b $({ %beval \"${__holdfast-}\"; } 2>/dev/null)'" % (own, name, name, own)
+            for name in aliases
+        ]
+    parts += _options(shell, environment, bool(aliases))
+    script = b"{ %b; } 2>/dev/null; %b" % (b"; ".join(parts), own + _evaluate(text, folder))
+    if b"exit" in aliases:
+        script += b"\n%beval exit" % own
+    options = [option.encode() for option in _ARMS[shell]]
+    held = _HELD_BACK if shell == "bash" else ()
+    given = {os.fsencode(name): os.fsencode(value) for name, value in environment.items() if name not in held}
+    return Started([program, *options, script, shell.encode()], given)
+
+
+def quote(text: bytes) -> bytes:
+    """``text`` as one word of any shell."""
+    return b"'" + text.replace(b"'", b"'\\''") + b"'"
+
+
+def _own(shell: ShellName) -> bytes:
+    """What goes before a builtin, so that no function is meant that has its name, and that came by the environment."""
+    return b"" if shell == "sh" else b"builtin "
+
+
+def _say(shell: ShellName, said: bytes) -> bytes:
+    """What has the shell say what it leaves. It changes no exit code that anybody looks at."""
+    own = _own(shell) or b"command "
+    env = next((place for place in (b"/usr/bin/env", b"/bin/env") if os.access(place, os.X_OK)), b"env")
+    words = b"%b printf '%%s\\0' %b \"${PWD-}\"; %b pwd -P; %b printf '\\0'; %b -0; %b printf '%%s\\0' %b" % (
+        own,
+        MAGIC.encode(),
+        own,
+        own,
+        env,
+        own,
+        END.encode(),
+    )
+    return b"{ %b; } 2>/dev/null >| %b" % (words, quote(said))
+
+
+def _if_child(shell: ShellName, say: bytes) -> bytes:
+    r"""``say``, for a substitution: only in one of the shell itself, and not of a subshell of it. ``$?`` stays.
+
+    (A subshell has the ``$$`` of its shell; who its parent is, the system tells.)
+    """
+    parent = b"while read -r __holdfast_key __holdfast_parent; do case $__holdfast_key in PPid:) break;; esac; done"
+    return (
+        b"__holdfast_status=$?; %b </proc/self/status; "
+        b'if [ "$__holdfast_parent" = "$$" ]; then %b; fi; \\%bexit $__holdfast_status' % (parent, say, _own(shell))
+    )
+
+
+def _traps(shell: ShellName, say: bytes, *, has_own: bool) -> list[bytes]:
+    own = _own(shell)
+    traps = [b"%btrap -- %b EXIT" % (own, quote(say))]
+    if has_own and shell != "sh":
+        failing = b"{ case $- in *e*) %b;; esac; } 2>/dev/null" % say
+        traps.append(b"%btrap -- %b %b" % (own, quote(failing), b"ERR" if shell == "bash" else b"ZERR"))
+    if shell != "bash":
+        for name in _ENDING:
+            dying = b"%btrap - EXIT %b; %b; kill -%b $$" % (own, name, say, name)
+            traps.append(b"%btrap -- %b %b" % (own, quote(dying), name))
+    return traps
+
+
+def _aliases(text: bytes) -> list[bytes]:
+    """Which words of the command have to say it, too."""
+    words = set(re.findall(rb"[a-z]+", text))
+    return [*([b"exec"] if b"exec" in words else []), *([b"exit"] if b"trap" in words else [])]
+
+
+def _options(shell: ShellName, environment: Mapping[str, str], has_aliases: bool) -> list[bytes]:
+    if shell != "bash":
+        return []
+    parts = [b"builtin shopt -s expand_aliases"] if has_aliases else []
+    if "BASH_ENV" in environment:
+        parts.append(b"builtin export BASH_ENV=" + quote(os.fsencode(environment["BASH_ENV"])))
+    for variable, option in (("SHELLOPTS", b"builtin set -o"), ("BASHOPTS", b"builtin shopt -s")):
+        if variable in environment:
+            names = re.findall(rb"[a-z_-]+", os.fsencode(environment[variable]))
+            # (With noexec nothing would ever run again.)
+            parts += [b"%b %b" % (option, name) for name in names if name not in (b"noexec", b"history")]
+            parts.append(b"builtin export " + variable.encode())
+    # What makes all that follows visible comes last.
+    return sorted(parts, key=lambda part: part.endswith((b"xtrace", b"verbose", b"errexit", b"nounset")))
+
+
+def _evaluate(text: bytes, folder: bytes) -> bytes:
+    if len(text) <= _LONGEST_ARGUMENT:
+        return b"eval " + quote(text)
+    path = os.path.join(folder, b"command")
+    with open(path, "wb") as file:
+        file.write(text + b"\n")
+    return b". " + quote(path)
