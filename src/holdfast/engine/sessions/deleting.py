@@ -37,6 +37,10 @@ def delete(opener: Opener, shelf: Shelf, record: SessionRecord) -> None:
         _refuse_forks_inside(opener, shelf, record, workspaces)
         if record.status == "live":
             shelf.rows.put(record._replace(status="going"))
+        if record.purpose == "experiment":
+            from holdfast.engine.sessions.leftovers import end_leftovers
+
+            end_leftovers(record.id)
         try:
             _remove_directory(opener, record, workspaces)
         except OSError as error:

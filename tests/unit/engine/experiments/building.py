@@ -20,7 +20,7 @@ def outcome(
     after: str | None = None,
 ) -> Outcome:
     """One that ended with ``code``, or with None never ran."""
-    result = None if code is None else CommandResult(code, stdout, stderr, truncated)
+    result = None if code is None else CommandResult(exit_code=code, stdout=stdout, stderr=stderr, truncated=truncated)
     return Outcome(
         attempt=Attempt(number, f"n{number}", f"command {number}"),
         phase=phase or ("done" if code == 0 else "failed"),

@@ -3,34 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-import holdfast
 from holdfast.engine.sessions.merging import find_command, merge, pick
 from holdfast.engine.sessions.session import Session
 from holdfast.engine.sessions.sessions import Sessions
 from holdfast.model.errors import NotFoundError, RefusedError, UsageError
 from holdfast.model.session import CommandEntry, CommandResult
-
-
-@pytest.fixture
-def make(home: Path) -> Callable[[], Sessions]:
-    return lambda: Sessions(home=os.fsencode(home), agent="me")
-
-
-@pytest.fixture
-def session(make: Callable[[], Sessions], home: Path, tree: Path) -> Iterator[Session]:
-    for name in "abc":
-        (tree / name).write_text(f"{name}\n")
-    with holdfast.init(tree, home=home) as workspace:
-        workspace.checkpoint()
-    with make() as sessions, sessions.start(os.fsencode(tree), "main") as found:
-        yield found
-    with holdfast.open(tree, home=home) as workspace:
-        assert workspace.verify(read_data=True).ok
 
 
 def done(session: Session, work: Callable[[Path], object]) -> CommandEntry:

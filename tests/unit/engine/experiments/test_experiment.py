@@ -1,0 +1,229 @@
+"""Experiments with real shells in real forks: what comes of them, and that nothing is left of them."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast.engine.experiments.attempts import Attempt, Moved, Order
+from holdfast.engine.experiments.experiment import experiment
+from holdfast.engine.sessions.session import Session
+from holdfast.engine.sessions.sessions import Sessions
+from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
+
+from ....waiting import has_ended
+
+Make = Callable[[], Sessions]
+
+
+def order(*commands: str, **options: object) -> Order:
+    attempts = [Attempt(at, f"way {at}", command) for at, command in enumerate(commands, 1)]
+    return Order(attempts, **options)  # type: ignore[arg-type]
+
+
+def content(root: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in sorted(root.iterdir())}
+
+
+def sessions_left(make: Make) -> list[str]:
+    with make() as sessions:
+        return [one.id for one in sessions.list()]
+
+
+def forks_on_disk(home: Path) -> list[str]:
+    directory = Path(f"{home}-forks")
+    return sorted(path.name for path in directory.iterdir()) if directory.exists() else []
+
+
+def test_the_best_is_found_and_adopted_and_that_can_be_undone_i6(make: Make, session: Session, tree: Path) -> None:
+    before = content(tree)
+    commands = ("echo one > a; exit 3", "echo two > a; rm b; echo said", "sleep 0.2; echo three > a; echo said more")
+    with experiment(make, session, order(*commands)) as found:
+        comparison = found.comparison
+        assert [one.attempt.number for one in comparison.ranked] == [2, 3, 1]
+        assert comparison.winner is not None
+        assert comparison.winner.result is not None
+        assert comparison.winner.result.stdout == "said\n"
+        assert comparison.statistics.succeeded == 2
+        assert content(tree) == before
+        diff = found.files(comparison.winner)
+        assert diff is not None
+        assert [(change.path, change.status) for change in diff.changes] == [(b"a", "M"), (b"b", "D")]
+        (pair,) = [one for one in comparison.differences if (one.a, one.b) == (2, 3)]
+        assert pair.stdout == "@@ -1 +1 @@\n-said\n+said more\n"
+        assert pair.files is not None
+        assert [change.path for change in pair.files.changes] == [b"a", b"b"]
+        adopted = found.adopt()
+        assert adopted.restored.undo_command == "holdfast undo"
+    assert content(tree) == {"a": "two\n", "c": "c\n"}
+    assert session.state.tree == session.workspace.resolve("@")
+    assert session.head.message.startswith("adopted way 2 of the experiment ")
+    session.workspace.undo()
+    assert content(tree) == before
+
+
+def test_nothing_is_left_of_the_forks(make: Make, session: Session, home: Path) -> None:
+    with experiment(make, session, order("true", "false")) as found:
+        assert len(sessions_left(make)) == 3
+        roots = [Path(os.fsdecode(one.root)) for one in found.comparison.ranked]
+        assert all(root.is_dir() for root in roots)
+    assert sessions_left(make) == ["main"]
+    assert not any(root.exists() for root in roots)
+    assert forks_on_disk(home) == []
+
+
+def test_forks_that_are_kept_are_forks_of_the_session(make: Make, session: Session) -> None:
+    with experiment(make, session, order("echo x > new", "true", keep=True)) as found:
+        pass
+    with make() as sessions:
+        forks = [sessions.info(one.fork) for one in found.comparison.ranked if one.fork is not None]
+        assert {(one.parent, one.purpose) for one in forks} == {("main", "fork")}
+        sessions.sweep()
+        assert all(one.root is not None and os.path.isdir(one.root) for one in forks)
+
+
+def test_a_setup_comes_first_and_its_failure_is_the_attempts(make: Make, session: Session) -> None:
+    with experiment(make, session, order("cat made", "true", setup="echo made > made")) as found:
+        first = next(one for one in found.comparison.ranked if one.attempt.number == 1)
+        assert first.result is not None
+        assert first.result.stdout == "made\n"
+    with experiment(make, session, order("true", setup="exit 9")) as found:
+        (one,) = found.comparison.ranked
+        assert (one.phase, one.error, one.result) == ("failed", "the setup ended with 9", None)
+        assert found.comparison.winner is None
+        with pytest.raises(NotFoundError, match="nothing to adopt"):
+            found.adopt()
+
+
+def test_one_command_in_several_ways(make: Make, session: Session) -> None:
+    ways = [
+        Attempt(1, "variable", 'echo "$WAY ${BASH_VERSION:+bash}"', {"WAY": "one"}),
+        Attempt(2, "shell", 'echo "$WAY ${BASH_VERSION:+bash}"', shell="sh"),
+        Attempt(3, "time", 'echo "$WAY ${BASH_VERSION:+bash}"; sleep 60', timeout_seconds=0.3),
+    ]
+    with experiment(make, session, Order(ways)) as found:
+        ends = {
+            one.attempt.name: (one.phase, one.result.stdout if one.result else "") for one in found.comparison.ranked
+        }
+    assert ends == {
+        "variable": ("done", "one bash\n"),
+        "shell": ("done", " \n"),
+        "time": ("timed out", " bash\n"),
+    }
+
+
+def test_attempts_run_at_once_but_no_more_than_allowed(make: Make, session: Session, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "meet")
+    # Neither end of a named pipe opens without the other: one after another they would wait for ever.
+    commands = (f"echo hello > {tmp_path}/meet", f"cat {tmp_path}/meet")
+    with experiment(make, session, order(*commands, parallel=2)) as found:
+        assert found.comparison.statistics.succeeded == 2
+    together = f"mkdir {tmp_path}/alone && sleep 0.1 && rmdir {tmp_path}/alone"
+    with experiment(make, session, order(*[together] * 4, parallel=1)) as found:
+        assert found.comparison.statistics.succeeded == 4
+
+
+def test_a_command_gives_the_score(make: Make, session: Session) -> None:
+    commands = ("seq 5; exit 1", "seq 3", "seq 9")
+    score = 'test "$ATTEMPT" != 3 && wc -l < "$ATTEMPT_STDOUT"'
+    with experiment(make, session, order(*commands, measure="score", score=score, highest=True)) as found:
+        assert [(one.attempt.number, one.score) for one in found.comparison.ranked] == [(1, 5), (2, 3), (3, None)]
+        assert found.comparison.ranked[2].error == "the scoring command ended with 1"
+        assert found.comparison.winner is not None
+        assert found.comparison.winner.attempt.number == 1
+
+
+def test_what_the_scoring_command_changes_is_not_adopted(make: Make, session: Session, tree: Path) -> None:
+    with experiment(make, session, order("echo x > a", measure="score", score="rm b; echo 1")) as found:
+        found.adopt()
+    assert content(tree) == {"a": "x\n", "b": "b\n", "c": "c\n"}
+
+
+def test_a_function_gives_the_score_while_the_fork_is_there(make: Make, session: Session) -> None:
+    def score(outcome):
+        if outcome.attempt.number == 3:
+            raise ValueError("odd")
+        return len((Path(os.fsdecode(outcome.root)) / "a").read_text())
+
+    commands = ("echo long > a", "echo s > a", "true")
+    with experiment(make, session, order(*commands, measure="score", score=score)) as found:
+        assert [(one.attempt.number, one.score) for one in found.comparison.ranked] == [(2, 2), (1, 5), (3, None)]
+        assert found.comparison.ranked[2].error == "the scoring function failed: ValueError: odd"
+
+
+def test_what_was_changed_in_the_session_meanwhile_is_not_lost(make: Make, session: Session, tree: Path) -> None:
+    with experiment(make, session, order("echo theirs > a")) as found:
+        (tree / "b").write_text("mine\n")
+        with pytest.raises(RefusedError, match="has changed since") as caught:
+            found.adopt()
+        assert caught.value.code == "changed_meanwhile"
+    assert content(tree) == {"a": "a\n", "b": "mine\n", "c": "c\n"}
+
+
+def test_it_is_told_how_it_goes(make: Make, session: Session) -> None:
+    told: list[Moved] = []
+    with experiment(make, session, order("echo one; echo two", "exit 4"), tell=told.append):
+        pass
+    assert [one.phase for one in told if one.number == 1 and not one.line] == ["forking", "waiting", "running", "done"]
+    assert [one.phase for one in told if one.number == 2][-1] == "failed"
+    assert [one.line for one in told if one.line][-1] == "two"
+
+
+def test_cancelling_ends_everything_and_leaves_nothing(
+    make: Make, session: Session, home: Path, tree: Path, tmp_path: Path
+) -> None:
+    stop = threading.Event()
+    before = content(tree)
+    os.mkfifo(tmp_path / "never")
+
+    def tell(moved: Moved) -> None:
+        if moved.line == "begun":
+            stop.set()
+
+    commands = (f"echo begun; echo $$ > {tmp_path}/shell; cat {tmp_path}/never", "sleep 600", "sleep 600")
+    with (
+        pytest.raises(HoldfastError) as caught,
+        experiment(make, session, order(*commands, parallel=2, keep=True), tell=tell, stop=stop),
+    ):
+        pytest.fail("it was cancelled")
+    assert caught.value.code == "cancelled"
+    assert sessions_left(make) == ["main"]
+    assert forks_on_disk(home) == []
+    assert content(tree) == before
+    assert has_ended(int((tmp_path / "shell").read_text()))
+
+
+def test_what_goes_wrong_in_the_block_leaves_nothing_either(make: Make, session: Session, home: Path) -> None:
+    with pytest.raises(KeyError), experiment(make, session, order("true", keep=True)):
+        raise KeyError
+    assert sessions_left(make) == ["main"]
+    assert forks_on_disk(home) == []
+
+
+def test_what_an_attempt_leaves_running_is_ended(make: Make, session: Session, tmp_path: Path) -> None:
+    with experiment(make, session, order(f"setsid sleep 600 & echo $! > {tmp_path}/pid")):
+        pid = (tmp_path / "pid").read_text().strip()
+    assert has_ended(int(pid))
+
+
+def test_orders_that_make_no_sense(make: Make, session: Session) -> None:
+    same = [Attempt(1, "same", "true"), Attempt(2, "same", "true")]
+    orders = [
+        Order([]),
+        Order(same),
+        order("true", measure="score"),
+        order("true", score="echo 1"),
+        order("true", parallel=-1),
+    ]
+    for one in orders:
+        with pytest.raises(UsageError), experiment(make, session, one):
+            pytest.fail("it began")
+    most = session.settings.max_forks
+    with pytest.raises(RefusedError) as caught, experiment(make, session, order(*["true"] * (most + 1))):
+        pytest.fail("it began")
+    assert caught.value.code == "session_limit"
+    assert sessions_left(make) == ["main"]
