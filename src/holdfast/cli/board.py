@@ -6,7 +6,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, TextIO
 
-from holdfast.model.visible import visible
+from holdfast.cli.tries import clipped
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -43,7 +43,7 @@ class Board:
     """A context manager, and a ``tell`` for an experiment: shows its attempts while they run, then clears up."""
 
     def __init__(self, attempts: list[Attempt], stream: TextIO, *, console: Console | None = None) -> None:
-        self._rows = {one.number: _Row(visible(one.name), time.monotonic()) for one in attempts}
+        self._rows = {one.number: _Row(clipped(one.name), time.monotonic()) for one in attempts}
         self._stream = stream
         self._console = console
         self._lock = threading.Lock()
@@ -87,8 +87,9 @@ class Board:
         from rich.text import Text
 
         shown = Table.grid(padding=(0, 2))
-        for justify in ("right", "left", "left", "right", "left"):
-            shown.add_column(justify=justify, no_wrap=True, overflow="ellipsis")
+        # What an attempt says gives way to everything else where there is little room.
+        for justify, width in (("right", 2), ("left", 6), ("left", 10), ("right", 7), ("left", None)):
+            shown.add_column(justify=justify, min_width=width, no_wrap=True, overflow="ellipsis")
         now = time.monotonic()
         with self._lock:
             for number, row in self._rows.items():

@@ -32,6 +32,9 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "barriers": ("steps", "what others have changed in between"),
         "safeguard": ("steps", "operations that wait for an answer: list, allow, deny"),
     },
+    "try": {
+        "experiment": ("experiments", "try several things side by side in forks, and keep the best"),
+    },
     "agents": {
         "integrate": ("integrate", "configure a coding agent to use Holdfast, or take that back"),
         "hook": ("integrate", "what the hooks of such an agent call"),

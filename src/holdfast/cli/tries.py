@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 SHELLS = ("bash", "sh", "zsh")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _NAME = 24
+_SAID = 100
+"""Characters of a name, and of what an attempt says, that people are shown."""
 
 
 def attempts_of(
@@ -99,8 +101,8 @@ def table(paint: Palette, comparison: Comparison, files: Callable[[Outcome], Dif
         best = comparison.winner is not None and one.attempt.number == comparison.winner.attempt.number
         line = _line(row, widths)
         yield paint(line, "bold", "green") if best else paint(line, *(() if one.succeeded else ("red",)))
-        if one.error:
-            yield f"       {visible(one.error)}"
+        if said := one.error or _last_words(one):
+            yield paint(f"{'':{widths[0]}}  {visible(said)[:_SAID]}", "dim")
 
 
 def _row(place: int, outcome: Outcome, files: Diff | None, scored: bool) -> list[str]:
@@ -117,6 +119,14 @@ def _row(place: int, outcome: Outcome, files: Diff | None, scored: bool) -> list
         (("> " if result is not None and result.truncated else "") + size(printed)) if ran else "",
         "" if files is None else _changes(files),
     ]
+
+
+def _last_words(outcome: Outcome) -> str:
+    """The last line that an attempt without success has written, of its errors if there are any."""
+    if outcome.succeeded or outcome.result is None:
+        return ""
+    lines = (outcome.result.stderr.strip() or outcome.result.stdout.strip()).splitlines()
+    return lines[-1].strip() if lines else ""
 
 
 def _result(outcome: Outcome) -> str:

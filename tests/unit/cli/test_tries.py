@@ -114,7 +114,7 @@ def test_the_table() -> None:
         "   attempt  result    time  output  changes",
         "1  way 1    exit 0  1.50 s  1.2 kB  +1 -1",
         "2  way 2    exit 3  0.02 s  1.2 kB",
-        "       no",
+        "   no",
     ]
 
 
@@ -123,6 +123,7 @@ def test_the_table_of_scores() -> None:
     assert lines[2:] == [
         "   attempt  result    time  score  output  changes",
         "1  way 1    exit 1  0.00 s   12.5  1.2 kB  +1 -1",
+        f"   {'x' * 100}",
     ]
 
 
@@ -167,3 +168,15 @@ def test_the_board_clears_up_after_itself() -> None:
     assert "one" in out.getvalue()
     # The last that is written moves up and erases the line.
     assert out.getvalue().rstrip().endswith("\x1b[2K")
+
+
+def test_a_narrow_terminal_shows_where_attempts_are_rather_than_what_they_say() -> None:
+    board = Board([Attempt(1, "a name that is rather long for this", "a")], io.StringIO())
+    board(Moved(1, "setting up"))
+    board(Moved(1, "setting up", "word " * 30))
+    out = io.StringIO()
+    Console(file=out, width=60).print(board.table())
+    (line,) = out.getvalue().splitlines()
+    assert "setting up" in line
+    assert "word" in line
+    assert len(line) <= 60

@@ -142,7 +142,8 @@ def _ask(
     if stop.is_set():
         raise _cancelled()
     fork.workspace.restore(state.id)
-    entry = execute(fork, command, timeout=timeout, stop=stop)
+    # In a subshell: where it goes to, and what it exports, is not for the next state. (The line may end in a comment.)
+    entry = execute(fork, f"({command}\n)", input=command, timeout=timeout, stop=stop)
     if stop.is_set():
         raise _cancelled()
     result = entry.result
