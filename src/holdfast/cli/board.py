@@ -11,9 +11,8 @@ from holdfast.cli.tries import clipped
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from rich.console import Console
+    from rich.console import Console, Group
     from rich.live import Live
-    from rich.table import Table
 
     from holdfast.engine.experiments.attempts import Attempt, Moved, Phase
 
@@ -81,24 +80,19 @@ class Board:
             if moved.line:
                 row.line = moved.line
 
-    def table(self) -> Table:
-        """What is shown at this moment."""
-        from rich.table import Table
+    def table(self) -> Group:
+        """What is shown at this moment. What an attempt says gives way where there is little room."""
+        from rich.console import Group
         from rich.text import Text
 
-        shown = Table.grid(padding=(0, 2))
-        # What an attempt says gives way to everything else where there is little room.
-        for justify, width in (("right", 2), ("left", 6), ("left", 10), ("right", 7), ("left", None)):
-            shown.add_column(justify=justify, min_width=width, no_wrap=True, overflow="ellipsis")
         now = time.monotonic()
+        lines: list[Text] = []
         with self._lock:
+            width = max(len(row.name) for row in self._rows.values())
             for number, row in self._rows.items():
                 seconds = row.took if row.took is not None else 0.0 if row.phase == "waiting" else now - row.since
-                shown.add_row(
-                    str(number),
-                    Text(row.name),
-                    Text(row.phase, style=_COLOURS.get(row.phase, "cyan")),
-                    f"{seconds:.1f} s" if seconds else "",
-                    Text(row.line, style="dim"),
-                )
-        return shown
+                line = Text(f"{number:>2}  {row.name:<{width}}  ", no_wrap=True, overflow="ellipsis")
+                line.append(f"{row.phase:<10}", style=_COLOURS.get(row.phase, "cyan"))
+                line.append(f"  {f'{seconds:.1f} s' if seconds else '':>8}  ")
+                lines.append(line.append(row.line, style="dim"))
+        return Group(*lines)
