@@ -92,11 +92,6 @@ def relative(directory: bytes, root: bytes) -> str:
     return os.fsdecode(normal[len(root) :].lstrip(b"/")) or "."
 
 
-def absolute(cwd: str, root: bytes) -> bytes:
-    """The inverse of `relative`."""
-    return os.path.normpath(os.path.join(root, os.fsencode(cwd)))
-
-
 def existing(directory: bytes, root: bytes) -> bytes:
     """``directory``, or if it is gone, or nobody may enter it, the nearest above it; ``root``, if even that lies
     outside of it.
@@ -109,17 +104,3 @@ def existing(directory: bytes, root: bytes) -> bytes:
     if at != directory:
         _LOG.warning("%s is gone: the command begins in %s", display(directory), display(at))
     return at
-
-
-def surroundings(
-    base: Mapping[str, str], env: Mapping[str, str], unset: tuple[str, ...], *, cwd: bytes, session: str
-) -> dict[str, str]:
-    """The environment of a shell: what this process has (``base``), with what the session has changed."""
-    known = {name: value for name, value in base.items() if name not in unset and name not in OWN}
-    return {
-        **known,
-        **{name: value for name, value in env.items() if name not in OWN},
-        **({"SHLVL": base["SHLVL"]} if "SHLVL" in base else {}),
-        "PWD": os.fsdecode(cwd),
-        "HOLDFAST_SESSION": session,
-    }

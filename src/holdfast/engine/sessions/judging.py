@@ -1,0 +1,26 @@
+"""How safe a command of a session is taken to be."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.model.named import NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.engine.sessions.session import Session
+    from holdfast.model.session import Level
+
+
+class Judged(NamedTuple):
+    """What goes into the entry of a command."""
+
+    level: Level
+    reasons: tuple[str, ...]
+
+
+def judge(session: Session, command: str, *, cwd: bytes, environment: Mapping[str, str]) -> Judged:
+    """What ``command`` may do, in the directory ``cwd`` with these variables."""
+    del session, command, cwd, environment
+    return Judged("unknown", ())
