@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from holdfast.engine.context import Context
-    from holdfast.engine.sessions.session import Surroundings
+    from holdfast.engine.sessions.states import Surroundings
     from holdfast.model.ids import CheckpointId
     from holdfast.model.session import RefType, SessionCheckpoint, SessionId, SessionMode
     from holdfast.snapshot.choosing import Choice

@@ -14,7 +14,8 @@ from holdfast.engine.sessions.line import Line
 from holdfast.engine.sessions.owning import check_owner
 from holdfast.engine.sessions.recovery import make_directory_again, mend
 from holdfast.engine.sessions.results import SessionInfo
-from holdfast.engine.sessions.session import Session, Surroundings
+from holdfast.engine.sessions.session import Session
+from holdfast.engine.sessions.states import Surroundings
 from holdfast.engine.workspace import Workspace
 from holdfast.model.errors import HoldfastError, NotFoundError
 from holdfast.model.log import Log
