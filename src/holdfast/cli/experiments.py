@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from holdfast import HoldfastError, UsageError
 from holdfast.cli.command import Command, text, whole_number
 from holdfast.cli.terminal import is_terminal, show_path
-from holdfast.cli.wording import files, short
+from holdfast.cli.wording import files, left_alone, reasons, short
 from holdfast.model.visible import visible
 
 if TYPE_CHECKING:
@@ -138,6 +138,8 @@ def _answer(console: Console, arguments: argparse.Namespace, session: Session, f
         console.give(encoding.experiment(comparison, found.files, adopted))
     else:
         console.say("", *_closing(found, adopted))
+    if adopted is not None and adopted.restored.skipped:
+        raise left_alone(adopted.restored.skipped)
     return 0 if winner is not None else 1
 
 
@@ -151,6 +153,7 @@ def _closing(found: Experiment, adopted: Adopted | None) -> Iterator[str]:
             f"Adopted {visible(comparison.winner.attempt.name)}: {files(len(restored.written))} written, "
             f"{len(restored.deleted):,} deleted."
         )
+        yield from reasons(restored.skipped)
         if restored.undo_command is not None and restored.rescue is not None:
             before, undo = short(restored.rescue), restored.undo_command
             yield f"What was there before is checkpoint {before}; `{undo}` brings it back."

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from holdfast.engine.experiments.adopting import Adopted
     from holdfast.engine.experiments.attempts import Comparison, Difference, Outcome
     from holdfast.engine.results import Diff
+    from holdfast.engine.sessions.bisecting import Bisected
+    from holdfast.engine.sessions.merging import SessionMerged
+    from holdfast.engine.sessions.repeating import Replayed
     from holdfast.engine.threeway import Conflict
     from holdfast.model.entries import Change
 
@@ -106,3 +109,56 @@ def conflicts(found: Sequence[Conflict]) -> list[Json]:
         {"path": display(one.path), "there": display(one.there), "why": one.why, "reason": WORDS[one.why]}
         for one in found
     ]
+
+
+def merged(found: SessionMerged, dry_run: bool) -> Json:
+    """What merging a session or picking a command did, or would do."""
+    plan, restored_ = found.merged.plan, found.merged.restored
+    return {
+        "source": found.source,
+        "base": found.merged.base,
+        "before": found.merged.ours,
+        "theirs": found.merged.theirs,
+        **changed(plan.changes),
+        "conflicts": conflicts(plan.conflicts),
+        "settled": conflicts(plan.settled),
+        "dry_run": dry_run,
+        "state": None if found.checkpoint is None else found.checkpoint.hash,
+        "restored": None if restored_ is None else restored(restored_),
+    }
+
+
+def bisected(found: Bisected) -> Json:
+    """What a search has found, and what it has tried."""
+    return {
+        "candidates": [one.id for one in found.candidates],
+        "command": None if found.command is None else {"seq": found.command.seq, "command": found.command.command},
+        "tried": [
+            {
+                "checkpoint": one.checkpoint.id,
+                "verdict": one.verdict,
+                "exit_code": one.exit_code,
+                "duration_ms": one.duration_ms,
+            }
+            for one in found.tried
+        ],
+    }
+
+
+def replayed(source: str, done: Replayed) -> Json:
+    """What was run again, and what was not."""
+    return {
+        "source": source,
+        "repeated": [
+            {
+                "seq": one.before.seq,
+                "now": one.now.seq,
+                "command": one.before.command,
+                "exit_code": None if one.now.result is None else one.now.result.exit_code,
+                "same_end": one.same_end,
+                "same_output": one.same_output,
+            }
+            for one in done.repeated
+        ],
+        "left": [entry.seq for entry in done.left],
+    }

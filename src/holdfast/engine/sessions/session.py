@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from contextlib import ExitStack
 
+    from holdfast.engine.context import Context
     from holdfast.engine.sessions.line import Line
     from holdfast.engine.sessions.results import CheckedOut, ForkResult
     from holdfast.engine.sessions.states import Surroundings

@@ -59,7 +59,7 @@ def test_states_that_cannot_be_told_are_left_open(make: Make, session: Session, 
 def test_what_the_command_leaves_in_one_state_is_not_in_the_next(
     make: Make, session: Session, numbered: list[CheckpointId]
 ) -> None:
-    command = "test ! -e trace && touch trace && echo x >> n; mkdir d && cd d && test $(head -1 ../n) -lt 3 # so"
+    command = "test ! -e trace && touch trace && echo x >> n; mkdir -p d && cd d && test $(head -1 ../n) -lt 3 # so"
     assert found(bisect(make, session, command, good=numbered[0], bad=numbered[-1])) == [numbered[3]]
 
 

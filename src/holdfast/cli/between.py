@@ -1,0 +1,234 @@
+"""``session merge``, ``pick``, ``bisect`` and ``replay``: what goes on between sessions, and through their states."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast import RefusedError, UsageError
+from holdfast.cli.command import text, whole_number
+from holdfast.cli.terminal import plural, show_path
+from holdfast.cli.wording import changed, files, left_alone, named, reasons, short
+from holdfast.model.visible import visible
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from holdfast.cli.console import Console
+    from holdfast.engine.sessions.bisecting import Bisected, Tried
+    from holdfast.engine.sessions.merging import SessionMerged
+    from holdfast.engine.sessions.repeating import Repeated
+    from holdfast.engine.threeway import Conflict, Prefer
+
+_SHOWN = 20
+_PLACED: dict[Prefer, str] = {"ours": "this session's", "theirs": "the other's"}
+
+
+# -- merge and pick ---------------------------------------------------------------------------------------------------
+
+
+def configure_merge(parser: argparse.ArgumentParser) -> None:
+    """See `holdfast.cli.command.Command.configure`."""
+    parser.add_argument("other", metavar="OTHER", type=text, help="the session to bring in, such as a fork")
+    _configure_conflicts(parser)
+
+
+def configure_pick(parser: argparse.ArgumentParser) -> None:
+    """See `holdfast.cli.command.Command.configure`."""
+    parser.add_argument("other", metavar="OTHER", type=text, help="the session that has run the command")
+    parser.add_argument("which", metavar="COMMAND", type=text, help="its number in that history, or its id")
+    _configure_conflicts(parser)
+
+
+def _configure_conflicts(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--prefer",
+        metavar="SIDE",
+        choices=("ours", "theirs"),
+        help="ours or theirs wins in a conflict (default: refuse)",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
+
+
+def merge(console: Console, arguments: argparse.Namespace) -> int:
+    """Bring another session's work into this one."""
+    from holdfast.cli.chosen import opened
+    from holdfast.engine.sessions.merging import merge as merge_sessions
+
+    with opened(console, arguments.session) as (make, session):
+        found = merge_sessions(make, session, arguments.other, prefer=arguments.prefer, dry_run=arguments.dry_run)
+    return _merged(console, arguments, found, f"the session {visible(found.source)}")
+
+
+def pick(console: Console, arguments: argparse.Namespace) -> int:
+    """Bring what one command has changed into this session."""
+    from holdfast.cli.chosen import opened
+    from holdfast.engine.sessions.merging import find_command
+    from holdfast.engine.sessions.merging import pick as pick_command
+
+    with opened(console, arguments.session) as (make, session):
+        with make() as sessions:
+            source = sessions.info(arguments.other).id
+            entry = find_command(sessions.history(source), arguments.which)
+        found = pick_command(session, source, entry, prefer=arguments.prefer, dry_run=arguments.dry_run)
+    return _merged(console, arguments, found, f"the command {entry.seq} of {visible(source)}")
+
+
+def _merged(console: Console, arguments: argparse.Namespace, found: SessionMerged, what: str) -> int:
+    from holdfast.engine.experiments import encoding
+
+    plan = found.merged.plan
+    if console.json:
+        console.give(encoding.merged(found, arguments.dry_run))
+    elif plan.conflicts or arguments.dry_run or found.merged.restored is None:
+        would = [] if plan.conflicts else changed(console.paint, plan.changes)
+        if not would and not plan.conflicts:
+            console.say(f"There is nothing in {what} that is not here.")
+        elif would:
+            console.say(f"Would bring in {what}: {files(len(plan.changes))} changed.", *would)
+    else:
+        restored = found.merged.restored
+        console.say(
+            f"Brought in {what}: {files(len(restored.written))} written, {len(restored.deleted):,} deleted.",
+            *(_conflict_line(one, f", {_PLACED[arguments.prefer]} taken") for one in plan.settled),
+        )
+        if restored.rescue is not None and restored.undo_command is not None:
+            before, undo = short(restored.rescue), restored.undo_command
+            console.say(f"What was there before is checkpoint {before}; `{undo}` brings it back.")
+        if restored.skipped:
+            console.say(*reasons(restored.skipped))
+    if plan.conflicts:
+        if not console.json:
+            console.say(f"In conflict with {what}:", *(_conflict_line(one) for one in plan.conflicts))
+        raise RefusedError(
+            f"{plural(len(plan.conflicts), 'file is', 'files are')} in conflict; nothing was changed",
+            hint="change one side so that they agree, or settle it with --prefer ours or --prefer theirs",
+            code="conflicts",
+        )
+    if found.merged.restored is not None and found.merged.restored.skipped:
+        raise left_alone(found.merged.restored.skipped)
+    return 0
+
+
+def _conflict_line(conflict: Conflict, more: str = "") -> str:
+    from holdfast.engine.threeway import WORDS
+
+    there = "" if conflict.there == conflict.path else f" (there {show_path(conflict.there)})"
+    return f"  {show_path(conflict.path)}{there}: {WORDS[conflict.why]}{more}"
+
+
+# -- bisect -----------------------------------------------------------------------------------------------------------
+
+
+def configure_bisect(parser: argparse.ArgumentParser) -> None:
+    """See `holdfast.cli.command.Command.configure`."""
+    parser.add_argument("command", metavar="COMMAND", type=text, help="ends with 0 where it is good, 125: cannot tell")
+    parser.add_argument("--good", metavar="STATE", type=text, required=True, help="a checkpoint or branch that is good")
+    parser.add_argument("--bad", metavar="STATE", type=text, default="@", help="one that is bad (default: @)")
+    parser.add_argument("--timeout", metavar="SECONDS", help="what takes longer is ended, and bad")
+    parser.add_argument(
+        "--with-ignored", action="store_true", help="the fork needs what ignore rules leave out, such as dependencies"
+    )
+
+
+def bisect(console: Console, arguments: argparse.Namespace) -> int:
+    """Search for the first bad state."""
+    from holdfast.cli.chosen import opened
+    from holdfast.cli.tries import seconds
+    from holdfast.engine.experiments import encoding
+    from holdfast.engine.experiments.cancelling import cancelled_by_signals
+    from holdfast.engine.sessions import bisecting
+
+    timeout = None if arguments.timeout is None else seconds(arguments.timeout)
+
+    def tell(tried: Tried) -> None:
+        if not console.json:
+            left = f", about {plural(tried.left, 'step')} left" if tried.left else ""
+            console.say(f"  {named(tried.checkpoint)}: {tried.verdict} (exit {tried.exit_code}){left}")
+
+    with opened(console, arguments.session) as (make, session), cancelled_by_signals() as cancelling:
+        good, bad = (bisecting.state_named(session, name) for name in (arguments.good, arguments.bad))
+        found = bisecting.bisect(
+            make,
+            session,
+            arguments.command,
+            good=good,
+            bad=bad,
+            timeout=timeout,
+            with_ignored=arguments.with_ignored,
+            tell=tell,
+            stop=cancelling.event,
+        )
+    if console.json:
+        console.give(encoding.bisected(found))
+    else:
+        console.answer(_bisected(found))
+    return 0
+
+
+def _bisected(found: Bisected) -> Sequence[str]:
+    if len(found.candidates) > 1:
+        return [
+            "The first bad state is one of these, of which all but the last could not be told:",
+            *(f"  {named(one)}" for one in found.candidates),
+        ]
+    first = found.candidates[0]
+    lines = [f"The first bad state is {named(first)}; `holdfast show {short(first.id)}` tells what it changed."]
+    if found.command is not None:
+        lines.append(f"The command {found.command.seq} made it: {visible(found.command.command)}")
+    return lines
+
+
+# -- replay -----------------------------------------------------------------------------------------------------------
+
+
+def configure_replay(parser: argparse.ArgumentParser) -> None:
+    """See `holdfast.cli.command.Command.configure`."""
+    parser.add_argument("other", metavar="OTHER", type=text, help="the session whose commands are run again")
+    parser.add_argument("--from", dest="first", metavar="N", type=whole_number, required=True, help="the first of them")
+    parser.add_argument("--to", dest="last", metavar="N", type=whole_number, help="the last (default: the newest)")
+    parser.add_argument("--keep-going", action="store_true", help="go on where one ends otherwise than it did")
+    parser.add_argument("--timeout", metavar="SECONDS", help="what takes longer is ended")
+
+
+def replay(console: Console, arguments: argparse.Namespace) -> int:
+    """Run another session's commands again, in this one."""
+    from holdfast.cli.chosen import opened
+    from holdfast.cli.tries import seconds
+    from holdfast.engine.experiments import encoding
+    from holdfast.engine.experiments.cancelling import cancelled_by_signals
+    from holdfast.engine.sessions import repeating
+
+    if arguments.last is not None and arguments.last < arguments.first:
+        raise UsageError(f"{arguments.last} is before {arguments.first}")
+    timeout = None if arguments.timeout is None else seconds(arguments.timeout)
+
+    def tell(repeated: Repeated) -> None:
+        if not console.json:
+            console.say(_repeated_line(repeated))
+
+    with opened(console, arguments.session) as (make, session), cancelled_by_signals() as cancelling:
+        with make() as sessions:
+            source = sessions.info(arguments.other).id
+            commands = repeating.since(sessions.history(source), arguments.first, arguments.last)
+        done = repeating.replay(
+            session, commands, keep_going=arguments.keep_going, timeout=timeout, tell=tell, stop=cancelling.event
+        )
+    if console.json:
+        console.give(encoding.replayed(source, done))
+    if not done.complete:
+        number, last = len(done.left), done.repeated[-1].before.seq
+        raise RefusedError(
+            f"the command {last} ended otherwise than it did; {plural(number, 'command was', 'commands were')} not run",
+            hint=f"--keep-going goes on; --from {done.left[0].seq} runs the rest",
+            code="ended_differently",
+        )
+    return 0
+
+
+def _repeated_line(repeated: Repeated) -> str:
+    first, second = repeated.before.result, repeated.now.result
+    code = "?" if second is None else str(second.exit_code)
+    was = "" if repeated.same_end or first is None else f", was {first.exit_code}"
+    output = "" if repeated.same_output else "  other output"
+    return f"  {repeated.before.seq:>4}  exit {code}{was}{output}  {visible(repeated.before.command)[:100]}"
