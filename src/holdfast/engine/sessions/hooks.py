@@ -6,20 +6,18 @@ heard.
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-from contextlib import suppress
-from typing import TYPE_CHECKING, Literal
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.model.errors import RefusedError
 from holdfast.model.log import Log
 from holdfast.model.visible import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    import subprocess
+    from collections.abc import Generator, Mapping, Sequence
 
+    from holdfast.engine.context import Context
     from holdfast.model.config import Hooks
 
 _LOG = Log(__name__)
@@ -29,6 +27,36 @@ Event = Literal["before_checkpoint", "after_checkpoint", "before_fork", "after_f
 
 _MAX_SAID = 300
 _MAX_OUTPUT = 64 << 10
+
+
+What = Literal["checkpoint", "fork", "branch"]
+
+
+@contextmanager
+def hooked(
+    context: Context, what: What, about: Mapping[str, object], *, may_refuse: bool = True
+) -> Generator[dict[str, Any]]:
+    """Run the hooks for ``what``, which is done in the block: one before it, one after it, unless it fails.
+
+    Both are told ``about`` it, and the one behind what the block has put into the dictionary that it is given as well.
+    Raises `RefusedError` (code ``hook_refused``); unless the first ``may_refuse``, that is logged, and the block done.
+    """
+    runner = HookRunner(context.settings.hooks, context.workspace.path)
+    before, after = _EVENTS[what]
+    if may_refuse:
+        runner.before(before, about)
+    else:
+        runner.after(before, about)
+    told: dict[str, Any] = {}
+    yield told
+    runner.after(after, {**about, **told})
+
+
+_EVENTS: dict[What, tuple[Event, Event]] = {
+    "checkpoint": ("before_checkpoint", "after_checkpoint"),
+    "fork": ("before_fork", "after_fork"),
+    "branch": ("before_branch", "after_branch"),
+}
 
 
 class HookRunner:
@@ -64,6 +92,9 @@ class HookRunner:
         command: Sequence[str] = getattr(self._hooks, event)
         if not command:
             return None
+        import json
+        import subprocess
+
         given = json.dumps({"event": event, **about}).encode() + b"\n"
         try:
             child = subprocess.Popen(
@@ -91,6 +122,9 @@ class HookRunner:
 
 def _end(child: subprocess.Popen[bytes]) -> None:
     """Leave nothing of a hook behind."""
+    import os
+    import signal
+
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
     child.wait()

@@ -8,10 +8,12 @@ import msgspec
 
 from holdfast.engine.sessions import limits, replaying
 from holdfast.engine.sessions.commands import check_command, clean, demands
+from holdfast.engine.sessions.hooks import hooked
 from holdfast.engine.sessions.naming import check_agent, check_metadata
 from holdfast.engine.sessions.states import States
 from holdfast.model.errors import HoldfastError, RefusedError, UsageError
 from holdfast.model.log import Log
+from holdfast.model.paths import display
 from holdfast.model.session import CommandEntry, Counted, Leaving, Ran
 from holdfast.store.session_rows import RefChange, ref_name
 
@@ -288,11 +290,28 @@ class Session:
         what ignore rules leave out, too, as that is now. Killed meanwhile, nothing of it is left after the next sweep.
         Raises `RefusedError` (``session_exists``, ``session_limit``), `UnsupportedError` (``no_provider``).
         """
-        from holdfast.engine.sessions.forking import fork
-
         self._refuse_running()
         said = check_metadata(metadata or {})
         limits.check_forks(self._rows, self.id, self.settings.max_forks)
+        with hooked(self._context, "fork", {**self._states.about(), "type": type, "fork": id}) as told:
+            made = self._fork(id, checkpoint, with_ignored, provider, type, said)
+            told |= {"fork": made.id, "directory": display(made.root), "fork_point": made.fork_point}
+        self._line.write([*self._line.entries, Counted(what="forks", at=self._context.clock.now())])
+        if self._journal_is_full():
+            self._states.commit("auto")
+        return made
+
+    def _fork(
+        self,
+        name: str | None,
+        checkpoint: str | None,
+        with_ignored: bool,
+        provider: str | None,
+        kind: RefType,
+        metadata: Mapping[str, str],
+    ) -> ForkResult:
+        from holdfast.engine.sessions.forking import fork
+
         if checkpoint is None:
             tree = self._states.save_tree()
             changed = self._line.entries or tree != self.state.tree
@@ -300,21 +319,17 @@ class Session:
         else:
             point = self.find(checkpoint)
             self._states.tree_of(point)
-        made = fork(
+        return fork(
             self._around,
             self._line.record,
             point,
-            name=id,
+            name=name,
             now=checkpoint is None,
             with_ignored=with_ignored,
             provider=provider,
-            kind=type,
-            metadata=said,
+            kind=kind,
+            metadata=metadata,
         )
-        self._line.write([*self._line.entries, Counted(what="forks", at=self._context.clock.now())])
-        if self._journal_is_full():
-            self._states.commit("auto")
-        return made
 
     # -- who may use it -------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.engine.sessions import limits, replaying
+from holdfast.engine.sessions.hooks import hooked
 from holdfast.engine.sessions.line import new_ref
 from holdfast.engine.sessions.naming import check_branch, check_message, check_metadata
 from holdfast.engine.sessions.results import CheckedOut
@@ -89,7 +90,10 @@ class States:
                 code="branch_exists",
             )
         limits.check_room(self._rows, self.id, self._context.settings.session.max_checkpoints)
-        return self._branch(name, message, said)
+        with hooked(self._context, "branch", {**self.about(), "branch": name, "message": message}) as told:
+            ref = self._branch(name, message, said)
+            told["checkpoint"] = ref.checkpoint
+        return ref
 
     def branches(self) -> list[SessionRef]:
         """See `Session.branches`."""
@@ -182,9 +186,37 @@ class States:
         history: Sequence[CommandEntry] | None = None,
     ) -> SessionCheckpoint:
         """Save a state, the present one unless it is given, and let go of old ones beyond the limit."""
+        about = {**self.about(), "kind": kind, "message": message}
+        # (What is saved by itself protects what was done: no hook stops that.)
+        with hooked(self._context, "checkpoint", about, may_refuse=kind != "auto") as told:
+            point = self._commit(kind, state, tree, message, metadata, branch, parent, history)
+            told |= {"checkpoint": point.hash, "tree": point.state.tree}
+        limits.thin_out(self._rows, self.id, self._context.settings.session.max_checkpoints)
+        return point
+
+    def about(self) -> dict[str, object]:
+        """What every hook is told."""
+        return {
+            "session": self.id,
+            "agent": self._around.agent,
+            "workspace": self._context.workspace.id,
+            "root": display(self._context.workspace.path),
+        }
+
+    def _commit(
+        self,
+        kind: SessionKind,
+        state: State | None,
+        tree: CheckpointId | None,
+        message: str,
+        metadata: Mapping[str, str] | None,
+        branch: SessionRef | None,
+        parent: SessionHash | None,
+        history: Sequence[CommandEntry] | None,
+    ) -> SessionCheckpoint:
         for left in reversed(range(_TRIES)):
             try:
-                point = self._line.commit(
+                return self._line.commit(
                     kind,
                     self._line.state if state is None else state,
                     self.save_tree() if tree is None else tree,
@@ -194,16 +226,12 @@ class States:
                     parent=self._line.head.hash if history is None else parent,
                     history=replaying.commands(self._line.entries) if history is None else history,
                 )
-                break
             except RefusedError as error:
                 # Somebody forgets checkpoints at this moment: save the tree again.
                 if error.code != "tree_gone" or not left:
                     raise
                 tree = None
-        else:
-            raise AssertionError("unreachable")
-        limits.thin_out(self._rows, self.id, self._context.settings.session.max_checkpoints)
-        return point
+        raise AssertionError("unreachable")
 
     def _branch(self, name: str, message: str, metadata: Mapping[str, str]) -> SessionRef:
         ref = new_ref("branch", self.id, name, metadata)

@@ -11,10 +11,82 @@ from pathlib import Path
 import pytest
 
 from holdfast.engine.sessions.hooks import HookRunner
+from holdfast.engine.sessions.session import Session
 from holdfast.model.config import Hooks
 from holdfast.model.errors import RefusedError
 
 from ....waiting import has_ended, wait_until
+
+
+def configure(home: Path, script: Path, *events: str) -> None:
+    """Have ``script`` run at these events, which it gets as lines of JSON, for whoever opens the home from now on."""
+    lines = "".join(f'{event} = ["{script}", "{event}"]\n' for event in events)
+    (home / "config.toml").write_text(f"[hooks]\n{lines}")
+
+
+def script(path: Path, text: str) -> Path:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+EVENTS = [f"{when}_{what}" for what in ("checkpoint", "fork", "branch") for when in ("before", "after")]
+
+
+def test_sessions_run_them(make, session: Session, home: Path, tmp_path: Path) -> None:
+    session.close()
+    configure(home, script(tmp_path / "hook", f"cat >> {tmp_path}/told"), *EVENTS)
+    with make() as sessions, sessions.open("main") as again:
+        point = again.checkpoint("a message")
+        again.branch("here")
+        made = again.fork("side")
+    told = [json.loads(line) for line in (tmp_path / "told").read_text().splitlines()]
+    assert [(one["event"], one["session"], one.get("kind")) for one in told] == [
+        ("before_checkpoint", "main", "manual"),
+        ("after_checkpoint", "main", "manual"),
+        ("before_branch", "main", None),
+        ("before_checkpoint", "main", "branch"),
+        ("after_checkpoint", "main", "branch"),
+        ("after_branch", "main", None),
+        ("before_fork", "main", None),
+        ("after_fork", "main", None),
+    ]
+    assert (told[1]["checkpoint"], told[1]["message"]) == (point.hash, "a message")
+    assert (told[5]["branch"], told[5]["agent"]) == ("here", "me")
+    assert (told[7]["fork"], told[7]["directory"]) == ("side", os.fsdecode(made.root))
+
+
+@pytest.mark.parametrize("what", ["checkpoint", "branch", "fork"])
+def test_what_a_hook_refuses_does_not_happen(make, session: Session, home: Path, tmp_path: Path, what: str) -> None:
+    session.close()
+    configure(home, script(tmp_path / "hook", "echo not today >&2; exit 1"), f"before_{what}")
+    with make() as sessions, sessions.open("main") as again:
+        head = again.head
+        work = {
+            "checkpoint": lambda: again.checkpoint("mine"),
+            "branch": lambda: again.branch("here"),
+            "fork": lambda: again.fork("side"),
+        }
+        with pytest.raises(RefusedError, match="not today") as caught:
+            work[what]()
+        assert caught.value.code == "hook_refused"
+        assert again.head == head
+        assert again.branches() == []
+        assert [one.id for one in sessions.list()] == ["main"]
+
+
+def test_what_is_saved_by_itself_no_hook_stops(
+    make, session: Session, home: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    session.close()
+    configure(home, script(tmp_path / "hook", "exit 1"), "before_checkpoint")
+    with make() as sessions, sessions.open("main") as again:
+        (Path(os.fsdecode(again.root)) / "a").write_text("changed\n")
+        with caplog.at_level(logging.WARNING, logger="holdfast"):
+            point = again.checkpoint(kind="auto")
+        assert point.hash == again.head.hash
+        assert point.state.tree == again.workspace.resolve("@")
+    assert [record.getMessage() for record in caplog.records] == ["the hook before_checkpoint failed: it ended with 1"]
 
 
 def runner(directory: Path, **hooks: object) -> HookRunner:
