@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from holdfast import UsageError
 from holdfast.cli.terminal import plural, size
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from holdfast.cli.terminal import Palette
     from holdfast.engine.experiments.attempts import Comparison, Outcome
     from holdfast.engine.results import Diff
-    from holdfast.model.session import ShellName
 
 SHELLS = ("bash", "sh", "zsh")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -65,7 +64,7 @@ def _varied(attempt: Attempt, variant: str) -> Attempt:
         if name == "shell":
             if value not in SHELLS:
                 raise UsageError(f"--with {variant!r}: a shell is one of {', '.join(SHELLS)}")
-            attempt = attempt._replace(shell=cast("ShellName", value))
+            attempt = attempt._replace(shell=value)
         elif name == "timeout":
             attempt = attempt._replace(timeout_seconds=seconds(value))
         else:
@@ -130,8 +129,8 @@ def _last_words(outcome: Outcome) -> str:
 
 
 def _result(outcome: Outcome) -> str:
-    if outcome.phase == "done" or (outcome.phase == "failed" and outcome.result is not None):
-        return f"exit {outcome.result.exit_code}" if outcome.result is not None else outcome.phase
+    if outcome.phase in ("done", "failed") and outcome.result is not None:
+        return f"exit {outcome.result.exit_code}"
     return outcome.phase
 
 
