@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.engine.sessions.holding import is_held, lock_path
 from holdfast.model.errors import NotFoundError, RefusedError, UnsupportedError, UsageError
+from holdfast.model.session import SessionId
 from holdfast.store.session_rows import ref_name
 
 
@@ -283,7 +284,7 @@ def test_a_fork_that_is_open_is_never_swept(bench):
         with bench.open("side"):
             session.delete()
             bench.clock.advance(30 * 86400)
-            path = lock_path(bytes(bench.home), "local", "side")
+            path = lock_path(bytes(bench.home), "local", SessionId("side"))
             assert is_held(path)
             assert bench.sessions().sweep().removed == ()
         assert bench.sessions().sweep().removed == ("side",)

@@ -90,7 +90,8 @@ def test_checkout_brings_tree_and_shell_back_and_the_way_there_too(bench):
 def test_of_the_branches_that_checkouts_make_the_newest_are_kept(bench):
     with bench.start() as session:
         session.branch("_auto/mine")
-        for turn in range(13):
+        last = session.checkout("_auto/mine")
+        for turn in range(12):
             bench.run(session, bench.write(str(turn)))
             last = session.checkout("_auto/mine")
         kept = [ref.name for ref in session.branches()]
@@ -130,7 +131,7 @@ def test_what_a_session_names_is_held_back_from_retention_i11(bench):
         with pytest.raises(RefusedError, match="session one") as caught:
             session.workspace.forget([asked.state.tree])
         assert caught.value.code == "protected"
-        assert "session delete" in caught.value.hint
+        assert "session delete" in str(caught.value.hint)
         session.workspace.gc(grace=0)
         session.checkout(asked.hash)
         assert bench.read() == "0"
@@ -143,9 +144,9 @@ def test_old_states_that_nobody_asked_for_are_let_go_of_and_say_so(bench):
     with bench.start(session__max_checkpoints=4) as session:
         asked = session.checkpoint("asked")
         session.branch("named")
-        states = []
+        states, entries = [], []
         for at in range(6):
-            entry = bench.run(session, bench.write(f"number {at}"))
+            entries.append(bench.run(session, bench.write(f"number {at}")))
             states.append(session.checkpoint(kind="auto"))
         stored = {one.hash: one for one in session._rows.checkpoints("one")}
         assert [stored[one.hash].kept for one in states] == [False] * 4 + [True] * 2
@@ -156,8 +157,7 @@ def test_old_states_that_nobody_asked_for_are_let_go_of_and_say_so(bench):
         assert caught.value.code == "thinned_out"
         with pytest.raises(NotFoundError):
             session.fork(checkpoint=states[0].hash)
-        assert len(session.history()) == 6, "what the shell did is still known"
-        assert session.history()[0] == entry
+        assert session.history() == entries[::-1], "what the shell did is still known"
         session.checkout(asked.hash)
         assert bench.read() == "0"
 
