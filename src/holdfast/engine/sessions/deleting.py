@@ -6,6 +6,7 @@ Killed anywhere, it is done again, by the next sweep at the latest. Whoever call
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from holdfast.engine.folder import SNAPSHOTS
@@ -112,7 +113,8 @@ def _remove_directory(opener: Opener, record: SessionRecord, workspaces: Sequenc
             code="not_ours",
         )
     if record.status == "making" and not ours:
-        os.rmdir(place)  # whoever made it had not come to writing anything into it
+        with suppress(OSError):
+            os.rmdir(place)  # nothing was written into it yet: what is in there is somebody else's
         return
     remove_whole(place)
 

@@ -155,7 +155,7 @@ class Session:
             self._states.commit("auto")
         before = self._states.save_tree()
         state = self.state
-        if demands(state.config, level) and (self._line.entries or before != state.tree):
+        if demands(state.config, level) and (replaying.has_something(self._line.entries) or before != state.tree):
             self._states.commit("auto", tree=before)
         entry = CommandEntry(
             id=self._context.random(8).hex(),
@@ -205,7 +205,7 @@ class Session:
 
     def due(self) -> float | None:
         """Seconds until the idle trigger wants the state saved (0: now); None if there is nothing to save."""
-        if not self._line.entries or replaying.running(self._line.entries) is not None:
+        if not replaying.has_something(self._line.entries) or replaying.running(self._line.entries) is not None:
             return None
         triggers = self.config.triggers
         idle = max(0.0, (self._context.clock.now() - self.state.updated_at) / _SECOND)
@@ -314,7 +314,7 @@ class Session:
 
         if checkpoint is None:
             tree = self._states.save_tree()
-            changed = self._line.entries or tree != self.state.tree
+            changed = replaying.has_something(self._line.entries) or tree != self.state.tree
             point = self._states.commit("fork", tree=tree) if changed else self.head
         else:
             point = self.find(checkpoint)

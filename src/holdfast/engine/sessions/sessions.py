@@ -144,10 +144,10 @@ class Sessions:
             home = opener.open_home()
             record = Shelf(home).rows.get(SessionId(id))
             check_owner(record, self._agent)
-            self.sweep_if_due()
             path = lock_path(home.home, home.store.tenant, record.id)
             timeout = home.settings.lock.timeout
             stack.enter_context(holding(path, record.id, timeout=timeout, clock=home.store.catalog.clock))
+            self.sweep_if_due()
             record = Shelf(home).rows.get(record.id)  # as it is now that nobody else has it
             check_owner(record, self._agent)
             if record.status != "live" or record.workspace is None:

@@ -73,7 +73,7 @@ class States:
         """See `Session.checkpoint`."""
         check_message(message)
         tree = self.save_tree()
-        if kind == "auto" and not self._line.entries and tree == self._line.state.tree:
+        if kind == "auto" and not replaying.has_something(self._line.entries) and tree == self._line.state.tree:
             return self._line.head
         if kind == "manual":
             limits.check_room(self._rows, self.id, self._context.settings.session.max_checkpoints)
