@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from holdfast import HoldfastError, UsageError
+from holdfast.cli.chosen import add_options, opened
 from holdfast.cli.command import Command, text, whole_number
 from holdfast.cli.terminal import is_terminal, show_path
 from holdfast.cli.wording import files, left_alone, reasons, short
@@ -27,7 +28,7 @@ _MEASURES: dict[str, Measure] = {"exit-code": "exit_code", "output": "output", "
 
 def _configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("commands", metavar="COMMAND", nargs="*", type=text, help="what to try, each in a fork")
-    parser.add_argument("-s", "--session", metavar="ID", type=text, help="where from (default: as `session` has it)")
+    add_options(parser)
     what = parser.add_argument_group("what is tried")
     what.add_argument(
         "--with",
@@ -93,12 +94,11 @@ def _order(arguments: argparse.Namespace) -> Order:
 
 
 def _experiment(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.cli.chosen import opened
     from holdfast.engine.experiments.cancelling import cancelled_by_signals
     from holdfast.engine.experiments.experiment import experiment
 
     order = _order(arguments)
-    with opened(console, arguments.session) as (make, session), cancelled_by_signals() as cancelling:
+    with opened(console, arguments.session, arguments.agent) as (make, session), cancelled_by_signals() as cancelling:
         shown = ExitStack()
         with shown:
             tell = _board(console, order, shown)

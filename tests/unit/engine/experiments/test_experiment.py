@@ -184,7 +184,7 @@ def test_cancelling_ends_everything_and_leaves_nothing(
         if moved.line == "begun":
             stop.set()
 
-    commands = (f"echo begun; echo $$ > {tmp_path}/shell; cat {tmp_path}/never", "sleep 600", "sleep 600")
+    commands = (f"echo $$ > {tmp_path}/shell; echo begun; cat {tmp_path}/never", "sleep 600", "sleep 600")
     with (
         pytest.raises(HoldfastError) as caught,
         experiment(make, session, order(*commands, parallel=2, keep=True), tell=tell, stop=stop),

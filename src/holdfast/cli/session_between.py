@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast import RefusedError, UsageError
-from holdfast.cli.command import text, whole_number
+from holdfast.cli.chosen import add_options, opened
+from holdfast.cli.command import Command, text, whole_number
 from holdfast.cli.terminal import plural, show_path
 from holdfast.cli.wording import changed, files, left_alone, named, reasons, short
 from holdfast.model.visible import visible
@@ -27,14 +28,14 @@ _PLACED: dict[Prefer, str] = {"ours": "this session's", "theirs": "the other's"}
 # -- merge and pick ---------------------------------------------------------------------------------------------------
 
 
-def configure_merge(parser: argparse.ArgumentParser) -> None:
-    """See `holdfast.cli.command.Command.configure`."""
+def _configure_merge(parser: argparse.ArgumentParser) -> None:
+    add_options(parser)
     parser.add_argument("other", metavar="OTHER", type=text, help="the session to bring in, such as a fork")
     _configure_conflicts(parser)
 
 
-def configure_pick(parser: argparse.ArgumentParser) -> None:
-    """See `holdfast.cli.command.Command.configure`."""
+def _configure_pick(parser: argparse.ArgumentParser) -> None:
+    add_options(parser)
     parser.add_argument("other", metavar="OTHER", type=text, help="the session that has run the command")
     parser.add_argument("which", metavar="COMMAND", type=text, help="its number in that history, or its id")
     _configure_conflicts(parser)
@@ -50,27 +51,22 @@ def _configure_conflicts(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
 
 
-def merge(console: Console, arguments: argparse.Namespace) -> int:
-    """Bring another session's work into this one."""
-    from holdfast.cli.chosen import opened
-    from holdfast.engine.sessions.merging import merge as merge_sessions
+def _merge(console: Console, arguments: argparse.Namespace) -> int:
+    from holdfast.engine.sessions.merging import merge
 
-    with opened(console, arguments.session) as (make, session):
-        found = merge_sessions(make, session, arguments.other, prefer=arguments.prefer, dry_run=arguments.dry_run)
+    with opened(console, arguments.session, arguments.agent) as (make, session):
+        found = merge(make, session, arguments.other, prefer=arguments.prefer, dry_run=arguments.dry_run)
     return _merged(console, arguments, found, f"the session {visible(found.source)}")
 
 
-def pick(console: Console, arguments: argparse.Namespace) -> int:
-    """Bring what one command has changed into this session."""
-    from holdfast.cli.chosen import opened
-    from holdfast.engine.sessions.merging import find_command
-    from holdfast.engine.sessions.merging import pick as pick_command
+def _pick(console: Console, arguments: argparse.Namespace) -> int:
+    from holdfast.engine.sessions.merging import find_command, pick
 
-    with opened(console, arguments.session) as (make, session):
+    with opened(console, arguments.session, arguments.agent) as (make, session):
         with make() as sessions:
             source = sessions.info(arguments.other).id
             entry = find_command(sessions.history(source), arguments.which)
-        found = pick_command(session, source, entry, prefer=arguments.prefer, dry_run=arguments.dry_run)
+        found = pick(session, source, entry, prefer=arguments.prefer, dry_run=arguments.dry_run)
     return _merged(console, arguments, found, f"the command {entry.seq} of {visible(source)}")
 
 
@@ -120,8 +116,8 @@ def _conflict_line(conflict: Conflict, more: str = "") -> str:
 # -- bisect -----------------------------------------------------------------------------------------------------------
 
 
-def configure_bisect(parser: argparse.ArgumentParser) -> None:
-    """See `holdfast.cli.command.Command.configure`."""
+def _configure_bisect(parser: argparse.ArgumentParser) -> None:
+    add_options(parser)
     parser.add_argument("command", metavar="COMMAND", type=text, help="ends with 0 where it is good, 125: cannot tell")
     parser.add_argument("--good", metavar="STATE", type=text, required=True, help="a checkpoint or branch that is good")
     parser.add_argument("--bad", metavar="STATE", type=text, default="@", help="one that is bad (default: @)")
@@ -131,9 +127,7 @@ def configure_bisect(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def bisect(console: Console, arguments: argparse.Namespace) -> int:
-    """Search for the first bad state."""
-    from holdfast.cli.chosen import opened
+def _bisect(console: Console, arguments: argparse.Namespace) -> int:
     from holdfast.cli.tries import seconds
     from holdfast.engine.experiments import encoding
     from holdfast.engine.experiments.cancelling import cancelled_by_signals
@@ -146,7 +140,7 @@ def bisect(console: Console, arguments: argparse.Namespace) -> int:
             left = f", about {plural(tried.left, 'step')} left" if tried.left else ""
             console.say(f"  {named(tried.checkpoint)}: {tried.verdict} (exit {tried.exit_code}){left}")
 
-    with opened(console, arguments.session) as (make, session), cancelled_by_signals() as cancelling:
+    with opened(console, arguments.session, arguments.agent) as (make, session), cancelled_by_signals() as cancelling:
         good, bad = (bisecting.state_named(session, name) for name in (arguments.good, arguments.bad))
         found = bisecting.bisect(
             make,
@@ -182,8 +176,8 @@ def _bisected(found: Bisected) -> Sequence[str]:
 # -- replay -----------------------------------------------------------------------------------------------------------
 
 
-def configure_replay(parser: argparse.ArgumentParser) -> None:
-    """See `holdfast.cli.command.Command.configure`."""
+def _configure_replay(parser: argparse.ArgumentParser) -> None:
+    add_options(parser)
     parser.add_argument("other", metavar="OTHER", type=text, help="the session whose commands are run again")
     parser.add_argument("--from", dest="first", metavar="N", type=whole_number, required=True, help="the first of them")
     parser.add_argument("--to", dest="last", metavar="N", type=whole_number, help="the last (default: the newest)")
@@ -191,9 +185,7 @@ def configure_replay(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--timeout", metavar="SECONDS", help="what takes longer is ended")
 
 
-def replay(console: Console, arguments: argparse.Namespace) -> int:
-    """Run another session's commands again, in this one."""
-    from holdfast.cli.chosen import opened
+def _replay(console: Console, arguments: argparse.Namespace) -> int:
     from holdfast.cli.tries import seconds
     from holdfast.engine.experiments import encoding
     from holdfast.engine.experiments.cancelling import cancelled_by_signals
@@ -207,7 +199,7 @@ def replay(console: Console, arguments: argparse.Namespace) -> int:
         if not console.json:
             console.say(_repeated_line(repeated))
 
-    with opened(console, arguments.session) as (make, session), cancelled_by_signals() as cancelling:
+    with opened(console, arguments.session, arguments.agent) as (make, session), cancelled_by_signals() as cancelling:
         with make() as sessions:
             source = sessions.info(arguments.other).id
             commands = repeating.since(sessions.history(source), arguments.first, arguments.last)
@@ -232,3 +224,55 @@ def _repeated_line(repeated: Repeated) -> str:
     was = "" if repeated.same_end or first is None else f", was {first.exit_code}"
     output = "" if repeated.same_output else "  other output"
     return f"  {repeated.before.seq:>4}  exit {code}{was}{output}  {visible(repeated.before.command)[:100]}"
+
+
+_REFUSED = "refused: files are in conflict, the session is in use, or another's, or was changed meanwhile"
+
+COMMANDS = {
+    "session merge": Command(
+        description="Bring what another session has done since both parted, such as a fork, into this one: files, and "
+        "nothing of its shell. What one side alone has changed is taken, also under a name that the other has given "
+        "it; where both have, nothing is done, and the conflicts are listed. `holdfast undo` takes it back.",
+        configure=_configure_merge,
+        run=_merge,
+        examples=(
+            ("holdfast session merge fork-3f2a91c0be", "bring a fork's work in"),
+            ("holdfast session merge fork-3f2a91c0be --dry-run", "what would be changed, and what is in conflict"),
+            ("holdfast session merge first -s second", "one fork into another"),
+        ),
+        exits=((4, _REFUSED),),
+    ),
+    "session pick": Command(
+        description="Bring what one command of another session, or of this one, has changed into this session: the "
+        "files that it changed, as it left them. Where this session has changed the same, nothing is done. "
+        "`holdfast undo` takes it back.",
+        configure=_configure_pick,
+        run=_pick,
+        examples=(("holdfast session pick fork-3f2a91c0be 12", "what its command number 12 has changed"),),
+        exits=((4, _REFUSED),),
+    ),
+    "session bisect": Command(
+        description="Find the first bad state among those that led from a good one to a bad one: a fork is brought to "
+        "one state after another, and COMMAND is run in it, which ends with 0 where all is well, with 125 where it "
+        "cannot tell, and with another code up to 124 where not. Both ends are asked about first. The session stays "
+        "as it is.",
+        configure=_configure_bisect,
+        run=_bisect,
+        examples=(
+            ("holdfast session bisect --good v1 'make test'", "which state has broken the tests"),
+            ("holdfast session bisect --good @-20 --bad @-2 ./check.sh", "between these"),
+        ),
+        exits=((4, "refused: the ends are not what they are said to be, or the command says nothing"),),
+    ),
+    "session replay": Command(
+        description="Run the commands of another session again, in this one, from the state that it is in. It stops at "
+        "the first that ends with another exit code than it did.",
+        configure=_configure_replay,
+        run=_replay,
+        examples=(
+            ("holdfast session replay main --from 4 -s rebased", "from its fourth command on"),
+            ("holdfast session replay main --from 4 --to 9 --keep-going", "these, however they end"),
+        ),
+        exits=((4, "refused: a command ended otherwise than it did, and what comes behind it was not run"),),
+    ),
+}
