@@ -1,0 +1,176 @@
+"""``experiment`` as people use it: what it prints, adopts, keeps, and that nothing of it is left, however it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.engine.sessions.sessions import Sessions
+
+from ..waiting import has_ended, wait_until
+from .conftest import INSTALLED
+
+if TYPE_CHECKING:
+    from .conftest import Cli
+
+
+@pytest.fixture
+def trying(cli: Cli) -> Cli:
+    """The command line in a workspace with a file and a session."""
+    cli.write("a", "before\n")
+    with Sessions() as sessions, sessions.start(os.fsencode(cli.root), "main"):
+        pass
+    return cli
+
+
+def left(cli: Cli) -> tuple[list[str], list[str]]:
+    """The sessions that there are, and the directories of forks."""
+    with Sessions() as sessions:
+        there = [one.id for one in sessions.list()]
+    forks = Path(f"{cli.home}-forks")
+    return there, sorted(path.name for path in forks.iterdir()) if forks.exists() else []
+
+
+def test_a_table_with_the_best_first_and_nothing_else_changed(trying: Cli) -> None:
+    ran = trying("experiment", "echo one > a; echo said", "echo why >&2; exit 3", "--name", "first", "--name", "second")
+    lines = ran.out.splitlines()
+    assert lines[0].endswith(": 2 attempts, 1 succeeded")
+    assert lines[3].split()[:4] == ["1", "first", "exit", "0"]
+    assert lines[4].split()[:4] == ["2", "second", "exit", "3"]
+    assert lines[5] == "   why"
+    assert lines[-1] == "The best is first."
+    assert trying.tree() == {"a": b"before\n"}
+    assert left(trying) == (["main"], [])
+
+
+def test_the_best_is_adopted_and_undone_i6(trying: Cli) -> None:
+    ran = trying("experiment", "echo long long > a", "echo short > a; echo x", "--compare-by", "output", "--adopt")
+    assert "Adopted echo long long > a: 1 file written, 0 deleted." in ran.out
+    assert "`holdfast undo` brings it back" in ran.out
+    assert trying.tree() == {"a": b"long long\n"}
+    trying("undo")
+    assert trying.tree() == {"a": b"before\n"}
+
+
+def test_every_field_is_documented(trying: Cli) -> None:
+    found = trying.json(
+        "experiment", "echo x > new; echo one", "sleep 9", "--timeout", "0.5", "--adopt", "--setup", "true"
+    )
+    assert found["winner"] == 1
+    attempts = {one["attempt"]: one for one in found["attempts"]}
+    assert attempts[1]["stdout"] == "one\n"
+    assert attempts[1]["changed"] == {"added": ["new"], "modified": [], "deleted": [], "renamed": []}
+    assert (attempts[2]["status"], attempts[2]["fork"]) == ("timed out", None)
+    assert found["adopted"]["written"] == ["new"]
+    for part in (attempts[1], found["differences"][0], found["statistics"]):
+        assert trying.is_documented("experiment", part)
+
+
+def test_differences_are_shown(trying: Cli) -> None:
+    out = trying("experiment", "echo one > a; echo one", "echo two > a; echo two; sleep 0.1", "--diff").out
+    assert "+two" in out
+    assert "diff --git a/a b/a" in out
+
+
+def test_nothing_is_any_good(trying: Cli) -> None:
+    ran = trying("experiment", "exit 1", "exit 2", "--adopt", code=1)
+    assert "None of them is any good" in ran.out
+    assert trying("experiment", "false", "--json", code=1).json["winner"] is None
+
+
+def test_forks_are_kept_as_sessions(trying: Cli) -> None:
+    found = trying.json("experiment", "echo x > a", "true", "--keep")
+    for one in found["attempts"]:
+        assert (Path(one["directory"]) / "a").exists()
+    there, _ = left(trying)
+    assert sorted(there) == sorted(["main", *(one["fork"] for one in found["attempts"])])
+
+
+def test_a_score_by_a_function_of_a_file(trying: Cli) -> None:
+    (trying.root.parent / "mine.py").write_text(
+        "def size(outcome):\n    return len(open(outcome.root + b'/a', 'rb').read())\n"
+    )
+    function = f"{trying.root.parent}/mine.py:size"
+    found = trying.json("experiment", "echo longer > a", "echo x > a", "--score-function", function, "--highest")
+    assert [(one["attempt"], one["score"]) for one in found["attempts"]] == [(1, 7.0), (2, 2.0)]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["true", "--highest"],
+        ["true", "false", "--with", "A=1"],
+        ["true", "--timeout", "soon"],
+        ["true", "--score", "echo 1", "--compare-by", "output"],
+        ["true", "--name", "a", "--name", "b"],
+    ],
+)
+def test_what_makes_no_sense(trying: Cli, words: list[str]) -> None:
+    trying("experiment", *words, code=2)
+    assert left(trying) == (["main"], [])
+
+
+def test_without_a_session_it_says_how_to_begin_one(cli: Cli) -> None:
+    assert "session start" in cli("experiment", "true", code=3).err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_cancels_and_leaves_nothing(trying: Cli, number: signal.Signals, tmp_path: Path) -> None:
+    command = f"echo $$ > {tmp_path}/shell; sleep 600"
+    running = trying.start("experiment", command, "sleep 600", "--keep", "-j", "2")
+    wait_until(lambda: (tmp_path / "shell").exists() and (tmp_path / "shell").read_text(), what="the attempt")
+    running.send_signal(number)
+    _, errors = running.communicate(timeout=60)
+    assert running.returncode == 128 + number
+    assert b"cancelled; nothing of it is left" in errors
+    assert has_ended(int((tmp_path / "shell").read_text()))
+    assert left(trying) == (["main"], [])
+    assert trying.tree() == {"a": b"before\n"}
+
+
+def test_what_a_killed_experiment_leaves_goes_with_the_next_command(trying: Cli, tmp_path: Path) -> None:
+    command = f"echo $$ > {tmp_path}/shell; sleep 600"
+    running = trying.start("experiment", command, "sleep 600")
+    wait_until(lambda: (tmp_path / "shell").exists() and (tmp_path / "shell").read_text(), what="the attempt")
+    running.kill()
+    running.communicate(timeout=60)
+    assert left(trying)[1] != []
+    trying("experiment", "true")
+    assert has_ended(int((tmp_path / "shell").read_text()))
+    assert left(trying) == (["main"], [])
+
+
+def test_a_terminal_shows_the_attempts_while_they_run(trying: Cli) -> None:
+    ours, theirs = pty.openpty()
+    environ = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
+    words = [*INSTALLED, "experiment", "echo hello; sleep 0.7", "true", "--name", "slow", "--name", "quick"]
+    running = subprocess.Popen(words, stdin=theirs, stdout=subprocess.PIPE, stderr=theirs, env=environ)
+    os.close(theirs)
+    shown = b""
+    try:
+        while piece := os.read(ours, 4096):
+            shown += piece
+    except OSError:  # nobody is at the other end any more
+        pass
+    out, _ = running.communicate(timeout=60)
+    os.close(ours)
+    assert running.returncode == 0
+    assert b"slow" in shown
+    assert b"running" in shown
+    assert b"hello" in shown
+    assert b"running" not in out
+    assert b"The best is" in out
+
+
+def test_in_a_pipe_there_is_no_progress(trying: Cli) -> None:
+    done = trying.process("experiment", "echo hello", "--json")
+    assert done.stderr == b""
+    assert json.loads(done.stdout)["winner"] == 1
