@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast.engine.diff import diff
+from holdfast.engine.merge import put_together
+from holdfast.model.checkpoint import Provenance
 from holdfast.model.errors import RefusedError
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
+    from holdfast.engine.experiments.attempts import Outcome
     from holdfast.engine.results import RestoreResult
     from holdfast.engine.sessions.session import Session
     from holdfast.model.ids import CheckpointId
@@ -24,22 +28,35 @@ class Adopted(NamedTuple):
     """The session's state with the adopted tree."""
 
 
-def adopt(session: Session, began: CheckpointId, tree: CheckpointId, message: str) -> Adopted:
-    """Bring the session's tree to ``tree``, which others have made of ``began``, and save that as its state.
+def adopt(session: Session, began: CheckpointId, outcome: Outcome, message: str) -> Adopted:
+    """Bring the session's tree to what an attempt has made of ``began``, and save that as its state.
 
     The shell stays as it is: its directory, its environment, its history. Files that no checkpoint holds, such as
     ignored ones, stay, too. Raises `RefusedError` (code ``changed_meanwhile``) if the session's tree is not ``began``
     any more: what was changed in it would be lost.
     """
-    context = session.workspace
+    context, workspace = session.context, session.workspace
+    assert outcome.after is not None, "somebody has looked at what it has left"
+    ours = workspace.checkpoint(kind="auto").checkpoint.id
+    if diff(context, began, ours, renames=False).changes:
+        raise _changed(session)
+    changes = diff(context, ours, outcome.after, renames=False).changes
+    why = Provenance(session.agent, message, outcome.attempt.command)
+    # (A checkpoint of its own: that of the fork goes with it.)
+    with context.lock():
+        target = put_together(context, ours, changes, why) if changes else ours
     try:
-        restored = context.restore(tree, expected=began)
+        restored = workspace.restore(target, expected=ours)
     except RefusedError as error:
         if error.code != "changed_meanwhile":
             raise
-        raise RefusedError(
-            f"{display(session.root)} has changed since the attempts began; nothing was adopted",
-            hint="run it with --keep and bring both together: `holdfast session merge FORK`",
-            code=error.code,
-        ) from None
+        raise _changed(session) from None
     return Adopted(restored, session.checkpoint(message))
+
+
+def _changed(session: Session) -> RefusedError:
+    return RefusedError(
+        f"{display(session.root)} has changed since the attempts began; nothing was adopted",
+        hint="run it with --keep and bring both together: `holdfast session merge FORK`",
+        code="changed_meanwhile",
+    )

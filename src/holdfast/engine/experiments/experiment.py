@@ -50,7 +50,7 @@ class Experiment:
                 code="no_winner",
             )
         said = f"adopted {chosen.attempt.name} of the experiment {self.comparison.experiment}"
-        return adopt(self._session, self._began, chosen.after, said)
+        return adopt(self._session, self._began, chosen, said)
 
     def files(self, outcome: Outcome) -> Diff | None:
         """How what an attempt has left differs from the state that all began with; None if that is not known."""
