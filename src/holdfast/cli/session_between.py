@@ -60,12 +60,12 @@ def _merge(console: Console, arguments: argparse.Namespace) -> int:
 
 
 def _pick(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine.sessions.merging import find_command, pick
+    from holdfast.engine.sessions.merging import find_command, history_of, pick
 
     with opened(console, arguments.session, arguments.agent) as (make, session):
         with make() as sessions:
-            source = sessions.info(arguments.other).id
-            entry = find_command(sessions.history(source), arguments.which)
+            source, history = history_of(sessions, arguments.other)
+            entry = find_command(history, arguments.which)
         found = pick(session, source, entry, prefer=arguments.prefer, dry_run=arguments.dry_run)
     return _merged(console, arguments, found, f"the command {entry.seq} of {visible(source)}")
 
@@ -190,6 +190,7 @@ def _replay(console: Console, arguments: argparse.Namespace) -> int:
     from holdfast.engine.experiments import encoding
     from holdfast.engine.experiments.cancelling import cancelled_by_signals
     from holdfast.engine.sessions import repeating
+    from holdfast.engine.sessions.merging import history_of
 
     if arguments.last is not None and arguments.last < arguments.first:
         raise UsageError(f"{arguments.last} is before {arguments.first}")
@@ -201,8 +202,8 @@ def _replay(console: Console, arguments: argparse.Namespace) -> int:
 
     with opened(console, arguments.session, arguments.agent) as (make, session), cancelled_by_signals() as cancelling:
         with make() as sessions:
-            source = sessions.info(arguments.other).id
-            commands = repeating.since(sessions.history(source), arguments.first, arguments.last)
+            source, history = history_of(sessions, arguments.other)
+            commands = repeating.since(history, arguments.first, arguments.last)
         done = repeating.replay(
             session, commands, keep_going=arguments.keep_going, timeout=timeout, tell=tell, stop=cancelling.event
         )

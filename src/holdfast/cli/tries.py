@@ -108,14 +108,14 @@ def _row(place: int, outcome: Outcome, files: Diff | None, scored: bool) -> list
     result = outcome.result
     printed = 0 if result is None else len(result.stdout.encode()) + len(result.stderr.encode())
     score = "" if outcome.score is None else f"{outcome.score:g}"
-    ran = result is not None
+    ran, more = result is not None, "> " if result is not None and result.truncated else ""
     return [
         str(place),
         clipped(outcome.attempt.name),
         _result(outcome),
         f"{outcome.duration_ms / 1000:.2f} s" if ran else "",
         *([score] if scored else []),
-        (("> " if result is not None and result.truncated else "") + size(printed)) if ran else "",
+        f"{more}{size(printed)}" if ran else "",
         "" if files is None else _changes(files),
     ]
 

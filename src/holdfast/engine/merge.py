@@ -6,6 +6,7 @@ any restore: undoable, and finished or taken back where it is cut short.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from holdfast.engine import threeway
@@ -17,6 +18,7 @@ from holdfast.model.entries import Change, count_changes
 from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.model.ids import new_checkpoint_id, new_pack_id
 from holdfast.model.named import NamedTuple
+from holdfast.model.paths import display
 from holdfast.store import manifest
 from holdfast.store.records import CheckpointCommit, pages_key
 
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
     from holdfast.engine.threeway import Plan, Prefer
     from holdfast.engine.workspace import Workspace
     from holdfast.model.ids import CheckpointId
+
+_MOST_SAID = 4000
+"""Characters of a command that a merged state tells of."""
 
 
 def parted_at(context: Context, ours: CheckpointId, theirs: CheckpointId) -> CheckpointId:
@@ -108,6 +113,11 @@ def put_together(
         )
     )
     return identity
+
+
+def provenance(author: str, message: str, command: str = "") -> Provenance:
+    """Who has merged what and why, as a record of it can hold that: a command may be long, and no text."""
+    return Provenance(author, message, display(os.fsencode(command))[:_MOST_SAID])
 
 
 class Merged(NamedTuple):

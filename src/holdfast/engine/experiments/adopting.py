@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.engine.diff import diff
-from holdfast.engine.merge import put_together
-from holdfast.model.checkpoint import Provenance
+from holdfast.engine.merge import provenance, put_together
 from holdfast.model.errors import RefusedError
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
@@ -41,7 +40,7 @@ def adopt(session: Session, began: CheckpointId, outcome: Outcome, message: str)
     if diff(context, began, ours, renames=False).changes:
         raise _changed(session)
     changes = diff(context, ours, outcome.after, renames=False).changes
-    why = Provenance(session.agent, message, outcome.attempt.command)
+    why = provenance(session.agent, message, outcome.attempt.command)
     # (A checkpoint of its own: that of the fork goes with it.)
     with context.lock():
         target = put_together(context, ours, changes, why) if changes else ours

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import threading
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from holdfast.engine.experiments.attempts import Comparison
 from holdfast.engine.experiments.running import Runner
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
 from holdfast.model.log import Log
+from holdfast.model.paths import display
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from holdfast.model.session import SessionCheckpoint, SessionId
 
 _LOG = Log(__name__)
+_MOST_SAID = 500
+"""Characters."""
 
 
 class Experiment:
@@ -49,7 +53,7 @@ class Experiment:
                 hint="no attempt has succeeded, or been given a score" if outcome is None else None,
                 code="no_winner",
             )
-        said = f"adopted {chosen.attempt.name} of the experiment {self.comparison.experiment}"
+        said = f"adopted {_clipped(chosen.attempt.name)} of the experiment {self.comparison.experiment}"
         return adopt(self._session, self._began, chosen, said)
 
     def files(self, outcome: Outcome) -> Diff | None:
@@ -141,8 +145,17 @@ def _fork(session: Session, order: Order, attempt: Attempt, identity: str) -> Fo
         with_ignored=order.with_ignored,
         provider=order.provider,
         type="experiment",
-        metadata={"experiment": identity, "attempt": attempt.name, "command": attempt.command},
+        metadata={
+            "experiment": identity,
+            "attempt": _clipped(attempt.name),
+            "command": _clipped(attempt.command),
+        },
     )
+
+
+def _clipped(text: str) -> str:
+    """A name or a command, as what is said of a state can hold it."""
+    return display(os.fsencode(text))[:_MOST_SAID]
 
 
 def _compared(

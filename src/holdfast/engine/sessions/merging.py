@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.engine.merge import merge_into, parted_at, still_there
-from holdfast.model.checkpoint import Provenance
+from holdfast.engine.merge import merge_into, parted_at, provenance, still_there
+from holdfast.engine.sessions.owning import check_owner
 from holdfast.model.errors import NotFoundError, RefusedError, UsageError
 from holdfast.model.named import NamedTuple
 
@@ -53,7 +53,7 @@ def merge(
         name = source.id
     ours = session.workspace.checkpoint(kind="auto").checkpoint.id
     base = _merged_before(session, name) or parted_at(session.context, ours, theirs)
-    why = Provenance(session.agent, f"merged the session {name}")
+    why = provenance(session.agent, f"merged the session {name}")
     merged = merge_into(session.workspace, session.context, base, theirs, why, prefer=prefer, dry_run=dry_run)
     saved = _saved(session, merged, dry_run, why.message, {MERGED: name, MERGED_TREE: theirs})
     return SessionMerged(name, merged, saved)
@@ -83,9 +83,19 @@ def pick(
     theirs = still_there(session.context, entry.after, f"the tree after the command {entry.seq} of {source}")
     if base == theirs:
         raise RefusedError(f"the command {entry.seq} of {source} has changed no file", code="nothing_changed")
-    why = Provenance(session.agent, f"picked the command {entry.seq} of the session {source}", entry.command)
+    why = provenance(session.agent, f"picked the command {entry.seq} of the session {source}", entry.command)
     merged = merge_into(session.workspace, session.context, base, theirs, why, prefer=prefer, dry_run=dry_run)
     return SessionMerged(source, merged, _saved(session, merged, dry_run, why.message, {}))
+
+
+def history_of(sessions: Sessions, name: str) -> tuple[SessionId, list[CommandEntry]]:
+    """A session's id and its commands, the last first, if whoever asks may use it; takes no lock.
+
+    Raises `NotFoundError` (``no_session``), `RefusedError` (``not_owner``).
+    """
+    info = sessions.info(name)
+    check_owner(info, sessions.agent)
+    return info.id, sessions.history(info.id)
 
 
 def find_command(history: Sequence[CommandEntry], name: str) -> CommandEntry:

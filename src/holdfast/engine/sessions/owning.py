@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 from holdfast.model.errors import RefusedError
 
 if TYPE_CHECKING:
+    from holdfast.engine.sessions.results import SessionInfo
     from holdfast.store.session_rows import SessionRecord
 
 
-def check_owner(record: SessionRecord, agent: str) -> None:
+def check_owner(record: SessionRecord | SessionInfo, agent: str) -> None:
     """Raise `RefusedError` (code ``not_owner``) if ``agent`` may not use the session."""
     if agent != record.owner and agent not in record.shared:
         raise RefusedError(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from holdfast.engine import identity
 from holdfast.engine.gone import is_missing
 from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.model.log import Log
@@ -62,6 +63,10 @@ def make_directory_again(context: Context, workspace: Workspace, record: Session
         workspace.restore_continue()
     else:
         workspace.restore(state.tree)
+    # It is another directory than the one that is remembered, and ours: whoever deletes the session has to know.
+    about = os.stat(root)
+    context.catalog.move_workspace(context.workspace.id, root, about.st_dev, about.st_ino)
+    identity.remember(context.folder, root)
     _LOG.warning("%s was gone; it was made again as it was saved last", display(root))
     return True
 

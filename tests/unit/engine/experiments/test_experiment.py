@@ -227,3 +227,20 @@ def test_orders_that_make_no_sense(make: Make, session: Session) -> None:
         pytest.fail("it began")
     assert caught.value.code == "session_limit"
     assert sessions_left(make) == ["main"]
+
+
+def test_long_commands_that_are_no_text_can_be_tried_and_adopted(make: Make, session: Session, tree: Path) -> None:
+    command = "echo x > a # caf\udce9" + "." * 40_000
+    with experiment(make, session, Order([Attempt(1, command, command)])) as found:
+        found.adopt()
+    assert content(tree)["a"] == "x\n"
+
+
+def test_an_attempt_may_remove_its_own_directory(make: Make, session: Session, tree: Path, home: Path) -> None:
+    before = content(tree)
+    with experiment(make, session, order('cd /; rm -rf "$OLDPWD"', "echo x > a")) as found:
+        assert found.comparison.winner is not None
+        assert {one.attempt.number: one.after is None for one in found.comparison.ranked}[2] is False
+    assert content(tree) == before
+    assert sessions_left(make) == ["main"]
+    assert forks_on_disk(home) == []

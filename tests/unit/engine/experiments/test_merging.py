@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.engine.sessions.merging import find_command, merge, pick
+from holdfast.engine.sessions.merging import find_command, history_of, merge, pick
 from holdfast.engine.sessions.session import Session
 from holdfast.engine.sessions.sessions import Sessions
 from holdfast.model.errors import NotFoundError, RefusedError, UsageError
@@ -102,6 +102,9 @@ def test_a_session_is_not_merged_into_itself_nor_a_strangers(make, session: Sess
         pass
     with pytest.raises(RefusedError) as caught:
         merge(make, session, "theirs")
+    assert caught.value.code == "not_owner"
+    with make() as sessions, pytest.raises(RefusedError) as caught:
+        history_of(sessions, "theirs")
     assert caught.value.code == "not_owner"
 
 
