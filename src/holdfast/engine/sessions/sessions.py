@@ -17,7 +17,7 @@ from holdfast.engine.sessions.results import SessionInfo
 from holdfast.engine.sessions.session import Session
 from holdfast.engine.sessions.states import Surroundings
 from holdfast.engine.workspace import Workspace
-from holdfast.model.errors import HoldfastError, NotFoundError
+from holdfast.model.errors import NotFoundError
 from holdfast.model.log import Log
 from holdfast.model.session import Leaving, SessionConfig, SessionId, State, Triggers
 from holdfast.store.records import seen_at
@@ -197,14 +197,9 @@ class Sessions:
 
     def sweep_if_due(self) -> None:
         """The same if there is anything to do; what goes wrong is logged."""
-        from holdfast.engine.sessions.sweeping import is_due
+        from holdfast.engine.sessions.sweeping import sweep_if_due
 
-        home, shelf = self._looking()
-        try:
-            if not home.store.catalog.database.read_only and is_due(home, shelf):
-                self.sweep()
-        except HoldfastError as error:
-            _LOG.warning("old states of sessions are not swept: %s", error.message)
+        sweep_if_due(self._opener)
 
     def close(self) -> None:
         """Let go of the home. Sessions that are open stay so. Harmless a second time."""

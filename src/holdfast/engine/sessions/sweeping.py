@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from holdfast.engine.sessions.deleting import delete
 from holdfast.engine.sessions.forking import PROCESS
 from holdfast.engine.sessions.holding import holding, is_held, lock_path
+from holdfast.engine.sessions.keeping import Shelf
 from holdfast.engine.sessions.results import Swept
 from holdfast.model.errors import HoldfastError, LockedError, NotFoundError
 from holdfast.model.log import Log
@@ -16,7 +17,6 @@ from holdfast.store.session_rows import ref_name
 if TYPE_CHECKING:
     from holdfast.engine.context import HomeContext
     from holdfast.engine.opening import Opener
-    from holdfast.engine.sessions.keeping import Shelf
     from holdfast.model.session import SessionId
     from holdfast.store.session_rows import SessionRecord
 
@@ -28,6 +28,17 @@ LEASE = "sessions"
 def is_due(home: HomeContext, shelf: Shelf) -> bool:
     """Whether `sweep` would find anything to do. Cheap."""
     return bool(_expired(home, shelf)) or shelf.is_due()
+
+
+def sweep_if_due(opener: Opener) -> None:
+    """`sweep` if there is anything to do; what goes wrong is logged."""
+    home = opener.open_home()
+    shelf = Shelf(home)
+    try:
+        if not home.store.catalog.database.read_only and is_due(home, shelf):
+            sweep(opener, home, shelf)
+    except HoldfastError as error:
+        _LOG.warning("old states of sessions are not swept: %s", error.message)
 
 
 def sweep(opener: Opener, home: HomeContext, shelf: Shelf) -> Swept:

@@ -256,3 +256,24 @@ def test_an_unknown_cold_store_is_named(bench):
         session.checkpoint("later")
     with bench.open() as session, pytest.raises(UsageError, match="cold_url"):
         session.find(first.hash)
+
+
+def test_collection_removes_what_nothing_names(bench):
+    with bench.start() as session:
+        shelf = Shelf(session.workspace._context)
+        objects = session.workspace._context.store.objects
+        objects.put(shelf.key("f" * 32), (b"left by a kill",))
+        bench.clock.advance(10 * 365 * 86400)
+        session.workspace.gc()
+        assert objects.size(shelf.key("f" * 32)) is None
+
+
+def test_the_watchers_upkeep_moves_old_states(bench):
+    from holdfast.engine.watch import Saver
+
+    with bench.start() as session:
+        bench.clock.advance(4000)
+        context = session.workspace._context
+        Saver(context, context.tree, session.workspace._sweep_sessions).retention()
+        (held,) = session._rows.checkpoints("one")
+        assert held.tier == "warm"
