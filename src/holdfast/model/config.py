@@ -153,7 +153,7 @@ class Session(NamedTuple):
 
 
 class Hooks(NamedTuple):
-    """Commands that are run when something happens to a session (docs/sessions.md)."""
+    """Commands that are run when something happens to a session (docs/experiments.md)."""
 
     before_checkpoint: tuple[str, ...] = ()
     after_checkpoint: tuple[str, ...] = ()

@@ -1,0 +1,104 @@
+"""Experiments in forks of every kind: what the attempts find in them, and what is adopted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.engine.experiments.attempts import Attempt, Order
+from holdfast.engine.experiments.experiment import experiment
+from holdfast.engine.sessions.sessions import Sessions
+from holdfast.model.errors import UnsupportedError
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A file system whose files can share blocks."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to mount a loop device")
+    image, place = tmp_path / "image", tmp_path / "disk"
+    place.mkdir()
+    with image.open("wb") as file:
+        file.truncate(400 << 20)
+    try:
+        subprocess.run(["mkfs.xfs", "-q", "-m", "reflink=1", str(image)], check=True, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("needs mkfs.xfs")
+    done = subprocess.run(["mount", "-o", "loop", str(image), str(place)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"cannot mount a loop device here: {done.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def lay(tree: Path) -> None:
+    tree.mkdir()
+    (tree / ".gitignore").write_text("deps\n")
+    (tree / "deps").mkdir()
+    (tree / "deps" / "lib").write_text("installed")
+    (tree / "source").write_text("1")
+
+
+def tried(home: Path, tree: Path, **options):
+    """Two attempts, of which the second needs what is ignored; the winner is adopted."""
+    holdfast.init(tree, home=home).close()
+
+    def make() -> Sessions:
+        return Sessions(home=os.fsencode(home), agent="me")
+
+    order = Order([Attempt(1, "no", "exit 1"), Attempt(2, "yes", "cat deps/lib && echo 2 > source")], **options)
+    with make() as sessions, sessions.start(os.fsencode(tree), "main") as session:
+        with experiment(make, session, order) as found:
+            winner = found.comparison.winner
+            if winner is not None:
+                found.adopt()
+            roots = [Path(os.fsdecode(one.root)) for one in found.comparison.ranked]
+        assert not any(root.exists() for root in roots)
+        assert [one.id for one in sessions.list()] == ["main"]
+        assert session.workspace.verify(read_data=True).ok
+        return winner
+
+
+@pytest.mark.root
+def test_attempts_in_copies_that_share_blocks_find_what_is_ignored(disk: Path) -> None:
+    lay(disk / "tree")
+    winner = tried(disk / "home", disk / "tree", with_ignored=True)
+    assert winner is not None
+    assert (disk / "tree" / "source").read_text() == "2\n"
+    assert (disk / "tree" / "deps" / "lib").read_text() == "installed"
+
+
+def test_attempts_in_forks_that_are_written_out_do_not_but_for_a_setup(tmp_path: Path) -> None:
+    lay(tmp_path / "tree")
+    assert tried(tmp_path / "home", tmp_path / "tree", provider="plain") is None
+    setup = "mkdir deps && echo made > deps/lib"
+    winner = tried(tmp_path / "other home", tmp_path / "tree", provider="plain", setup=setup)
+    assert winner is not None
+    assert winner.result.stdout == "made\n"
+    assert (tmp_path / "tree" / "source").read_text() == "2\n"
+    assert (tmp_path / "tree" / "deps" / "lib").read_text() == "installed"
+
+
+def test_where_no_provider_carries_what_is_ignored_it_is_refused(tmp_path: Path) -> None:
+    lay(tmp_path / "tree")
+    with pytest.raises(UnsupportedError):
+        tried(tmp_path / "home", tmp_path / "tree", provider="plain", with_ignored=True)
+
+
+def test_attempts_in_work_trees_of_git(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    lay(tree)
+    for words in (["init", "-q"], ["add", "-A"], ["-c", "user.name=n", "-c", "user.email=e", "commit", "-qm", "m"]):
+        subprocess.run(["git", *words], cwd=tree, check=True)
+    (tree / "new").write_text("not tracked")
+    holdfast.init(tree, home=tmp_path / "home").close()
+    head = (tree / ".git" / "index").read_bytes()
+    setup = "test -e new && mkdir deps && echo made > deps/lib"
+    winner = tried(tmp_path / "home", tree, provider="git", setup=setup)
+    assert winner is not None
+    assert (tree / "source").read_text() == "2\n"
+    assert (tree / ".git" / "index").read_bytes() == head
