@@ -195,7 +195,7 @@ def test_under_the_rule_of_its_own_nothing_asked_for_goes_and_the_rest_is_sparse
     now = NOW + later
     decisions = decide(checkpoints, Thinning(), now, {})
     gone = [d.checkpoint for d in decisions if not d.keep]
-    assert all(c.kind in ("auto", "rescue", "run") and not is_user_label(c.label) for c in gone)
+    assert all(c.kind in ("auto", "rescue", "run", "merge") and not is_user_label(c.label) for c in gone)
     assert all(now - c.created_at >= HOUR for c in gone)
     assert all(now - c.created_at >= DAY for c in gone if c.kind == "rescue")
     dense: Counter[tuple[int, int]] = Counter()
