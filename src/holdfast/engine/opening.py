@@ -209,9 +209,18 @@ class Opener:
     def open_known(self, name: WorkspaceId) -> Context:
         """Open the workspace of an id, whether its directory is there or not; raises `NotFoundError` if there is none,
         or another workspace is where it was.
+
+        One that was moved is looked for, and one that was let go of holds on to its checkpoints again.
         """
-        record = self.store().catalog.workspace(name)
+        catalog = self.store().catalog
+        record = catalog.workspace(name)
+        if not record.live and record.path == seen_at(record.path):
+            catalog.adopt(name)
         path = seen_at(record.path)
+        if not os.path.lexists(path):
+            from holdfast.engine.gone import find_moved
+
+            path = find_moved([record], self._folder).get(name, path)
         known = self._known(path)
         if known is None or known.id != name:
             raise NotFoundError(

@@ -188,6 +188,24 @@ class Sessions:
         record = shelf.rows.get(SessionId(id))
         return Line(shelf, record, home.store.catalog.clock).load().history(limit)
 
+    def delete(self, id: str) -> None:  # noqa: A002 - the field's own name
+        """Delete a session as `Session.delete` does, without opening it: whatever has become of it is not mended first.
+
+        Raises `NotFoundError` (``no_session``), `RefusedError` (``not_owner``, ``has_forks``), `LockedError`
+        (``session_busy``).
+        """
+        from holdfast.engine.sessions.deleting import delete
+        from holdfast.engine.sessions.owning import check_owned
+
+        home, shelf = self._looking()
+        check_owned(shelf.rows.get(SessionId(id)), self._agent)
+        path = lock_path(home.home, home.store.tenant, SessionId(id))
+        timeout, clock = home.settings.lock.timeout, home.store.catalog.clock
+        with holding(path, SessionId(id), timeout=timeout, clock=clock):
+            record = shelf.rows.get(SessionId(id))
+            check_owned(record, self._agent)
+            delete(self._opener, shelf, record)
+
     def sweep(self) -> Swept:
         """Move old states to their tiers, remove what was cut short, and forks that have expired. Idempotent."""
         from holdfast.engine.sessions.sweeping import sweep

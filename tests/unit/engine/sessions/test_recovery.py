@@ -92,7 +92,7 @@ def test_a_forks_directory_that_was_emptied_is_made_again(bench):
 def test_a_directory_whose_file_system_is_not_there_is_not_made_again(bench, monkeypatch):
     with bench.start():
         pass
-    bench.tree.rename(bench.tree.parent / "aside")
+    shutil.rmtree(bench.tree)
     from holdfast.engine.sessions import recovery
 
     monkeypatch.setattr(recovery, "is_missing", lambda *_: False)
@@ -100,7 +100,9 @@ def test_a_directory_whose_file_system_is_not_there_is_not_made_again(bench, mon
         bench.open()
     assert caught.value.code == "not_mounted"
     assert not bench.tree.exists()
-    (bench.tree.parent / "aside").rename(bench.tree)
+    monkeypatch.undo()
+    bench.open().close()
+    assert bench.read() == "0"
 
 
 @pytest.mark.parametrize("at", ["before", "within", "behind"])
@@ -234,3 +236,37 @@ def test_a_damaged_journal_is_named_and_nothing_is_guessed(bench):
     assert kinds == {"format", "damaged"}
     with opener.store().catalog.database.writing() as transaction:
         transaction.run("UPDATE session_journals SET data = ?", (data,))
+
+
+def test_a_directory_that_was_moved_is_found(bench):
+    with bench.start() as session:
+        bench.run(session, bench.write("1"))
+    moved = bench.tree.parent / "elsewhere" / "deep"
+    moved.parent.mkdir()
+    bench.tree.rename(moved)
+    with bench.open() as session:
+        assert session.root == os.fsencode(moved)
+        assert session.state.metrics.recoveries == 0
+    assert not bench.tree.exists()
+    moved.rename(bench.tree)
+    bench.open().close()
+
+
+def test_a_fork_whose_directory_was_deleted_by_hand_is_made_again_or_deleted_without_that(bench):
+    with bench.start() as session:
+        made = session.fork("side")
+        session.fork("other")
+        shutil.rmtree(made.root)
+        session.workspace.forget_gone()
+        with bench.open("side") as fork:
+            assert Path(os.fsdecode(fork.root), "file").read_text() == "0"
+        for name in ("side", "other"):
+            shutil.rmtree(Path(f"{bench.home}-forks", name))
+            session.workspace.forget_gone()
+            with pytest.raises(RefusedError):
+                bench.sessions("you").delete(name)
+            bench.sessions().delete(name)
+            assert not Path(f"{bench.home}-forks", name).exists()
+        with pytest.raises(NotFoundError):
+            bench.sessions().delete("side")
+        assert [info.id for info in bench.sessions().list()] == ["one"]

@@ -1,4 +1,4 @@
-"""States of sessions: saved, named, come back to, held back from retention, let go of, moved to other tiers."""
+"""States of sessions: saved, named, come back to, held back from retention (I11), let go of, moved to other tiers."""
 
 from __future__ import annotations
 
