@@ -185,11 +185,12 @@ def _compared(
 def _part_with(make: Callable[[], Sessions], attempt: Attempt, fork: ForkResult, *, keep: bool) -> None:
     """Delete a fork, or have it stay."""
     try:
-        with make() as sessions, sessions.open(fork.id) as session:
-            if keep:
+        with make() as sessions:
+            if not keep:
+                sessions.delete(fork.id)
+                return
+            with sessions.open(fork.id) as session:
                 session.keep()
-            else:
-                session.delete()
     except HoldfastError as error:
         what = "is not kept for good" if keep else "is not deleted yet"
         _LOG.warning("the fork %s of the attempt %s %s: %s", fork.id, attempt.name, what, error.message)

@@ -166,7 +166,7 @@ def _cancelled() -> HoldfastError:
 
 def _delete(make: Callable[[], Sessions], name: str) -> None:
     try:
-        with make() as sessions, sessions.open(name) as fork:
-            fork.delete()
+        with make() as sessions:
+            sessions.delete(name)
     except HoldfastError as error:
         _LOG.warning("the fork %s is not deleted yet: %s", name, error.message)
