@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from holdfast.engine.sessions.results import Swept
     from holdfast.model.config import Session as Settings
     from holdfast.model.ids import CheckpointId
-    from holdfast.model.session import CommandEntry
+    from holdfast.model.session import CommandEntry, SessionRef
 
 _LOG = Log(__name__)
 
@@ -186,6 +186,11 @@ class Sessions:
         home, shelf = self._looking()
         record = shelf.rows.get(SessionId(id))
         return Line(shelf, record, home.store.catalog.clock).load().history(limit)
+
+    def branches(self, id: str) -> list[SessionRef]:  # noqa: A002
+        """The branches of a session, by name. Takes no lock."""
+        _, shelf = self._looking()
+        return [ref for ref in shelf.rows.refs(shelf.rows.get(SessionId(id)).id) if ref.type == "branch"]
 
     def sweep(self) -> Swept:
         """Move old states to their tiers, remove what was cut short, and forks that have expired. Idempotent."""
