@@ -32,8 +32,9 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "barriers": ("steps", "what others have changed in between"),
         "safeguard": ("steps", "operations that wait for an answer: list, allow, deny"),
     },
-    "try": {
-        "experiment": ("experiments", "try several things side by side in forks, and keep the best"),
+    "sessions": {
+        "session": ("sessions", "a shell that remembers: start, exec, shell, history, branch, checkout, fork, …"),
+        "experiment": ("experiments", "try several things side by side in forks of a session, and keep the best"),
     },
     "agents": {
         "integrate": ("integrate", "configure a coding agent to use Holdfast, or take that back"),
@@ -73,6 +74,17 @@ def load(name: str) -> Command:
     """The command called ``name`` (not an alias); imports only the module that holds it. KeyError if there is none."""
     module = next(group[name][0] for group in COMMANDS.values() if name in group)
     return __import__(f"holdfast.cli.{module}", fromlist=("COMMANDS",)).COMMANDS[name]
+
+
+def every() -> dict[str, Command]:
+    """All commands by name, those of families by both words (``session start``); imports all of their modules."""
+    from holdfast.cli.command import load_verb
+
+    found: dict[str, Command] = {}
+    for name in names():
+        command = found[name] = load(name)
+        found |= {f"{name} {verb}": load_verb(name, command, verb) for verb in command.verbs or ()}
+    return found
 
 
 def overview() -> str:

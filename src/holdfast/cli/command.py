@@ -11,7 +11,7 @@ from holdfast.model.log import LEVELS
 from holdfast.model.named import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from holdfast.cli.console import Console
 
@@ -31,6 +31,10 @@ class Command(NamedTuple):
     """False if it has none but ``exits``."""
     paths_after_dashes: bool = False
     """True if what stands behind ``--`` are paths (``arguments.paths``), whatever stands before."""
+    verbs: Mapping[str, tuple[str, str]] | None = None
+    """Of a command that is a family, such as ``session start``: verb → (module of this package, summary). The module's
+    ``COMMANDS`` has it by both words. It is the one that is run.
+    """
 
 
 HELD = "another process held the workspace for longer than lock.timeout"
@@ -55,7 +59,12 @@ class Parser(argparse.ArgumentParser):
 
 
 def parse(name: str, command: Command, words: list[str]) -> argparse.Namespace | None:
-    """Parse what follows a command's name; None if that asked for help, which has then been printed."""
+    """Parse what follows a command's name; None if that asked for help, which has then been printed.
+
+    Of a family, ``verb`` of the result is the command that was chosen.
+    """
+    if command.verbs is not None:
+        return _parse_verb(name, command, command.verbs, words)
     behind: list[str] = []
     if command.paths_after_dashes and "--" in words:
         cut = words.index("--")
@@ -67,6 +76,40 @@ def parse(name: str, command: Command, words: list[str]) -> argparse.Namespace |
     if command.paths_after_dashes:
         parsed.paths = behind
     return parsed
+
+
+def _parse_verb(
+    name: str, family: Command, verbs: Mapping[str, tuple[str, str]], words: list[str]
+) -> argparse.Namespace | None:
+    from holdfast.cli.main import take_apart
+
+    line = take_apart(words)
+    if line.command == "--help":
+        build_parser(name, family).print_help()
+        return None
+    if line.command is None or line.command not in verbs:
+        from difflib import get_close_matches
+
+        near = get_close_matches(line.command or "", verbs, n=1)
+        raise UsageError(
+            f"`holdfast {name}` needs one of: {', '.join(verbs)}"
+            if line.command is None
+            # (What cannot be shown as it is, the edge makes visible.)
+            else f"there is no command '{name} {line.command}'",
+            hint=f"did you mean `holdfast {name} {near[0]}`?" if near else f"`holdfast {name} --help` lists them",
+        )
+    command = load_verb(name, family, line.command)
+    parsed = parse(f"{name} {line.command}", command, line.arguments)
+    if parsed is not None:
+        parsed.verb = command
+    return parsed
+
+
+def load_verb(name: str, family: Command, verb: str) -> Command:
+    """One of a family's commands; imports only the module that holds it. KeyError if there is none."""
+    assert family.verbs is not None
+    module = family.verbs[verb][0]
+    return __import__(f"holdfast.cli.{module}", fromlist=("COMMANDS",)).COMMANDS[f"{name} {verb}"]
 
 
 def build_parser(name: str, command: Command) -> argparse.ArgumentParser:
@@ -111,6 +154,10 @@ def _epilog(command: Command) -> str:
     width = max(len(line) for line, _ in command.examples)
     lines = ["examples:"]
     lines += [f"  {line:<{width}}   {meaning}" for line, meaning in command.examples]
+    if command.verbs is not None:
+        width = max(map(len, command.verbs))
+        verbs = [f"  {verb:<{width}}   {summary}" for verb, (_, summary) in command.verbs.items()]
+        return "\n".join(["commands:", *verbs, "", *lines])
     lines += ["", "exit codes:"]
     exits = {**dict(USUAL_EXITS if command.usual_exits else ()), **dict(command.exits)}
     lines += [f"  {code}  {meaning}" for code, meaning in sorted(exits.items())]

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from holdfast.cli.command import Command, add_global_options
+from holdfast.cli.command import Command, add_global_options, load_verb
 
 if TYPE_CHECKING:
     from holdfast.cli.console import Console
@@ -40,9 +40,17 @@ def _whole_parser() -> argparse.ArgumentParser:
         for name, (_, summary) in group.items():
             aliases = [alias for alias, meant in catalogue.ALIASES.items() if meant == name]
             one = subparsers.add_parser(name, help=summary, aliases=aliases)
-            catalogue.load(name).configure(one)
+            command = catalogue.load(name)
+            command.configure(one)
             add_global_options(one)
             _complete_files(one)
+            if command.verbs is not None:
+                verbs = one.add_subparsers()
+                for verb, (_, about) in command.verbs.items():
+                    inner = verbs.add_parser(verb, help=about)
+                    load_verb(name, command, verb).configure(inner)
+                    add_global_options(inner)
+                    _complete_files(inner)
     return whole
 
 

@@ -21,6 +21,8 @@ class Judged(NamedTuple):
 
 
 def judge(session: Session, command: str, *, cwd: bytes, environment: Mapping[str, str]) -> Judged:
-    """What ``command`` may do, in the directory ``cwd`` with these variables."""
-    del session, command, cwd, environment
-    return Judged("unknown", ())
+    """What ``command`` may do, in the directory ``cwd`` with these variables (docs/safety.md)."""
+    from holdfast.engine.safety.classify import classify
+
+    found = classify(command, cwd=cwd, root=session.root, env=environment)
+    return Judged(found.level, tuple(dict.fromkeys(reason.text for reason in found.reasons)))

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from holdfast.engine.sessions.results import Swept
     from holdfast.model.config import Session as Settings
     from holdfast.model.ids import CheckpointId
-    from holdfast.model.session import CommandEntry
+    from holdfast.model.session import CommandEntry, SessionRef
 
 _LOG = Log(__name__)
 
@@ -205,6 +205,11 @@ class Sessions:
             record = shelf.rows.get(SessionId(id))
             check_owned(record, self._agent)
             delete(self._opener, shelf, record)
+
+    def branches(self, id: str) -> list[SessionRef]:  # noqa: A002
+        """The branches of a session, by name. Takes no lock."""
+        _, shelf = self._looking()
+        return [ref for ref in shelf.rows.refs(shelf.rows.get(SessionId(id)).id) if ref.type == "branch"]
 
     def sweep(self) -> Swept:
         """Move old states to their tiers, remove what was cut short, and forks that have expired. Idempotent."""

@@ -73,7 +73,7 @@ def start(shell: ShellName, command: str, environment: Mapping[str, str], *, fol
     if b"\0" in text:
         raise UsageError("a command cannot hold a NUL")
     program = find(shell, environment.get("PATH"))
-    say = _say(shell, said)
+    say = saying(shell, said)
     aliases = _aliases(text)
     own = _own(shell)
     parts = _traps(shell, say, has_own=b"exit" in aliases)
@@ -103,7 +103,7 @@ def _own(shell: ShellName) -> bytes:
     return b"" if shell == "sh" else b"builtin "
 
 
-def _say(shell: ShellName, said: bytes) -> bytes:
+def saying(shell: ShellName, said: bytes) -> bytes:
     """What has the shell say what it leaves. It changes no exit code that anybody looks at."""
     own = _own(shell) or b"command "
     env = next((place for place in (b"/usr/bin/env", b"/bin/env") if os.access(place, os.X_OK)), b"env")

@@ -1,0 +1,209 @@
+"""``session exec``, ``shell`` and ``classify``: commands in a session."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from holdfast import NotFoundError, UsageError
+from holdfast.cli.chosen import add_options, opened
+from holdfast.cli.command import Command, text
+from holdfast.cli.console import here
+from holdfast.cli.session_states import BUSY
+from holdfast.cli.terminal import is_terminal
+from holdfast.model.visible import visible
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+
+    from holdfast.cli.console import Console
+    from holdfast.engine.safety.classes import Safety
+    from holdfast.engine.sessions.process import StreamName
+
+
+def command_of(words: Sequence[str]) -> str:
+    """What a shell is to be given: one word is a command line, several are a command with its arguments."""
+    import shlex
+
+    words = words[1:] if words[:1] == ["--"] else words
+    if not words:
+        raise UsageError("a command is needed", hint="holdfast session exec 'cd src && make'")
+    return words[0] if len(words) == 1 else shlex.join(words)
+
+
+# -- exec -------------------------------------------------------------------------------------------------------------
+
+
+def _configure_exec(parser: argparse.ArgumentParser) -> None:
+    from holdfast.cli.keep import duration
+
+    add_options(parser)
+    parser.add_argument("--timeout", metavar="T", type=duration, help="end it after this time: 90, 10m; 0: never")
+    parser.add_argument("--input", metavar="TEXT", type=text, help="what was asked for, in words, for the history")
+    parser.add_argument("--generated", action="store_true", help="the command was made from --input by a model")
+    parser.add_argument("words", metavar="COMMAND", nargs=argparse.REMAINDER, help="a command line, or several words")
+
+
+def _exec(console: Console, arguments: argparse.Namespace) -> int:
+    from holdfast.engine import encoding_sessions
+    from holdfast.engine.sessions.execute import execute
+
+    command = command_of(arguments.words)
+    if arguments.generated and arguments.input is None:
+        raise UsageError("--generated says what became of --input", hint="give what was asked for with --input")
+    with opened(console, arguments.session, arguments.agent) as (_, session), stopped_by_signals() as stop:
+        entry = execute(
+            session,
+            command,
+            input=arguments.input,
+            generated=arguments.generated,
+            timeout=arguments.timeout,
+            stdin=None if is_terminal(sys.stdin) else 0,
+            output=None if console.json else _pass_on,
+            stop=stop,
+        )
+        assert entry.result is not None
+        if console.json:
+            console.give(encoding_sessions.executed(session.id, entry, session.state.cwd))
+        elif entry.result.timed_out and not console.quiet:
+            sys.stderr.write(f"holdfast: the command was ended: its time was over ({entry.duration_ms / 1000:.1f} s)\n")
+    return entry.result.exit_code
+
+
+def _pass_on(stream: StreamName, data: bytes) -> None:
+    out = 1 if stream == "stdout" else 2
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(out, rest) :]
+
+
+@contextmanager
+def stopped_by_signals() -> Generator[threading.Event]:
+    """An event that is set by what asks this process to end, so that what it has started is ended first."""
+    stop = threading.Event()
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+
+    def ask(_number: int, _frame: object) -> None:
+        stop.set()
+
+    before = {number: signal.getsignal(number) for number in numbers}
+    for number in numbers:
+        if before[number] != signal.SIG_IGN:
+            signal.signal(number, ask)
+    try:
+        yield stop
+    finally:
+        for number in numbers:
+            signal.signal(number, before[number] or signal.SIG_DFL)
+
+
+# -- shell ------------------------------------------------------------------------------------------------------------
+
+
+def _configure_shell(parser: argparse.ArgumentParser) -> None:
+    add_options(parser)
+
+
+def _shell(console: Console, arguments: argparse.Namespace) -> int:
+    if console.json:
+        raise UsageError("`session shell` is for people", hint="`holdfast session exec --json` is for programs")
+    if not is_terminal(sys.stdin) or not is_terminal(sys.stdout):
+        raise UsageError("`session shell` needs a terminal", hint="`holdfast session exec` runs one command")
+    from holdfast.engine.sessions.interactive import interact
+
+    with opened(console, arguments.session, arguments.agent) as (_, session):
+        if not console.quiet:
+            sys.stderr.write(f"holdfast: session {session.id}; `exit` leaves it as it is then\n")
+        return interact(session)
+
+
+# -- classify ---------------------------------------------------------------------------------------------------------
+
+
+def _configure_classify(parser: argparse.ArgumentParser) -> None:
+    add_options(parser)
+    parser.add_argument("words", metavar="COMMAND", nargs=argparse.REMAINDER, help="a command line, or several words")
+
+
+def _classify(console: Console, arguments: argparse.Namespace) -> int:
+    from holdfast.engine import encoding_sessions
+    from holdfast.engine.safety.classify import classify
+
+    command = command_of(arguments.words)
+    root, cwd, env = _surroundings(console, arguments)
+    found = classify(command, cwd=cwd, root=root, env=env)
+    if console.json:
+        console.give(encoding_sessions.classified(command, found))
+    else:
+        console.answer(_judgement(command, found))
+    return 0
+
+
+def _surroundings(console: Console, arguments: argparse.Namespace) -> tuple[bytes, bytes, dict[str, str]]:
+    """The root, the directory and the variables: a session's, or where there is none, those of this process."""
+    from holdfast.cli.chosen import all_of, choose
+    from holdfast.engine.sessions import replaying
+
+    with all_of(console, arguments.agent) as sessions:
+        try:
+            info = sessions.info(choose(console, sessions, arguments.session))
+        except NotFoundError:
+            if arguments.session is not None:
+                raise
+            info = None
+    if info is not None and info.root is not None and info.state is not None:
+        env = replaying.environment(info.state, os.environ)
+        return info.root, replaying.absolute(info.root, info.state.cwd), env
+    directory = os.path.realpath(os.fsencode(console.directory or here()))
+    try:
+        with console.open(offer=False) as workspace:
+            return workspace.path, directory, dict(os.environ)
+    except NotFoundError:
+        return directory, directory, dict(os.environ)
+
+
+def _judgement(command: str, found: Safety) -> list[str]:
+    back = "" if found.level == "safe" else ", can be taken back" if found.reversible else ", cannot all be taken back"
+    lines = [f"{found.level}{back}"]
+    for reason in found.reasons:
+        part = command[reason.start : reason.end].strip().partition("\n")[0]
+        lines.append(f"  {reason.level:<9}  {visible(reason.text)}: {visible(part[:60])}")
+    return lines
+
+
+COMMANDS = {
+    "session exec": Command(
+        description="Run a command in a session, by its shell, where the last command has left it: in that directory, "
+        "with those exported variables. One word is a command line for the shell, several are a command and its "
+        "arguments. It reads this command's standard input, unless that is a terminal. The exit code is the command's "
+        "(128 and the number of the signal that ended it). With --json its output is in the object, and not passed on.",
+        configure=_configure_exec,
+        run=_exec,
+        examples=(
+            ("holdfast session exec 'cd src && export CC=clang'", "what a shell remembers …"),
+            ("holdfast session exec make -j2", "… the next command finds"),
+            ("holdfast session exec --timeout 10m --json 'npm test'", "for programs"),
+        ),
+        exits=(BUSY,),
+    ),
+    "session shell": Command(
+        description="Work in a session at the terminal, with its shell, your own settings of that, and job control. "
+        "Every line is journalled with what it has shown and how it ended. `exit` leaves the session as it is then.",
+        configure=_configure_shell,
+        run=_shell,
+        examples=(("holdfast session shell", "your newest one here"),),
+        exits=(BUSY,),
+    ),
+    "session classify": Command(
+        description="Say what a command may do in a session, from a parse of it, without running it: safe, changes, "
+        "risky, unknown or dangerous, and why (docs/safety.md).",
+        configure=_configure_classify,
+        run=_classify,
+        examples=(("holdfast session classify 'rm -rf build'", "before it is run"),),
+    ),
+}

@@ -1,0 +1,256 @@
+"""A session at the terminal: an interactive shell whose every line is journalled, as `session shell` has it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import select
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from typing import TYPE_CHECKING
+
+from holdfast.engine.sessions import carrying, prompting
+from holdfast.engine.sessions.execute import execute, exported, shell_environment
+from holdfast.engine.sessions.judging import judge
+from holdfast.engine.sessions.relaying import Marks, Relay, shown_text, take_terminal
+from holdfast.model.errors import HoldfastError
+from holdfast.model.log import Log
+from holdfast.model.session import CommandResult
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast.engine.sessions.process import StreamName
+    from holdfast.engine.sessions.session import Session
+    from holdfast.model.session import CommandEntry
+
+_LOG = Log(__name__)
+
+KEPT_OUT = "# a line that the shell was to keep out of its history"
+"""In the place of such a line; what it has shown is not kept either."""
+_OUTPUT_SECONDS = 1.0
+_MOST_BYTES = 1 << 20
+_FIELDS = {prompting.BEGIN: 2, prompting.PROMPT: 1}
+
+
+def interact(session: Session) -> int:
+    """Have the user work in ``session`` at this process's terminal until its shell ends; the shell's exit code.
+
+    Standard input and output have to be terminals. For the main thread.
+    """
+    if session.config.shell == "sh":
+        return _loop(session)
+    folder = os.fsencode(tempfile.mkdtemp(prefix="holdfast-"))
+    try:
+        return _Interactive(session, folder).run()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Interactive:
+    """A shell that tells what it runs."""
+
+    def __init__(self, session: Session, folder: bytes) -> None:
+        self._session = session
+        self._folder = folder
+        self._said = os.path.join(folder, b"said")
+        self._marks = Marks(secrets.token_hex(8), session.config.max_output_bytes)
+        self._told = b""
+        self._entry: CommandEntry | None = None
+        self._began = 0.0
+        self._hidden = False
+
+    def run(self) -> int:
+        session = self._session
+        directory = carrying.existing(session.directory(), session.root)
+        tell, answer = (os.path.join(self._folder, name) for name in (b"tell", b"answer"))
+        for path in (tell, answer):
+            os.mkfifo(path, 0o600)
+        started = prompting.prepare(
+            session.config.shell,
+            shell_environment(session, directory),
+            session.state,
+            folder=self._folder,
+            said=self._said,
+            tell=tell,
+            answer=answer,
+            marks=(self._marks.begin, self._marks.end),
+        )
+        # (Open for both: whoever opens the other end has not to wait for us.)
+        self._tell, self._answer = (os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC) for path in (tell, answer))
+        master, slave = os.openpty()
+        try:
+            relay = Relay(master, self._marks)
+            relay.resize()
+            shell = subprocess.Popen(
+                started.arguments,
+                stdin=slave,
+                stdout=slave,
+                stderr=slave,
+                cwd=directory,
+                env=started.environment,
+                start_new_session=True,
+                preexec_fn=take_terminal,  # noqa: PLW1509 - no thread of ours runs yet
+            )
+            os.close(slave)
+            slave = -1
+            with relay:
+                self._follow(shell, relay)
+            return _exit_code(shell)
+        finally:
+            for fd in (slave, master, self._tell, self._answer):
+                if fd >= 0:
+                    os.close(fd)
+
+    def _follow(self, shell: subprocess.Popen[bytes], relay: Relay) -> None:
+        pidfd = os.pidfd_open(shell.pid)
+        try:
+            poll = select.poll()
+            poll.register(self._tell, select.POLLIN)
+            poll.register(pidfd, select.POLLIN)
+            while True:
+                due = self._due()
+                ready = dict(poll.poll(None if due is None else due * 1000))
+                if self._tell in ready:
+                    for message in self._messages():
+                        self._serve(message, relay)
+                elif pidfd in ready:
+                    break
+                elif due is not None:
+                    self._save()
+        finally:
+            os.close(pidfd)
+        shell.wait()
+        self._end(_exit_code(shell), relay, _OUTPUT_SECONDS)
+
+    def _due(self) -> float | None:
+        return None if self._entry is not None else self._session.due()
+
+    def _save(self) -> None:
+        try:
+            self._session.checkpoint(kind="auto")
+        except HoldfastError as error:
+            _LOG.warning("the session could not be saved: %s", error.message)
+
+    def _messages(self) -> Iterator[list[bytes]]:
+        """What the hooks have told, whole messages of it."""
+        self._told = (self._told + os.read(self._tell, _MOST_BYTES))[-_MOST_BYTES:]
+        while True:
+            kind, nul, rest = self._told.partition(b"\0")
+            fields = rest.split(b"\0")
+            count = _FIELDS.get(kind, 0)
+            if not nul or len(fields) <= count:
+                return
+            self._told = b"\0".join(fields[count:])
+            yield [kind, *fields[:count]]
+
+    def _serve(self, message: list[bytes], relay: Relay) -> None:
+        if message[0] == prompting.BEGIN:
+            self._begin(message[2])
+            os.write(self._answer, message[1] + b"\n")
+        elif message[0] == prompting.PROMPT:
+            self._end(int(message[1]) if message[1].isdigit() else 0, relay, _OUTPUT_SECONDS)
+
+    def _begin(self, line: bytes) -> None:
+        session = self._session
+        self._hidden = not line.strip()
+        command = KEPT_OUT if self._hidden else os.fsdecode(line)
+        try:
+            if self._entry is not None:  # (its prompt never came)
+                self._journal(CommandResult(exit_code=0, stdout="", stderr=""), 0)
+            environment = session.environment()
+            judged = judge(session, os.fsdecode(line), cwd=session.directory(), environment=environment)
+            self._entry = session.begin(command, level=judged.level, reasons=judged.reasons)
+        except HoldfastError as error:
+            _LOG.warning("a line is not journalled: %s", error.message)
+        self._began = time.monotonic()
+
+    def _end(self, exit_code: int, relay: Relay, seconds: float) -> None:
+        duration = round((time.monotonic() - self._began) * 1000)
+        kept = relay.output(seconds)
+        if self._entry is None:
+            return
+        if kept is None or self._hidden:
+            result = CommandResult(exit_code=exit_code, stdout="", stderr="")
+        else:
+            result = CommandResult(exit_code=exit_code, stdout=shown_text(kept), stderr="", truncated=kept.truncated)
+        self._journal(result, duration)
+
+    def _journal(self, result: CommandResult, duration_ms: int) -> None:
+        session, entry, self._entry = self._session, self._entry, None
+        assert entry is not None
+        carried = carrying.read(self._said)
+        env, cwd = session.environment(), session.state.cwd
+        if carried is not None:
+            env, cwd = exported(session, carried, {}), carrying.relative(carried.cwd, session.root)
+        try:
+            session.end(entry, result, cwd=cwd, env=env, duration_ms=duration_ms)
+        except HoldfastError as error:
+            _LOG.warning("how a line has ended is not journalled: %s", error.message)
+
+
+def _exit_code(process: subprocess.Popen[bytes]) -> int:
+    code = process.wait()
+    return code if code >= 0 else 128 - code
+
+
+# -- sh, which has no hooks -------------------------------------------------------------------------------------------
+
+
+def _loop(session: Session) -> int:
+    """Read a line, run it, and so on."""
+    code = 0
+    while True:
+        try:
+            command = _read(session)
+            if command is None:
+                sys.stderr.write("\n")
+                return code
+            words = command.split()
+            if words[:1] == ["exit"] and len(words) <= 2:
+                return int(words[1]) % 256 if len(words) == 2 and words[1].isdigit() else code
+            if words:
+                result = execute(session, command, stdin=0, output=_show).result
+                code = 0 if result is None else result.exit_code
+        except KeyboardInterrupt:
+            sys.stderr.write("\n")
+            code = 130
+        except HoldfastError as error:
+            _LOG.warning("%s", error.message)
+
+
+def _read(session: Session) -> str | None:
+    """A whole command from the terminal; None at its end. Meanwhile the session is saved when that is due."""
+    lines: list[str] = []
+    while True:
+        sys.stderr.write("> " if lines else "$ ")
+        sys.stderr.flush()
+        while not select.select([0], [], [], session.due())[0]:
+            session.checkpoint(kind="auto")
+        line = sys.stdin.readline()
+        if not line:
+            return None
+        lines.append(line)
+        command = "".join(lines).rstrip("\n")
+        if not _wants_more(command):
+            return command
+
+
+def _wants_more(command: str) -> bool:
+    """Whether a shell would go on reading before it runs ``command``."""
+    if command.endswith("\\") and not command.endswith("\\\\"):
+        return True
+    checked = subprocess.run(
+        [b"/bin/sh", b"-n", b"-c", b"--", os.fsencode(command)], capture_output=True, check=False, env={"LC_ALL": "C"}
+    )
+    return b"end of file" in checked.stderr or b"Unterminated" in checked.stderr or b"unexpected EOF" in checked.stderr
+
+
+def _show(stream: StreamName, data: bytes) -> None:
+    out = 1 if stream == "stdout" else 2
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(out, rest) :]
