@@ -6,7 +6,7 @@ import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from holdfast import HoldfastError, UsageError
+from holdfast import UsageError
 from holdfast.cli.chosen import add_options, opened
 from holdfast.cli.command import Command, text, whole_number
 from holdfast.cli.terminal import is_terminal, show_path
@@ -15,6 +15,7 @@ from holdfast.model.visible import visible
 
 if TYPE_CHECKING:
     import argparse
+    import threading
     from collections.abc import Iterator
 
     from holdfast.cli.console import Console
@@ -94,24 +95,20 @@ def _order(arguments: argparse.Namespace) -> Order:
 
 
 def _experiment(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine.experiments.cancelling import cancelled_by_signals
+    from holdfast.cli.tries import cancellable
     from holdfast.engine.experiments.experiment import experiment
 
     order = _order(arguments)
-    with opened(console, arguments.session, arguments.agent) as (make, session), cancelled_by_signals() as cancelling:
-        shown = ExitStack()
-        with shown:
+
+    def attempt(stop: threading.Event) -> int:
+        with ExitStack() as shown:
             tell = _board(console, order, shown)
-            try:
-                with experiment(make, session, order, tell=tell, stop=cancelling.event) as found:
-                    shown.close()
-                    return _answer(console, arguments, session, found)
-            except HoldfastError as error:
-                if error.code != "cancelled" or not cancelling.signal:
-                    raise
+            with experiment(make, session, order, tell=tell, stop=stop) as found:
                 shown.close()
-                console.warn(error.message)
-                return 128 + cancelling.signal
+                return _answer(console, arguments, session, found)
+
+    with opened(console, arguments.session, arguments.agent) as (make, session):
+        return cancellable(console, attempt)
 
 
 def _board(console: Console, order: Order, shown: ExitStack) -> Tell | None:

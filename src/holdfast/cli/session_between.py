@@ -13,12 +13,13 @@ from holdfast.model.visible import visible
 
 if TYPE_CHECKING:
     import argparse
+    import threading
     from collections.abc import Sequence
 
     from holdfast.cli.console import Console
     from holdfast.engine.sessions.bisecting import Bisected, Tried
     from holdfast.engine.sessions.merging import SessionMerged
-    from holdfast.engine.sessions.repeating import Repeated
+    from holdfast.engine.sessions.repeating import Repeated, Replayed
     from holdfast.engine.threeway import Conflict, Prefer
 
 _SHOWN = 20
@@ -78,15 +79,17 @@ def _merged(console: Console, arguments: argparse.Namespace, found: SessionMerge
         console.give(encoding.merged(found, arguments.dry_run))
     elif plan.conflicts or arguments.dry_run or found.merged.restored is None:
         would = [] if plan.conflicts else changed(console.paint, plan.changes)
-        if not would and not plan.conflicts:
+        if not would and not plan.conflicts and not plan.settled:
             console.say(f"There is nothing in {what} that is not here.")
+        elif not would and not plan.conflicts:
+            console.say(f"All of this session stays as it is beside {what}:", *_settled(arguments, plan.settled))
         elif would:
             console.say(f"Would bring in {what}: {files(len(plan.changes))} changed.", *would)
     else:
         restored = found.merged.restored
         console.say(
             f"Brought in {what}: {files(len(restored.written))} written, {len(restored.deleted):,} deleted.",
-            *(_conflict_line(one, f", {_PLACED[arguments.prefer]} taken") for one in plan.settled),
+            *_settled(arguments, plan.settled),
         )
         if restored.rescue is not None and restored.undo_command is not None:
             before, undo = short(restored.rescue), restored.undo_command
@@ -104,6 +107,10 @@ def _merged(console: Console, arguments: argparse.Namespace, found: SessionMerge
     if found.merged.restored is not None and found.merged.restored.skipped:
         raise left_alone(found.merged.restored.skipped)
     return 0
+
+
+def _settled(arguments: argparse.Namespace, settled: Sequence[Conflict]) -> list[str]:
+    return [_conflict_line(one, f", {_PLACED[arguments.prefer]} taken") for one in settled]
 
 
 def _conflict_line(conflict: Conflict, more: str = "") -> str:
@@ -128,9 +135,8 @@ def _configure_bisect(parser: argparse.ArgumentParser) -> None:
 
 
 def _bisect(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.cli.tries import seconds
+    from holdfast.cli.tries import cancellable, seconds
     from holdfast.engine.experiments import encoding
-    from holdfast.engine.experiments.cancelling import cancelled_by_signals
     from holdfast.engine.sessions import bisecting
 
     timeout = None if arguments.timeout is None else seconds(arguments.timeout)
@@ -140,7 +146,7 @@ def _bisect(console: Console, arguments: argparse.Namespace) -> int:
             left = f", about {plural(tried.left, 'step')} left" if tried.left else ""
             console.say(f"  {named(tried.checkpoint)}: {tried.verdict} (exit {tried.exit_code}){left}")
 
-    with opened(console, arguments.session, arguments.agent) as (make, session), cancelled_by_signals() as cancelling:
+    def search(stop: threading.Event) -> int:
         good, bad = (bisecting.state_named(session, name) for name in (arguments.good, arguments.bad))
         found = bisecting.bisect(
             make,
@@ -151,13 +157,16 @@ def _bisect(console: Console, arguments: argparse.Namespace) -> int:
             timeout=timeout,
             with_ignored=arguments.with_ignored,
             tell=tell,
-            stop=cancelling.event,
+            stop=stop,
         )
-    if console.json:
-        console.give(encoding.bisected(found))
-    else:
-        console.answer(_bisected(found))
-    return 0
+        if console.json:
+            console.give(encoding.bisected(found))
+        else:
+            console.answer(_bisected(found))
+        return 0
+
+    with opened(console, arguments.session, arguments.agent) as (make, session):
+        return cancellable(console, search)
 
 
 def _bisected(found: Bisected) -> Sequence[str]:
@@ -186,9 +195,8 @@ def _configure_replay(parser: argparse.ArgumentParser) -> None:
 
 
 def _replay(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.cli.tries import seconds
+    from holdfast.cli.tries import cancellable, seconds
     from holdfast.engine.experiments import encoding
-    from holdfast.engine.experiments.cancelling import cancelled_by_signals
     from holdfast.engine.sessions import repeating
     from holdfast.engine.sessions.merging import history_of
 
@@ -200,23 +208,30 @@ def _replay(console: Console, arguments: argparse.Namespace) -> int:
         if not console.json:
             console.say(_repeated_line(repeated))
 
-    with opened(console, arguments.session, arguments.agent) as (make, session), cancelled_by_signals() as cancelling:
+    def again(stop: threading.Event) -> int:
         with make() as sessions:
             source, history = history_of(sessions, arguments.other)
             commands = repeating.since(history, arguments.first, arguments.last)
         done = repeating.replay(
-            session, commands, keep_going=arguments.keep_going, timeout=timeout, tell=tell, stop=cancelling.event
+            session, commands, keep_going=arguments.keep_going, timeout=timeout, tell=tell, stop=stop
         )
-    if console.json:
-        console.give(encoding.replayed(source, done))
-    if not done.complete:
-        number, last = len(done.left), done.repeated[-1].before.seq
-        raise RefusedError(
-            f"the command {last} ended otherwise than it did; {plural(number, 'command was', 'commands were')} not run",
-            hint=f"--keep-going goes on; --from {done.left[0].seq} runs the rest",
-            code="ended_differently",
-        )
-    return 0
+        if console.json:
+            console.give(encoding.replayed(source, done))
+        if done.stopped:
+            raise _stopped(done)
+        return 0
+
+    with opened(console, arguments.session, arguments.agent) as (make, session):
+        return cancellable(console, again)
+
+
+def _stopped(done: Replayed) -> RefusedError:
+    number, last = len(done.left), done.repeated[-1].before.seq
+    return RefusedError(
+        f"the command {last} ended otherwise than it did; {plural(number, 'command was', 'commands were')} not run",
+        hint=f"--keep-going goes on; --from {done.left[0].seq} runs the rest" if done.left else None,
+        code="ended_differently",
+    )
 
 
 def _repeated_line(repeated: Repeated) -> str:

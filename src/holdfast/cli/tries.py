@@ -6,7 +6,7 @@ import re
 import shlex
 from typing import TYPE_CHECKING
 
-from holdfast import UsageError
+from holdfast import HoldfastError, UsageError
 from holdfast.cli.terminal import plural, size
 from holdfast.cli.wording import compact
 from holdfast.engine.experiments.attempts import Attempt
@@ -14,8 +14,10 @@ from holdfast.model.entries import Counts, count_changes
 from holdfast.model.visible import visible
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Iterator, Sequence
 
+    from holdfast.cli.console import Console
     from holdfast.cli.terminal import Palette
     from holdfast.engine.experiments.attempts import Comparison, Outcome
     from holdfast.engine.results import Diff
@@ -81,6 +83,20 @@ def seconds(argument: str) -> float:
     if not 0 < number < 1e9:
         raise UsageError(f"{argument!r} is no number of seconds")
     return number
+
+
+def cancellable(console: Console, work: Callable[[threading.Event], int]) -> int:
+    """Do ``work``, which a signal cancels by setting an event; its exit code, or one that tells of the signal."""
+    from holdfast.engine.experiments.cancelling import cancelled_by_signals
+
+    with cancelled_by_signals() as cancelling:
+        try:
+            return work(cancelling.event)
+        except HoldfastError as error:
+            if error.code != "cancelled" or not cancelling.signal:
+                raise
+            console.warn(error.message)
+            return 128 + cancelling.signal
 
 
 def table(paint: Palette, comparison: Comparison, files: Callable[[Outcome], Diff | None]) -> Iterator[str]:

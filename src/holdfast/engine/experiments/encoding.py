@@ -161,4 +161,5 @@ def replayed(source: str, done: Replayed) -> Json:
             for one in done.repeated
         ],
         "left": [entry.seq for entry in done.left],
+        "stopped": done.stopped,
     }

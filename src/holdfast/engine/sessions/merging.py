@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from holdfast.engine.merge import merge_into, parted_at, provenance, still_there
 from holdfast.engine.sessions.owning import check_owner
 from holdfast.model.errors import NotFoundError, RefusedError, UsageError
+from holdfast.model.ids import CheckpointId
 from holdfast.model.named import NamedTuple
 
 if TYPE_CHECKING:
@@ -16,12 +17,14 @@ if TYPE_CHECKING:
     from holdfast.engine.sessions.session import Session
     from holdfast.engine.sessions.sessions import Sessions
     from holdfast.engine.threeway import Prefer
-    from holdfast.model.ids import CheckpointId
     from holdfast.model.session import CommandEntry, SessionCheckpoint, SessionId
 
 MERGED = "merged"
 MERGED_TREE = "merged_tree"
-"""In the metadata of the state after a merge: the session that was merged, and its tree at that time."""
+MERGED_AS = "merged_as"
+"""In the metadata of the state after a merge: the session that was merged, its tree at that time, and the checkpoint
+that came of it.
+"""
 
 
 class SessionMerged(NamedTuple):
@@ -52,10 +55,11 @@ def merge(
         theirs = source.workspace.checkpoint(kind="auto").checkpoint.id
         name = source.id
     ours = session.workspace.checkpoint(kind="auto").checkpoint.id
-    base = _merged_before(session, name) or parted_at(session.context, ours, theirs)
+    base = _merged_before(session, name, ours) or parted_at(session.context, ours, theirs)
     why = provenance(session.agent, f"merged the session {name}")
     merged = merge_into(session.workspace, session.context, base, theirs, why, prefer=prefer, dry_run=dry_run)
-    saved = _saved(session, merged, dry_run, why.message, {MERGED: name, MERGED_TREE: theirs})
+    came = ours if merged.restored is None else merged.restored.checkpoint
+    saved = _saved(session, merged, dry_run, why.message, {MERGED: name, MERGED_TREE: theirs, MERGED_AS: came})
     return SessionMerged(name, merged, saved)
 
 
@@ -117,18 +121,20 @@ def find_command(history: Sequence[CommandEntry], name: str) -> CommandEntry:
 def _saved(
     session: Session, merged: Merged, dry_run: bool, message: str, metadata: dict[str, str]
 ) -> SessionCheckpoint | None:
-    """The session's state with what was merged, if anything was."""
-    if dry_run or not merged.done or merged.restored is None:
+    """The session's state with what was merged, if anything was, or was settled."""
+    if dry_run or not merged.done or (merged.restored is None and not merged.plan.settled):
         return None
     return session.checkpoint(message, metadata=metadata)
 
 
-def _merged_before(session: Session, other: SessionId) -> CheckpointId | None:
-    """The tree of ``other`` that was merged last, if it was, and is still kept."""
+def _merged_before(session: Session, other: SessionId, ours: CheckpointId) -> CheckpointId | None:
+    """The tree of ``other`` that was merged last, if it was, that was not undone, and both are still kept."""
+    line = {ours, *session.context.catalog.ancestors(ours)}
     for point in session.past():
-        if point.metadata.get(MERGED) == other:
+        said = point.metadata
+        if said.get(MERGED) == other and said.get(MERGED_AS) in line:
             try:
-                return still_there(session.context, point.metadata[MERGED_TREE], "what was merged before")  # type: ignore[arg-type]
+                return still_there(session.context, CheckpointId(said[MERGED_TREE]), "what was merged before")
             except NotFoundError:
                 return None
     return None

@@ -41,12 +41,9 @@ class Replayed(NamedTuple):
 
     repeated: Sequence[Repeated]
     left: Sequence[CommandEntry]
-    """Those that were not run, as one before them has ended differently."""
-
-    @property
-    def complete(self) -> bool:
-        """True if all were run."""
-        return not self.left
+    """Those that were not run, as the one before them has ended differently."""
+    stopped: bool = False
+    """Whether it was stopped by that."""
 
 
 def since(history: Sequence[CommandEntry], first: int, last: int | None) -> list[CommandEntry]:
@@ -87,5 +84,5 @@ def replay(
         if tell is not None:
             tell(repeated[-1])
         if not repeated[-1].same_end and not keep_going:
-            return Replayed(repeated, commands[at + 1 :])
+            return Replayed(repeated, commands[at + 1 :], stopped=True)
     return Replayed(repeated, ())

@@ -62,6 +62,27 @@ def test_merged_again_only_what_was_done_since_counts(make, session: Session, tr
     assert merge(make, session, "side").checkpoint is None
 
 
+def test_a_merge_that_was_undone_can_be_made_again(make, session: Session, tree: Path) -> None:
+    made = session.fork("side")
+    (Path(os.fsdecode(made.root)) / "b").write_text("side\n")
+    merge(make, session, "side")
+    session.workspace.undo()
+    assert content(tree)["b"] == "b\n"
+    assert merge(make, session, "side").merged.restored is not None
+    assert content(tree)["b"] == "side\n"
+
+
+def test_what_was_settled_is_settled(make, session: Session, tree: Path) -> None:
+    made = session.fork("side")
+    (Path(os.fsdecode(made.root)) / "a").write_text("side\n")
+    done(session, write("a", "main\n"))
+    found = merge(make, session, "side", prefer="ours")
+    assert found.merged.restored is None
+    assert found.checkpoint is not None
+    assert merge(make, session, "side").merged.plan == ([], [], [])
+    assert content(tree)["a"] == "main\n"
+
+
 def test_two_forks_of_one_session(make, session: Session) -> None:
     roots = [Path(os.fsdecode(session.fork(name).root)) for name in ("one", "two")]
     (roots[0] / "a").write_text("one\n")

@@ -25,7 +25,7 @@ def test_commands_are_run_again_from_another_state(make: Make, session: Session)
     with make() as sessions, sessions.open("side") as side:
         (root / "a").write_text("another\n")
         done = replay(side, since(session.history(), 1, None), tell=told.append)
-        assert done.complete
+        assert not done.stopped
         assert list(done.repeated) == told
         assert [one.same_end for one in told] == [True, True]
         assert [one.same_output for one in told] == [True, False]
@@ -44,9 +44,9 @@ def test_it_stops_at_the_first_that_ends_differently(make: Make, session: Sessio
         done = replay(side, commands)
         assert [one.before.command for one in done.repeated] == ["touch x", "test -e a"]
         assert [one.command for one in done.left] == ["touch y"]
-        assert not done.complete
+        assert done.stopped
         assert not (root / "y").exists()
-        assert replay(side, commands, keep_going=True).complete
+        assert replay(side, commands, keep_going=True).left == ()
     assert (root / "y").exists()
 
 

@@ -1,0 +1,101 @@
+"""``session merge``, ``pick``, ``bisect`` and ``replay`` on the command line."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.engine.sessions.sessions import Sessions
+
+from ..waiting import has_ended, wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .conftest import Cli
+
+
+@pytest.fixture
+def two(cli: Cli) -> Cli:
+    """A session, and a fork of it that has changed two files."""
+    for name in "abc":
+        cli.write(name, f"{name}\n")
+    cli("session", "start", "main")
+    cli("session", "fork", "side")
+    cli("session", "exec", "-s", "side", "echo side > a")
+    cli("session", "exec", "-s", "side", "echo side > new; rm b")
+    return cli
+
+
+def test_a_fork_is_merged_and_that_is_undone_i6(two: Cli) -> None:
+    before = two.tree()
+    said = two("session", "merge", "side", "-s", "main", "--dry-run").out
+    assert said.splitlines() == ["Would bring in the session side: 3 files changed.", "  M a", "  D b", "  A new"]
+    assert two.tree() == before
+    out = two("session", "merge", "side", "-s", "main").out
+    assert "Brought in the session side: 2 files written, 1 deleted." in out
+    assert two.tree() == {"a": b"side\n", "c": b"c\n", "new": b"side\n"}
+    two("undo")
+    assert two.tree() == before
+
+
+def test_conflicts_are_listed_and_settled(two: Cli) -> None:
+    two("session", "exec", "-s", "main", "echo main > a")
+    ran = two("session", "merge", "side", "-s", "main", code=4)
+    assert "  a: changed on both sides" in ran.out
+    assert "nothing was changed" in ran.err
+    ran = two("session", "merge", "side", "-s", "main", "--json", code=4)
+    assert [one["why"] for one in ran.json["conflicts"]] == ["content"]
+    assert ran.error["code"] == "conflicts"
+    out = two("session", "merge", "side", "-s", "main", "--prefer", "theirs").out
+    assert "  a: changed on both sides, the other's taken" in out
+    assert two.tree()["a"] == b"side\n"
+    assert "nothing in the session side that is not here" in two("session", "merge", "side", "-s", "main").out
+
+
+def test_one_command_is_picked(two: Cli) -> None:
+    number = two("session", "history", "-s", "side", "--json").json["commands"][0]["seq"]
+    assert f"Brought in the command {number} of side" in two("session", "pick", "side", str(number), "-s", "main").out
+    assert two.tree() == {"a": b"a\n", "c": b"c\n", "new": b"side\n"}
+    two("session", "pick", "side", "99", "-s", "main", code=3)
+
+
+def test_the_first_bad_state_is_found(two: Cli, tmp_path: Path) -> None:
+    for number in range(6):
+        two("session", "exec", "-s", "main", f"echo {number} > c")
+    first = two("session", "history", "-s", "main", "--json").json["commands"]
+    good = min(first, key=lambda one: one["seq"])["after"]
+    out = two("session", "bisect", "-s", "main", "--good", good, "test $(cat c) -lt 4").out
+    assert "The command 5 made it: echo 4 > c" in out
+    found = two("session", "bisect", "-s", "main", "--good", good, "test $(cat c) -lt 4", "--json").json
+    assert len(found["candidates"]) == 1
+    assert {one["verdict"] for one in found["tried"]} == {"good", "bad"}
+    assert "not_bisectable" in two("session", "bisect", "-s", "main", "--good", good, "true", "--json", code=4).err
+    assert two.tree()["c"] == b"5\n"
+    assert "try-" not in two("session", "list").out
+
+
+def test_commands_are_run_again(two: Cli) -> None:
+    two("session", "exec", "-s", "main", "exit 3", code=3)
+    two("session", "exec", "-s", "main", "echo main > c")
+    ran = two("session", "replay", "main", "--from", "1", "-s", "side")
+    assert [line.split()[1:3] for line in ran.out.splitlines()] == [["exit", "3"], ["exit", "0"]]
+    two("session", "exec", "-s", "main", "test -e b")
+    ran = two("session", "replay", "main", "--from", "3", "-s", "side", code=4)
+    assert "exit 1, was 0" in ran.out
+    two("session", "replay", "main", "--from", "3", "-s", "side", "--keep-going", "--json", code=0)
+    two("session", "replay", "main", "--from", "3", "--to", "2", "-s", "side", code=2)
+
+
+def test_a_search_that_is_interrupted_leaves_nothing(two: Cli, tmp_path: Path) -> None:
+    two("session", "exec", "-s", "main", "echo 1 > c")
+    running = two.start("session", "bisect", "-s", "main", "--good", "@-", f"echo $$ > {tmp_path}/shell; sleep 600")
+    wait_until(lambda: (tmp_path / "shell").exists() and (tmp_path / "shell").read_text(), what="the command")
+    running.send_signal(signal.SIGINT)
+    _, errors = running.communicate(timeout=60)
+    assert running.returncode == 130, errors
+    assert has_ended(int((tmp_path / "shell").read_text()))
+    with Sessions() as sessions:
+        assert {one.id for one in sessions.list()} == {"main", "side"}
