@@ -12,9 +12,11 @@ from holdfast.store.catalog import Catalog
 from holdfast.store.database import SqliteDatabase
 from holdfast.store.remote import open_bucket
 from holdfast.store.schema import APPLICATION_ID, MIGRATIONS
+from holdfast.store.session_rows import SessionRows
 from holdfast.store.store import Store
 from holdfast.testing.catalog_contract import CatalogContract
 from holdfast.testing.dict_saver import Saver, load
+from holdfast.testing.session_contract import SessionRowsContract
 
 FILES = {b"a": b"one", b"b/c": b"two", b"b/d": b"three", b"large": b"x" * ((1 << 20) + 1)}
 
@@ -47,6 +49,32 @@ class TestBesideAnotherTenant(CatalogContract):
         assert load(other, names[1]) == {b"f": b"1"}
         assert other.catalog.stats()._replace(catalog_bytes=0) == rows._replace(catalog_bytes=0)
         assert other.verifier().verify(read_data=True).problems == []
+
+
+class TestSessionsAlone(SessionRowsContract):
+    @pytest.fixture
+    def store(self, database, clock):
+        return Store(open_bucket("memory://"), Catalog(database, "local", clock))
+
+
+class TestSessionsBesideAnotherTenant(SessionRowsContract):
+    @pytest.fixture
+    def store(self, database, clock):
+        """The other tenant has a session of the same name, of which nothing is seen or changed (I10)."""
+        objects = open_bucket("memory://")
+        theirs = SessionRowsContract()
+        theirs.prepare(Store(objects, Catalog(database, "other", clock)), clock)
+        theirs.rows.add(theirs.record())
+        first, journal = theirs.commit(theirs.trees[0])
+        mine = Store(objects, Catalog(database, "local", clock))
+        assert SessionRows(mine.catalog).list() == []
+        assert SessionRows(mine.catalog).by_prefix(first.hash) == []
+        assert SessionRows(mine.catalog).ref("sessions/one/HEAD") is None
+        yield mine
+        assert theirs.rows.journal(theirs.record().id) == journal
+        assert theirs.rows.checkpoints(theirs.record().id) == [first]
+        assert len(theirs.rows.refs(theirs.record().id)) == 1
+        assert theirs.store.verifier().verify(read_data=True).problems == []
 
 
 def test_a_tenant_does_not_reach_a_blob_of_another_by_its_hash(database, tmp_path):

@@ -209,9 +209,18 @@ class Opener:
     def open_known(self, name: WorkspaceId) -> Context:
         """Open the workspace of an id, whether its directory is there or not; raises `NotFoundError` if there is none,
         or another workspace is where it was.
+
+        One that was moved is looked for, and one that was let go of holds on to its checkpoints again.
         """
-        record = self.store().catalog.workspace(name)
+        catalog = self.store().catalog
+        record = catalog.workspace(name)
+        if not record.live and record.path == seen_at(record.path):
+            catalog.adopt(name)
         path = seen_at(record.path)
+        if not os.path.lexists(path):
+            from holdfast.engine.gone import find_moved
+
+            path = find_moved([record], self._folder).get(name, path)
         known = self._known(path)
         if known is None or known.id != name:
             raise NotFoundError(
@@ -229,13 +238,14 @@ class Opener:
         return self._context(self.store().catalog.workspace(name), (self.settings(None), None))
 
     def register(self, path: bytes, source: CheckpointId) -> Context:
-        """Begin to remember ``path``, a directory that Holdfast itself has made, as a fork of ``source``. Idempotent.
+        """Begin to remember ``path``, a directory that Holdfast itself has made, as a fork of ``source``; one that is a
+        workspace already is opened.
 
         It may lie in the home.
         """
         root = os.path.realpath(path)
         known = self._known(root)
-        if known is not None and known.source == source:
+        if known is not None:
             return self._context(known)
         about = os.stat(root)
         workspace = Workspace(

@@ -39,7 +39,16 @@ def collect(
     if dry_run:
         return collector.foresee(seconds, progress=progress)
     release_dead(context)
-    return freeing(context, lambda: collector.collect(seconds, progress=progress))
+    done = freeing(context, lambda: collector.collect(seconds, progress=progress))
+    _tidy_sessions(context, seconds)
+    return done
+
+
+def _tidy_sessions(context: Shared, grace: float) -> None:
+    """Remove objects of states of sessions that nothing names, if there is any of sessions."""
+    from holdfast.engine.sessions.keeping import Shelf
+
+    Shelf(context).remove_orphans(grace)
 
 
 def freeing(context: Shared, work: Callable[[], T]) -> T:

@@ -27,8 +27,15 @@ if TYPE_CHECKING:
 _LOG = Log(__name__)
 
 
-def watch(context: Context, ready: Callable[[Watcher], None] | None = None) -> str | None:
-    """Watch the workspace until told to stop; returns what `holdfast.engine.watching.watch` does."""
+def watch(
+    context: Context,
+    ready: Callable[[Watcher], None] | None = None,
+    sweep: Callable[[], None] | None = None,
+) -> str | None:
+    """Watch the workspace until told to stop; returns what `holdfast.engine.watching.watch` does.
+
+    ``sweep`` is called now and then, for upkeep that is about the whole home.
+    """
     tree = context.tree
     if not isinstance(tree, LocalTree):
         raise UnsupportedError("only a directory of this machine can be watched")
@@ -45,7 +52,7 @@ def watch(context: Context, ready: Callable[[Watcher], None] | None = None) -> s
 
     def open_saver(changes: DirtySource) -> Saver:
         tree.dirty = changes
-        return Saver(context, tree)
+        return Saver(context, tree, sweep)
 
     return serve(setup, open_saver, tree.excluded, context.clock, ready=ready)
 
@@ -53,9 +60,10 @@ def watch(context: Context, ready: Callable[[Watcher], None] | None = None) -> s
 class Saver:
     """Does what the service asks for; see `holdfast.engine.watching.Saver`."""
 
-    def __init__(self, context: Context, tree: LocalTree) -> None:
+    def __init__(self, context: Context, tree: LocalTree, sweep: Callable[[], None] | None = None) -> None:
         self._context = context
         self._tree = tree
+        self._sweep = sweep
 
     def checkpoint(self, request: Request) -> CheckpointResult:
         """Save the tree's present state."""
@@ -67,6 +75,8 @@ class Saver:
 
     def retention(self) -> None:
         """Let old checkpoints go by the settings' policy, and collect what has been dead for long enough."""
+        if self._sweep is not None:
+            self._sweep()
         removed = forget(self._context, ()).removed
         try:
             freed = collect(self._context)

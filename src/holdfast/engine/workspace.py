@@ -561,7 +561,13 @@ class Workspace(RecordedSteps):
         self.check_watchable()
         from holdfast.engine.watch import watch
 
-        return watch(self._context, ready)
+        return watch(self._context, ready, self._sweep_sessions)
+
+    def _sweep_sessions(self) -> None:
+        """See `holdfast.engine.sessions.sweeping.sweep_if_due`."""
+        from holdfast.engine.sessions.sweeping import sweep_if_due
+
+        sweep_if_due(self._opener)
 
     def _watcher(self) -> WatchClient | None:
         """The watcher of this workspace, if one is running."""

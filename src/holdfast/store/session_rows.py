@@ -151,11 +151,17 @@ class SessionRows:
         """The sessions that were forked from one, oldest first."""
         return self._find("AND parent = ? ORDER BY created_at, id", parent)
 
-    def put(self, record: SessionRecord) -> None:
-        """Change what is said of a session; raises as `get`."""
+    def put(
+        self, record: SessionRecord, *, naming: Sequence[RefChange] = (), dropping: Sequence[SessionRef] = ()
+    ) -> None:
+        """Change what is said of a session, and references with it; raises as `get` and `set_ref`."""
         with self._database.writing() as session:
             self._get(session, record.id)
             self._put(session, record)
+            for change in naming:
+                self._set_ref(session, change)
+            for ref in dropping:
+                self._drop_ref(session, ref.name, ref.checkpoint)
 
     def clear(self, name: SessionId) -> list[StoredCheckpoint]:
         """Take all away that belongs to a session; what its checkpoints were, of which objects may be left."""
@@ -293,12 +299,7 @@ class SessionRows:
     def remove_ref(self, name: str, expected: SessionHash) -> bool:
         """Take a reference away; False if it does not name ``expected``."""
         with self._database.writing() as session:
-            return bool(
-                session.run(
-                    "DELETE FROM session_refs WHERE tenant = ? AND name = ? AND checkpoint = ?",
-                    (self._tenant, name, expected),
-                )
-            )
+            return self._drop_ref(session, name, expected)
 
     # --- inside of transactions ---
 
@@ -388,6 +389,14 @@ class SessionRows:
                 (self._tenant, *values),
             )
         return [_ref(row) for row in rows]
+
+    def _drop_ref(self, session: Session, name: str, expected: SessionHash) -> bool:
+        return bool(
+            session.run(
+                "DELETE FROM session_refs WHERE tenant = ? AND name = ? AND checkpoint = ?",
+                (self._tenant, name, expected),
+            )
+        )
 
     def _set_ref(self, session: Session, change: RefChange) -> None:
         import msgspec

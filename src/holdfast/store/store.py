@@ -44,6 +44,7 @@ class Store:
         pack_bytes: int = 32 << 20,
         rewrite_ratio: float = 0.5,
         home: bytes | None = None,
+        cold_url: str = "",
     ) -> None:
         self.objects = objects
         self.catalog = catalog
@@ -53,6 +54,8 @@ class Store:
         self._pack_bytes = pack_bytes
         self._ratio = rewrite_ratio
         self._home = home
+        self._cold_url = cold_url
+        self._cold: ObjectStore | None = None
         self._tight = False
         self._reader: BlobReader | None = None
         self._pages: CachedPages | None = None
@@ -104,7 +107,16 @@ class Store:
             pack_bytes=settings.store.pack_bytes,
             rewrite_ratio=settings.gc.rewrite_ratio,
             home=folder,
+            cold_url=settings.session.cold_url,
         )
+
+    def states_in(self, tier: str) -> ObjectStore | None:
+        """Where the session checkpoints of a tier are: None for those in the catalog, and where it is not known."""
+        if tier == "warm":
+            return self.objects
+        if tier == "cold" and self._cold is None and self._cold_url:
+            self._cold = open_objects(self._cold_url, random=self._random)
+        return self._cold if tier == "cold" else None
 
     @property
     def reader(self) -> BlobReader:
@@ -197,7 +209,7 @@ class Store:
         """What proves the store."""
         from holdfast.store.verify import Verifier
 
-        return Verifier(self.catalog, self.objects, self.children, self.reader.read)
+        return Verifier(self.catalog, self.objects, self.children, self.reader.read, self.states_in)
 
     def give_way(self) -> bool:
         """Give up the ballast if the disk is full, and save space from now on; False if that has freed nothing."""

@@ -21,6 +21,8 @@ from holdfast.store.pack import read_index
 from holdfast.store.records import large_blob_key
 from holdfast.store.schema import BASE, BLOB, COUNTED, PAGE, UNCOUNTED
 from holdfast.store.verify_history import check_history
+from holdfast.store.verify_sessions import check_objects as check_states
+from holdfast.store.verify_sessions import check_sessions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -83,15 +85,23 @@ class _Pack(NamedTuple):
 
 
 class Verifier:
-    """Verifies the store of one tenant. ``children`` reads pages, ``read`` a blob that a delta stands on."""
+    """Verifies the store of one tenant. ``children`` reads pages, ``read`` a blob that a delta stands on; ``states_in``
+    gives the object store of a tier of session checkpoints.
+    """
 
     def __init__(
-        self, catalog: Catalog, objects: ObjectStore, children: Children, read: Callable[[Hash], bytes]
+        self,
+        catalog: Catalog,
+        objects: ObjectStore,
+        children: Children,
+        read: Callable[[Hash], bytes],
+        states_in: Callable[[str], ObjectStore | None] = lambda _: None,
     ) -> None:
         self._catalog = catalog
         self._objects = objects
         self._children = children
         self._read = read
+        self._states_in = states_in
         self._lease = Lease(catalog.database, catalog.tenant, LEASE, catalog.clock)
         self._problems: list[Problem] = []
         self._rows: dict[Hash, _Row] = {}
@@ -119,6 +129,7 @@ class Verifier:
             with self._catalog.database.reading() as session:
                 self._load(session)
                 self._problems += [Problem(*found) for found in check_history(session, self._catalog.tenant)]
+                self._problems += [Problem(*found) for found in check_sessions(session, self._catalog.tenant)]
             self._check_rows()
             self._check_objects()
             self._read_pages()
@@ -126,6 +137,8 @@ class Verifier:
             if read_data:
                 self._read_content()
             self._name_checkpoints()
+            states = check_states(self._catalog, self._states_in, read_data=read_data)
+            self._problems += [Problem(*found) for found in states]
         finally:
             self._lease.release()
         return Verified(len(self._roots), len(self._rows), list(self._problems))

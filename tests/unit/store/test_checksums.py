@@ -13,13 +13,25 @@ from holdfast.model.checkpoint import Provenance
 from holdfast.model.entries import NotCaptured
 from holdfast.model.errors import IntegrityError
 from holdfast.model.ids import CheckpointId, WorkspaceId
+from holdfast.model.session import Found, SessionCheckpoint, SessionHash, SessionId, SessionRef, State
 from holdfast.store.catalog import Catalog
 from holdfast.store.checksums import HISTORY, WORKSPACES, set_checksum
 from holdfast.store.database import SqliteDatabase
 from holdfast.store.local import LocalObjects
 from holdfast.store.records import HistoryEvent
 from holdfast.store.schema import APPLICATION_ID, MIGRATIONS
+from holdfast.store.session_codec import encode_checkpoint, encode_journal
+from holdfast.store.session_rows import (
+    JournalRow,
+    RefChange,
+    SessionCommit,
+    SessionRecord,
+    SessionRows,
+    StoredCheckpoint,
+    ref_name,
+)
 from holdfast.store.store import Store
+from holdfast.store.verify_sessions import session_key
 from holdfast.testing.clocks import ManualClock
 from holdfast.testing.dict_saver import Saver, load
 
@@ -46,6 +58,10 @@ TABLES = (
     "tombstones",
     "history",
     "pins",
+    "sessions",
+    "session_journals",
+    "session_checkpoints",
+    "session_refs",
 )
 
 
@@ -74,7 +90,52 @@ def fill(store):
     fork = Saver(store, WorkspaceId("2" * 16), ManualClock(), random.Random(2).randbytes)
     fork.create(b"/second", names[0])
     store.catalog.pin(store.catalog.checkpoint(last).root, "a mount", checkpoint=last, expires_at=1 << 60)
+    begin_session(store, names[0], last)
     return [*names, last]
+
+
+def begin_session(store, first, tree):
+    """A session with a state that is warm, one that is hot, and something in its journal."""
+    rows = SessionRows(store.catalog)
+    name, workspace, at = SessionId("one"), WorkspaceId("1" * 16), ManualClock().now()
+    record = SessionRecord(
+        name, None, "me", ("you",), workspace, None, "", "in-place", "", None, "session", "making", at
+    )
+    rows.add(record)
+    journal, expected = JournalRow(encode_journal([]), 0, 0, 0, ()), None
+    for seq, held in enumerate((first, tree)):
+        state = State(
+            id=name, parent=None, created_at=at, updated_at=at, cwd=".", env={"A": "b"}, unset=(), tree=held, seq=seq
+        )
+        point = SessionCheckpoint(
+            hash=SessionHash(""),
+            session=name,
+            parent=expected,
+            kind="auto",
+            message="m",
+            created_at=at + seq,
+            state=state,
+            history=(),
+        )
+        called, size, data = encode_checkpoint(point)
+        stored = StoredCheckpoint(
+            called, name, expected, "auto", "m", at + seq, seq, held, True, "hot", size, len(data)
+        )
+        head = SessionRef(
+            name=ref_name("head", name),
+            type="head",
+            session=name,
+            checkpoint=called,
+            updated_at=at,
+            metadata={"a": "b"},
+        )
+        commit = SessionCommit(stored, data, [RefChange(head, expected)], journal, record._replace(status="live"))
+        journal, expected = rows.commit(name, commit), called
+        if not seq:
+            store.objects.put(session_key("local", called), (data,))
+            assert rows.move(called, "hot", "warm")
+    found = [Found(tree=tree, at=at)]
+    rows.write_journal(name, journal._replace(data=encode_journal(found), entries=1, trees=(tree,)))
 
 
 def another(value, declared):
@@ -184,6 +245,7 @@ def test_a_catalog_of_version_1_is_brought_forward(tmp_path):
         before = store.catalog.checkpoints()
     path = tmp_path / "catalog.db"
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        without_sessions(connection)
         for column in ("ahead", "steps", "run"):
             connection.execute(f"ALTER TABLE history DROP COLUMN {column}")
         for table in ("tenants", "checkpoints", "workspaces", "history"):
@@ -223,6 +285,30 @@ def test_a_catalog_of_version_2_is_brought_forward_and_damage_stays_damage(tmp_p
         found = store.verifier().verify(read_data=True).problems
         assert [(problem.kind, problem.object) for problem in found] == [("damaged", "event 2")]
         assert store.catalog.event(1) == HistoryEvent(1, 5, "undo", CheckpointId("c"), None)
+
+
+def test_a_catalog_of_version_3_is_brought_forward(tmp_path):
+    with opened(tmp_path) as store:
+        names = fill(store)
+        before = store.catalog.checkpoints()
+    path = tmp_path / "catalog.db"
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        without_sessions(connection)
+        connection.execute("PRAGMA user_version = 3")
+        third = SqliteDatabase(os.fsencode(tmp_path / "3.db"), MIGRATIONS[:3], application_id=APPLICATION_ID)
+        with third.reading() as session:
+            schema = "SELECT name, sql FROM sqlite_master ORDER BY name"
+            assert without_space(connection.execute(schema)) == without_space(session.all(schema)), "it is version 3"
+        third.close()
+    with opened(tmp_path) as store:
+        assert store.catalog.checkpoints() == before
+        begin_session(store, names[0], names[-1])
+        assert store.verifier().verify(read_data=True).problems == []
+
+
+def without_sessions(connection):
+    for table in ("session_refs", "session_journals", "session_checkpoints", "sessions"):
+        connection.execute(f"DROP TABLE {table}")
 
 
 def without_space(rows):

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.model.errors import IntegrityError, NotFoundError
+from holdfast.model.errors import ConfigError, IntegrityError, NotFoundError
 from holdfast.model.log import Log
 from holdfast.store.session_codec import decode_checkpoint
 from holdfast.store.session_rows import SessionRows
+from holdfast.store.verify_sessions import session_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -36,7 +37,6 @@ class Shelf:
         self._store = shared.store
         self._settings = shared.settings.session
         self._clock = shared.store.catalog.clock
-        self._cold: ObjectStore | None = None
 
     def load(self, name: SessionHash, data: bytes | None = None) -> SessionCheckpoint:
         """One session checkpoint; ``data`` is its content, if the caller has it. Raises `NotFoundError`, and
@@ -101,11 +101,11 @@ class Shelf:
 
     def key(self, name: str) -> str:
         """The key of a session checkpoint in either object store."""
-        return f"{self._prefix}{name}"
+        return session_key(self._store.tenant, name)
 
     @property
     def _prefix(self) -> str:
-        return f"sessions/{self._store.tenant}/checkpoints/"
+        return session_key(self._store.tenant, "")
 
     def _move(self, before: Tier, after: Tier, than: int) -> int:
         moved = 0
@@ -145,13 +145,10 @@ class Shelf:
         return self._objects(stored.tier).get(self.key(stored.hash))
 
     def _objects(self, tier: Tier) -> ObjectStore:
-        if tier != "cold":
-            return self._store.objects
-        if self._cold is None:
-            from holdfast.model.errors import ConfigError
-            from holdfast.store.open_objects import open_objects
-
-            if not self._settings.cold_url:
-                raise ConfigError("session.cold_url is not set, and old states of sessions are kept there")
-            self._cold = open_objects(self._settings.cold_url)
-        return self._cold
+        objects = self._store.states_in(tier)
+        if objects is None:
+            raise ConfigError(
+                "old states of sessions are in a cold store, and session.cold_url is not set",
+                hint="set it to where they are, in config.toml",
+            )
+        return objects

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 from holdfast.model.errors import RefusedError
 
 if TYPE_CHECKING:
-    from holdfast.model.session import SessionHash, SessionId, SessionKind
+    from collections.abc import Collection
+
+    from holdfast.model.session import RefType, SessionHash, SessionId, SessionKind
     from holdfast.store.session_rows import SessionRows, StoredCheckpoint
 
 _BY_ITSELF: frozenset[SessionKind] = frozenset(("auto", "fork"))
@@ -17,7 +19,8 @@ _BY_ITSELF: frozenset[SessionKind] = frozenset(("auto", "fork"))
 def check_room(rows: SessionRows, session: SessionId, most: int) -> None:
     """Raise `RefusedError` (code ``session_limit``) if a state that somebody asks for could not be held."""
     held = [stored for stored in rows.checkpoints(session) if stored.kept]
-    if len(held) >= most and not _releasable(rows, session, held):
+    # (HEAD will name another one then.)
+    if len(held) >= most and not _releasable(rows, session, held, ("branch", "fork", "experiment")):
         raise RefusedError(
             f"the session {session} holds {len(held)} states that were asked for; session.max_checkpoints is {most}",
             hint="remove branches that you need no more, delete the session, or raise the limit in config.toml",
@@ -45,6 +48,12 @@ def check_forks(rows: SessionRows, session: SessionId, most: int) -> None:
         )
 
 
-def _releasable(rows: SessionRows, session: SessionId, held: list[StoredCheckpoint]) -> list[StoredCheckpoint]:
-    named: set[SessionHash] = {ref.checkpoint for ref in rows.refs(session)}
+def _releasable(
+    rows: SessionRows,
+    session: SessionId,
+    held: list[StoredCheckpoint],
+    naming: Collection[RefType] = ("head", "branch", "fork", "experiment"),
+) -> list[StoredCheckpoint]:
+    """Those of ``held`` that were saved by themselves, and that no reference of a type in ``naming`` names."""
+    named: set[SessionHash] = {ref.checkpoint for ref in rows.refs(session) if ref.type in naming}
     return [stored for stored in held if stored.kind in _BY_ITSELF and stored.hash not in named]

@@ -88,6 +88,11 @@ def trees(entries: Iterable[JournalEntry]) -> tuple[CheckpointId, ...]:
     return tuple(found)
 
 
+def has_something(entries: Iterable[JournalEntry]) -> bool:
+    """Whether anything has happened that is worth saving a state for."""
+    return any(not isinstance(entry, Counted) for entry in entries)
+
+
 def running(entries: Sequence[JournalEntry]) -> CommandEntry | None:
     """The command that has begun and not ended."""
     last = entries[-1] if entries else None

@@ -14,9 +14,10 @@ from holdfast.engine.sessions.line import Line
 from holdfast.engine.sessions.owning import check_owner
 from holdfast.engine.sessions.recovery import make_directory_again, mend
 from holdfast.engine.sessions.results import SessionInfo
-from holdfast.engine.sessions.session import Session, Surroundings
+from holdfast.engine.sessions.session import Session
+from holdfast.engine.sessions.states import Surroundings
 from holdfast.engine.workspace import Workspace
-from holdfast.model.errors import HoldfastError, NotFoundError
+from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.model.log import Log
 from holdfast.model.session import Leaving, SessionConfig, SessionId, State, Triggers
 from holdfast.store.records import seen_at
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from holdfast.engine.context import Context, HomeContext
     from holdfast.engine.sessions.results import Swept
     from holdfast.model.config import Session as Settings
-    from holdfast.model.ids import CheckpointId
+    from holdfast.model.ids import CheckpointId, WorkspaceId
     from holdfast.model.session import CommandEntry, SessionRef
 
 _LOG = Log(__name__)
@@ -143,10 +144,10 @@ class Sessions:
             home = opener.open_home()
             record = Shelf(home).rows.get(SessionId(id))
             check_owner(record, self._agent)
-            self.sweep_if_due()
             path = lock_path(home.home, home.store.tenant, record.id)
             timeout = home.settings.lock.timeout
             stack.enter_context(holding(path, record.id, timeout=timeout, clock=home.store.catalog.clock))
+            self.sweep_if_due()
             record = Shelf(home).rows.get(record.id)  # as it is now that nobody else has it
             check_owner(record, self._agent)
             if record.status != "live" or record.workspace is None:
@@ -156,7 +157,7 @@ class Sessions:
                     hint="what is left of it goes with the next sweep",
                     code="no_session",
                 )
-            context = opener.open_known(record.workspace)
+            context = _open_mounted(opener, record.workspace)
             workspace = Workspace(opener, context)
             shelf = Shelf(context)
             line = Line(shelf, record, context.clock).load()
@@ -192,6 +193,24 @@ class Sessions:
         _, shelf = self._looking()
         return [ref for ref in shelf.rows.refs(shelf.rows.get(SessionId(id)).id) if ref.type == "branch"]
 
+    def delete(self, id: str) -> None:  # noqa: A002 - the field's own name
+        """Delete a session as `Session.delete` does, without opening it: whatever has become of it is not mended first.
+
+        Raises `NotFoundError` (``no_session``), `RefusedError` (``not_owner``, ``has_forks``), `LockedError`
+        (``session_busy``).
+        """
+        from holdfast.engine.sessions.deleting import delete
+        from holdfast.engine.sessions.owning import check_owned
+
+        home, shelf = self._looking()
+        check_owned(shelf.rows.get(SessionId(id)), self._agent)
+        path = lock_path(home.home, home.store.tenant, SessionId(id))
+        timeout, clock = home.settings.lock.timeout, home.store.catalog.clock
+        with holding(path, SessionId(id), timeout=timeout, clock=clock):
+            record = shelf.rows.get(SessionId(id))
+            check_owned(record, self._agent)
+            delete(self._opener, shelf, record)
+
     def sweep(self) -> Swept:
         """Move old states to their tiers, remove what was cut short, and forks that have expired. Idempotent."""
         from holdfast.engine.sessions.sweeping import sweep
@@ -201,14 +220,9 @@ class Sessions:
 
     def sweep_if_due(self) -> None:
         """The same if there is anything to do; what goes wrong is logged."""
-        from holdfast.engine.sessions.sweeping import is_due
+        from holdfast.engine.sessions.sweeping import sweep_if_due
 
-        home, shelf = self._looking()
-        try:
-            if not home.store.catalog.database.read_only and is_due(home, shelf):
-                self.sweep()
-        except HoldfastError as error:
-            _LOG.warning("old states of sessions are not swept: %s", error.message)
+        sweep_if_due(self._opener)
 
     def close(self) -> None:
         """Let go of the home. Sessions that are open stay so. Harmless a second time."""
@@ -280,6 +294,19 @@ class Sessions:
             journal_bytes=0 if line is None else len(line.journal.data),
             forks=tuple(one.id for one in rows.forks_of(record.id)),
         )
+
+
+def _open_mounted(opener: Opener, name: WorkspaceId) -> Context:
+    """Open a workspace; a fork by mount that is not mounted, as after a restart of the machine, is mounted again."""
+    try:
+        return opener.open_known(name)
+    except RefusedError as error:
+        if error.code != "not_mounted":
+            raise
+        from holdfast.engine.fork_mount import mount_again
+
+        mount_again(opener, seen_at(opener.store().catalog.workspace(name).path))
+        return opener.open_known(name)
 
 
 def _recover(around: Surroundings, line: Line, session: Session) -> None:

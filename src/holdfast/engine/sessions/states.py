@@ -1,0 +1,252 @@
+"""What a session's states are saved as, and how it comes back to them: checkpoints, branches, checkout."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.engine.sessions import limits, replaying
+from holdfast.engine.sessions.line import new_ref
+from holdfast.engine.sessions.naming import check_branch, check_message, check_metadata
+from holdfast.engine.sessions.results import CheckedOut
+from holdfast.model.clock import isoformat
+from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
+from holdfast.model.named import NamedTuple
+from holdfast.model.paths import display
+from holdfast.model.session import Leaving
+from holdfast.store.session_rows import RefChange, ref_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from holdfast.engine.context import Context
+    from holdfast.engine.opening import Opener
+    from holdfast.engine.sessions.keeping import Shelf
+    from holdfast.engine.sessions.line import Line
+    from holdfast.engine.workspace import Workspace
+    from holdfast.model.ids import CheckpointId
+    from holdfast.model.session import (
+        CommandEntry,
+        SessionCheckpoint,
+        SessionHash,
+        SessionId,
+        SessionKind,
+        SessionRef,
+        State,
+    )
+
+_BEFORE_CHECKOUT = "_auto/before-checkout"
+_AUTOMATIC_BRANCHES = 10
+"""So many of those that a checkout makes are kept."""
+_TRIES = 3
+
+
+class Surroundings(NamedTuple):
+    """What a session works with."""
+
+    opener: Opener
+    context: Context
+    workspace: Workspace
+    shelf: Shelf
+    agent: str
+    """Who uses it."""
+
+
+class States:
+    """The states of a session that is held. Methods are those of `Session`, which says what they do."""
+
+    def __init__(self, around: Surroundings, line: Line) -> None:
+        self._around = around
+        self._context = around.context
+        self._rows = around.shelf.rows
+        self._line = line
+
+    @property
+    def id(self) -> SessionId:
+        """The session's."""
+        return self._line.record.id
+
+    def checkpoint(self, message: str, kind: SessionKind, metadata: Mapping[str, str]) -> SessionCheckpoint:
+        """See `Session.checkpoint`."""
+        check_message(message)
+        tree = self.save_tree()
+        if kind == "auto" and not replaying.has_something(self._line.entries) and tree == self._line.state.tree:
+            return self._line.head
+        if kind == "manual":
+            limits.check_room(self._rows, self.id, self._context.settings.session.max_checkpoints)
+        return self.commit(kind, tree=tree, message=message, metadata=check_metadata(metadata))
+
+    def branch(self, name: str, message: str, metadata: Mapping[str, str]) -> SessionRef:
+        """See `Session.branch`."""
+        check_message(message)
+        said = check_metadata(metadata)
+        if self._rows.ref(ref_name("branch", self.id, check_branch(name))) is not None:
+            raise RefusedError(
+                f"the session {self.id} has a branch {name} already",
+                hint="choose another name, or remove that branch first",
+                code="branch_exists",
+            )
+        limits.check_room(self._rows, self.id, self._context.settings.session.max_checkpoints)
+        return self._branch(name, message, said)
+
+    def branches(self) -> list[SessionRef]:
+        """See `Session.branches`."""
+        return [ref for ref in self._rows.refs(self.id) if ref.type == "branch"]
+
+    def remove_branch(self, name: str) -> SessionRef:
+        """See `Session.remove_branch`."""
+        ref = self._rows.ref(ref_name("branch", self.id, check_branch(name)))
+        if ref is None or not self._rows.remove_ref(ref.name, ref.checkpoint):
+            raise _no_such_state(name)
+        if ref.checkpoint != self._line.head.hash:
+            self._rows.release([ref.checkpoint])
+        return ref
+
+    def find(self, name: str) -> SessionCheckpoint:
+        """See `Session.find`."""
+        ref = self._rows.ref(ref_name("branch", self.id, name)) or self._rows.ref(name)
+        point = self._around.shelf.load(self._by_prefix(name) if ref is None else ref.checkpoint)
+        if point.session != self.id:
+            from holdfast.engine.sessions.owning import check_owner
+
+            check_owner(self._rows.get(point.session), self._around.agent)
+        return point
+
+    def checkout(self, name: str) -> CheckedOut:
+        """See `Session.checkout`."""
+        target = self.find(name)
+        tree = self.tree_of(target)
+        saved = self._branch(self._free_branch(_BEFORE_CHECKOUT), f"before checkout of {name}", {})
+        leaving = Leaving(target=target.hash, at=self._context.clock.now())
+        self._line.write([*self._line.entries, leaving])
+        try:
+            restored = self._around.workspace.restore(tree)
+        except HoldfastError:
+            if self._around.workspace.unfinished() is None:
+                self._line.write(self._line.entries[:-1])
+            raise
+        self.arrive(target)
+        self._drop_old_branches(_BEFORE_CHECKOUT)
+        return CheckedOut(self._line.state, target, saved, restored)
+
+    def arrive(self, target: SessionCheckpoint, *, recovered: bool = False) -> None:
+        """See `Session.arrive`."""
+        history: list[CommandEntry] = []
+        parent: SessionHash | None = None
+        for point in self._around.shelf.past(target):
+            # Another session's states go with it: what they say is carried over.
+            if point.session == self.id:
+                parent = point.hash
+                break
+            history = [*point.history, *history]
+        now = self._line.state
+        metrics = msgspec.structs.replace(now.metrics, recoveries=now.metrics.recoveries + int(recovered))
+        state = msgspec.structs.replace(
+            target.state, id=now.id, parent=now.parent, created_at=now.created_at, metrics=metrics
+        )
+        self.commit("auto", state=state, parent=parent, history=history)
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def save_tree(self, command: str = "") -> CheckpointId:
+        """Save the tree, if it has changed; the checkpoint that holds it."""
+        said = display(os.fsencode(command))
+        return self._around.workspace.checkpoint(kind="auto", author=self._around.agent, command=said).checkpoint.id
+
+    def tree_of(self, point: SessionCheckpoint) -> CheckpointId:
+        """The tree of a state; raises `NotFoundError` if it is not kept any more."""
+        tree = point.state.tree
+        try:
+            if tree is not None:
+                return self._context.catalog.checkpoint(tree).id
+        except NotFoundError:
+            pass
+        raise NotFoundError(
+            f"the tree of the session checkpoint {point.hash[:12]} was thinned out; what the shell was then is kept",
+            hint="branches and checkpoints that somebody asked for are held back from that",
+            code="thinned_out",
+        )
+
+    def commit(
+        self,
+        kind: SessionKind,
+        *,
+        state: State | None = None,
+        tree: CheckpointId | None = None,
+        message: str = "",
+        metadata: Mapping[str, str] | None = None,
+        branch: SessionRef | None = None,
+        parent: SessionHash | None = None,
+        history: Sequence[CommandEntry] | None = None,
+    ) -> SessionCheckpoint:
+        """Save a state, the present one unless it is given, and let go of old ones beyond the limit."""
+        for left in reversed(range(_TRIES)):
+            try:
+                point = self._line.commit(
+                    kind,
+                    self._line.state if state is None else state,
+                    self.save_tree() if tree is None else tree,
+                    message=message,
+                    metadata=metadata,
+                    naming=[*self._own_names(), *(() if branch is None else (RefChange(branch, None),))],
+                    parent=self._line.head.hash if history is None else parent,
+                    history=replaying.commands(self._line.entries) if history is None else history,
+                )
+                break
+            except RefusedError as error:
+                # Somebody forgets checkpoints at this moment: save the tree again.
+                if error.code != "tree_gone" or not left:
+                    raise
+                tree = None
+        else:
+            raise AssertionError("unreachable")
+        limits.thin_out(self._rows, self.id, self._context.settings.session.max_checkpoints)
+        return point
+
+    def _branch(self, name: str, message: str, metadata: Mapping[str, str]) -> SessionRef:
+        ref = new_ref("branch", self.id, name, metadata)
+        point = self.commit("branch", message=message, metadata=metadata, branch=ref)
+        return msgspec.structs.replace(ref, checkpoint=point.hash, updated_at=point.created_at)
+
+    def _own_names(self) -> list[RefChange]:
+        """What names the newest state of a fork, beside its HEAD."""
+        purpose = self._line.record.purpose
+        ref = None if purpose == "session" else self._rows.ref(ref_name(purpose, self.id))
+        return [] if ref is None else [RefChange(ref, ref.checkpoint)]
+
+    def _by_prefix(self, prefix: str) -> SessionHash:
+        digits = prefix.lower()
+        found = self._rows.by_prefix(digits) if len(digits) >= 4 and _is_hex(digits) else []
+        if not found:
+            raise _no_such_state(prefix)
+        if len(found) > 1:
+            raise UsageError(f"several session checkpoints begin with {prefix}", hint="give more digits")
+        return found[0]
+
+    def _free_branch(self, stem: str) -> str:
+        at = "".join(digit for digit in isoformat(self._context.clock.now()) if digit.isalnum())
+        name, number = f"{stem}-{at}", 1
+        while self._rows.ref(ref_name("branch", self.id, name)) is not None:
+            number += 1
+            name = f"{stem}-{at}-{number}"
+        return name
+
+    def _drop_old_branches(self, stem: str) -> None:
+        prefix = ref_name("branch", self.id, stem)
+        mine = [ref for ref in self.branches() if ref.name.startswith(prefix)]
+        for ref in sorted(mine, key=lambda ref: ref.updated_at)[:-_AUTOMATIC_BRANCHES]:
+            self.remove_branch(ref.name[len(ref_name("branch", self.id)) :])
+
+
+def _is_hex(text: str) -> bool:
+    return all(digit in "0123456789abcdef" for digit in text)
+
+
+def _no_such_state(name: str) -> NotFoundError:
+    return NotFoundError(
+        f"no branch, fork or session checkpoint {name[:100]!r}",
+        hint="`holdfast session branches` lists branches; a fork is forks/ID",
+        code="no_state",
+    )

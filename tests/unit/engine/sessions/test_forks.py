@@ -1,0 +1,307 @@
+"""Forks of sessions: apart from each other, gone without a trace, owned, limited, swept."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from holdfast.engine.sessions.holding import is_held, lock_path
+from holdfast.model.errors import NotFoundError, RefusedError, UnsupportedError, UsageError
+from holdfast.model.session import SessionId
+from holdfast.store.session_rows import ref_name
+
+
+def root_of(made):
+    return Path(os.fsdecode(made.root))
+
+
+def traces(bench):
+    """What a fork has left: directories, live workspaces, checkpoints of others than the bench's, rows."""
+    opener = bench.opener()
+    catalog = opener.store().catalog
+    mine = catalog.find_workspace(bytes(bench.tree)).id
+    forks = Path(f"{bench.home}-forks")
+    return {
+        "directories": sorted(os.listdir(forks)) if forks.exists() else [],
+        "workspaces": [one.path for one in catalog.workspaces() if one.live and one.id != mine],
+        "checkpoints": [one.id for one in catalog.checkpoints() if one.workspace != mine],
+        "folders": [name for name in os.listdir(bench.home / "workspaces") if name != mine],
+    }
+
+
+NOTHING = {"directories": [], "workspaces": [], "checkpoints": [], "folders": []}
+
+
+def test_a_fork_goes_its_own_way(bench):
+    (bench.tree / "sub").mkdir()
+    with bench.start() as session:
+        first = bench.run(session, bench.write("1", "sub/f"), cwd="sub", A="1")
+        made = session.fork("side", metadata={"why": "to try"})
+        root = root_of(made)
+        assert (made.id, made.provider, made.mode) == ("side", "plain", "worktree")
+        assert made.fork_point == session.head.hash
+        assert session.state.metrics.forks == 1
+        with bench.open("side") as fork:
+            assert fork.root == made.root
+            assert fork.directory() == made.root + b"/sub"
+            assert fork.state.env == {"A": "1"}
+            assert fork.state.parent == "one"
+            assert fork.head.parent == made.fork_point
+            assert (root / "sub/f").read_text() == "1"
+            second = bench.run(fork, lambda: (root / "sub/f").write_text("2"), A="2")
+            assert second.seq == 2
+            assert fork.history() == [second, first]
+            bench.run(session, bench.write("3", "sub/f"))
+            assert (root / "sub/f").read_text() == "2"
+        assert session.state.env == {"A": "1"}
+        assert [ref.metadata for ref in session._rows.refs("side") if ref.type == "fork"] == [{"why": "to try"}]
+        info = bench.sessions().info("one")
+        assert info.forks == ("side",)
+        again = session.fork()
+        assert again.id.startswith("fork-")
+        assert again.fork_point == session.head.hash != made.fork_point
+
+
+def test_forks_of_one_state_stand_on_one_saved_state(bench):
+    with bench.start() as session:
+        bench.run(session, bench.write("1"))
+        points = {session.fork().fork_point for _ in range(3)}
+        assert points == {session.head.hash}
+        assert session.state.metrics.forks == 3
+
+
+def test_a_fork_of_an_earlier_state(bench):
+    with bench.start() as session:
+        bench.run(session, bench.write("1"), A="1")
+        session.branch("then")
+        bench.run(session, bench.write("2"), A="2")
+        made = session.fork("side", checkpoint="then")
+        assert (root_of(made) / "file").read_text() == "1"
+        assert bench.read() == "2"
+        with bench.open("side") as fork:
+            assert fork.state.env == {"A": "1"}
+            assert len(fork.history()) == 1
+
+
+def test_what_a_fork_became_is_taken_over_with_what_it_did(bench):
+    with bench.start() as session:
+        first = bench.run(session, bench.write("1"))
+        made = session.fork("side")
+        with bench.open("side") as fork:
+            second = bench.run(fork, lambda: (root_of(made) / "file").write_text("better"), X="1")
+            fork.checkpoint("done")
+            third = bench.run(fork, lambda: (root_of(made) / "file").write_text("best"))
+            fork.checkpoint("done")
+            session.checkout("forks/side")
+            assert bench.read() == "best"
+            assert session.state.env == {"X": "1"}
+            fork.delete()
+        assert session.history() == [third, second, first], "also when the fork is gone"
+        assert session.state.id == "one"
+        assert session.state.parent is None
+        with pytest.raises(NotFoundError):
+            session.checkout("forks/side")
+        bench.run(session, bench.write("on"))
+
+
+def test_deleting_a_fork_leaves_nothing_of_it(bench):
+    with bench.start() as session:
+        made = session.fork("side")
+        fork = bench.open("side")
+        bench.run(fork, lambda: (root_of(made) / "more").write_text("x"))
+        (root_of(made) / "locked").mkdir(mode=0o500)
+        fork.branch("b")
+        fork.delete()
+        assert traces(bench) == NOTHING
+        with pytest.raises(NotFoundError):
+            bench.open("side")
+        assert session.history() == []
+        session.fork("side")
+
+
+def test_a_directory_that_took_the_place_of_a_forks_is_left_alone(bench):
+    with bench.start() as session:
+        made = session.fork("side")
+        session.delete()
+    root_of(made).rename(bench.tree.parent / "moved")
+    root_of(made).mkdir()
+    (root_of(made) / "theirs").write_text("x")
+    bench.clock.advance(8 * 86400)
+    assert bench.sessions().sweep().removed == ()
+    assert (root_of(made) / "theirs").read_text() == "x"
+
+
+def test_a_fork_that_holds_another_ones_directory_is_not_deleted(bench):
+    with bench.start() as session:
+        made = session.fork("outer")
+        inside = os.fsdecode(made.root) + "/inner"
+        with (
+            bench.open("outer", session__directory=inside) as outer,
+            pytest.raises(RefusedError, match="would capture"),
+        ):
+            outer.fork("inner")
+        assert traces(bench)["directories"] == ["outer"]
+
+
+@pytest.mark.parametrize("agent", ["you", "you two"])
+def test_whose_a_session_is(bench, agent):
+    with bench.start() as session:
+        bench.run(session, bench.write("1"))
+    with pytest.raises(RefusedError, match="me's") as caught:
+        bench.open(agent=agent)
+    assert caught.value.code == "not_owner"
+    assert bench.sessions(agent).info("one").owner == "me"
+    with bench.open() as session:
+        session.share(agent)
+        session.share(agent)
+        assert session.shared == (agent,)
+    with bench.open(agent=agent) as session:
+        bench.run(session, bench.write("2"))
+        session.branch("theirs")
+        made = session.fork("side")
+        for no in (lambda: session.share("more"), lambda: session.unshare(agent), session.delete):
+            with pytest.raises(RefusedError) as caught:
+                no()
+            assert caught.value.code == "not_owner"
+        assert bench.sessions().info("side").owner == agent
+    with bench.open() as session:
+        with pytest.raises(RefusedError) as caught:
+            session.checkout("forks/side")
+        assert caught.value.code == "not_owner"
+        session.unshare(agent)
+    with pytest.raises(RefusedError):
+        bench.open(agent=agent)
+    assert made
+
+
+def test_who_asks(bench, monkeypatch):
+    from holdfast.engine.sessions.sessions import Sessions
+
+    bench.base["HOLDFAST_AGENT"] = "from the environment"
+    assert Sessions(opener=bench.opener()).agent == "from the environment"
+    assert bench.sessions("given").agent == "given"
+    bench.base["HOLDFAST_AGENT"] = ""
+    assert Sessions(opener=bench.opener(**{"identity.author": "author"})).agent == "author"
+    assert Sessions(opener=bench.opener()).agent
+    with pytest.raises(UsageError, match="no name"):
+        bench.sessions("a\nb")
+
+
+def test_the_limit_of_forks(bench):
+    with bench.start(session__max_forks=2) as session:
+        session.fork("a")
+        session.fork("b")
+        with pytest.raises(RefusedError, match="max_forks") as caught:
+            session.fork("c")
+        assert caught.value.code == "session_limit"
+        bench.open("a").delete()
+        session.fork("c")
+
+
+def test_what_cannot_be_forked_leaves_nothing(bench):
+    with bench.start() as session:
+        with pytest.raises(UnsupportedError) as caught:
+            session.fork("a", with_ignored=True)
+        assert caught.value.code == "no_provider"
+        with pytest.raises(UnsupportedError):
+            session.fork("a", provider="nothing like it")
+        with pytest.raises(UnsupportedError):
+            session.fork("a", provider="plain", with_ignored=True)
+        with pytest.raises(UsageError):
+            session.fork("a", type="branch")
+        with pytest.raises(UsageError):
+            session.fork("../a")
+        session.fork("a")
+        with pytest.raises(RefusedError) as caught:
+            session.fork("a")
+        assert caught.value.code == "session_exists"
+        with pytest.raises(RefusedError):
+            session.fork("one")
+        (root := Path(f"{bench.home}-forks/b")).mkdir()
+        (root / "theirs").write_text("x")
+        with pytest.raises(RefusedError, match="not empty"):
+            session.fork("b")
+        assert (root / "theirs").exists()
+        assert {info.id for info in bench.sessions().list()} == {"one", "a"}
+
+
+def test_forks_without_a_parent_expire(bench):
+    with bench.start() as session:
+        session.fork("side")
+        session.fork("busy")
+        session.delete()
+    sessions = bench.sessions()
+    assert sessions.sweep().removed == ()
+    bench.clock.advance(8 * 86400)
+    with bench.open("busy") as busy:
+        bench.run(busy)
+        assert bench.sessions().sweep().removed == (), "opening swept"
+        assert [info.id for info in sessions.list()] == ["busy"]
+    bench.clock.advance(6 * 86400)
+    assert sessions.sweep().removed == ()
+    bench.clock.advance(2 * 86400)
+    assert sessions.sweep().removed == ("busy",)
+    assert traces(bench) == NOTHING
+
+
+def test_an_experiments_forks_go_when_its_process_is_gone(bench):
+    with bench.start() as session:
+        made = session.fork("try", type="experiment")
+        kept = session.fork("keep", type="experiment")
+        assert made.ref.name == "experiments/try"
+        with bench.open("keep") as fork:
+            bench.run(fork)
+            fork.checkpoint("x")
+            assert fork._rows.ref("experiments/keep").checkpoint == fork.head.hash
+            fork.keep()
+            fork.keep()
+            assert fork._rows.ref("experiments/keep") is None
+            assert fork._rows.ref("forks/keep").checkpoint == fork.head.hash
+            assert fork._rows.ref("forks/keep").type == "fork"
+        assert bench.sessions().sweep().removed == ()
+        opener = bench.opener()
+        with opener.store().catalog.database.writing() as transaction:
+            transaction.run(
+                "UPDATE session_refs SET metadata = ? WHERE name = ?",
+                ('{"process":"another boot 1 1"}', ref_name("experiment", made.id)),
+            )
+            (boot,) = transaction.one("SELECT metadata FROM session_refs WHERE name = 'forks/keep'")
+        assert bench.sessions().sweep().removed == (), "nobody can tell"
+        with opener.store().catalog.database.writing() as transaction:
+            dead = boot.replace(f" {os.getpid()} ", " 4194305 ")
+            assert dead != boot
+            transaction.run("UPDATE session_refs SET metadata = ? WHERE name = ?", (dead, "experiments/try"))
+        assert bench.sessions().sweep().removed == ("try",)
+        assert traces(bench)["directories"] == ["keep"]
+        assert kept
+
+
+def test_a_fork_that_is_open_is_never_swept(bench):
+    with bench.start() as session:
+        session.fork("side")
+        with bench.open("side"):
+            session.delete()
+            bench.clock.advance(30 * 86400)
+            path = lock_path(bytes(bench.home), "local", SessionId("side"))
+            assert is_held(path)
+            assert bench.sessions().sweep().removed == ()
+        assert bench.sessions().sweep().removed == ("side",)
+
+
+def test_forks_of_forks_go_from_the_last_to_the_first(bench):
+    with bench.start() as session:
+        session.fork("outer")
+        with bench.open("outer") as outer:
+            outer.fork("inner")
+        with bench.open("inner") as inner:
+            inner.fork("innermost")
+        bench.clock.advance(8 * 86400)
+        assert bench.sessions().sweep().removed == ()
+        session.delete()
+        with pytest.raises(RefusedError, match="inner") as caught:
+            bench.sessions().delete("outer")
+        assert caught.value.code == "has_forks"
+    assert bench.sessions().sweep().removed == ("innermost", "inner", "outer")
+    assert traces(bench) == NOTHING

@@ -1,0 +1,279 @@
+"""States of sessions: saved, named, come back to, held back from retention (I11), let go of, moved to other tiers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+from holdfast.engine.retention import Policy
+from holdfast.engine.sessions.keeping import Shelf
+from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError, UsageError
+
+
+def forget_all(session):
+    """What no rule keeps: all but the newest of the workspace's checkpoints, and what is held back."""
+    return [one.id for one in session.workspace.forget(policy=Policy(keep_last=1)).removed]
+
+
+def test_a_checkpoint_that_is_asked_for_is_taken_and_one_by_itself_only_of_something(bench):
+    with bench.start() as session:
+        first = session.head
+        assert session.checkpoint(kind="auto") == first
+        made = session.checkpoint("why", metadata={"a": "b"})
+        assert (made.kind, made.message, made.metadata, made.parent) == ("manual", "why", {"a": "b"}, first.hash)
+        assert session.head == made
+        bench.write("changed by hand")()
+        assert session.checkpoint(kind="auto") != made
+        assert session.state.metrics.checkpoints == 3
+    with bench.open() as session:
+        assert session.find(made.hash) == made
+        assert session.find(made.hash[:8]) == made
+
+
+@pytest.mark.parametrize("name", ["", "a//b", "/a", "../a", "a b", "x" * 201, "a/.b"])
+def test_names_that_no_branch_can_have(bench, name):
+    with bench.start() as session, pytest.raises(UsageError, match="no name"):
+        session.branch(name)
+
+
+def test_branches(bench):
+    with bench.start() as session:
+        assert session.branches() == []
+        ref = session.branch("try/1", message="before", metadata={"k": "v"})
+        assert (ref.name, ref.type, ref.session, ref.metadata) == ("branches/one/try/1", "branch", "one", {"k": "v"})
+        assert session.find("try/1").message == "before"
+        assert session.branches() == [ref]
+        with pytest.raises(RefusedError) as caught:
+            session.branch("try/1")
+        assert caught.value.code == "branch_exists"
+        assert session.remove_branch("try/1") == ref
+        with pytest.raises(NotFoundError):
+            session.remove_branch("try/1")
+        with pytest.raises(NotFoundError) as caught:
+            session.checkout("try/1")
+        assert caught.value.code == "no_state"
+        session.branch("try/1")
+
+
+def test_checkout_brings_tree_and_shell_back_and_the_way_there_too(bench):
+    with bench.start() as session:
+        first = bench.run(session, bench.write("1"), A="1")
+        session.branch("back")
+        (bench.tree / "sub").mkdir()
+        (bench.tree / "ignored").write_text("mine")
+        second = bench.run(session, bench.write("2"), cwd="sub", A="2", B="b")
+        bench.write("by hand", "new")()
+        done = session.checkout("back")
+        assert bench.read() == "1"
+        assert not (bench.tree / "new").exists()
+        state = session.state
+        assert (state.cwd, state.env, state.seq) == (".", {"A": "1"}, 1)
+        assert done.state == state
+        assert session.history() == [first]
+        assert state.metrics.commands == 2, "what has happened in the session has happened"
+        third = bench.run(session, bench.write("3"))
+        assert third.seq == 2
+        assert session.history() == [third, first]
+        session.checkout(done.saved.name.removeprefix("branches/one/"))
+        assert (bench.read(), bench.read("new")) == ("2", "by hand")
+        assert session.history() == [second, first]
+        assert session.state.cwd == "sub"
+    with bench.open() as session:
+        assert session.history() == [second, first]
+        session.workspace.undo()
+        assert bench.read() == "3", "the restore can be undone (I6)"
+        assert session.state.metrics.recoveries == 0
+
+
+def test_of_the_branches_that_checkouts_make_the_newest_are_kept(bench):
+    with bench.start() as session:
+        session.branch("_auto/mine")
+        last = session.checkout("_auto/mine")
+        for turn in range(12):
+            bench.run(session, bench.write(str(turn)))
+            last = session.checkout("_auto/mine")
+        kept = [ref.name for ref in session.branches()]
+        assert len(kept) == 11
+        assert last.saved.name in kept
+        assert "branches/one/_auto/mine" in kept
+
+
+def test_a_checkout_that_is_refused_leaves_the_session_as_it_was(bench):
+    with bench.start() as session:
+        bench.run(session, bench.write("1"))
+        session.branch("back")
+        bench.run(session, bench.write("2"))
+        catalog = session.workspace._context.catalog
+        blob = bench.home / "objects"
+        shutil.move(blob, bench.home / "aside")
+        blob.mkdir()
+        with pytest.raises((IntegrityError, NotFoundError)):
+            session.checkout("back")
+        blob.rmdir()
+        shutil.move(bench.home / "aside", blob)
+        assert bench.read() == "2"
+        assert catalog.cursor(session.workspace.id).head == session.state.tree
+        session.checkout("back")
+        assert bench.read() == "1"
+
+
+def test_what_a_session_names_is_held_back_from_retention_i11(bench):
+    with bench.start() as session:
+        asked = session.checkpoint("asked")
+        entries = [bench.run(session, bench.write(f"number {at}")) for at in range(4)]
+        assert forget_all(session) == []
+        assert bench.run(session, bench.write("5")).before == entries[-1].after
+        session.branch("b")
+        gone = forget_all(session)
+        assert set(gone) == {entry.after for entry in entries}, "the journal has let go of them"
+        with pytest.raises(RefusedError, match="session one") as caught:
+            session.workspace.forget([asked.state.tree])
+        assert caught.value.code == "protected"
+        assert "session delete" in str(caught.value.hint)
+        session.workspace.gc(grace=0)
+        session.checkout(asked.hash)
+        assert bench.read() == "0"
+        session.delete()
+    with bench.sessions() as sessions:
+        assert sessions.list() == []
+
+
+def test_old_states_that_nobody_asked_for_are_let_go_of_and_say_so(bench):
+    with bench.start(session__max_checkpoints=4) as session:
+        asked = session.checkpoint("asked")
+        session.branch("named")
+        states, entries = [], []
+        for at in range(6):
+            entries.append(bench.run(session, bench.write(f"number {at}")))
+            states.append(session.checkpoint(kind="auto"))
+        stored = {one.hash: one for one in session._rows.checkpoints("one")}
+        assert [stored[one.hash].kept for one in states] == [False] * 4 + [True] * 2
+        assert sum(one.kept for one in stored.values()) == 4
+        forget_all(session)
+        with pytest.raises(NotFoundError) as caught:
+            session.checkout(states[0].hash)
+        assert caught.value.code == "thinned_out"
+        with pytest.raises(NotFoundError):
+            session.fork(checkpoint=states[0].hash)
+        assert session.history() == entries[::-1], "what the shell did is still known"
+        session.checkout(asked.hash)
+        assert bench.read() == "0"
+
+
+def test_states_that_were_asked_for_are_refused_at_the_limit(bench):
+    with bench.start(session__max_checkpoints=3) as session:
+        session.branch("a")
+        session.branch("b")
+        session.checkpoint("c")
+        for more in (lambda: session.branch("d"), session.checkpoint):
+            with pytest.raises(RefusedError, match="max_checkpoints") as caught:
+                more()
+            assert caught.value.code == "session_limit"
+        bench.run(session, bench.write("x"))
+        session.checkpoint(kind="auto")
+        session.remove_branch("a")
+        session.branch("d")
+
+
+def test_the_tiers(bench):
+    cold = bench.home.parent / "cold"
+    flags = {"session__cold_url": str(cold), "session__hot": "1h", "session__warm": "1d"}
+    with bench.start(**flags) as session:
+        entries = [bench.run(session, bench.write("1"), output="x" * 3000)]
+        states = [session.checkpoint("first")]
+        rows, sessions = session._rows, bench.sessions(**flags)
+        assert sessions.sweep() == (0, 0, (), 0)
+        bench.clock.advance(3601)
+        entries.append(bench.run(session))
+        states.append(session.checkpoint("second"))
+        beginning = states[0].parent
+        swept = sessions.sweep()
+        assert (swept.warmed, swept.cooled) == (2, 0)
+        objects = bench.home / "objects" / "sessions" / "local" / "checkpoints"
+        assert sorted(os.listdir(objects)) == sorted([beginning, states[0].hash])
+        assert [rows.stored(one.hash).tier for one in states] == ["warm", "hot"]
+        bench.clock.advance(90_000)
+        assert sessions.sweep()[:2] == (1, 3)
+        assert os.listdir(objects) == []
+        assert len(os.listdir(cold / "sessions/local/checkpoints")) == 3
+        assert sessions.sweep()[:2] == (0, 0)
+        assert [session.find(one.hash) for one in states] == states
+        assert session.history() == entries[::-1]
+        session.checkout(states[0].hash)
+        assert session.workspace.verify(read_data=True).ok
+        here, name = cold / "sessions/local/checkpoints" / states[0].hash, states[0].hash
+        data = here.read_bytes()
+        here.write_bytes(data[:-1] + bytes((data[-1] ^ 1,)))
+        (problem,) = session.workspace.verify(read_data=True).problems
+        assert problem.kind == "damaged"
+        with pytest.raises(IntegrityError):
+            session.find(name)
+        here.unlink()
+        (problem,) = session.workspace.verify().problems
+        assert problem.kind == "missing"
+        with pytest.raises(IntegrityError, match="missing where it should be"):
+            session.find(name)
+        here.write_bytes(data)
+        session.delete()
+        assert os.listdir(here.parent) == []
+
+
+def test_states_stay_warm_without_a_cold_store(bench):
+    with bench.start() as session:
+        bench.clock.advance(1_000_000)
+        sessions = bench.sessions()
+        assert sessions.sweep()[:2] == (1, 0)
+        assert sessions.sweep()[:2] == (0, 0)
+        assert session.find(session.head.hash) == session.head
+        (held,) = session._rows.checkpoints("one")
+        assert held.tier == "warm"
+
+
+def test_objects_that_nothing_names_are_removed_and_no_others(bench):
+    with bench.start(session__hot=0) as session:
+        bench.clock.advance(10)
+        bench.sessions(session__hot=0).sweep()
+        shelf = Shelf(session.workspace._context)
+        objects = session.workspace._context.store.objects
+        data = objects.get(shelf.key(session.head.hash))
+        objects.put(shelf.key("f" * 32), (data,))
+        hot = session.checkpoint("hot")
+        objects.put(shelf.key(hot.hash), (b"about to be moved here",))
+        assert shelf.remove_orphans(-1 << 40) == 1
+        assert objects.size(shelf.key("f" * 32)) is None
+        assert objects.size(shelf.key(hot.hash)) is not None
+        assert session.find(session.head.parent)
+
+
+def test_an_unknown_cold_store_is_named(bench):
+    flags = {"session__cold_url": str(bench.home.parent / "cold"), "session__hot": 0, "session__warm": 0}
+    with bench.start(**flags) as session:
+        first = session.head
+        bench.clock.advance(10)
+        assert bench.sessions(**flags).sweep()[:2] == (1, 1)
+        session.checkpoint("later")
+    with bench.open() as session, pytest.raises(UsageError, match="cold_url"):
+        session.find(first.hash)
+
+
+def test_collection_removes_what_nothing_names(bench):
+    with bench.start() as session:
+        shelf = Shelf(session.workspace._context)
+        objects = session.workspace._context.store.objects
+        objects.put(shelf.key("f" * 32), (b"left by a kill",))
+        bench.clock.advance(10 * 365 * 86400)
+        session.workspace.gc()
+        assert objects.size(shelf.key("f" * 32)) is None
+
+
+def test_the_watchers_upkeep_moves_old_states(bench):
+    from holdfast.engine.watch import Saver
+
+    with bench.start() as session:
+        bench.clock.advance(4000)
+        context = session.workspace._context
+        Saver(context, context.tree, session.workspace._sweep_sessions).retention()
+        (held,) = session._rows.checkpoints("one")
+        assert held.tier == "warm"
