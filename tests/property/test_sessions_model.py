@@ -11,6 +11,7 @@ import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -19,6 +20,7 @@ from holdfast.engine.opening import Opener
 from holdfast.engine.retention import Policy
 from holdfast.engine.sessions.session import Session
 from holdfast.engine.sessions.sessions import Sessions
+from holdfast.model.errors import RefusedError
 from holdfast.model.session import CommandResult
 from holdfast.testing.clocks import ManualClock
 from holdfast.testing.killing import without_syncs
@@ -218,15 +220,14 @@ class Model(RuleBasedStateMachine):
         name, line, session = self.one(data)
         if line.parent is None:
             return
+        if any(other.parent == name for other in self.lines.values()):
+            with pytest.raises(RefusedError):
+                session.delete()
+            del self.opened[name]
+            return
         session.delete()
         del self.opened[name], self.lines[name]
         assert not line.root.exists()
-        for other in self.lines.values():
-            if other.parent == name:
-                # What the fork had done before is known as far as its own states go.
-                other.now = replace(other.now, commands=())
-                other.branches = {}
-                other.newest = None
 
     @rule(hours=st.sampled_from([0.1, 2, 30]))
     def time_passes(self, hours) -> None:
@@ -253,8 +254,8 @@ class Model(RuleBasedStateMachine):
             assert session.state.env == line.now.env
             assert session.state.cwd == line.now.cwd
             said = [("" if entry.result else "!") + entry.command for entry in session.history()[::-1]]
-            assert said[len(said) - len(line.now.commands) :] == list(line.now.commands)
-            assert session.state.seq >= len(said)
+            assert said == list(line.now.commands)
+            assert session.state.seq == len(said)
             there = {ref.name.removeprefix(f"branches/{name}/") for ref in session.branches()}
             assert there >= set(line.branches)
 

@@ -18,7 +18,7 @@ from holdfast.model.visible import visible
 
 if TYPE_CHECKING:
     from holdfast.cli.console import Console
-    from holdfast.engine.sessions.session import Session
+    from holdfast.engine.sessions.results import SessionInfo
 
 _SETTINGS = {
     "shell": "session.shell",
@@ -120,29 +120,27 @@ def _configure_delete(parser: argparse.ArgumentParser) -> None:
 
 
 def _delete(console: Console, arguments: argparse.Namespace) -> int:
-    with opened(console, arguments.id, arguments.agent) as (_, session):
-        what = _what_goes(session)
-        forked = bool(session.state.parent)
+    with all_of(console, arguments.agent) as sessions:
+        found = sessions.info(arguments.id)
+        what, forked = _what_goes(found), found.purpose != "session"
         if not arguments.dry_run:
             if forked and not arguments.yes and not _agrees(console, what):
                 raise RefusedError(
                     f"nothing was deleted: {what}", hint="--yes deletes it without asking", code="declined"
                 )
-            session.delete()
+            sessions.delete(found.id)
     if console.json:
-        console.give({"id": session.id, "deleted": not arguments.dry_run, "with_directory": forked})
+        console.give({"id": found.id, "deleted": not arguments.dry_run, "with_directory": forked})
     else:
         console.say(f"{'Would delete' if arguments.dry_run else 'Deleted'} {what}")
     return 0
 
 
-def _what_goes(session: Session) -> str:
-    if session.state.parent:
-        return (
-            f"session {session.id}, its directory {show_path(session.root)} with all that is in it, "
-            "and what was saved of that."
-        )
-    return f"session {session.id} and its states; the files in {show_path(session.root)} stay as they are."
+def _what_goes(found: SessionInfo) -> str:
+    where = "its directory" if found.root is None else show_path(found.root)
+    if found.purpose != "session":
+        return f"session {found.id}, {where} with all that is in it, and what was saved of that."
+    return f"session {found.id} and its states; the files in {where} stay as they are."
 
 
 def _agrees(console: Console, what: str) -> bool:

@@ -238,13 +238,14 @@ class Opener:
         return self._context(self.store().catalog.workspace(name), (self.settings(None), None))
 
     def register(self, path: bytes, source: CheckpointId) -> Context:
-        """Begin to remember ``path``, a directory that Holdfast itself has made, as a fork of ``source``. Idempotent.
+        """Begin to remember ``path``, a directory that Holdfast itself has made, as a fork of ``source``; one that is a
+        workspace already is opened.
 
         It may lie in the home.
         """
         root = os.path.realpath(path)
         known = self._known(root)
-        if known is not None and known.source == source:
+        if known is not None:
             return self._context(known)
         about = os.stat(root)
         workspace = Workspace(

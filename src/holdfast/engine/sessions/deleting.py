@@ -26,16 +26,18 @@ if TYPE_CHECKING:
     from holdfast.store.session_rows import SessionRecord
 
 _LOG = Log(__name__)
+PLAIN = "plain"
+"""Instead of a provider's name: a checkpoint is written out."""
 
 
 def delete(opener: Opener, shelf: Shelf, record: SessionRecord) -> None:
     """Delete a session; of a fork, its directory, its workspace, and that workspace's checkpoints as well.
 
-    Raises `RefusedError` (code ``has_forks``) while directories of other forks lie in its own.
+    Raises `RefusedError` (code ``has_forks``) while other forks stand on what goes with it.
     """
     if record.purpose != "session":
         workspaces = _workspaces(opener, record)
-        _refuse_forks_inside(opener, shelf, record, workspaces)
+        _refuse_forks_of(opener, shelf, record, workspaces)
         if record.status == "live":
             shelf.rows.put(record._replace(status="going"))
         if record.purpose == "experiment":
@@ -77,21 +79,26 @@ def _workspaces(opener: Opener, record: SessionRecord) -> list[Workspace]:
     return [one for one in catalog.workspaces() if one.live and any(under(seen_at(one.path), place) for place in real)]
 
 
-def _refuse_forks_inside(opener: Opener, shelf: Shelf, record: SessionRecord, workspaces: Iterable[Workspace]) -> None:
+def _refuse_forks_of(opener: Opener, shelf: Shelf, record: SessionRecord, workspaces: Iterable[Workspace]) -> None:
+    """What is noted of a fork's directory is in the workspace's folder, the directory itself may lie in that of the
+    session, and its first checkpoint stands on one of the workspace's.
+    """
     catalog = opener.store().catalog
     mine = {one.id: seen_at(one.path) for one in workspaces}
-    inside = [
-        other.id
-        for other in shelf.rows.list()
-        if other.id != record.id
-        and other.workspace is not None
-        and other.workspace not in mine
-        and other.purpose != "session"
-        and any(under(seen_at(catalog.workspace(other.workspace).path), root) for root in mine.values())
-    ]
-    if inside:
+
+    def stands_on_it(other: SessionRecord) -> bool:
+        if other.id == record.id or other.purpose == "session" or other.workspace in mine:
+            return False
+        if other.origin in mine:
+            return True
+        return other.workspace is not None and any(
+            under(seen_at(catalog.workspace(other.workspace).path), root) for root in mine.values()
+        )
+
+    forks = [other.id for other in shelf.rows.list() if stands_on_it(other)]
+    if forks:
         raise RefusedError(
-            f"the directory of {record.id} holds those of its forks {', '.join(inside)}",
+            f"the forks {', '.join(forks)} stand on what goes with {record.id}",
             hint="delete those first",
             code="has_forks",
         )

@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.engine.fork_history import first_checkpoint
 from holdfast.engine.home import make_private
-from holdfast.engine.sessions.deleting import delete
+from holdfast.engine.sessions.deleting import PLAIN, delete
 from holdfast.engine.sessions.holding import holding, lock_path
 from holdfast.engine.sessions.line import Line, new_ref
 from holdfast.engine.sessions.naming import check_id, new_id
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from holdfast.snapshot.choosing import Choice
 
 _LOG = Log(__name__)
-PLAIN = "plain"
-"""Instead of a provider's name: a checkpoint is written out."""
 PROCESS = "process"
 """In the metadata of an experiment's reference: who makes it, as `store.lease` names a process."""
 
@@ -173,7 +171,10 @@ def _provided(around: Surroundings, point: SessionCheckpoint, choice: Choice, *,
         first = first_checkpoint(context, around.context.catalog.checkpoint(source))
     # What carries everything holds the state as it is, or is changed at this moment: the next look at it tells.
     if not (now and choice.capabilities.carries_ignored):
-        Workspace(around.opener, context).restore(first)
+        catalog, workspace = context.catalog, Workspace(around.opener, context)
+        same = catalog.checkpoint(first).root == catalog.checkpoint(source).root
+        workspace.restore(first if same else source)
+        first = workspace.checkpoint(kind="auto").checkpoint.id
     return _Made(context, first, prepared.token)
 
 

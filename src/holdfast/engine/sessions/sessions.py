@@ -17,7 +17,7 @@ from holdfast.engine.sessions.results import SessionInfo
 from holdfast.engine.sessions.session import Session
 from holdfast.engine.sessions.states import Surroundings
 from holdfast.engine.workspace import Workspace
-from holdfast.model.errors import NotFoundError
+from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.model.log import Log
 from holdfast.model.session import Leaving, SessionConfig, SessionId, State, Triggers
 from holdfast.store.records import seen_at
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from holdfast.engine.context import Context, HomeContext
     from holdfast.engine.sessions.results import Swept
     from holdfast.model.config import Session as Settings
-    from holdfast.model.ids import CheckpointId
+    from holdfast.model.ids import CheckpointId, WorkspaceId
     from holdfast.model.session import CommandEntry, SessionRef
 
 _LOG = Log(__name__)
@@ -157,7 +157,7 @@ class Sessions:
                     hint="what is left of it goes with the next sweep",
                     code="no_session",
                 )
-            context = opener.open_known(record.workspace)
+            context = _open_mounted(opener, record.workspace)
             workspace = Workspace(opener, context)
             shelf = Shelf(context)
             line = Line(shelf, record, context.clock).load()
@@ -188,6 +188,11 @@ class Sessions:
         record = shelf.rows.get(SessionId(id))
         return Line(shelf, record, home.store.catalog.clock).load().history(limit)
 
+    def branches(self, id: str) -> list[SessionRef]:  # noqa: A002
+        """The branches of a session, by name. Takes no lock."""
+        _, shelf = self._looking()
+        return [ref for ref in shelf.rows.refs(shelf.rows.get(SessionId(id)).id) if ref.type == "branch"]
+
     def delete(self, id: str) -> None:  # noqa: A002 - the field's own name
         """Delete a session as `Session.delete` does, without opening it: whatever has become of it is not mended first.
 
@@ -205,11 +210,6 @@ class Sessions:
             record = shelf.rows.get(SessionId(id))
             check_owned(record, self._agent)
             delete(self._opener, shelf, record)
-
-    def branches(self, id: str) -> list[SessionRef]:  # noqa: A002
-        """The branches of a session, by name. Takes no lock."""
-        _, shelf = self._looking()
-        return [ref for ref in shelf.rows.refs(shelf.rows.get(SessionId(id)).id) if ref.type == "branch"]
 
     def sweep(self) -> Swept:
         """Move old states to their tiers, remove what was cut short, and forks that have expired. Idempotent."""
@@ -294,6 +294,19 @@ class Sessions:
             journal_bytes=0 if line is None else len(line.journal.data),
             forks=tuple(one.id for one in rows.forks_of(record.id)),
         )
+
+
+def _open_mounted(opener: Opener, name: WorkspaceId) -> Context:
+    """Open a workspace; a fork by mount that is not mounted, as after a restart of the machine, is mounted again."""
+    try:
+        return opener.open_known(name)
+    except RefusedError as error:
+        if error.code != "not_mounted":
+            raise
+        from holdfast.engine.fork_mount import mount_again
+
+        mount_again(opener, seen_at(opener.store().catalog.workspace(name).path))
+        return opener.open_known(name)
 
 
 def _recover(around: Surroundings, line: Line, session: Session) -> None:

@@ -15,6 +15,8 @@ from holdfast.store.lease import Lease, may_run
 from holdfast.store.session_rows import ref_name
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from holdfast.engine.context import HomeContext
     from holdfast.engine.opening import Opener
     from holdfast.model.session import SessionId
@@ -62,9 +64,9 @@ def sweep(opener: Opener, home: HomeContext, shelf: Shelf) -> Swept:
 
 
 def _expired(home: HomeContext, shelf: Shelf) -> list[SessionRecord]:
-    """The sessions that nobody will miss, and nobody has open."""
-    records = shelf.rows.list()
-    known = {record.id for record in records}
+    """The sessions that nobody will miss, and nobody has open; a fork before what it was forked from."""
+    known = {record.id: record for record in shelf.rows.list()}
+    records = sorted(known.values(), key=lambda record: len(_line(record, known)), reverse=True)
     directory = home.home
     return [
         record
@@ -73,16 +75,26 @@ def _expired(home: HomeContext, shelf: Shelf) -> list[SessionRecord]:
     ]
 
 
-def _is_expired(home: HomeContext, shelf: Shelf, record: SessionRecord, known: set[SessionId]) -> bool:
+def _is_expired(
+    home: HomeContext, shelf: Shelf, record: SessionRecord, known: Mapping[SessionId, SessionRecord]
+) -> bool:
     if record.status != "live":
         return True
     if record.purpose == "experiment":
         ref = shelf.rows.ref(ref_name("experiment", record.id))
         return ref is None or not may_run(ref.metadata.get(PROCESS, ""))
-    if record.purpose == "fork" and record.parent not in known:
+    if record.purpose == "fork" and _line(record, known)[-1].purpose != "session":
         idle = home.store.catalog.clock.now() - shelf.rows.journal(record.id).updated_at
         return idle > home.settings.session.fork_ttl * _SECOND
     return False
+
+
+def _line(record: SessionRecord, known: Mapping[SessionId, SessionRecord]) -> list[SessionRecord]:
+    """A fork, what it was made from, and so on, as far as that is there."""
+    found = [record]
+    while len(found) <= len(known) and found[-1].parent is not None and found[-1].parent in known:
+        found.append(known[found[-1].parent])
+    return found
 
 
 def _remove(opener: Opener, home: HomeContext, shelf: Shelf, session: SessionId) -> bool:
@@ -91,7 +103,7 @@ def _remove(opener: Opener, home: HomeContext, shelf: Shelf, session: SessionId)
     try:
         with holding(path, session, timeout=0, clock=clock):
             record = shelf.rows.get(session)
-            if not _is_expired(home, shelf, record, {one.id for one in shelf.rows.list()}):
+            if not _is_expired(home, shelf, record, {one.id: one for one in shelf.rows.list()}):
                 return False
             delete(opener, shelf, record)
             return True

@@ -288,3 +288,20 @@ def test_a_fork_that_is_open_is_never_swept(bench):
             assert is_held(path)
             assert bench.sessions().sweep().removed == ()
         assert bench.sessions().sweep().removed == ("side",)
+
+
+def test_forks_of_forks_go_from_the_last_to_the_first(bench):
+    with bench.start() as session:
+        session.fork("outer")
+        with bench.open("outer") as outer:
+            outer.fork("inner")
+        with bench.open("inner") as inner:
+            inner.fork("innermost")
+        bench.clock.advance(8 * 86400)
+        assert bench.sessions().sweep().removed == ()
+        session.delete()
+        with pytest.raises(RefusedError, match="inner") as caught:
+            bench.sessions().delete("outer")
+        assert caught.value.code == "has_forks"
+    assert bench.sessions().sweep().removed == ("innermost", "inner", "outer")
+    assert traces(bench) == NOTHING
