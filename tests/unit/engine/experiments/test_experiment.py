@@ -1,4 +1,4 @@
-"""Experiments with real shells in real forks: what comes of them, and that nothing is left of them."""
+"""Experiments with real shells in real forks: what comes of them (undone again by I6), and that nothing is left."""
 
 from __future__ import annotations
 
