@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from holdfast.engine.checkpoint import CheckpointResult
     from holdfast.engine.doctor import Finding, diagnose
+    from holdfast.engine.experiments.attempts import Attempt, Comparison, Order, Outcome
+    from holdfast.engine.experiments.experiment import experiment
     from holdfast.engine.household import Home, open_home
     from holdfast.engine.mount import Mounted
     from holdfast.engine.results import (
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     )
     from holdfast.engine.retention import Policy
     from holdfast.engine.run import RunResult
+    from holdfast.engine.sessions.session import Session
+    from holdfast.engine.sessions.sessions import Sessions
     from holdfast.engine.textdiff import FileStat
     from holdfast.engine.workspace import Workspace, init, open  # noqa: A004 - `holdfast.open` reads as what it does
     from holdfast.model.checkpoint import Checkpoint, Provenance
@@ -63,12 +67,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Attempt",
     "BarrierInfo",
     "Change",
     "ChannelError",
     "Checkpoint",
     "CheckpointResult",
     "Collected",
+    "Comparison",
     "ConfigError",
     "ConflictInfo",
     "Counts",
@@ -92,6 +98,8 @@ __all__ = [
     "Mounted",
     "NotCaptured",
     "NotFoundError",
+    "Order",
+    "Outcome",
     "PathChange",
     "Policy",
     "Problem",
@@ -101,6 +109,8 @@ __all__ = [
     "Renamed",
     "RestoreResult",
     "RunResult",
+    "Session",
+    "Sessions",
     "Stats",
     "Status",
     "StepInfo",
@@ -113,6 +123,7 @@ __all__ = [
     "Workspace",
     "__version__",
     "diagnose",
+    "experiment",
     "init",
     "open",
     "open_home",
@@ -126,10 +137,12 @@ _ELSEWHERE = {
     "StepInfo": "undo.service",
     "TicketInfo": "undo.service",
     "UndoReport": "undo.service",
+    "Attempt": "engine.experiments.attempts",
     "Change": "model.entries",
     "Checkpoint": "model.checkpoint",
     "CheckpointResult": "engine.checkpoint",
     "Collected": "store.collect",
+    "Comparison": "engine.experiments.attempts",
     "Counts": "model.entries",
     "Entry": "model.entries",
     "FileStat": "engine.textdiff",
@@ -139,13 +152,18 @@ _ELSEWHERE = {
     "Isolation": "model.config",
     "Mounted": "engine.mount",
     "NotCaptured": "model.entries",
+    "Order": "engine.experiments.attempts",
+    "Outcome": "engine.experiments.attempts",
     "Policy": "engine.retention",
     "Problem": "store.verify",
     "Provenance": "model.checkpoint",
+    "Session": "engine.sessions.session",
+    "Sessions": "engine.sessions.sessions",
     "Stats": "store.usage",
     "Verified": "store.verify",
     "Workspace": "engine.workspace",
     "diagnose": "engine.doctor",
+    "experiment": "engine.experiments.experiment",
     "init": "engine.workspace",
     "open": "engine.workspace",
     "open_home": "engine.household",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -82,7 +81,7 @@ def experiment(
     _check(order)
     stop = threading.Event() if stop is None else stop
     parallel = _room(make, session, order)
-    identity = secrets.token_hex(6)
+    identity = session.context.random(6).hex()
     point = session.checkpoint(f"experiment {identity}", kind="fork")
     began = point.state.tree
     assert began is not None, "a saved state has a tree"
