@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
+import subprocess
+from pathlib import Path
 
 import pytest
 
+import holdfast
 from holdfast.model.errors import LockedError, NotFoundError, RefusedError, UsageError
 from holdfast.model.session import CommandResult, SessionConfig, Triggers
 
@@ -247,3 +251,17 @@ def test_outside_of_every_workspace_there_is_none(bench, tmp_path):
     with pytest.raises(NotFoundError) as caught:
         bench.sessions().start(bytes(tmp_path), "one")
     assert caught.value.code == "no_workspace"
+
+
+def test_the_documented_example_works(tmp_path, monkeypatch):
+    """Of docs/api.md."""
+    document = (Path(__file__).parents[4] / "docs/api.md").read_text()
+    (example,) = re.findall(r"^```python\n(with holdfast\.Sessions.*?)^```$", document, re.MULTILINE | re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "project").mkdir()
+    holdfast.init("project", home="memory").close()
+    exec(example, {"holdfast": holdfast, "subprocess": subprocess})
+    with holdfast.Sessions(home="memory", agent="me") as sessions:
+        assert {info.id for info in sessions.list("project")} == {"one"}
+        assert [entry.command for entry in sessions.history("one")] == ["make"]
+        assert sessions.info("another-try").parent == "one"

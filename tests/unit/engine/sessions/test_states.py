@@ -184,7 +184,7 @@ def test_the_tiers(bench):
         entries = [bench.run(session, bench.write("1"), output="x" * 3000)]
         states = [session.checkpoint("first")]
         rows, sessions = session._rows, bench.sessions(**flags)
-        assert sessions.sweep() == (0, 0, (), 0)
+        assert sessions.sweep() == (0, 0, ())
         bench.clock.advance(3601)
         entries.append(bench.run(session))
         states.append(session.checkpoint("second"))
