@@ -6,6 +6,7 @@ import os
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from holdfast.engine.inside import refuse_inside
 from holdfast.engine.opening import Opener
 from holdfast.engine.sessions import naming, replaying
 from holdfast.engine.sessions.holding import holding, is_held, lock_path
@@ -94,6 +95,7 @@ class Sessions:
         with ExitStack() as stack:
             opener = self._opened(stack)
             context = opener.open(os.fsencode(path))
+            refuse_inside(context, "a session")
             workspace = Workspace(opener, context)
             self.sweep_if_due()
             session = naming.new_id("session", context.random) if id is None else naming.check_id(id)
@@ -143,6 +145,7 @@ class Sessions:
         with ExitStack() as stack:
             opener = self._opened(stack)
             home = opener.open_home()
+            refuse_inside(home, "a session")
             record = Shelf(home).rows.get(SessionId(id))
             check_owner(record, self._agent)
             path = lock_path(home.home, home.store.tenant, record.id)
@@ -199,6 +202,7 @@ class Sessions:
         from holdfast.engine.sessions.owning import check_owned
 
         home, shelf = self._looking()
+        refuse_inside(home, "deleting a session")
         check_owned(shelf.rows.get(SessionId(id)), self._agent)
         path = lock_path(home.home, home.store.tenant, SessionId(id))
         timeout, clock = home.settings.lock.timeout, home.store.catalog.clock

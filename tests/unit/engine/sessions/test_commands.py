@@ -265,3 +265,29 @@ def test_the_documented_example_works(tmp_path, monkeypatch):
         assert {info.id for info in sessions.list("project")} == {"one"}
         assert [entry.command for entry in sessions.history("one")] == ["make"]
         assert sessions.info("another-try").parent == "one"
+
+
+def test_output_that_compresses_well_fits_all_the_same(bench, monkeypatch):
+    monkeypatch.setattr("holdfast.engine.sessions.session._MOST_OUTPUT", 10_000)
+    with bench.start() as session:
+        session.configure(SessionConfig(triggers=Triggers(commands=1000, min_seconds=10_000)))
+        before = session.head
+        bench.run(session, output="x" * 4000)
+        bench.run(session, output="x" * 4000)
+        assert session.head == before
+        bench.run(session, output="x" * 4000)
+        assert session.head != before
+
+
+def test_what_runs_supervised_has_no_sessions(bench, monkeypatch):
+    bench.start().close()
+    from holdfast.engine.sessions import sessions
+
+    monkeypatch.setattr(sessions, "refuse_inside", refuse)
+    for asked in (bench.start, bench.open, lambda: bench.sessions().delete("one")):
+        with pytest.raises(RefusedError, match="asked for inside"):
+            asked()
+
+
+def refuse(_context, what):
+    raise RefusedError(f"{what}: asked for inside")
