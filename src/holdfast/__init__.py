@@ -8,8 +8,8 @@
         workspace.restore(saved.checkpoint.id)
 
 `init` and `open` give a `Workspace`; everything is a method of it. `open_home` gives the `Home`, for what concerns all
-workspaces. The rest of ``__all__`` is what those methods take, return and raise. Names are loaded when they are first
-used.
+workspaces, and `Sessions` has the shells that remember. The rest of ``__all__`` is what those methods take, return and
+raise. Names are loaded when they are first used.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     )
     from holdfast.engine.retention import Policy
     from holdfast.engine.run import RunResult
+    from holdfast.engine.sessions.results import CheckedOut, SessionInfo, Swept
     from holdfast.engine.sessions.session import Session
     from holdfast.engine.sessions.sessions import Sessions
     from holdfast.engine.textdiff import FileStat
@@ -58,6 +59,16 @@ if TYPE_CHECKING:
         UnsupportedError,
         UsageError,
     )
+    from holdfast.model.session import (
+        CommandEntry,
+        CommandResult,
+        Metrics,
+        SessionCheckpoint,
+        SessionConfig,
+        SessionRef,
+        State,
+        Triggers,
+    )
     from holdfast.store.collect import Collected
     from holdfast.store.records import HistoryEvent
     from holdfast.store.usage import Stats
@@ -71,9 +82,12 @@ __all__ = [
     "BarrierInfo",
     "Change",
     "ChannelError",
+    "CheckedOut",
     "Checkpoint",
     "CheckpointResult",
     "Collected",
+    "CommandEntry",
+    "CommandResult",
     "Comparison",
     "ConfigError",
     "ConflictInfo",
@@ -95,6 +109,7 @@ __all__ = [
     "Isolation",
     "LockedError",
     "Log",
+    "Metrics",
     "Mounted",
     "NotCaptured",
     "NotFoundError",
@@ -110,12 +125,19 @@ __all__ = [
     "RestoreResult",
     "RunResult",
     "Session",
+    "SessionCheckpoint",
+    "SessionConfig",
+    "SessionInfo",
+    "SessionRef",
     "Sessions",
+    "State",
     "Stats",
     "Status",
     "StepInfo",
     "StorageError",
+    "Swept",
     "TicketInfo",
+    "Triggers",
     "UndoReport",
     "UnsupportedError",
     "UsageError",
@@ -130,6 +152,19 @@ __all__ = [
 ]
 
 _ELSEWHERE = {
+    "CheckedOut": "engine.sessions.results",
+    "CommandEntry": "model.session",
+    "CommandResult": "model.session",
+    "Metrics": "model.session",
+    "Session": "engine.sessions.session",
+    "SessionCheckpoint": "model.session",
+    "SessionConfig": "model.session",
+    "SessionInfo": "engine.sessions.results",
+    "SessionRef": "model.session",
+    "Sessions": "engine.sessions.sessions",
+    "State": "model.session",
+    "Swept": "engine.sessions.results",
+    "Triggers": "model.session",
     "BarrierInfo": "undo.service",
     "ConflictInfo": "undo.service",
     "PathChange": "undo.service",
@@ -157,8 +192,6 @@ _ELSEWHERE = {
     "Policy": "engine.retention",
     "Problem": "store.verify",
     "Provenance": "model.checkpoint",
-    "Session": "engine.sessions.session",
-    "Sessions": "engine.sessions.sessions",
     "Stats": "store.usage",
     "Verified": "store.verify",
     "Workspace": "engine.workspace",

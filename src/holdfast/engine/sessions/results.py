@@ -89,5 +89,3 @@ class Swept(NamedTuple):
     """From there to the cold one."""
     removed: tuple[SessionId, ...] = ()
     """Sessions that were half made, half deleted, or had expired."""
-    objects: int = 0
-    """Objects that nothing named."""

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 _LOG = Log(__name__)
 _SECOND = 1_000_000
+_MOST_OUTPUT = 32 << 20
+"""Characters of output in a journal, however well they are compressed: all of it has to fit into a checkpoint."""
 
 
 class Session:
@@ -392,7 +394,9 @@ class Session:
 
     def _journal_is_full(self) -> bool:
         most = min(self.config.triggers.max_journal, self.settings.max_journal)
-        return len(self._line.entries) >= most or len(self._line.journal.data) >= self.settings.max_journal_bytes
+        if len(self._line.entries) >= most or len(self._line.journal.data) >= self.settings.max_journal_bytes:
+            return True
+        return replaying.output_length(self._line.entries) >= _MOST_OUTPUT
 
     def _too_soon(self) -> float:
         """Seconds until the state may be saved by itself."""
