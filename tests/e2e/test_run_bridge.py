@@ -254,6 +254,32 @@ def test_whoever_is_killed_leaves_nothing(bench: Cli, number: signal.Signals) ->
     assert differences(before, photograph(bench.root)) == []
 
 
+def test_who_opens_more_than_there_is_room_for_gets_an_error_and_the_rest_goes_on(bench: Cli) -> None:
+    """I3: the keeper has descriptors left for what it does itself, and other runs go on."""
+    before = photograph(bench.root)
+    script = """
+import errno, os, resource, sys
+files = []
+try:
+    while True: files.append(os.open(f"new{len(files) % 7}", os.O_RDWR | os.O_CREAT))
+except OSError as error:
+    print(errno.errorcode[error.errno], os.listdir("many") if len(files) < 50 else "", flush=True)
+sys.stdin.readline()
+"""
+    low = ["prlimit", "--nofile=300:300", *INSTALLED, *BRIDGED, "--", "prlimit", "--nofile=300", sys.executable]
+    with subprocess.Popen([*low, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
+        assert running.stdin is not None
+        assert running.stdout is not None
+        assert running.stdout.readline() == b"ENFILE \n"
+        run(bench, "--", "sh", "-c", "cat f many/*; echo 1 > f")
+        bench.process("run", "--", "sh", "-c", "echo 2 > f")
+        running.stdin.close()
+        assert running.wait() == 0
+    assert len(bench.json("steps")["steps"]) == 3
+    bench("undo", "3")
+    assert differences(before, photograph(bench.root)) == []
+
+
 def test_isolation_is_refused(bench: Cli) -> None:
     done = bench("--json", *BRIDGED, "--isolation", "namespace", "--", "touch", "x", code=1)
     assert done.error["code"] == "unsupported"

@@ -394,14 +394,18 @@ class Runs:
         """Do what is due a few times a second."""
         self._processes.forget_threads()
         self._mounted.tick()
-        for tree in self._mounted:
-            # (Nobody says here when a process ends: who is known by then stays where it belongs.)
-            for _ in self._processes.all(tree.run):
-                pass
         RECENT.forget()
         self.retry()
-        for step in self._frozen:
-            self._freeze_all(step)
+        try:
+            for tree in self._mounted:
+                # (Nobody says here when a process ends: who is known by then stays where it belongs.)
+                for _ in self._processes.all(tree.run):
+                    pass
+            for step in self._frozen:
+                self._freeze_all(step)
+        except OSError as error:
+            # There may be more processes than descriptors of them: those that are missed are looked for again.
+            _log.warning("not all processes can be looked at: %s", error.strerror)
 
     def _hold(self, tree: Tree, ticket: int, tid: int) -> None:
         """A call waits for a person: all that its step consists of is to wait."""
