@@ -280,6 +280,25 @@ sys.stdin.readline()
     assert differences(before, photograph(bench.root)) == []
 
 
+def test_who_comes_in_from_outside_is_recorded_but_none_of_the_run(bench: Cli) -> None:
+    before = photograph(bench.root)
+    running = shell(bench, "echo $$ > pid; touch ready; exec sleep 1000")
+    wait_until((bench.root / "ready").exists)
+    inside = f"/proc/{(bench.root / 'pid').read_text().strip()}/cwd"
+    come = f"echo 1 > {inside}/theirs; touch {inside}/child; echo done; exec sleep 1000"
+    with subprocess.Popen(["sh", "-c", come], stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"done\n"
+        running.kill()
+        running.communicate(timeout=60)
+        wait_until(lambda: all(step["state"] == "done" for step in bench.json("steps")["steps"]))
+        assert other.poll() is None, "nobody outside ends with a run"
+        other.kill()
+    assert [step["paths"] for step in bench.json("steps")["steps"] if step["kind"] == "ambient"] == [2]
+    bench("undo", "--run")
+    assert sorted(set(photograph(bench.root)) - set(before)) == [b"child", b"theirs"]
+
+
 def test_isolation_is_refused(bench: Cli) -> None:
     done = bench("--json", *BRIDGED, "--isolation", "namespace", "--", "touch", "x", code=1)
     assert done.error["code"] == "unsupported"
