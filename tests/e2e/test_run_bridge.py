@@ -7,8 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,6 +63,16 @@ def finish(running: subprocess.Popen[bytes], code: int = 0) -> str:
     _, err = running.communicate(timeout=60)
     assert running.returncode == code, err
     return err.decode()
+
+
+@contextmanager
+def mounted_tmpfs(path: Path) -> Generator[Path]:
+    path.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(path)], check=True)
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", "--lazy", str(path)], check=True)
 
 
 def test_what_ran_is_taken_back_step_by_step_and_brought_forward(bench: Cli) -> None:
@@ -299,6 +309,43 @@ def test_who_comes_in_from_outside_is_recorded_but_none_of_the_run(bench: Cli) -
     assert sorted(set(photograph(bench.root)) - set(before)) == [b"child", b"theirs"]
 
 
+def test_what_is_holdfasts_own_is_neither_moved_nor_changed_by_whatever_path(bench: Cli) -> None:
+    """With a mount made outside that shows all of it elsewhere, and one that shows a part."""
+    place, other, part = bench.home.parent, bench.home.parent / "other", bench.home.parent / "part"
+    for path in (other, part):
+        path.mkdir()
+    before = sorted(place.rglob("*"))
+    script = f"""
+    mount --bind {place} {other} && mount --bind {bench.home}/workspaces {part} || exit 9
+    exec {" ".join(INSTALLED)} run --bridge fuse -- sh -c '
+        for path in {bench.home} {other}/home {part}; do touch $path/new && echo made $path; done
+        touch {other}/home/workspaces/new && echo made below
+        mv {bench.home} {place}/moved && echo moved the home
+        mv {place} {place}-moved && echo moved what it lies in
+        mv {other}/home {other}/moved && echo moved it elsewhere
+        mkdir {place}/beside && mv {place}/beside {place}/user && rmdir {place}/user/beside && echo others move
+        df {place} > {place}/said && rm {place}/said && rm f && echo done'
+    """
+    done = subprocess.run(["unshare", "--mount", "sh", "-c", script], stdout=subprocess.PIPE, check=True)
+    assert done.stdout == b"others move\ndone\n"
+    assert [path for path in before if not path.exists()] == [bench.root / "f"]
+    assert not [path for path in place.rglob("*") if path.name in {"new", "moved"}]
+    bench("undo")
+    assert (bench.root / "f").read_text() == "0"
+
+
+def test_the_undo_log_in_another_workspace_is_left_alone(bench: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    with mounted_tmpfs(bench.home.parent / "disk") as disk:
+        monkeypatch.chdir(disk)
+        bench("init")
+        bench.process("run", "--", "touch", "x")
+        assert (disk / ".holdfast" / "undo").is_dir()
+        monkeypatch.chdir(bench.root)
+        script = f"cd {disk}/.holdfast && ! touch undo/new && ! mv undo gone && cd .. && ! mv .holdfast gone && rm x"
+        run(bench, "--", "sh", "-c", script)
+        assert not (disk / "x").exists()
+
+
 def test_isolation_is_refused(bench: Cli) -> None:
     done = bench("--json", *BRIDGED, "--isolation", "namespace", "--", "touch", "x", code=1)
     assert done.error["code"] == "unsupported"
@@ -316,7 +363,8 @@ def test_an_ordinary_user_has_it_in_a_user_namespace(place: Path) -> None:
     me = " ".join([sys.executable, "-m", "holdfast"])
     script = f"""
     cd work; echo 0 > f; mkdir d; echo 1 > d/g; {me} init -q
-    {me} run -q --bridge fuse -- sh -c 'cat f; rm -r d; echo 2 > n; umount .; unshare -rm umount -l .; id -u'
+    {me} run -q --bridge fuse -- sh -c 'cat f; rm -r d; echo 2 > n; umount .; unshare -rm umount -l .; id -u
+        mv ../home ../moved && echo moved; touch ../home/new && echo made; mkdir ../d && mv ../d ../e && rmdir ../e'
     ls; {me} undo -q --run; ls
     """
     home = place / "theirs"
