@@ -66,9 +66,10 @@ def finish(running: subprocess.Popen[bytes], code: int = 0) -> str:
 
 
 @contextmanager
-def mounted_tmpfs(path: Path) -> Generator[Path]:
+def mounted(path: Path, *what: str) -> Generator[Path]:
+    """Something, on a new directory."""
     path.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(path)], check=True)
+    subprocess.run(["mount", *what, str(path)], check=True)
     try:
         yield path
     finally:
@@ -335,7 +336,7 @@ def test_what_is_holdfasts_own_is_neither_moved_nor_changed_by_whatever_path(ben
 
 
 def test_the_undo_log_in_another_workspace_is_left_alone(bench: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    with mounted_tmpfs(bench.home.parent / "disk") as disk:
+    with mounted(bench.home.parent / "disk", "-t", "tmpfs", "tmpfs") as disk:
         monkeypatch.chdir(disk)
         bench("init")
         bench.process("run", "--", "touch", "x")
@@ -344,6 +345,32 @@ def test_the_undo_log_in_another_workspace_is_left_alone(bench: Cli, monkeypatch
         script = f"cd {disk}/.holdfast && ! touch undo/new && ! mv undo gone && cd .. && ! mv .holdfast gone && rm x"
         run(bench, "--", "sh", "-c", script)
         assert not (disk / "x").exists()
+
+
+def test_what_is_mounted_in_the_workspace_is_seen_and_taken_back(bench: Cli) -> None:
+    """Another file system, and directories of the same one: from outside, and of the workspace itself."""
+    outside = bench.home.parent / "outside"
+    (outside / "d").mkdir(parents=True)
+    with (
+        mounted(bench.root / "tmpfs", "-t", "tmpfs", "tmpfs"),
+        mounted(bench.root / "bind", "--bind", str(outside)),
+        mounted(bench.root / "self", "--bind", str(bench.root / "many")),
+    ):
+        for name in ("tmpfs", "bind/d"):
+            (bench.root / name / "g").write_text("0")
+            os.link(bench.root / name / "g", bench.root / name / "h")
+        before = photograph(bench.root)
+        script = """
+        for at in tmpfs bind/d; do
+            echo 1 > $at/new && echo 1 >> $at/g && rm $at/h && mkdir $at/e && mv $at/g $at/e && cat $at/e/g || exit 1
+        done
+        mv bind/d bind/D && rm -r bind/D/e && echo 1 > self/0 && cat many/0 && rm many/1 && ! cat self/1
+        """
+        out, _ = run(bench, "--", "sh", "-c", script)
+        assert out == "01\n01\n1\n"
+        assert not (outside / "d").exists()
+        bench("undo", "--run")
+        assert differences(before, photograph(bench.root)) == []
 
 
 def test_isolation_is_refused(bench: Cli) -> None:
