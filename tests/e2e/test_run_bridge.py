@@ -7,8 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,6 +63,17 @@ def finish(running: subprocess.Popen[bytes], code: int = 0) -> str:
     _, err = running.communicate(timeout=60)
     assert running.returncode == code, err
     return err.decode()
+
+
+@contextmanager
+def mounted(path: Path, *what: str) -> Generator[Path]:
+    """Something, on a new directory."""
+    path.mkdir()
+    subprocess.run(["mount", *what, str(path)], check=True)
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", "--lazy", str(path)], check=True)
 
 
 def test_what_ran_is_taken_back_step_by_step_and_brought_forward(bench: Cli) -> None:
@@ -254,6 +265,114 @@ def test_whoever_is_killed_leaves_nothing(bench: Cli, number: signal.Signals) ->
     assert differences(before, photograph(bench.root)) == []
 
 
+def test_who_opens_more_than_there_is_room_for_gets_an_error_and_the_rest_goes_on(bench: Cli) -> None:
+    """I3: the keeper has descriptors left for what it does itself, and other runs go on."""
+    before = photograph(bench.root)
+    script = """
+import errno, os, resource, sys
+files = []
+try:
+    while True: files.append(os.open(f"new{len(files) % 7}", os.O_RDWR | os.O_CREAT))
+except OSError as error:
+    print(errno.errorcode[error.errno], os.listdir("many") if len(files) < 50 else "", flush=True)
+sys.stdin.readline()
+"""
+    low = ["prlimit", "--nofile=300:300", *INSTALLED, *BRIDGED, "--", "prlimit", "--nofile=300", sys.executable]
+    with subprocess.Popen([*low, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
+        assert running.stdin is not None
+        assert running.stdout is not None
+        assert running.stdout.readline() == b"ENFILE \n"
+        run(bench, "--", "sh", "-c", "cat f many/*; echo 1 > f")
+        bench.process("run", "--", "sh", "-c", "echo 2 > f")
+        running.stdin.close()
+        assert running.wait() == 0
+    assert len(bench.json("steps")["steps"]) == 3
+    bench("undo", "3")
+    assert differences(before, photograph(bench.root)) == []
+
+
+def test_who_comes_in_from_outside_is_recorded_but_none_of_the_run(bench: Cli) -> None:
+    before = photograph(bench.root)
+    running = shell(bench, "echo $$ > pid; touch ready; exec sleep 1000")
+    wait_until((bench.root / "ready").exists)
+    inside = f"/proc/{(bench.root / 'pid').read_text().strip()}/cwd"
+    come = f"echo 1 > {inside}/theirs; touch {inside}/child; echo done; exec sleep 1000"
+    with subprocess.Popen(["sh", "-c", come], stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"done\n"
+        running.kill()
+        running.communicate(timeout=60)
+        wait_until(lambda: all(step["state"] == "done" for step in bench.json("steps")["steps"]))
+        assert other.poll() is None, "nobody outside ends with a run"
+        other.kill()
+    assert [step["paths"] for step in bench.json("steps")["steps"] if step["kind"] == "ambient"] == [2]
+    bench("undo", "--run")
+    assert sorted(set(photograph(bench.root)) - set(before)) == [b"child", b"theirs"]
+
+
+def test_what_is_holdfasts_own_is_neither_moved_nor_changed_by_whatever_path(bench: Cli) -> None:
+    """With a mount made outside that shows all of it elsewhere, and one that shows a part."""
+    place, other, part = bench.home.parent, bench.home.parent / "other", bench.home.parent / "part"
+    for path in (other, part):
+        path.mkdir()
+    before = sorted(place.rglob("*"))
+    script = f"""
+    mount --bind {place} {other} && mount --bind {bench.home}/workspaces {part} || exit 9
+    exec {" ".join(INSTALLED)} run --bridge fuse -- sh -c '
+        for path in {bench.home} {other}/home {part}; do touch $path/new && echo made $path; done
+        touch {other}/home/workspaces/new && echo made below
+        mv {bench.home} {place}/moved && echo moved the home
+        mv {place} {place}-moved && echo moved what it lies in
+        mv {other}/home {other}/moved && echo moved it elsewhere
+        mkdir {place}/beside && mv {place}/beside {place}/user && rmdir {place}/user/beside && echo others move
+        df {place} > {place}/said && rm {place}/said && rm f && echo done'
+    """
+    done = subprocess.run(["unshare", "--mount", "sh", "-c", script], stdout=subprocess.PIPE, check=True)
+    assert done.stdout == b"others move\ndone\n"
+    assert [path for path in before if not path.exists()] == [bench.root / "f"]
+    assert not [path for path in place.rglob("*") if path.name in {"new", "moved"}]
+    bench("undo")
+    assert (bench.root / "f").read_text() == "0"
+
+
+def test_the_undo_log_in_another_workspace_is_left_alone(bench: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    with mounted(bench.home.parent / "disk", "-t", "tmpfs", "tmpfs") as disk:
+        monkeypatch.chdir(disk)
+        bench("init")
+        bench.process("run", "--", "touch", "x")
+        assert (disk / ".holdfast" / "undo").is_dir()
+        monkeypatch.chdir(bench.root)
+        script = f"cd {disk}/.holdfast && ! touch undo/new && ! mv undo gone && cd .. && ! mv .holdfast gone && rm x"
+        run(bench, "--", "sh", "-c", script)
+        assert not (disk / "x").exists()
+
+
+def test_what_is_mounted_in_the_workspace_is_seen_and_taken_back(bench: Cli) -> None:
+    """Another file system, and directories of the same one: from outside, and of the workspace itself."""
+    outside = bench.home.parent / "outside"
+    (outside / "d").mkdir(parents=True)
+    with (
+        mounted(bench.root / "tmpfs", "-t", "tmpfs", "tmpfs"),
+        mounted(bench.root / "bind", "--bind", str(outside)),
+        mounted(bench.root / "self", "--bind", str(bench.root / "many")),
+    ):
+        for name in ("tmpfs", "bind/d"):
+            (bench.root / name / "g").write_text("0")
+            os.link(bench.root / name / "g", bench.root / name / "h")
+        before = photograph(bench.root)
+        script = """
+        for at in tmpfs bind/d; do
+            echo 1 > $at/new && echo 1 >> $at/g && rm $at/h && mkdir $at/e && mv $at/g $at/e && cat $at/e/g || exit 1
+        done
+        mv bind/d bind/D && rm -r bind/D/e && echo 1 > self/0 && cat many/0 && rm many/1 && ! cat self/1
+        """
+        out, _ = run(bench, "--", "sh", "-c", script)
+        assert out == "01\n01\n1\n"
+        assert not (outside / "d").exists()
+        bench("undo", "--run")
+        assert differences(before, photograph(bench.root)) == []
+
+
 def test_isolation_is_refused(bench: Cli) -> None:
     done = bench("--json", *BRIDGED, "--isolation", "namespace", "--", "touch", "x", code=1)
     assert done.error["code"] == "unsupported"
@@ -271,7 +390,8 @@ def test_an_ordinary_user_has_it_in_a_user_namespace(place: Path) -> None:
     me = " ".join([sys.executable, "-m", "holdfast"])
     script = f"""
     cd work; echo 0 > f; mkdir d; echo 1 > d/g; {me} init -q
-    {me} run -q --bridge fuse -- sh -c 'cat f; rm -r d; echo 2 > n; umount .; unshare -rm umount -l .; id -u'
+    {me} run -q --bridge fuse -- sh -c 'cat f; rm -r d; echo 2 > n; umount .; unshare -rm umount -l .; id -u
+        mv ../home ../moved && echo moved; touch ../home/new && echo made; mkdir ../d && mv ../d ../e && rmdir ../e'
     ls; {me} undo -q --run; ls
     """
     home = place / "theirs"

@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 
 from holdfast.model.clock import SystemClock
-from holdfast.testing.acting import Actor
+from holdfast.testing.acting import Acting
 from holdfast.testing.photograph import differences, photograph
 from holdfast.undo.desk import Desk
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recovery import recover
+
+from ..feeders import BOTH, Feeder
 
 NAMES = (b"d", b"e", b"d/f", b"e/f")
 
@@ -32,7 +34,7 @@ def keeper(base: Path) -> Generator[tuple[UndoLog, Desk]]:
         os.close(root)
 
 
-def act(actor: Actor, chance: random.Random) -> None:
+def act(actor: Acting, chance: random.Random) -> None:
     path, other = chance.choice(NAMES), chance.choice(NAMES)
     operations: tuple[Callable[[], None], ...] = (
         lambda: actor.mkdir(path),
@@ -48,8 +50,9 @@ def act(actor: Actor, chance: random.Random) -> None:
         chance.choice(operations)()
 
 
+@pytest.mark.parametrize("feeder", BOTH)
 @pytest.mark.parametrize("seed", range(60))
-def test_undone_together_and_redone_exactly(tmp_path: Path, seed: int) -> None:
+def test_undone_together_and_redone_exactly(tmp_path: Path, seed: int, feeder: Feeder) -> None:
     chance = random.Random(seed)
     tree = tmp_path / "tree"
     (tree / "d/f").mkdir(parents=True)
@@ -60,7 +63,7 @@ def test_undone_together_and_redone_exactly(tmp_path: Path, seed: int) -> None:
         wanted = chance.randrange(2, 7)
         while len(steps) < wanted:
             step = desk.open("command", run="run")
-            with Actor(log.recorder, os.fsencode(tree), step) as actor:
+            with feeder(log, os.fsencode(tree), step, b"") as actor:
                 for _ in range(chance.randrange(2, 6)):
                     act(actor, chance)
             if desk.close(step, 0) is not None:

@@ -18,11 +18,13 @@ import pytest
 from holdfast.files.handle import Identity, identity
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import RefusedError
-from holdfast.testing.acting import Actor
+from holdfast.testing.acting import Acting
 from holdfast.testing.photograph import Seen, differences, photograph
 from holdfast.undo.desk import Desk
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recovery import recover
+
+from ..feeders import BOTH, Feeder
 
 DIRECTORIES = (b"d", b"e", b"d/g")
 FILES = (b"f", b"x", b"d/y", b"e/y", b"d/g/z", b"d/x", b"e/x", b"g", b"h")
@@ -30,12 +32,12 @@ MARK = re.compile(rb"<\d+>")
 
 
 @contextmanager
-def keeper(base: Path) -> Generator[Desk]:
+def keeper(base: Path) -> Generator[tuple[UndoLog, Desk]]:
     root = os.open(base / "tree", os.O_RDONLY | os.O_DIRECTORY)
     log = UndoLog(os.fsencode(base / "log"), root, SystemClock())
     try:
         recover(log)
-        yield Desk(log, intercepts=True)
+        yield log, Desk(log, intercepts=True)
     finally:
         log.close()
         os.close(root)
@@ -52,7 +54,7 @@ def prepare(base: Path) -> Path:
     return tree
 
 
-def act(actor: Actor, chance: random.Random) -> None:
+def act(actor: Acting, chance: random.Random) -> None:
     path, other = chance.choice(FILES), chance.choice(FILES)
     one, two = chance.choice(DIRECTORIES), chance.choice(DIRECTORIES)
     operations: tuple[Callable[[], None], ...] = (
@@ -74,12 +76,14 @@ def act(actor: Actor, chance: random.Random) -> None:
         chance.choice(operations)()
 
 
-def steps_of(desk: Desk, tree: Path, chance: random.Random, edit: Callable[[], object]) -> list[int]:
+def steps_of(
+    feeder: Feeder, log: UndoLog, desk: Desk, tree: Path, chance: random.Random, edit: Callable[[], object]
+) -> list[int]:
     """A few steps, one after the other, with ``edit`` called in the midst of them and between."""
     steps: list[int] = []
     for _ in range(chance.randrange(2, 5)):
         step = desk.open("command", run="run")
-        with Actor(desk._recorder, os.fsencode(tree), step) as actor:
+        with feeder(log, os.fsencode(tree), step, b"") as actor:
             for _ in range(chance.randrange(1, 6)):
                 act(actor, chance)
                 edit()
@@ -89,23 +93,24 @@ def steps_of(desk: Desk, tree: Path, chance: random.Random, edit: Callable[[], o
     return steps
 
 
+@pytest.mark.parametrize("feeder", BOTH)
 @pytest.mark.parametrize("seed", range(80))
-def test_what_steps_do_alone_is_nobody_elses(tmp_path: Path, seed: int) -> None:
+def test_what_steps_do_alone_is_nobody_elses(tmp_path: Path, seed: int, feeder: Feeder) -> None:
     chance = random.Random(seed)
     tree = prepare(tmp_path)
     before = photograph(tree)
-    with keeper(tmp_path) as desk:
-        steps = steps_of(desk, tree, chance, lambda: None)
+    with keeper(tmp_path) as (log, desk):
+        steps = steps_of(feeder, log, desk, tree, chance, lambda: None)
         assert [barrier.paths for barrier in desk.barriers()] == []
     after = photograph(tree)
     orders: Sequence[Sequence[Sequence[int]]] = ([steps], [[step] for step in reversed(steps)])
     for order in orders if steps else ():
         for chosen in order:
-            with keeper(tmp_path) as desk:
+            with keeper(tmp_path) as (_, desk):
                 assert desk.undo(chosen).conflicts == ()
         assert differences(before, photograph(tree)) == []
         for chosen in reversed(order):
-            with keeper(tmp_path) as desk:
+            with keeper(tmp_path) as (_, desk):
                 assert desk.redo(chosen).conflicts == ()
         assert differences(after, photograph(tree)) == []
 
@@ -155,12 +160,13 @@ def marks(tree: Path) -> set[bytes]:
     return {mark for path in tree.rglob("*") if path.is_file() for mark in MARK.findall(path.read_bytes())}
 
 
+@pytest.mark.parametrize("feeder", BOTH)
 @pytest.mark.parametrize("seed", range(120))
-def test_an_edit_by_hand_is_never_lost(tmp_path: Path, seed: int) -> None:
+def test_an_edit_by_hand_is_never_lost(tmp_path: Path, seed: int, feeder: Feeder) -> None:
     chance = random.Random(seed)
     tree = prepare(tmp_path)
-    with keeper(tmp_path) as desk:
-        steps = steps_of(desk, tree, chance, Hand(desk, tree, chance).edit)
+    with keeper(tmp_path) as (log, desk):
+        steps = steps_of(feeder, log, desk, tree, chance, Hand(desk, tree, chance).edit)
     tries = [steps, steps[-1:], steps[:1], steps[1:], *([step] for step in reversed(steps))]
     for chosen in tries if steps else ():
         try_to_undo(tmp_path, tree, chosen)
@@ -168,7 +174,7 @@ def test_an_edit_by_hand_is_never_lost(tmp_path: Path, seed: int) -> None:
 
 def try_to_undo(base: Path, tree: Path, chosen: Sequence[int]) -> None:
     there, edited = photograph(tree), marks(tree)
-    with keeper(base) as desk:
+    with keeper(base) as (_, desk):
         if not chosen or any(step.state != "done" for step in desk.steps() if step.id in chosen):
             return
         try:

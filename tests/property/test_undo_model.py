@@ -6,7 +6,7 @@ import os
 import random
 import stat
 import tempfile
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
@@ -18,8 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import RefusedError
-from holdfast.testing.acting import Acting, Actor, act_at_random
-from holdfast.testing.bridged import BridgedActor
+from holdfast.testing.acting import act_at_random
 from holdfast.testing.photograph import Seen, differences, photograph
 from holdfast.undo.desk import Desk
 from holdfast.undo.log import UndoLog
@@ -28,23 +27,13 @@ from holdfast.undo.recovery import recover
 from holdfast.undo.sealing import seal
 from holdfast.undo.undoing import redo, undo
 
+from ..feeders import BOTH, Feeder, over_fuse, straight
 from ..fuse import ONLY_WITH_FUSE
 
 Photo: TypeAlias = dict[bytes, Seen]
-Feeder: TypeAlias = Callable[[UndoLog, bytes, StepId, bytes], Acting]
 
 
-def straight(log: UndoLog, tree: bytes, step: StepId, below: bytes = b"") -> Acting:
-    """Through the interceptor, and nothing else."""
-    return Actor(log.recorder, tree, step, below)
-
-
-def over_fuse(log: UndoLog, tree: bytes, step: StepId, below: bytes = b"") -> Acting:
-    """Through the kernel, and a server of its protocol."""
-    return BridgedActor(log, tree, step, below)
-
-
-@pytest.fixture(params=[straight, pytest.param(over_fuse, marks=ONLY_WITH_FUSE)])
+@pytest.fixture(params=BOTH)
 def feeder(request: pytest.FixtureRequest) -> Feeder:
     return request.param
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from holdfast.bridge.objects import Objects
+    from holdfast.bridge.room import Share
     from holdfast.bridge.server import Operation, Reply
     from holdfast.bridge.shown import Shown
     from holdfast.wire.fuse import bodies
@@ -41,10 +42,11 @@ class _Directory:
 class Listings:
     """See the module."""
 
-    def __init__(self, objects: Objects, shown: Shown, *, most: int) -> None:
-        """At most ``most`` directories may be open at a time."""
+    def __init__(self, objects: Objects, shown: Shown, share: Share, *, most: int) -> None:
+        """At most ``most`` directories may be open at a time, and as many as the mount's ``share`` has room for."""
         self._objects = objects
         self._shown = shown
+        self._share = share
         self._handles: Handles[_Directory] = Handles(most)
 
     def operations(self) -> Mapping[int, Operation]:
@@ -61,20 +63,23 @@ class Listings:
         """Close all directories."""
         for directory in self._handles.clear():
             os.close(directory.fd)
+            self._share.give()
 
     def _opendir(self, header: Header, _: bodies.Open) -> Reply:
         self._handles.check_room()
-        with self._objects.directory(header.node) as fd:
-            opened = os.open(through(fd), _DIRECTORY)
-        try:
-            number = self._handles.add(header.node, _Directory(opened))
-        except BaseException:
-            os.close(opened)
-            raise
+        with self._share.one_more():
+            with self._objects.directory(header.node) as fd:
+                opened = os.open(through(fd), _DIRECTORY)
+            try:
+                number = self._handles.add(header.node, _Directory(opened))
+            except BaseException:
+                os.close(opened)
+                raise
         return replies.opened(header.unique, Opened(number))
 
     def _releasedir(self, header: Header, body: bodies.Release) -> Reply:
         os.close(self._handles.release(body.handle, header.node).fd)
+        self._share.give()
         return replies.done(header.unique)
 
     def _fsyncdir(self, header: Header, body: bodies.Sync) -> Reply:

@@ -41,7 +41,7 @@ class Object:
         """Some others by which it was found before, each with its directory."""
         self.is_directory = is_directory
         self.is_local = is_local
-        """On the same file system as the root."""
+        """On the same file system as the root, and shown by the same mount."""
         self.open: set[int] = set()
         """Descriptors of its open handles, if it is no directory."""
         self.writers = 0

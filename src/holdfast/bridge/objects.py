@@ -18,6 +18,7 @@ from holdfast.bridge.object import OBJECT, Object, Thing, stale
 from holdfast.bridge.reaching import Reach
 from holdfast.bridge.whereabouts import Whereabouts
 from holdfast.files.handle import identity
+from holdfast.files.kernel import mount_id
 from holdfast.undo.interceptor import Place
 from holdfast.wire.fuse.kernel import ROOT
 from holdfast.wire.fuse.nodes import Nodes
@@ -40,6 +41,7 @@ class Objects:
         """``root_fd`` is borrowed; ``hidden`` are descriptors of directories that are not there for anybody."""
         self._root = root_fd
         self._device = os.fstat(root_fd).st_dev
+        self._mount = mount_id(root_fd)
         self.whereabouts = Whereabouts(root_fd)
         self._hidden = frozenset(self._key(os.fstat(fd), identity(fd, b"")) for fd in hidden)
         self._hidden_fds = hidden
@@ -80,10 +82,13 @@ class Objects:
         if key in self._hidden:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         is_directory = stat.S_ISDIR(found.st_mode)
-        is_local = found.st_dev == self._device
-        node = self._nodes.enter(
-            key, lambda: Object(object_, parent, name, is_directory=is_directory, is_local=is_local)
-        )
+
+        def make() -> Object:
+            # (By its handle, what another mount shows would be opened where it has its other path.)
+            is_local = found.st_dev == self._device and mount_id(fd) == self._mount
+            return Object(object_, parent, name, is_directory=is_directory, is_local=is_local)
+
+        node = self._nodes.enter(key, make)
         kept = self._nodes[node]
         if node != ROOT:
             self._name(kept, parent, name)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from holdfast.bridge.backing import Backings
     from holdfast.bridge.object import Object, Thing
     from holdfast.bridge.objects import Objects
+    from holdfast.bridge.room import Share
     from holdfast.bridge.server import Operation, Reply
     from holdfast.bridge.shown import Shown
     from holdfast.bridge.world import Callers, World
@@ -68,14 +69,23 @@ class Opening:
     """See the module."""
 
     def __init__(
-        self, world: World, objects: Objects, shown: Shown, callers: Callers, backings: Backings, *, most: int
+        self,
+        world: World,
+        objects: Objects,
+        shown: Shown,
+        callers: Callers,
+        backings: Backings,
+        share: Share,
+        *,
+        most: int,
     ) -> None:
-        """At most ``most`` files may be open at a time."""
+        """At most ``most`` files may be open at a time, and as many as the mount's ``share`` has room for."""
         self._world = world
         self._objects = objects
         self._shown = shown
         self._callers = callers
         self._backings = backings
+        self._share = share
         self._handles: Handles[Handle] = Handles(most)
 
     def operations(self) -> Mapping[int, Operation]:
@@ -91,6 +101,7 @@ class Opening:
         """Close all files."""
         for handle in self._handles.clear():
             os.close(handle.fd)
+            self._share.give()
 
     def handle(self, node: int, number: int) -> Handle:
         """What a request that has a handle means. Raises `FormatError`."""
@@ -104,7 +115,7 @@ class Opening:
 
     def _open(self, header: Header, body: bodies.Open) -> Reply:
         self._handles.check_room()
-        with self._objects.thing(header.node) as thing:
+        with self._share.one_more(), self._objects.thing(header.node) as thing:
             fd = self._opened(header, thing, body.flags, body.open_flags)
             return replies.opened(header.unique, self._added(header, header.node, fd, body.flags))
 
@@ -128,7 +139,7 @@ class Opening:
     def _create(self, header: Header, body: bodies.Create) -> Reply:
         self._handles.check_room()
         flags = body.flags & _PASSED | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with self._objects.directory(header.node) as dir_fd:
+        with self._share.one_more(), self._objects.directory(header.node) as dir_fd:
             place = self._objects.place(header.node, dir_fd, body.name)
             perform = self._callers.creating(
                 header, body.umask, body.extras, lambda: os.open(body.name, flags, body.permissions, dir_fd=dir_fd)
@@ -160,7 +171,7 @@ class Opening:
     def _tmpfile(self, header: Header, body: bodies.Create) -> Reply:
         self._handles.check_room()
         flags = body.flags & (_PASSED | os.O_EXCL) | os.O_TMPFILE | os.O_CLOEXEC
-        with self._objects.directory(header.node) as dir_fd:
+        with self._share.one_more(), self._objects.directory(header.node) as dir_fd:
             # It has no name, so nothing changes: the request that gives it one is recorded.
             create = self._callers.creating(
                 header, body.umask, body.extras, lambda: os.open(b".", flags, body.permissions, dir_fd=dir_fd)
@@ -181,6 +192,7 @@ class Opening:
         handle = self._handles.release(body.handle, header.node)
         self._backings.give(handle.kept, handle.backing)
         self._objects.close_opened(handle.kept, handle.fd, writes=handle.writes)
+        self._share.give()
         return replies.done(header.unique)
 
     def _added(self, header: Header, node: int, fd: int, flags: int) -> Opened:

@@ -16,6 +16,7 @@ from holdfast.bridge.listings import Listings
 from holdfast.bridge.naming import Naming
 from holdfast.bridge.objects import Objects
 from holdfast.bridge.opening import MOST_HANDLES, Opening
+from holdfast.bridge.room import ROOM
 from holdfast.bridge.shown import Shown
 from holdfast.bridge.telling import Teller
 from holdfast.bridge.world import Callers
@@ -49,7 +50,8 @@ class PassthroughTree:
         self.teller = Teller(device, world.root_fd, self.objects)
         self._shown = Shown(self.objects, kept, is_told=is_told)
         self._opening: Opening | None = None
-        self._listings = Listings(self.objects, self._shown, most=MOST_HANDLES)
+        self._share = ROOM.share()
+        self._listings = Listings(self.objects, self._shown, self._share, most=MOST_HANDLES)
 
     def wishes(self) -> Wishes:
         """See `FileSystem.wishes`."""
@@ -64,7 +66,7 @@ class PassthroughTree:
         callers = Callers(masks=bool(terms.flags & Init.DONT_MASK))
         self.teller.expires = bool(terms.flags & Init.HAS_EXPIRE_ONLY)
         backings = Backings(self._device if terms.flags & Init.PASSTHROUGH else None)
-        self._opening = opening = Opening(world, objects, shown, callers, backings, most=MOST_HANDLES)
+        self._opening = opening = Opening(world, objects, shown, callers, backings, self._share, most=MOST_HANDLES)
         return {
             Opcode.FORGET: self._forget,
             Opcode.BATCH_FORGET: self._forget,

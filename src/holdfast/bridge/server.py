@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from holdfast.bridge.later import Later, LaterError
 from holdfast.bridge.threads import Threads
-from holdfast.model.errors import FormatError, HeldError, HoldfastError, StorageError
+from holdfast.model.errors import FormatError, HeldError, HoldfastError, StorageError, lacks_room
 from holdfast.model.log import Log
 from holdfast.undo.interceptor import EndedError
 from holdfast.wire.fuse import negotiation, replies
-from holdfast.wire.fuse.errors import errno_of
+from holdfast.wire.fuse.errors import TOO_MANY, errno_of
 from holdfast.wire.fuse.kernel import UNANSWERED, Opcode
 from holdfast.wire.fuse.requests import Decoder, decode_header
 
@@ -290,9 +290,10 @@ def _answer(operation: Operation | None, header: Header, body: Body) -> Reply:
     except _AGAIN:
         raise
     except HoldfastError as error:
-        if isinstance(error, FormatError) and error.code != FormatError.code:
+        if (isinstance(error, FormatError) and error.code != FormatError.code) or error.code == TOO_MANY:
             return replies.error(header.unique, errno_of(error))
         _LOG.error("a request of a mount has failed: %s", error.message, opcode=_name(header))
+        return replies.error(header.unique, lacks_room(error) or errno.EIO)
     except Exception:  # noqa: BLE001 - one request fails, and the mount goes on
         _LOG.exception("a request of a mount has failed by a mistake of Holdfast's own", opcode=_name(header))
     return replies.error(header.unique, errno.EIO)

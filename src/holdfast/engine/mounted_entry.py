@@ -3,7 +3,7 @@ the workspace's path, hands the device out, and becomes the command.
 
 It is `arguments`, executed as `holdfast.supervisor.shim` says: the device is in the place of the listener. Who is not
 root does it in a user namespace of their own, in which they remain themselves; from there, nothing can be unmounted.
-Holdfast's own directories cannot be changed by it: they are mounted read-only.
+Holdfast's own directories cannot be changed by it, nor moved (`holdfast.engine.shutting`).
 Sources: mount_namespaces(7), user_namespaces(7), mount(2).
 """
 
@@ -16,6 +16,7 @@ import sys
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from holdfast.bridge.device import mount_directly
+from holdfast.engine.shutting import KEPT_FLAGS, mount, shut
 from holdfast.model.errors import HoldfastError, UnsupportedError
 from holdfast.model.paths import display
 from holdfast.supervisor import bpf, landlock, notify
@@ -25,9 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x20000, 0x10000000
-_MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 1, 1 << 5, 1 << 12, 1 << 14, 1 << 18
-_KEPT_FLAGS: Final = os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC
-"""The same in mount(2). Of a mount that was made outside, nobody in a user namespace may take them away."""
+_MS_REC, _MS_PRIVATE = 1 << 14, 1 << 18
 _MOST_BYTES: Final = 1000
 _NEEDED: Final = (
     "--bridge fuse needs /dev/fuse, open to you, and root or user namespaces that users may make; in a container also "
@@ -43,8 +42,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def arguments(
     channel: int, root: bytes, own: Sequence[bytes], directory: bytes, command: Sequence[bytes]
 ) -> list[bytes]:
-    """What to execute: ``root`` is the workspace's real path, ``own`` are Holdfast's real directories, ``directory`` is
-    where the command runs. The environment and the working directory have no say in what code it is.
+    """What to execute: ``root`` is the workspace's real path, ``own`` are Holdfast's own directories, by their real
+    paths, ``directory`` is where the command runs. The environment and the working directory have no say in what code
+    it is.
     """
     path = ":".join(os.path.abspath(each) for each in sys.path if each)
     start = [os.fsencode(sys.executable), b"-I", b"-B", b"-c", _START.encode(), os.fsencode(path)]
@@ -88,10 +88,9 @@ def _put_under(root: bytes, own: Sequence[bytes]) -> int:
     is_root = os.geteuid() == 0
     try:
         _separate(_CLONE_NEWNS if is_root else _CLONE_NEWNS | _CLONE_NEWUSER)
-        _mount(b"none", b"/", _MS_REC | _MS_PRIVATE)
-        for path in own:
-            _close(path)
-        flags = os.statvfs(root).f_flag & _KEPT_FLAGS
+        mount(b"none", b"/", _MS_REC | _MS_PRIVATE)
+        flags = os.statvfs(root).f_flag & KEPT_FLAGS
+        shut(own, root)
         return mount_directly(root, allow_other=is_root, flags=flags)
     except PermissionError as error:
         raise UnsupportedError(f"{display(root)} cannot be mounted on: {error.strerror}", hint=_NEEDED) from error
@@ -106,16 +105,3 @@ def _separate(flags: int) -> None:
         for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
             with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
                 file.write(text)
-
-
-def _close(path: bytes) -> None:
-    """Make a directory read-only."""
-    _mount(path, path, _MS_BIND | _MS_REC)
-    flags = os.statvfs(path).f_flag & _KEPT_FLAGS
-    _mount(b"none", path, _MS_BIND | _MS_REMOUNT | _MS_RDONLY | flags)
-
-
-def _mount(source: bytes, target: bytes, flags: int) -> None:
-    if _libc.mount(source, target, None, flags, None):
-        number = ctypes.get_errno()
-        raise OSError(number, f"{display(target)}: {os.strerror(number)}")

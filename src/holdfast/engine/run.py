@@ -21,7 +21,7 @@ from holdfast.engine.steps import make_log, reached
 from holdfast.model.checkpoint import Provenance
 from holdfast.model.errors import HoldfastError, RefusedError, UnsupportedError
 from holdfast.model.log import Log, inherited
-from holdfast.model.paths import under
+from holdfast.model.paths import UNDO_LOG_IN_TREE, under
 from holdfast.store.records import HistoryEvent
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def run(
                 box=box,
                 read_only=read_only,
                 thresholds=asked_for,
-                entry=_entry(settings, directory, command) if bridge else None,
+                entry=_entry(context, settings, directory, command) if bridge else None,
             )
     finally:
         steps = end_run(context, identity, shown, told)
@@ -171,13 +171,15 @@ def _check_bridge(context: Context, isolation: Isolation, read_only: Sequence[in
         raise UnsupportedError("nothing can be mounted over the root of the file system")
 
 
-def _entry(settings: Settings, directory: bytes, command: Sequence[bytes]) -> Callable[[int], Sequence[bytes]]:
+def _entry(
+    context: Context, settings: Settings, directory: bytes, command: Sequence[bytes]
+) -> Callable[[int], Sequence[bytes]]:
     """What to execute with a channel, so that the command sees the workspace by a mount."""
     from holdfast.engine.mounted_entry import arguments
 
     root = os.path.realpath(settings.root)
-    # (What lies in the workspace the mount shows to nobody.)
-    own = [path for path in (*settings.forbidden, os.path.realpath(settings.log)) if not under(path, root)]
+    others = [os.path.join(one.path, UNDO_LOG_IN_TREE) for one in context.catalog.workspaces() if one.path != root]
+    own = [*settings.forbidden, os.path.realpath(settings.log), *filter(os.path.isdir, others)]
     outermost = [path for path in own if not any(path != other and under(path, other) for other in own)]
     return lambda channel: arguments(channel, root, list(dict.fromkeys(outermost)), directory, command)
 

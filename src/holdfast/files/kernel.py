@@ -40,6 +40,7 @@ _AT_EMPTY_PATH = 0x1000
 _STATX_BTIME = 0x800
 _STATX_BYTES = 256
 _STATX_BTIME_AT = 80
+_STATX_MNT_ID, _STATX_MNT_ID_AT = 0x1000, 144
 _STATX_ATTRIBUTES_AT = 8
 _STATX_ATTR_APPEND = 0x20
 
@@ -97,6 +98,17 @@ def _birth_time(dir_fd: int, path: bytes, flags: int) -> int | None:
         return None
     seconds, nanoseconds = struct.unpack_from("=qI", found.raw, _STATX_BTIME_AT)
     return seconds * 1_000_000_000 + nanoseconds
+
+
+def mount_id(fd: int) -> int | None:
+    """What the kernel calls the mount by which ``fd`` was opened; None where it cannot tell (Linux 5.8)."""
+    if not _has_statx:
+        return None
+    found = ctypes.create_string_buffer(_STATX_BYTES)
+    _check(_libc.statx(fd, b"", _AT_EMPTY_PATH, _STATX_MNT_ID, found))
+    (mask,) = struct.unpack_from("=I", found.raw)
+    (number,) = struct.unpack_from("=Q", found.raw, _STATX_MNT_ID_AT)
+    return number if mask & _STATX_MNT_ID else None
 
 
 def only_grows(fd: int) -> bool:

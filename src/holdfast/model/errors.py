@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -120,10 +120,18 @@ class StorageError(HoldfastError):
     code = "storage"
 
 
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+
+
+def lacks_room(error: HoldfastError) -> int:
+    """The errno, if it was raised because a disk is full or a quota is reached; else 0."""
+    cause = error.__cause__
+    return cause.errno if isinstance(cause, OSError) and cause.errno in _NO_ROOM else 0
+
+
 def room_hint(error: OSError) -> str | None:
     """What to do about a disk that is full or a quota that is reached; None if ``error`` is neither."""
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return "free some space and try again; nothing that was saved is affected" if full else None
+    return "free some space and try again; nothing that was saved is affected" if error.errno in _NO_ROOM else None
 
 
 class UnsupportedError(HoldfastError):

@@ -83,9 +83,12 @@ class Keeper:
         self._steps = Steps(self._desk, recorder, self._worker.do)
         self._mounted = MountedTrees(settings.server, self._epoll, self._worker.do)
 
-        def surround(run: Run, processes: Processes, see_ends: Callable[[Run], None]) -> Around:
+        def surround(
+            run: Run, anchors: frozenset[int], processes: Processes, see_ends: Callable[[Run], None]
+        ) -> Around:
             return Around(
                 run,
+                anchors,
                 self._desk,
                 self._steps,
                 processes,

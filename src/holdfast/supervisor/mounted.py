@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from holdfast.model.errors import HeldError, StorageError, UnsupportedError
 from holdfast.model.log import Log
+from holdfast.supervisor.processes import descends, thread_group
 
 if TYPE_CHECKING:
     import select
@@ -77,6 +78,7 @@ class Around:
     def __init__(
         self,
         run: Run,
+        anchors: frozenset[int],
         desk: Desk,
         steps: Steps,
         processes: Processes,
@@ -88,14 +90,16 @@ class Around:
         root_fd: int,
         hidden: tuple[int, ...],
     ) -> None:
-        """``post`` has something done by the serving thread, which is woken by ``selector`` for whatever there is;
-        ``see_ends``, by that thread, takes notice of every process of a run that has ended by now.
+        """All of the run descend from the processes ``anchors``. ``post`` has something done by the serving thread,
+        which is woken by ``selector`` for whatever there is; ``see_ends``, by that thread, takes notice of each process
+        of a run that has ended by now.
         """
         self.interceptor = interceptor
         self.preimages = preimages
         self.root_fd = root_fd
         self.hidden = hidden
         self._run = run
+        self._anchors = anchors
         self._desk = desk
         self._steps = steps
         self._processes = processes
@@ -139,10 +143,17 @@ class Around:
     def _find(self, tid: int) -> StepId:
         # (What has ended before this was asked for has done what it did, and what it left is looked at first.)
         self._see_ends(self._run)
-        group = self._processes.group(self._run, tid) if tid else self._run.ambient
+        group = self._group(tid)
         step = self._steps.of(group)
         self._groups[tid] = group
         return step
+
+    def _group(self, tid: int) -> Group:
+        if not self._processes.knows(tid) and not descends(thread_group(tid), self._anchors.__contains__):
+            # Somebody from outside has come by way of ``/proc``, a namespace or a descriptor. It is no process of the
+            # run's, and does not end with it.
+            return self._run.ambient
+        return self._processes.group(self._run, tid)
 
     def lapsed(self, ticket: int) -> None:
         """What a safeguard holds cannot be held any longer. From any thread."""

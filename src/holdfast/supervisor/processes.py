@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 _MAX_COMMAND_BYTES = 1 << 16
+_TRIES = 5
 _PIDFD_GET_INFO = 0xC040FF0B
 _PIDFD_INFO_EXIT = 1 << 3
 _PIDFD_INFO = struct.Struct("=Q52xi")
@@ -156,6 +157,10 @@ class Processes:
         for process in self._threads.values():
             process.threads.clear()
         self._threads.clear()
+
+    def knows(self, tid: int) -> bool:
+        """Whether the thread's group is known."""
+        return tid in self._processes or tid in self._threads
 
     def is_known(self, tgid: int) -> bool:
         """Whether the process was seen, and has not ended. From any thread."""
@@ -296,6 +301,22 @@ def parent_of(tgid: int) -> int:
         return _stat(tgid).parent
     except (OSError, IndexError, ValueError):
         return 0
+
+
+def descends(tgid: int, is_one: Callable[[int], bool]) -> bool | None:
+    """Whether a process, or any that it descends from but the first of all, ``is_one``; None if that cannot be told,
+    because they end faster than they can be looked at.
+    """
+    for _ in range(_TRIES):
+        at = tgid
+        while at > 1:
+            if is_one(at):
+                return True
+            at = parent_of(at)
+        if at == 1 or not os.path.exists(f"/proc/{tgid}"):
+            return False
+        # One on the way has ended meanwhile, and what was below it has another parent now.
+    return None
 
 
 def thread_group(tid: int) -> int:

@@ -18,7 +18,7 @@ from holdfast.supervisor.held import inodes_held_for_writing
 from holdfast.supervisor.notify import Listener
 from holdfast.supervisor.operations import HANDLERS
 from holdfast.supervisor.proc import is_below
-from holdfast.supervisor.processes import Processes, Run, parent_of, thread_group
+from holdfast.supervisor.processes import Processes, Run, descends, parent_of, thread_group
 from holdfast.supervisor.reach import Permission, Reach
 from holdfast.supervisor.recent import RECENT
 from holdfast.supervisor.serving import Tree, table
@@ -43,7 +43,6 @@ _JOINS_WITH = 2
 _KILLED_SECONDS = 5.0
 _OPEN_FILES = 10_000
 """To look at so many takes about a tenth of a second, in which nobody changes anything."""
-_TRIES = 5
 
 Member: TypeAlias = "Tree | MountedTree"
 
@@ -61,11 +60,11 @@ class Runs:
         selector: select.epoll,
         wake: Callable[[], None],
         mounted: MountedTrees,
-        surround: Callable[[Run, Processes, Callable[[Run], None]], Around],
+        surround: Callable[[Run, frozenset[int], Processes, Callable[[Run], None]], Around],
     ) -> None:
         """Descriptors of processes are registered with ``selector``. ``surround`` makes what the mount of a run is
-        told by, of the run, of all processes, and of what has notice taken of those that have ended. For the rest see
-        `Tree`.
+        told by, of the run, of processes that all of it descend from, of all processes, and of what has notice taken of
+        those that have ended. For the rest see `Tree`.
         """
         self.trees: dict[int, Tree] = {}
         """By their listener."""
@@ -135,8 +134,8 @@ class Runs:
         _log.info("run joined", run=id_, agent=agent)
 
     def _serve_mount(self, client: Client, run: Run) -> None:
-        around = self._surround(run, self._processes, self._see_ends)
         anchors = frozenset((run.agent, client.peer.pid))
+        around = self._surround(run, anchors, self._processes, self._see_ends)
         self._mounted.serve(run, client, around, client.fds.pop(0), anchors)
 
     def _serve_calls(self, client: Client, run: Run) -> None:
@@ -345,16 +344,7 @@ class Runs:
     def _is_inside(self, pid: int, trees: Iterable[Member]) -> bool | None:
         """None if it cannot be told."""
         anchors = frozenset[int]().union(*(tree.anchors for tree in trees))
-        for _ in range(_TRIES):
-            at = pid
-            while at > 1:
-                if at in anchors or self._processes.is_known(at):
-                    return True
-                at = parent_of(at)
-            if at == 1 or not os.path.exists(f"/proc/{pid}"):
-                return False
-            # One on the way has ended meanwhile, and what was below it has another parent now.
-        return None
+        return descends(pid, lambda each: each in anchors or self._processes.is_known(each))
 
     def held_for_writing(self, thorough: bool) -> frozenset[int] | None:
         """See `UndoLog.writers`."""
@@ -394,14 +384,18 @@ class Runs:
         """Do what is due a few times a second."""
         self._processes.forget_threads()
         self._mounted.tick()
-        for tree in self._mounted:
-            # (Nobody says here when a process ends: who is known by then stays where it belongs.)
-            for _ in self._processes.all(tree.run):
-                pass
         RECENT.forget()
         self.retry()
-        for step in self._frozen:
-            self._freeze_all(step)
+        try:
+            for tree in self._mounted:
+                # (Nobody says here when a process ends: who is known by then stays where it belongs.)
+                for _ in self._processes.all(tree.run):
+                    pass
+            for step in self._frozen:
+                self._freeze_all(step)
+        except OSError as error:
+            # There may be more processes than descriptors of them: those that are missed are looked for again.
+            _log.warning("not all processes can be looked at: %s", error.strerror)
 
     def _hold(self, tree: Tree, ticket: int, tid: int) -> None:
         """A call waits for a person: all that its step consists of is to wait."""

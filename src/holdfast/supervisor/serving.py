@@ -10,7 +10,7 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
-from holdfast.model.errors import HeldError, HoldfastError
+from holdfast.model.errors import HeldError, HoldfastError, lacks_room
 from holdfast.model.log import Log
 from holdfast.supervisor.call import Call, LaterError, Reply, SlowError
 from holdfast.supervisor.calls import NOTIFIED, numbers
@@ -218,9 +218,10 @@ class Tree:
     def _fail(self, call: Call, error: Exception) -> None:
         if isinstance(error, HoldfastError):
             _log.warning("%s by thread %d failed: %s", call.name, call.tid, error)
+            self.listener.answer(call.id, 0, lacks_room(error) or errno.EIO)
         else:
             import traceback
 
             text = "".join(traceback.format_exception(error))
             _log.warning("%s by thread %d failed by a mistake of Holdfast's own: %s", call.name, call.tid, text)
-        self.listener.answer(call.id, 0, errno.EIO)
+            self.listener.answer(call.id, 0, errno.EIO)

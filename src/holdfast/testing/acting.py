@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from holdfast.files.kernel import RENAME_EXCHANGE, RENAME_NOREPLACE, renameat2
 from holdfast.files.metadata import through
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from holdfast.undo.interceptor import Interceptor, Place
     from holdfast.undo.records import StepId
 
+_HERE: Final = -100
+"""``AT_FDCWD``"""
 _OBJECT = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -75,6 +78,10 @@ class Acting(Protocol):
 
     def rename(self, source: bytes, target: bytes, flags: int = 0) -> None:
         """As ``renameat2``."""
+        ...
+
+    def exchange(self, source: bytes, target: bytes) -> None:
+        """As ``renameat2`` with ``RENAME_EXCHANGE``."""
         ...
 
     def chmod(self, path: bytes, mode: int) -> None:
@@ -249,6 +256,95 @@ class Actor:
                 perform(through(fd))
             finally:
                 os.close(fd)
+
+
+class SystemActor:
+    """`Acting` by the system's own calls."""
+
+    def __init__(self, root: bytes, step: StepId = 0, below: bytes = b"") -> None:
+        """For ``below`` see `Acting`."""
+        self.below = below
+        self.path = root
+        self.step = step
+
+    def __enter__(self) -> SystemActor:
+        """See `Acting`."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """See `Acting`."""
+
+    def write(self, path: bytes, content: bytes, *, at: int | None = None) -> None:
+        """See `Acting`."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | (os.O_TRUNC if at is None else 0)
+        fd = os.open(self._at(path), flags, 0o666)
+        try:
+            os.pwrite(fd, content, at or 0)
+        finally:
+            os.close(fd)
+
+    def truncate(self, path: bytes, size: int) -> None:
+        """See `Acting`."""
+        fd = os.open(self._at(path), os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            os.ftruncate(fd, size)
+        finally:
+            os.close(fd)
+
+    def mkdir(self, path: bytes, mode: int = 0o777) -> None:
+        """See `Acting`."""
+        os.mkdir(self._at(path), mode)
+
+    def symlink(self, target: bytes, path: bytes) -> None:
+        """See `Acting`."""
+        os.symlink(target, self._at(path))
+
+    def mkfifo(self, path: bytes) -> None:
+        """See `Acting`."""
+        os.mkfifo(self._at(path), 0o644)
+
+    def link(self, source: bytes, path: bytes) -> None:
+        """See `Acting`."""
+        os.link(self._at(source), self._at(path), follow_symlinks=False)
+
+    def unlink(self, path: bytes) -> None:
+        """See `Acting`."""
+        os.unlink(self._at(path))
+
+    def rmdir(self, path: bytes) -> None:
+        """See `Acting`."""
+        os.rmdir(self._at(path))
+
+    def rename(self, source: bytes, target: bytes, flags: int = 0) -> None:
+        """See `Acting`."""
+        renameat2(_HERE, self._at(source), _HERE, self._at(target), flags)
+
+    def chmod(self, path: bytes, mode: int) -> None:
+        """See `Acting`."""
+        if os.path.islink(self._at(path)):
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        os.chmod(self._at(path), mode)
+
+    def utime(self, path: bytes, mtime: int) -> None:
+        """See `Acting`."""
+        os.utime(self._at(path), ns=(mtime, mtime), follow_symlinks=False)
+
+    def setxattr(self, path: bytes, name: str, value: bytes) -> None:
+        """See `Acting`."""
+        os.setxattr(self._at(path), name, value, follow_symlinks=False)
+
+    def removexattr(self, path: bytes, name: str) -> None:
+        """See `Acting`."""
+        os.removexattr(self._at(path), name, follow_symlinks=False)
+
+    def exchange(self, source: bytes, target: bytes) -> None:
+        """See `Acting`."""
+        self.rename(source, target, RENAME_EXCHANGE)
+
+    def _at(self, path: bytes) -> bytes:
+        return os.path.join(self.path, path)
 
 
 class _Looking(Directories):

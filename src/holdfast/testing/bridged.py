@@ -8,21 +8,20 @@ Everything that is done through the mount is one step. Prints ``mounted`` when i
 from __future__ import annotations
 
 import argparse
-import errno
 import os
 import signal
 import sys
 import tempfile
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from holdfast.bridge.device import Device, mount
 from holdfast.bridge.outside import watched
 from holdfast.bridge.passthrough import PassthroughTree
 from holdfast.bridge.server import Server
 from holdfast.bridge.threads import Threads
-from holdfast.files.kernel import renameat2
 from holdfast.files.metadata import through
 from holdfast.model.clock import SystemClock
+from holdfast.testing.acting import SystemActor
 from holdfast.undo.desk import Desk
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recovery import recover
@@ -31,10 +30,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from holdfast.undo.records import StepId
-
-
-_HERE: Final = -100
-"""``AT_FDCWD``"""
 
 
 class OneStep:
@@ -99,17 +94,15 @@ class Bridged:
             self.tree.close()
 
 
-class BridgedActor:
-    """`Acting` by the system's own calls, on a directory where the tree of a log is served for as long."""
+class BridgedActor(SystemActor):
+    """`SystemActor` on a directory where the tree of a log is served for as long."""
 
     def __init__(self, log: UndoLog, root: bytes, step: StepId, below: bytes = b"") -> None:
         """For ``below`` see `Acting`."""
-        self.below = below
-        self.path = root
-        self.step = step
         self._root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._mount = tempfile.mkdtemp(prefix=b"bridged-", dir=os.path.dirname(root))
         self._bridged = Bridged(log, self._root, step, self._mount)
+        super().__init__(self._mount, step, below)
 
     def __enter__(self) -> BridgedActor:
         """See `Acting`."""
@@ -122,72 +115,6 @@ class BridgedActor:
         self._bridged.__exit__(kind, error, trace)
         os.rmdir(self._mount)
         os.close(self._root)
-
-    def write(self, path: bytes, content: bytes, *, at: int | None = None) -> None:
-        """See `Acting`."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | (os.O_TRUNC if at is None else 0)
-        fd = os.open(self._at(path), flags, 0o666)
-        try:
-            os.pwrite(fd, content, at or 0)
-        finally:
-            os.close(fd)
-
-    def truncate(self, path: bytes, size: int) -> None:
-        """See `Acting`."""
-        fd = os.open(self._at(path), os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        try:
-            os.ftruncate(fd, size)
-        finally:
-            os.close(fd)
-
-    def mkdir(self, path: bytes, mode: int = 0o777) -> None:
-        """See `Acting`."""
-        os.mkdir(self._at(path), mode)
-
-    def symlink(self, target: bytes, path: bytes) -> None:
-        """See `Acting`."""
-        os.symlink(target, self._at(path))
-
-    def mkfifo(self, path: bytes) -> None:
-        """See `Acting`."""
-        os.mkfifo(self._at(path), 0o644)
-
-    def link(self, source: bytes, path: bytes) -> None:
-        """See `Acting`."""
-        os.link(self._at(source), self._at(path), follow_symlinks=False)
-
-    def unlink(self, path: bytes) -> None:
-        """See `Acting`."""
-        os.unlink(self._at(path))
-
-    def rmdir(self, path: bytes) -> None:
-        """See `Acting`."""
-        os.rmdir(self._at(path))
-
-    def rename(self, source: bytes, target: bytes, flags: int = 0) -> None:
-        """See `Acting`."""
-        renameat2(_HERE, self._at(source), _HERE, self._at(target), flags)
-
-    def chmod(self, path: bytes, mode: int) -> None:
-        """See `Acting`."""
-        if os.path.islink(self._at(path)):
-            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
-        os.chmod(self._at(path), mode)
-
-    def utime(self, path: bytes, mtime: int) -> None:
-        """See `Acting`."""
-        os.utime(self._at(path), ns=(mtime, mtime), follow_symlinks=False)
-
-    def setxattr(self, path: bytes, name: str, value: bytes) -> None:
-        """See `Acting`."""
-        os.setxattr(self._at(path), name, value, follow_symlinks=False)
-
-    def removexattr(self, path: bytes, name: str) -> None:
-        """See `Acting`."""
-        os.removexattr(self._at(path), name, follow_symlinks=False)
-
-    def _at(self, path: bytes) -> bytes:
-        return os.path.join(self._mount, path)
 
 
 def main() -> int:

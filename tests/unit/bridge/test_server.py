@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast.bridge.server import Server
-from holdfast.model.errors import IntegrityError, StorageError, UnsupportedError
+from holdfast.model.errors import IntegrityError, RefusedError, StorageError, UnsupportedError
 from holdfast.wire.fuse import replies
+from holdfast.wire.fuse.errors import TOO_MANY
 from holdfast.wire.fuse.kernel import Opcode
 from holdfast.wire.fuse.negotiation import Wishes
 
@@ -112,6 +113,11 @@ def test_nobody_waits_for_forgets_and_interrupts_are_told_never_to_come(serve: C
     assert kernel.ask(Opcode.INTERRUPT, bytes(c.InterruptIn(3))) == errno.ENOSYS
 
 
+def caused(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "number", "said"),
     [
@@ -119,6 +125,13 @@ def test_nobody_waits_for_forgets_and_interrupts_are_told_never_to_come(serve: C
         (OSError("without a number"), errno.EIO, None),
         (IntegrityError("a: blob x is damaged"), errno.EIO, "blob x is damaged"),
         (StorageError("no network"), errno.EIO, "no network"),
+        (
+            caused(StorageError("no log"), OSError(errno.EDQUOT, "x")),
+            errno.EDQUOT,
+            "cannot be written",
+        ),
+        (caused(StorageError("no log"), OSError(errno.EACCES, "x")), errno.EIO, "no log"),
+        (RefusedError("so many are open", code=TOO_MANY), errno.ENFILE, None),
         (ValueError("oops"), errno.EIO, "mistake"),
     ],
     ids=lambda value: type(value).__name__,
