@@ -15,6 +15,8 @@ from holdfast.snapshot.place import Place
 from holdfast.snapshot.reflink import reflink_provider
 from holdfast.testing.provider_contract import Ground, ProviderContract, lay
 
+from ..own_snapshots import own_ground
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -144,3 +146,22 @@ class TestGitWithUntrackedFiles(ProviderContract):
         lay(root)
         subprocess.run(["git", "init", "--quiet", "--object-format=sha256", root], check=True)
         return git_ground(root, tmp_path / "state", include_untracked=True)
+
+
+@pytest.mark.root
+class TestOwnCheckpointsMounted(ProviderContract):
+    """Checkpoints, with forks and views that are mounted."""
+
+    @pytest.fixture
+    def ground(self, tmp_path: Path) -> Ground:
+        if os.geteuid() != 0 or not os.path.exists("/dev/fuse"):
+            pytest.skip("needs root and /dev/fuse, to mount an overlay")
+        return own_ground(tmp_path, mounts=True)
+
+
+class TestOwnCheckpointsWrittenOut(ProviderContract):
+    """Checkpoints, with forks and views that are written out."""
+
+    @pytest.fixture
+    def ground(self, tmp_path: Path) -> Ground:
+        return own_ground(tmp_path, mounts=False)

@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.bridge import device, overlay
+from holdfast.engine import own_checkpoints
 from holdfast.snapshot.git import command
 from holdfast.snapshot.git.technique import git_provider
 from holdfast.snapshot.place import Place
 from holdfast.snapshot.reflink import reflink_provider
 from holdfast.testing.provider_contract import LEDGER_WRITES, Ground, kill_everywhere, lay
+
+from ..own_snapshots import own_ground
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,3 +80,22 @@ def test_a_shadow_of_a_git_repository(tmp_path: Path, first: int) -> None:
     ground = Ground(root, lambda session: git_provider(Place(bytes(root), bytes(state), session)), left, "")
     calls = (*LEDGER_WRITES, (command, "execute"))
     assert kill_everywhere(ground, calls, first=first, every=4) > 40
+
+
+OWN = tuple((own_checkpoints, name) for name in ("take_locked", "fork_mounted", "fork", "discard", "remove_whole"))
+
+
+@pytest.mark.parametrize("first", [1, 5])
+def test_checkpoints_that_are_written_out(tmp_path: Path, first: int) -> None:
+    assert kill_everywhere(own_ground(tmp_path, mounts=False), (*LEDGER_WRITES, *OWN), first=first, every=8) > 30
+
+
+@pytest.mark.root
+@pytest.mark.slow
+@pytest.mark.parametrize("first", [1, 9])
+def test_checkpoints_that_are_mounted(tmp_path: Path, first: int) -> None:
+    """Another process serves what is mounted, and is not killed: it ends by itself, whatever it was about to do."""
+    if os.geteuid() != 0 or not os.path.exists("/dev/fuse"):
+        pytest.skip("needs root and /dev/fuse, to mount an overlay")
+    calls = (*LEDGER_WRITES, *OWN, (device, "detach"), (overlay, "detach_overlays"))
+    assert kill_everywhere(own_ground(tmp_path, mounts=True), calls, first=first, every=16) > 15

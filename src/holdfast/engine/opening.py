@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from holdfast.engine import identity
 from holdfast.engine.context import Context, HomeContext
 from holdfast.engine.folder import DIRECTORIES, FORK_NOTE, INDEX, folder_in
-from holdfast.engine.home import default_home, make_private, own_directories
+from holdfast.engine.home import default_home, forks_directory, make_private, own_directories
 from holdfast.engine.inside import refuse_hidden, refuse_inside
 from holdfast.engine.roots import check_root, refuse_own
 from holdfast.engine.settings import MAX_WORKSPACE_FILE_BYTES, WORKSPACE_FILE, load_settings
@@ -337,7 +337,7 @@ class Opener:
             workspace.path,
             index=os.path.join(folder, INDEX),
             modes=os.path.join(folder, DIRECTORIES),
-            never=own_directories(self.home, settings),
+            never=(*own_directories(self.home, settings), os.path.realpath(forks_directory(self.home, settings))),
             max_file_bytes=settings.capture.max_file_bytes,
             exclude=settings.capture.exclude,
             user=User(_bytes(self._environ.get("HOME")), _bytes(self._environ.get("XDG_CONFIG_HOME"))),

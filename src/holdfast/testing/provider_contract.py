@@ -242,12 +242,16 @@ class ProviderContract:
         snapshot = provider.snapshot(provider.prepare("in-place"), "s")
         state = content(ground.root)
         view = provider.mount(snapshot)
-        for directory, _, names in os.walk(view.path):
-            for path in (directory, *(os.path.join(directory, name) for name in names)):
-                assert os.path.islink(path) or not os.lstat(path).st_mode & 0o222, path
-        os.chmod(os.path.join(view.path, b"plain"), 0o600)
-        with open(os.path.join(view.path, b"plain"), "wb") as file:
-            file.write(b"scribbled by root\n")
+        if os.statvfs(view.path).f_flag & os.ST_RDONLY:
+            with pytest.raises(OSError, match="Read-only"):
+                os.chmod(os.path.join(view.path, b"plain"), 0o600)
+        else:
+            for directory, _, names in os.walk(view.path):
+                for path in (directory, *(os.path.join(directory, name) for name in names)):
+                    assert os.path.islink(path) or not os.lstat(path).st_mode & 0o222, path
+            os.chmod(os.path.join(view.path, b"plain"), 0o600)
+            with open(os.path.join(view.path, b"plain"), "wb") as file:
+                file.write(b"scribbled by root\n")
         other = provider.mount(snapshot)
         assert content(other.path) == state
         for shown in (view, other):
