@@ -46,6 +46,7 @@ _TREE: Final = b"tree"
 _SECONDS: Final = 5.0
 """That whoever serves a mount has to end when it is unmounted."""
 _PAUSE: Final = 0.005
+_TRIES: Final = 10
 
 
 class OwnCheckpoints:
@@ -136,7 +137,7 @@ class OwnCheckpoints:
                     served = _end(home.folder_of(known), path)
                     _forget_fork(home, known)
                 _wait_for_view(home, path)
-                remove_whole(place)
+                _remove(place, path)
             finally:
                 if served is not None:
                     os.close(served)
@@ -242,6 +243,19 @@ def _unmount(path: bytes) -> None:
     device.detach(path, helped=os.geteuid() != 0)
     if os.geteuid() == 0:
         detach_overlays(path)
+
+
+def _remove(place: bytes, path: bytes) -> None:
+    """Remove the directory of a fork or a view, also while a process that was told to mount it begins, or ends."""
+    for left in reversed(range(_TRIES)):
+        _unmount(path)
+        try:
+            remove_whole(place)
+            return
+        except OSError:
+            if not left:
+                raise
+        time.sleep(_PAUSE)
 
 
 def _end(folder: bytes, path: bytes) -> int | None:
