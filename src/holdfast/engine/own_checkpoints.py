@@ -29,7 +29,7 @@ from holdfast.model.errors import NotFoundError, RefusedError, UnsupportedError
 from holdfast.model.ids import CheckpointId
 from holdfast.model.log import Log
 from holdfast.model.paths import display, under
-from holdfast.snapshot.checkpoints import Means
+from holdfast.snapshot.checkpoints import KEEPER, Means
 from holdfast.snapshot.private import make_private
 from holdfast.store.records import seen_at
 
@@ -151,6 +151,18 @@ class OwnCheckpoints:
         with self._opened() as home:
             freeing(home, partial(home.store.catalog.unpin_all, keeper))
             self._forget_what_nobody_keeps(home)  # also if there was no pin: whoever took it away may have been killed
+
+    def let_go_of_all(self) -> None:
+        """See `Checkpoints.let_go_of_all`."""
+        with self._opened() as home:
+            catalog = home.store.catalog
+            for checkpoint, reasons in catalog.protections().items():
+                of = catalog.workspace(catalog.checkpoint(checkpoint).workspace)
+                if of.id == self._workspace.id or self._is_ours(of):
+                    for reason in reasons:
+                        if reason.kind == "pin" and KEEPER.match(reason.by):
+                            freeing(home, partial(catalog.unpin_all, reason.by))
+            self._forget_what_nobody_keeps(home)
 
     # -- the rest -----------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ is the engine's affair: `Checkpoints` is what it offers.
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -20,6 +21,8 @@ from holdfast.snapshot.recorded import RecordedProvider
 if TYPE_CHECKING:
     from holdfast.snapshot.ledger import Entry, Ledger
     from holdfast.snapshot.place import Place
+
+KEEPER = re.compile(r"(?:workspace|view|snapshot) [0-9a-f]{16} of the session \S+\Z")
 
 _MOUNTED_SCORE = 40
 _WRITTEN_SCORE = 30
@@ -81,6 +84,10 @@ class Checkpoints(Protocol):
         """Keep what was kept for ``keeper`` no more. What is in the workspace's own history stays in there, like any
         checkpoint that nobody has asked for by name. Idempotent.
         """
+        ...
+
+    def let_go_of_all(self) -> None:
+        """`let_go` for everybody: there is nothing in any session of the workspace. Idempotent."""
         ...
 
 
@@ -152,10 +159,16 @@ class _Own:
         self._checkpoints.let_go(self._keeper(entry))
 
     def tidy(self) -> None:
-        """See `Technique.tidy`."""
+        """See `Technique.tidy`. What was kept for an entry that was damaged, and is gone, nobody else lets go of."""
+        self._checkpoints.let_go_of_all()
 
     def _keeper(self, entry: Entry) -> str:
-        return f"{entry.kind} {entry.token} of the session {self._place.session}"
+        return keeper_of(entry.kind, entry.token, self._place.session)
+
+
+def keeper_of(kind: str, token: str, session: str) -> str:
+    """For what a checkpoint is kept; `KEEPER` matches it."""
+    return f"{kind} {token} of the session {session}"
 
 
 def _of(entry: Entry) -> bytes:

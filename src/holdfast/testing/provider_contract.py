@@ -7,18 +7,18 @@ import stat
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from holdfast.model.errors import NotFoundError, RefusedError, UnsupportedError, UsageError
+from holdfast.model.errors import FormatError, NotFoundError, RefusedError, UnsupportedError, UsageError
 from holdfast.model.paths import under
 from holdfast.testing.killing import run_killed
 from holdfast.testing.photograph import Seen, differences, photograph
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from holdfast.snapshot.port import Prepared, Provider
 
@@ -283,6 +283,40 @@ class ProviderContract:
         ground.make("two").cleanup(kept.token)
         assert os.path.isdir(kept.path)
         assert ground.make("two").tokens() == []
+
+    def test_what_was_damaged_is_told_and_the_rest_goes_on(
+        self, ground: Ground, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        provider = ground.make("one")
+        line = provider.prepare("in-place")
+        origin = provider.snapshot(line, "origin")
+        branch = provider.branch(origin, "b", "worktree")
+        lost = provider.snapshot(line, "lost")
+        state = content(ground.root)
+        for token in (origin.id, lost.id):
+            (path,) = [Path(path) for path in ground.left() if path.endswith(f"/ledger/one/{token}")]
+            path.write_bytes(path.read_bytes()[:-5])
+        assert list(provider.snapshots()) == []
+        assert {one.token for one in provider.tokens()} == {line.token, branch.token}
+        caplog.clear()
+        for prepared in (line, branch):
+            taken = provider.snapshot(prepared, "later")
+            view = provider.mount(taken)
+            assert content(view.path) == state
+            provider.cleanup(view.token)
+        assert any(lost.id in record.getMessage() for record in caplog.records)
+        calls: tuple[Callable[[], object], ...] = (
+            lambda: provider.mount(lost),
+            lambda: provider.discard(lost),
+            lambda: provider.cleanup(lost.id),
+        )
+        for call in calls:
+            with pytest.raises(FormatError, match=lost.id):
+                call()
+        for allocation in provider.tokens():
+            provider.cleanup(allocation.token)
+        left = ground.left()
+        assert {lost.id, origin.id} <= {Path(path).name for path in left}, "it stays, for a person to look at"
 
     def test_two_sessions_at_once_know_nothing_of_each_other(self, ground: Ground) -> None:
         failures: list[BaseException] = []

@@ -12,6 +12,7 @@ import pytest
 
 import holdfast
 from holdfast.engine import fork_mount
+from holdfast.engine.doctor import diagnose
 from holdfast.engine.opening import Opener
 from holdfast.engine.providers import providers_of
 from holdfast.model.errors import NotFoundError, RefusedError, UnsupportedError
@@ -188,3 +189,28 @@ def test_where_mounting_fails_it_is_written_out(tmp_path: Path, monkeypatch: pyt
     assert os.stat(prepared.path).st_dev == os.stat(ground.root.parent).st_dev
     clean(provider)
     assert ground.left() == []
+
+
+def test_what_a_lost_entry_kept_is_let_go_of_with_the_last_one(ground: Ground) -> None:
+    provider = ground.make("one")
+    line = provider.prepare("in-place")
+    lost, other = provider.snapshot(line, "a"), provider.snapshot(line, "b")
+    (path,) = (ground.root.parent / "state").rglob(lost.id)
+    path.unlink()
+    provider.discard(other)
+    assert any(lost.id in text for text in ground.left())
+    provider.cleanup(line.token)
+    assert ground.left() == []
+
+
+def test_doctor_names_what_was_damaged(tmp_path: Path) -> None:
+    ground = own_ground(tmp_path, mounts=False)
+    opener = Opener(home=bytes(home_of(ground)))
+    context = opener.open(bytes(ground.root))
+    (provider,) = (one for one in providers_of(context, "s") if one.name == "holdfast")
+    token = provider.prepare("in-place").token
+    (path,) = home_of(ground).rglob(token)
+    path.write_bytes(path.read_bytes()[:-5])
+    opener.close()
+    found = diagnose(ground.root, home=home_of(ground))
+    assert any(one.verdict == "wrong" and token in one.message and one.help for one in found)

@@ -251,7 +251,7 @@ class _Git:
             if other.facts and other.token != entry.token
         }
         stands_on = (entry.facts["repository"], entry.facts["base"])
-        if stands_on not in needed:
+        if stands_on not in needed and not self._ledger.damaged():  # nobody knows what one of those stands on
             unpin(parse_display(stands_on[0]), self._place.session, stands_on[1])
 
     def tidy(self) -> None:
