@@ -124,6 +124,11 @@ class OwnCheckpoints:
             _forget_fork(home, forked)
         make_read_only(forked.path)
 
+    def resume(self, place: bytes) -> None:
+        """See `Checkpoints.resume`."""
+        with self._opener() as opener:
+            self._fork(opener, place)
+
     def remove(self, place: bytes) -> None:
         """See `Checkpoints.remove`."""
         path = self.where_to_work(place)

@@ -25,6 +25,7 @@ def providers_of(context: Context, session: str) -> Sequence[Provider]:
     from holdfast.snapshot.git.technique import GitOptions, git_provider
     from holdfast.snapshot.place import Place
     from holdfast.snapshot.reflink import reflink_provider
+    from holdfast.snapshot.zfs import zfs_provider
 
     def place(name: str) -> Place:
         return Place(
@@ -49,4 +50,5 @@ def providers_of(context: Context, session: str) -> Sequence[Provider]:
         reflink_provider(place("reflink")),
         git_provider(place("git"), options),
         own_provider(place("holdfast"), own),
+        zfs_provider(place("zfs")),
     )

@@ -18,7 +18,7 @@ IsolationLevel = Literal["none", "namespace"]
 NetworkMode = Literal["open", "disabled", "allow"]
 Tmp = Literal["own", "shared"]
 YesNo = Literal["no", "yes"]
-SnapshotProvider = Literal["auto", "reflink", "git", "holdfast"]
+SnapshotProvider = Literal["auto", "reflink", "git", "holdfast", "zfs"]
 Backend = Literal["auto", "fanotify", "inotify", "polling"]
 
 
@@ -287,7 +287,7 @@ KEYS: dict[str, Key] = {
     "snapshot.provider": Key(
         "text",
         "what makes writable copies of a workspace; `auto`: the best that can be had",
-        choices=("auto", "reflink", "git", "holdfast"),
+        choices=("auto", "reflink", "git", "holdfast", "zfs"),
     ),
     "snapshot.directory": Key(
         "text",

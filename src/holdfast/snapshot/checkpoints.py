@@ -74,6 +74,10 @@ class Checkpoints(Protocol):
         """Make a view at ``place``, which keeps what it shows for as long as it is there."""
         ...
 
+    def resume(self, place: bytes) -> None:
+        """Mount the fork at ``place`` again if it takes that: a restart of the machine ends every mount."""
+        ...
+
     def remove(self, place: bytes) -> None:
         """Unmount and remove what was made at ``place``, whole or in part, and have nothing remembered of it but what
         snapshots keep. Whoever still works in there is left with nothing. Idempotent.
@@ -151,6 +155,15 @@ class _Own:
     def where_to_work(self, entry: Entry) -> bytes:
         """See `Technique.where_to_work`."""
         return self._checkpoints.where_to_work(_of(entry))
+
+    def enter(self, entry: Entry) -> tuple[bytes, ...]:
+        """What to put before a command that works in a fork: nothing, as every process sees it."""
+        del entry
+        return ()
+
+    def resume(self, entry: Entry) -> None:
+        """Mount a fork again, after a restart of the machine."""
+        self._checkpoints.resume(_of(entry))
 
     def remove(self, entry: Entry) -> None:
         """See `Technique.remove`."""
