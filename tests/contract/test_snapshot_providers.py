@@ -15,6 +15,9 @@ from holdfast.snapshot.place import Place
 from holdfast.snapshot.reflink import reflink_provider
 from holdfast.testing.provider_contract import Ground, ProviderContract, lay
 
+from ..own_snapshots import own_ground
+from ..zfs_ground import clean_up, real_pool, simulated_pool, zfs_ground
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -144,3 +147,48 @@ class TestGitWithUntrackedFiles(ProviderContract):
         lay(root)
         subprocess.run(["git", "init", "--quiet", "--object-format=sha256", root], check=True)
         return git_ground(root, tmp_path / "state", include_untracked=True)
+
+
+@pytest.mark.root
+class TestOwnCheckpointsMounted(ProviderContract):
+    """Checkpoints, with forks and views that are mounted."""
+
+    @pytest.fixture
+    def ground(self, tmp_path: Path) -> Ground:
+        if os.geteuid() != 0 or not os.path.exists("/dev/fuse"):
+            pytest.skip("needs root and /dev/fuse, to mount an overlay")
+        return own_ground(tmp_path, mounts=True)
+
+
+class TestOwnCheckpointsWrittenOut(ProviderContract):
+    """Checkpoints, with forks and views that are written out."""
+
+    @pytest.fixture
+    def ground(self, tmp_path: Path) -> Ground:
+        return own_ground(tmp_path, mounts=False)
+
+
+@pytest.mark.root
+class TestZfsSimulated(ProviderContract):
+    """A program that does what ``zfs`` does, over directories."""
+
+    @pytest.fixture
+    def ground(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ground]:
+        if os.geteuid() != 0:
+            pytest.skip("needs root, to mount")
+        root = simulated_pool(tmp_path, monkeypatch)
+        ground = zfs_ground(root, tmp_path / "state")
+        yield ground
+        clean_up(ground, root)
+
+
+@pytest.mark.root
+class TestZfs(ProviderContract):
+    """A real pool in a file, where there is a program ``zpool`` that can make one."""
+
+    @pytest.fixture
+    def ground(self, tmp_path: Path) -> Iterator[Ground]:
+        with real_pool(tmp_path) as root:
+            ground = zfs_ground(root, tmp_path / "state")
+            yield ground
+            clean_up(ground, None)

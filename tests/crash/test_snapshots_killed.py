@@ -9,11 +9,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.bridge import device, overlay
+from holdfast.engine import own_checkpoints
+from holdfast.snapshot import zfs_command
 from holdfast.snapshot.git import command
 from holdfast.snapshot.git.technique import git_provider
 from holdfast.snapshot.place import Place
 from holdfast.snapshot.reflink import reflink_provider
 from holdfast.testing.provider_contract import LEDGER_WRITES, Ground, kill_everywhere, lay
+
+from ..own_snapshots import own_ground
+from ..zfs_ground import clean_up, simulated_pool, zfs_ground
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,3 +82,36 @@ def test_a_shadow_of_a_git_repository(tmp_path: Path, first: int) -> None:
     ground = Ground(root, lambda session: git_provider(Place(bytes(root), bytes(state), session)), left, "")
     calls = (*LEDGER_WRITES, (command, "execute"))
     assert kill_everywhere(ground, calls, first=first, every=4) > 40
+
+
+OWN = tuple((own_checkpoints, name) for name in ("take_locked", "fork_mounted", "fork", "discard", "remove_whole"))
+
+
+@pytest.mark.parametrize("first", [1, 5])
+def test_checkpoints_that_are_written_out(tmp_path: Path, first: int) -> None:
+    assert kill_everywhere(own_ground(tmp_path, mounts=False), (*LEDGER_WRITES, *OWN), first=first, every=8) > 30
+
+
+@pytest.mark.root
+@pytest.mark.slow
+@pytest.mark.parametrize("first", [1, 9])
+def test_checkpoints_that_are_mounted(tmp_path: Path, first: int) -> None:
+    """Another process serves what is mounted, and is not killed: it ends by itself, whatever it was about to do."""
+    if os.geteuid() != 0 or not os.path.exists("/dev/fuse"):
+        pytest.skip("needs root and /dev/fuse, to mount an overlay")
+    calls = (*LEDGER_WRITES, *OWN, (device, "detach"), (overlay, "detach_overlays"))
+    assert kill_everywhere(own_ground(tmp_path, mounts=True), calls, first=first, every=16) > 15
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("first", [1, 4])
+def test_datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int) -> None:
+    """Between any two of the commands, and at each of its own writes."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to mount")
+    root = simulated_pool(tmp_path, monkeypatch)
+    ground = zfs_ground(root, tmp_path / "state")
+    try:
+        assert kill_everywhere(ground, (*LEDGER_WRITES, (zfs_command, "execute")), first=first, every=7) > 15
+    finally:
+        clean_up(ground, root)

@@ -188,6 +188,8 @@ def _snapshots(opener: Opener, directory: bytes) -> Iterator[Finding]:
         return
     if not os.path.isdir(context.workspace.path):
         return
+    yield from _images()
+    yield from _damaged_entries(context)
     providers = providers_of(context, "doctor")
     found = [provider.detect() for provider in providers]
     for one in found:
@@ -203,6 +205,24 @@ def _snapshots(opener: Opener, directory: bytes) -> Iterator[Finding]:
         yield Finding("snapshots", "limited", error.message, "docs/snapshots.md says what each provider needs")
         return
     yield Finding("snapshots", "good", f"{choice.provider.name} is used, as {choice.reason}")
+
+
+def _damaged_entries(context: Context) -> Iterator[Finding]:
+    from holdfast.engine.folder import SNAPSHOTS
+    from holdfast.snapshot.ledger import damaged_in
+
+    folder = os.path.join(context.folder, SNAPSHOTS)
+    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
+        for damage in damaged_in(os.path.join(folder, name)):
+            yield Finding("snapshots", "wrong", damage.message, damage.hint or "")
+
+
+def _images() -> Iterator[Finding]:
+    """Whether there can be snapshots of disks."""
+    if shutil.which("qemu-img") is None:
+        yield Finding("snapshots", "limited", "there can be no disk images: there is no qemu-img", "qemu-utils has it")
+    else:
+        yield Finding("snapshots", "good", "there can be disk images, by qemu-img")
 
 
 # -- the home and the workspace ---------------------------------------------------------------------------------------

@@ -137,7 +137,9 @@ def _begin(forked: Context, source: Checkpoint) -> ForkNote:
                 hint="finish it with `holdfast fork`, as it was begun",
             )
     looks = looks_of(forked, source)
-    pin = forked.catalog.pin(source.root, f"the fork {display(forked.workspace.path)}", checkpoint=source.id)
+    reason = fork_note.pinned_for(forked.workspace.path)
+    forked.catalog.unpin_all(reason)  # of an attempt that was killed before its note
+    pin = forked.catalog.pin(source.root, reason, checkpoint=source.id)
     note = ForkNote(
         checkpoint=source.id,
         root=source.root.hex(),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.engine.folder import FORK_NOTE
 from holdfast.files.notes import NoteFile
 from holdfast.model.named import NamedTuple
+from holdfast.model.paths import display
 
 if TYPE_CHECKING:
     from holdfast.bridge.overlay import Attributes
@@ -49,6 +50,11 @@ class ForkNote(NamedTuple):
 _KINDS = dict.fromkeys(("pin", "changed_at", "uid", "gid", "root_permissions", "permissions"), int) | dict.fromkeys(
     ("checkpoint", "root", "attributes"), str
 )
+
+
+def pinned_for(path: bytes) -> str:
+    """What the pin of the fork with the directory ``path`` says that it is for."""
+    return f"the fork {display(path)}"
 
 
 def write(folder: bytes, note: ForkNote) -> None:

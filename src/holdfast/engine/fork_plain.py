@@ -79,6 +79,7 @@ def discard(context: Shared, workspace: Workspace) -> None:
     folder = context.folder_of(workspace)
     note = fork_note.read(folder)
     if note is None:
+        context.store.catalog.unpin_all(fork_note.pinned_for(workspace.path))  # of one that was killed before its note
         return
     shutil.rmtree(overlay_of(folder), ignore_errors=True)
     context.store.catalog.unpin(note.pin)

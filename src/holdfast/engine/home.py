@@ -37,6 +37,12 @@ def own_directories(home: bytes, settings: Settings) -> tuple[bytes, ...]:
     return tuple(os.path.realpath(path) for path in (home, objects) if path is not None)
 
 
+def forks_directory(home: bytes, settings: Settings) -> bytes:
+    """Where forks that snapshots are worked in lie, outside of the home: what runs supervised may not write there."""
+    named = settings.snapshot.directory
+    return os.path.abspath(os.path.expanduser(os.fsencode(named))) if named else home.rstrip(b"/") + b"-forks"
+
+
 def make_private(path: bytes) -> None:
     """Make the directory ``path`` with mode 0700 if there is none; refuse one that belongs to somebody else."""
     try:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from holdfast.engine import identity
 from holdfast.engine.context import Context, HomeContext
 from holdfast.engine.folder import DIRECTORIES, FORK_NOTE, INDEX, folder_in
-from holdfast.engine.home import default_home, make_private, own_directories
+from holdfast.engine.home import default_home, forks_directory, make_private, own_directories
 from holdfast.engine.inside import refuse_hidden, refuse_inside
 from holdfast.engine.roots import check_root, refuse_own
 from holdfast.engine.settings import MAX_WORKSPACE_FILE_BYTES, WORKSPACE_FILE, load_settings
@@ -399,12 +399,13 @@ class Opener:
             refuse_unmounted(folder, workspace.path)
             note = fork_note.read(folder)
             layer = None if note is None else layer_of(self.store(), folder, note)
+        own = (*own_directories(self.home, settings), os.path.realpath(forks_directory(self.home, settings)))
         return LocalTree(
             workspace.path,
             index=os.path.join(folder, INDEX),
             modes=os.path.join(folder, DIRECTORIES),
             # (What a snapshot provider has made may lie in the home, which must not take all of it away.)
-            never=[path for path in own_directories(self.home, settings) if not under(workspace.path, path)],
+            never=[path for path in own if not under(workspace.path, path)],
             max_file_bytes=settings.capture.max_file_bytes,
             exclude=settings.capture.exclude,
             user=User(_bytes(self._environ.get("HOME")), _bytes(self._environ.get("XDG_CONFIG_HOME"))),

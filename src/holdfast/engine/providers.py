@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from holdfast.engine.folder import SNAPSHOTS
+from holdfast.engine.home import forks_directory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,9 +20,12 @@ def providers_of(context: Context, session: str) -> Sequence[Provider]:
 
     Raises `UsageError` if no session can be called ``session``.
     """
+    from holdfast.engine.own_checkpoints import OwnCheckpoints
+    from holdfast.snapshot.checkpoints import own_provider
     from holdfast.snapshot.git.technique import GitOptions, git_provider
     from holdfast.snapshot.place import Place
     from holdfast.snapshot.reflink import reflink_provider
+    from holdfast.snapshot.zfs import zfs_provider
 
     def place(name: str) -> Place:
         return Place(
@@ -35,4 +39,16 @@ def providers_of(context: Context, session: str) -> Sequence[Provider]:
 
     of = context.settings.git
     options = GitOptions(of.include_untracked == "yes", of.trust_local_filters == "yes")
-    return (reflink_provider(place("reflink")), git_provider(place("git"), options))
+    own = OwnCheckpoints(
+        context.workspace,
+        home=context.home,
+        directory=forks_directory(context.home, context.settings),
+        clock=context.clock,
+        random=context.random,
+    )
+    return (
+        reflink_provider(place("reflink")),
+        git_provider(place("git"), options),
+        own_provider(place("holdfast"), own),
+        zfs_provider(place("zfs")),
+    )

@@ -18,7 +18,7 @@ IsolationLevel = Literal["none", "namespace"]
 NetworkMode = Literal["open", "disabled", "allow"]
 Tmp = Literal["own", "shared"]
 YesNo = Literal["no", "yes"]
-SnapshotProvider = Literal["auto", "reflink", "git"]
+SnapshotProvider = Literal["auto", "reflink", "git", "holdfast", "zfs"]
 Backend = Literal["auto", "fanotify", "inotify", "polling"]
 SessionShell = Literal["bash", "sh", "zsh"]
 Demand = Literal["never", "safe", "changes", "unknown", "risky", "dangerous"]
@@ -121,6 +121,7 @@ class Snapshot(NamedTuple):
     """How writable copies of a workspace are made (docs/snapshots.md)."""
 
     provider: SnapshotProvider = "auto"
+    directory: str = ""
 
 
 class Git(NamedTuple):
@@ -324,7 +325,13 @@ KEYS: dict[str, Key] = {
     "snapshot.provider": Key(
         "text",
         "what makes writable copies of a workspace; `auto`: the best that can be had",
-        choices=("auto", "reflink", "git"),
+        choices=("auto", "reflink", "git", "holdfast", "zfs"),
+    ),
+    "snapshot.directory": Key(
+        "text",
+        "where the provider `holdfast` makes forks: an absolute path, or with `~`; empty: beside the home, `-forks` "
+        "added to its name",
+        pattern=r"|[/~].*",
     ),
     "git.include_untracked": Key(
         "text", "whether snapshots by Git hold files that are neither tracked nor ignored", choices=("no", "yes")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from holdfast.files.locking import exclusive
 from holdfast.files.notes import NoteFile
-from holdfast.model.errors import StorageError, UsageError
+from holdfast.model.clock import SystemClock
+from holdfast.model.errors import FormatError, StorageError, UsageError
 from holdfast.model.paths import display, parse_display
 from holdfast.snapshot.port import Allocation, Kind, Mode, Token
 from holdfast.snapshot.private import make_private
@@ -145,10 +147,30 @@ class Ledger:
         return entry
 
     def entries(self, kind: Kind | None = None) -> Sequence[Entry]:
-        """All entries of the session, or those of a kind, oldest first. Raises `FormatError`, `StorageError`."""
-        found = (self.get(name.decode()) for name in _listed(self._folder) if _TOKEN.match(name))
-        chosen = [entry for entry in found if entry is not None and kind in (None, entry.kind)]
+        """All entries of the session, or those of a kind, oldest first. Raises `StorageError`.
+
+        Those that cannot be read are left out, and stay where they are: see `damaged`.
+        """
+        found, _ = self._read()
+        chosen = [entry for entry in found if kind in (None, entry.kind)]
         return sorted(chosen, key=lambda entry: entry.created_at)
+
+    def damaged(self) -> Sequence[FormatError]:
+        """What is wrong with each entry of the session that cannot be read, naming the file. Raises `StorageError`."""
+        return self._read()[1]
+
+    def _read(self) -> tuple[list[Entry], list[FormatError]]:
+        found: list[Entry] = []
+        damaged: list[FormatError] = []
+        for name in sorted(_listed(self._folder)):
+            if _TOKEN.match(name):
+                try:
+                    entry = self.get(name.decode())
+                except FormatError as error:
+                    damaged.append(error)
+                else:
+                    found += () if entry is None else (entry,)
+        return found, damaged
 
     def is_last(self, entry: Entry) -> bool:
         """True if no session of the provider has any other entry, damaged ones counted."""
@@ -160,13 +182,25 @@ class Ledger:
         )
 
 
+def damaged_in(state: bytes) -> Sequence[FormatError]:
+    """`Ledger.damaged` of all sessions of the provider whose own directory is ``state``. Raises `StorageError`."""
+    ledgers = os.path.join(state, b"ledger")
+    found: list[FormatError] = []
+    for session in sorted(os.fsdecode(name) for name in _listed(ledgers)):
+        if session.endswith(".lock") or not _NAME.match(session):
+            continue
+        ledger = Ledger(state, session, clock=SystemClock(), random=secrets.token_bytes, timeout=0)
+        found += ledger.damaged()
+    return found
+
+
 def _file(token: str) -> NoteFile:
     return NoteFile(
         name=token.encode(),
         magic=b"HFSL 1 ",
         what="an entry of a snapshot ledger",
         max_bytes=_MAX_BYTES,
-        advice="what it stands for has to be removed by hand: docs/formats/snapshot-ledger.md says what that can be",
+        advice="docs/formats/snapshot-ledger.md says what it may have stood for: remove that by hand",
     )
 
 

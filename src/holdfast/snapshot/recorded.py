@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, StorageError, UnsupportedError
+from holdfast.model.errors import (
+    FormatError,
+    HoldfastError,
+    NotFoundError,
+    RefusedError,
+    StorageError,
+    UnsupportedError,
+)
 from holdfast.model.log import Log
 from holdfast.model.paths import display
 from holdfast.snapshot.ledger import check_label, check_name
@@ -133,7 +140,7 @@ class RecordedProvider:
                     f"{display(of.path)} was cleaned up, and cannot be captured", hint="prepare it again"
                 )
             before = [entry for entry in self._ledger.entries("snapshot") if entry.of == workspace.token]
-            parent = before[-1] if before else self._ledger.get(workspace.of)
+            parent = before[-1] if before else self._parent(workspace.of)
             entry = self._ledger.new(
                 "snapshot",
                 label=label,
@@ -176,6 +183,13 @@ class RecordedProvider:
         """See `Provider.tokens`."""
         return [entry.allocation() for entry in self._ledger.entries()]
 
+    def _parent(self, token: str) -> Entry | None:
+        """What a workspace began as, if that is there and can be read: what is taken of it does not depend on that."""
+        try:
+            return self._ledger.get(token)
+        except FormatError:
+            return None
+
     def _kept(self, token: Token) -> Entry:
         entry = self._ledger.get(token)
         if entry is None or entry.kind != "snapshot":
@@ -203,6 +217,8 @@ class RecordedProvider:
                 for entry in self._ledger.entries():
                     if not entry.complete:
                         self._remove(entry)
+                for damage in self._ledger.damaged():
+                    _LOG.warning("%s; it is left aside (%s)", damage.message, damage.hint)
                 yield
         except OSError as error:
             where = f": {display(os.fsencode(error.filename))}" if error.filename else ""

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from holdfast.model.errors import NotFoundError, RefusedError, UnsupportedError, UsageError
+from holdfast.model.errors import FormatError, NotFoundError, RefusedError, UnsupportedError, UsageError
 from holdfast.model.paths import under
 from holdfast.testing.killing import run_killed
 from holdfast.testing.photograph import Seen, differences, photograph
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from holdfast.snapshot.port import Prepared, Provider
 
@@ -242,12 +243,17 @@ class ProviderContract:
         snapshot = provider.snapshot(provider.prepare("in-place"), "s")
         state = content(ground.root)
         view = provider.mount(snapshot)
-        for directory, _, names in os.walk(view.path):
-            for path in (directory, *(os.path.join(directory, name) for name in names)):
-                assert os.path.islink(path) or not os.lstat(path).st_mode & 0o222, path
-        os.chmod(os.path.join(view.path, b"plain"), 0o600)
-        with open(os.path.join(view.path, b"plain"), "wb") as file:
-            file.write(b"scribbled by root\n")
+        walked = [os.path.join(at, name) for at, _, names in os.walk(view.path) for name in (b"", *names)]
+        permitted = [path for path in walked if not os.path.islink(path) and os.lstat(path).st_mode & 0o222]
+        read_only = False
+        try:
+            os.chmod(os.path.join(view.path, b"plain"), 0o600)
+        except OSError as error:
+            read_only = error.errno == errno.EROFS
+        if not read_only:
+            assert permitted == []
+            with open(os.path.join(view.path, b"plain"), "wb") as file:
+                file.write(b"scribbled by root\n")
         other = provider.mount(snapshot)
         assert content(other.path) == state
         for shown in (view, other):
@@ -279,6 +285,40 @@ class ProviderContract:
         ground.make("two").cleanup(kept.token)
         assert os.path.isdir(kept.path)
         assert ground.make("two").tokens() == []
+
+    def test_what_was_damaged_is_told_and_the_rest_goes_on(
+        self, ground: Ground, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        provider = ground.make("one")
+        line = provider.prepare("in-place")
+        origin = provider.snapshot(line, "origin")
+        branch = provider.branch(origin, "b", "worktree")
+        lost = provider.snapshot(line, "lost")
+        state = content(ground.root)
+        for token in (origin.id, lost.id):
+            (path,) = [Path(path) for path in ground.left() if path.endswith(f"/ledger/one/{token}")]
+            path.write_bytes(path.read_bytes()[:-5])
+        assert list(provider.snapshots()) == []
+        assert {one.token for one in provider.tokens()} == {line.token, branch.token}
+        caplog.clear()
+        for prepared in (line, branch):
+            taken = provider.snapshot(prepared, "later")
+            view = provider.mount(taken)
+            assert content(view.path) == state
+            provider.cleanup(view.token)
+        assert any(lost.id in record.getMessage() for record in caplog.records)
+        calls: tuple[Callable[[], object], ...] = (
+            lambda: provider.mount(lost),
+            lambda: provider.discard(lost),
+            lambda: provider.cleanup(lost.id),
+        )
+        for call in calls:
+            with pytest.raises(FormatError, match=lost.id):
+                call()
+        for allocation in provider.tokens():
+            provider.cleanup(allocation.token)
+        left = ground.left()
+        assert {lost.id, origin.id} <= {Path(path).name for path in left}, "it stays, for a person to look at"
 
     def test_two_sessions_at_once_know_nothing_of_each_other(self, ground: Ground) -> None:
         failures: list[BaseException] = []

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 from holdfast.files.duplicate import duplicate
 from holdfast.model.errors import RefusedError, StorageError
 from holdfast.model.log import Log
+from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
 from holdfast.snapshot.private import make_private
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from holdfast.snapshot.git.command import Git
     from holdfast.snapshot.git.repository import Source
@@ -31,10 +32,46 @@ _CAPTURED = (stat.S_IFREG, stat.S_IFLNK, stat.S_IFDIR)
 """A directory is a submodule's; anything else cannot be in a tree of Git."""
 
 
+class Unrun(NamedTuple):
+    """The filters that are defined, and not run."""
+
+    names: frozenset[str] = frozenset()
+    required: frozenset[str] = frozenset()
+    """Those without which files are not to be taken in, nor written out."""
+
+
+_NONE = Unrun()
+
+
+def filters_of(git: Git, paths: Iterable[bytes], *words: str) -> Iterator[tuple[bytes, str]]:
+    """Each of ``paths`` with the filter that it takes, as attributes say; ``words`` are of ``git check-attr``."""
+    told = git.fields("check-attr", *words, "-z", "--stdin", "filter", stdin=_ended(paths))
+    for path, name in zip(told[::3], told[2::3], strict=True):
+        yield path, os.fsdecode(name)
+
+
+def filter_refused(name: str, path: bytes) -> RefusedError:
+    """The error for a file whose filter is required, and not run."""
+    return RefusedError(
+        f"{display(path)} takes the required filter {name}, which only the repository's configuration defines: not run",
+        hint="git.trust_local_filters = yes has it run, if you trust whoever wrote that; or define it in ~/.gitconfig",
+        code="git_filter",
+    )
+
+
 class Capture:
     """Captures one work tree, again and again, by way of an index of its own."""
 
-    def __init__(self, shadow: Shadow, source: Source, index: bytes, *, untracked: bool, partial: bool = False) -> None:
+    def __init__(
+        self,
+        shadow: Shadow,
+        source: Source,
+        index: bytes,
+        *,
+        untracked: bool,
+        partial: bool = False,
+        unrun: Unrun = _NONE,
+    ) -> None:
         """``index`` is where the index is kept; ``untracked``: also what is neither tracked nor ignored."""
         assert source.work_tree is not None, "a bare repository has no files"
         self._work_tree = source.work_tree
@@ -43,17 +80,18 @@ class Capture:
         self._index = index
         self._untracked = untracked
         self._partial = partial
+        self._unrun = unrun
         self._git = shadow.git(work_tree=source.work_tree, index=index)
 
     def run(self, *, base: str, parent: str, message: str, at: int) -> str:
         """Make a commit of what the files are now, keep what the commit ``base`` does not hold, return its name.
 
-        ``parent`` is the commit's parent, none if it is empty. Raises `RefusedError` with the code ``git_unmerged``,
-        `StorageError`.
+        ``parent`` is the commit's parent, none if it is empty. Raises `RefusedError` with the code ``git_unmerged`` or
+        ``git_filter``, `StorageError`.
         """
         kept = self._seed()
         try:
-            tree = self._tree(base)
+            tree = self._tree(base, fresh=not kept)
         except StorageError as error:
             self.forget()
             if not kept:
@@ -61,7 +99,7 @@ class Capture:
             _LOG.debug("the index that was kept is of no use, and is begun anew: %s", error)
             self._seed()
             try:
-                tree = self._tree(base)
+                tree = self._tree(base, fresh=True)
             except StorageError:
                 self.forget()
                 raise
@@ -121,8 +159,10 @@ class Capture:
                 if not os.path.lexists(target):
                     _copy_file(os.path.join(self._source.own, name), target)
 
-    def _tree(self, base: str) -> str:
-        """The tree of what the files are now, with every object of it where it stays."""
+    def _tree(self, base: str, *, fresh: bool) -> str:
+        """The tree of what the files are now, with every object of it where it stays. ``fresh``: the index is still
+        the user's.
+        """
         git = self._git
         unmerged = git("ls-files", "--unmerged", "-z", limit=1 << 30)[:_SOME_OUTPUT].split(b"\0")[:-1]
         if unmerged:
@@ -134,11 +174,17 @@ class Capture:
                 hint="resolve them and `git add` the files, or `git merge --abort`; then try again",
                 code="git_unmerged",
             )
+        if self._unrun.required:
+            self._refuse_required(git.fields("ls-files", "-z"))
         git("update-index", "-q", "--really-refresh", allowed=(0, 1))
         gone, changed = self._changes()
         if self._untracked:
             listed = git.fields("ls-files", "--others", "--exclude-standard", "--exclude=/.holdfast/", "-z")
-            changed += [path for path in listed if not path.endswith(b"/") and self._can_be_captured(path)]
+            fresh_files = [path for path in listed if not path.endswith(b"/") and self._can_be_captured(path)]
+            self._refuse_required(fresh_files)
+            changed += fresh_files
+        if fresh and self._unrun.names:
+            changed += self._unfiltered({*changed, *gone})
         if gone:
             git("update-index", "-z", "--force-remove", "--stdin", stdin=_ended(gone))
         if changed:
@@ -158,6 +204,30 @@ class Capture:
             deleted = about.endswith(b"D") or not self._can_be_captured(path)
             (gone if deleted else changed).append(path)
         return gone, changed
+
+    def _refuse_required(self, paths: list[bytes]) -> None:
+        """Refuse files that take a required filter which is not run: Git could not even compare them."""
+        if self._unrun.required:
+            for path, name in filters_of(self._git, paths):
+                if name in self._unrun.required and self._can_be_captured(path):
+                    raise filter_refused(name, path)
+
+    def _unfiltered(self, known: set[bytes]) -> list[bytes]:
+        """The other files whose filter is not run: the user's index has them filtered, and we as they are."""
+        staged = {
+            line.partition(b"\t")[2]: line
+            for line in self._git.fields("ls-files", "--stage", "-z")
+            if not line.startswith(_GITLINK)
+        }
+        paths = [path for path in staged if path not in known]
+        again = [
+            path
+            for path, name in filters_of(self._git, paths)
+            if name in self._unrun.names and self._can_be_captured(path)
+        ]
+        # (With what is known of the file forgotten, it is read.)
+        self._git("update-index", "-z", "--index-info", stdin=_ended(staged[path] for path in again))
+        return again
 
     def _can_be_captured(self, path: bytes) -> bool:
         try:

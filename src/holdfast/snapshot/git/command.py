@@ -8,15 +8,11 @@ Source: git(1), git-config(1), on ``GIT_CONFIG_COUNT``.
 from __future__ import annotations
 
 import os
-import select
 import shutil
-import signal
-import subprocess
-import time
 from typing import TYPE_CHECKING
 
 from holdfast.model.errors import StorageError, UnsupportedError
-from holdfast.model.named import NamedTuple
+from holdfast.snapshot.executing import execute, said
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,7 +24,6 @@ LONG_SECONDS = 1800.0
 MAX_OUTPUT = 256 << 20
 """Bytes of a list of paths: more than a million of them."""
 
-_MAX_ERRORS = 8192
 _PIECE = 1 << 16
 _KEPT = ("HOME", "XDG_CONFIG_HOME", "PATH", "TMPDIR", "USER", "LOGNAME", "LANG")
 _OVERRIDDEN = {
@@ -68,15 +63,6 @@ _FIXED = {
     "GIT_COMMITTER_NAME": "Holdfast",
     "GIT_COMMITTER_EMAIL": "holdfast@localhost",
 }
-
-
-class Ended(NamedTuple):
-    """How a program ended."""
-
-    code: int
-    out: bytes
-    errors: str
-    """The beginning of what it wrote to its standard error."""
 
 
 def find_git() -> str | None:
@@ -140,11 +126,20 @@ class Git:
             moment = f"@{at // 1_000_000} +0000"
             given = given | {"GIT_AUTHOR_DATE": moment, "GIT_COMMITTER_DATE": moment}
         ended = execute(
-            [self._program, *words], given, self._directory, stdin=stdin, limit=limit, seconds=self._seconds
+            [self._program, *words],
+            given,
+            self._directory,
+            stdin=stdin,
+            limit=limit,
+            seconds=self._seconds,
+            slow="git_slow",
+            hint="a filter of yours may hang",
         )
         if ended.code not in allowed:
             verb = words[0].decode() if isinstance(words[0], bytes) else words[0]
-            raise StorageError(f"git {verb} failed ({ended.code}): {_said(ended.errors)}", code="git_failed")
+            raise StorageError(
+                f"git {verb} failed ({ended.code}): {said(ended.errors, ('fatal:', 'error:'))}", code="git_failed"
+            )
         return ended.out
 
     def fields(self, *words: str | bytes, stdin: bytes = b"", limit: int = MAX_OUTPUT) -> list[bytes]:
@@ -154,80 +149,3 @@ class Git:
     def word(self, *words: str | bytes, stdin: bytes = b"", at: int | None = None) -> str:
         """The one line that it writes, such as the name of an object. Raises as a call."""
         return self(*words, stdin=stdin, limit=_PIECE, at=at).decode("ascii", "replace").strip()
-
-
-def _said(errors: str) -> str:
-    """The line that says why: the first that is an error, or the last."""
-    lines = [line.strip() for line in errors.splitlines() if line.strip()]
-    chosen = next(
-        (line for line in lines if line.startswith(("fatal:", "error:"))), lines[-1] if lines else "no reason"
-    )
-    return "".join(char if char.isprintable() else "?" for char in chosen)[:300]
-
-
-def execute(
-    words: Sequence[str | bytes],
-    environ: Mapping[str, str | bytes],
-    directory: bytes,
-    *,
-    stdin: bytes,
-    limit: int,
-    seconds: float,
-) -> Ended:
-    """Run a program in a session of its own, with nothing of ours but its standard input; none of it is left when this
-    returns or raises. Raises as `Git.__call__`, but for the way it ends, and `OSError`.
-    """
-    given = os.memfd_create("stdin", os.MFD_CLOEXEC)
-    try:
-        with open(given, "wb", closefd=False) as file:
-            file.write(stdin)
-        os.lseek(given, 0, os.SEEK_SET)
-        child = subprocess.Popen(
-            words,
-            env=environ,
-            cwd=directory,
-            stdin=given,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-    finally:
-        os.close(given)
-    try:
-        out, errors = _read(child, limit, time.monotonic() + seconds)
-        return Ended(child.wait(), out, errors)
-    finally:
-        if child.poll() is None:
-            os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
-        for stream in (child.stdout, child.stderr):
-            assert stream is not None
-            stream.close()
-
-
-def _read(child: subprocess.Popen[bytes], limit: int, until: float) -> tuple[bytes, str]:
-    assert child.stdout is not None
-    assert child.stderr is not None
-    out, errors = bytearray(), bytearray()
-    poll = select.poll()
-    streams = {child.stdout.fileno(): out, child.stderr.fileno(): errors}
-    for fd in streams:
-        poll.register(fd, select.POLLIN)
-    while streams:
-        left = until - time.monotonic()
-        if left <= 0:
-            raise StorageError(
-                "git was stopped, as it took too long", hint="a filter of yours may hang", code="git_slow"
-            )
-        for fd, _ in poll.poll(left * 1000):
-            piece = os.read(fd, _PIECE)
-            if not piece:
-                poll.unregister(fd)
-                del streams[fd]
-            elif fd == child.stderr.fileno():
-                errors += piece[: _MAX_ERRORS - len(errors)]
-            else:
-                out += piece
-        if len(out) > limit:
-            raise UnsupportedError(f"git says more than {limit} bytes: the repository is too large for this provider")
-    return bytes(out), errors.decode("utf-8", "replace")

@@ -74,6 +74,11 @@ class LocalSettings(NamedTuple):
     object_format: str
 
     @property
+    def required(self) -> list[str]:
+        """Those of `drivers` without which, the repository says, files are of no use."""
+        return [name for name in self.drivers if _is_true(self.filters.get(f"filter.{name}.required"))]
+
+    @property
     def drivers(self) -> list[str]:
         """The names of the filters that the repository defines."""
         return sorted({key.partition(".")[2].rpartition(".")[0] for key in self.filters})

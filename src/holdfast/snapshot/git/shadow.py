@@ -41,6 +41,13 @@ class Shadow:
         """Git, working in the shadow, and in ``work_tree``'s directory if there is one."""
         return Git(work_tree or self.path, git_dir=self.path, work_tree=work_tree, index=index, seconds=seconds)
 
+    def filters(self) -> set[str]:
+        """The names of the filters that are run in it: those that have a command."""
+        words = ("config", "-z", "--get-regexp", r"^filter\..*\.(clean|smudge|process)$")
+        listed = self.git(seconds=QUICK_SECONDS)(*words, allowed=(0, 1)).split(b"\0")[:-1]
+        keys = (os.fsdecode(item.partition(b"\n")[0]) for item in listed)
+        return {key.partition(".")[2].rpartition(".")[0] for key in keys}
+
     def exists(self) -> bool:
         """Whether there is one."""
         return os.path.isdir(self.path)
@@ -147,6 +154,8 @@ def _config_text(settings: LocalSettings, *, trust_filters: bool) -> bytes:
         values["core.sparsecheckoutcone"] = "true" if settings.cone else "false"
     if trust_filters:
         values |= settings.filters
+    else:  # so Git itself, in our work trees as well, takes in and writes out nothing that such a filter is missing for
+        values |= {f"filter.{name}.required": "true" for name in settings.required}
     return b"".join(_section(key, value) for key, value in sorted(values.items()))
 
 

@@ -15,7 +15,7 @@ from holdfast.files.replicate import make_read_only, remove_whole
 from holdfast.model.errors import HoldfastError, RefusedError, UnsupportedError
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display, parse_display
-from holdfast.snapshot.git.capture import Capture
+from holdfast.snapshot.git.capture import Capture, Unrun, filter_refused, filters_of
 from holdfast.snapshot.git.command import QUICK_SECONDS, Git, find_git
 from holdfast.snapshot.git.repository import (
     Source,
@@ -92,7 +92,7 @@ class _Git:
             named = ", ".join(settings.drivers[:5])
             notes.append(
                 f"filters that only the repository's configuration defines are not run ({named}): files are captured "
-                "as they are, unless git.trust_local_filters says yes"
+                "as they are, and refused where the filter is required, unless git.trust_local_filters says yes"
             )
         if settings.partial:
             notes.append("the repository is a partial clone: what it has not fetched is in no work tree")
@@ -210,14 +210,36 @@ class _Git:
             self._index(entry.token if workspace is None else workspace.token),
             untracked=self._options.include_untracked,
             partial=settings.partial,
+            unrun=self._unrun(shadow, settings),
         )
         label = f" {entry.label}" if entry.label else ""
         message = f"holdfast: {entry.kind} {self._place.session}/{entry.token}{label}\n"
         return captured.run(base=entry.facts["base"], parent=parent, message=message, at=entry.created_at)
 
+    def _unrun(self, shadow: Shadow, settings: LocalSettings) -> Unrun:
+        if self._options.trust_local_filters or not settings.drivers:
+            return Unrun()
+        names = frozenset(settings.drivers) - shadow.filters()
+        return Unrun(names, names & frozenset(settings.required))
+
+    def _refuse_required(self, shadow: Shadow, settings: LocalSettings, entry: Entry, commit: str) -> None:
+        """Refuse a commit with files that take a required filter which is not run: Git writes those out as they are."""
+        required = self._unrun(shadow, settings).required
+        if not required:
+            return
+        index = self._index(entry.token)
+        make_private(os.path.dirname(index))
+        git = shadow.git(index=index)
+        git("read-tree", commit)
+        for path, name in filters_of(git, git.fields("ls-files", "-z"), "--cached"):
+            if name in required:
+                raise filter_refused(name, path)
+        self._forget_index(entry)
+
     def _check_out(self, shadow: Shadow, settings: LocalSettings, entry: Entry, commit: str, *words: str) -> None:
         path = self._work_tree(entry)
         make_private(os.path.dirname(path))
+        self._refuse_required(shadow, settings, entry, commit)
         shadow.git()("worktree", "add", "--quiet", "--detach", "--no-checkout", *words, path, commit)
         same_sparsity(shadow, self._source(), settings, entry.token)
         own = os.path.join(shadow.path, b"worktrees", entry.token.encode())
@@ -251,7 +273,7 @@ class _Git:
             if other.facts and other.token != entry.token
         }
         stands_on = (entry.facts["repository"], entry.facts["base"])
-        if stands_on not in needed:
+        if stands_on not in needed and not self._ledger.damaged():  # nobody knows what one of those stands on
             unpin(parse_display(stands_on[0]), self._place.session, stands_on[1])
 
     def tidy(self) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from holdfast.model.errors import StorageError, UnsupportedError
+from holdfast.model.errors import RefusedError, StorageError, UnsupportedError
+from holdfast.snapshot.executing import execute
 from holdfast.snapshot.git import command
-from holdfast.snapshot.git.command import execute
+from holdfast.snapshot.git.technique import GitOptions, git_provider
+from holdfast.snapshot.place import Place
 
 from ....waiting import wait_until
 from .conftest import Beside, User
@@ -86,6 +89,11 @@ def test_nothing_of_it_is_run(hostile: User, beside: Make, marker: Path) -> None
     one = beside(hostile, include_untracked=True)
     notes = one.provider.detect().notes
     assert any("(evil)" in note for note in notes)
+    with pytest.raises(RefusedError) as refused:
+        one.take()
+    assert refused.value.code == "git_filter"
+    config = hostile.git_dir / "config"
+    config.write_text(config.read_text().replace('required = "true"', 'required = "false"'))
     taken = one.take()
     assert one.texts(taken)["a"] == "changed\n"
     assert one.texts(taken)["new"] == "new\n"
@@ -113,6 +121,55 @@ def test_a_filter_is_run_once_it_is_trusted_and_nothing_else(user: User, beside:
     assert not marker.exists()
     assert any("(upper)" in note for note in untrusting.provider.detect().notes)
     assert not any("(upper)" in note for note in trusting.provider.detect().notes)
+
+
+def test_files_are_as_they_are_also_where_the_repository_has_them_filtered(user: User, beside: Make) -> None:
+    user.write(".gitattributes", "* filter=upper\n")
+    user.git("config", "filter.upper.clean", "tr a-z A-Z")
+    user.git("config", "filter.upper.smudge", "tr A-Z a-z")
+    user.git("config", "core.fileMode", "false")
+    user.write("a", "some text\n")
+    user.git("add", "--all")
+    user.git("update-index", "--chmod=+x", "b")
+    user.commit()
+    assert user.git("show", "HEAD:a") == "SOME TEXT"
+    one = beside(user)
+    taken = one.take()
+    assert one.texts(taken)["a"] == "some text\n", "nobody has changed it"
+    assert one.holds(taken)[b"b"][0], "what Git knows of it and the file does not tell"
+    user.write("d/x", "changed\n")
+    assert one.texts()["d/x"] == "changed\n"
+    assert one.texts()["a"] == "some text\n"
+
+
+def test_a_required_filter_that_is_not_run_is_refused_where_a_file_takes_it(user: User, beside: Make) -> None:
+    user.write(".gitattributes", "secret filter=crypt\n")
+    user.git("config", "filter.crypt.clean", "tr a-z A-Z")
+    user.git("config", "filter.crypt.smudge", "tr A-Z a-z")
+    user.git("config", "filter.crypt.required", "true")
+    user.commit()
+    one, trusting = beside(user), beside(user, trust_local_filters=True)
+    assert one.texts()["a"] == "a\n", "no file takes it"
+    branch = one.provider.branch(one.take(), "b", "worktree")
+    work = Path(os.fsdecode(branch.path))
+    (work / "secret").write_text("plain\n")
+    added = subprocess.run(["git", "add", "secret"], cwd=work, capture_output=True, check=False)
+    assert added.returncode, "nor does Git take it in, unfiltered, in a work tree"
+    one.provider.cleanup(branch.token)
+    user.write("secret", "plain\n")
+    user.commit()
+    with pytest.raises(RefusedError, match="secret") as refused:
+        one.take()
+    assert refused.value.code == "git_filter"
+    taken = trusting.take()
+    assert trusting.texts(taken)["secret"] == "plain\n"
+    untrusting = git_provider(Place(bytes(user.root), bytes(trusting.state), "s"), GitOptions())
+    with pytest.raises(RefusedError) as refused:
+        untrusting.mount(taken)
+    assert refused.value.code == "git_filter"
+    user.git("config", "--global", "filter.crypt.clean", "tr a-z A-Z")
+    user.git("config", "--global", "filter.crypt.smudge", "tr A-Z a-z")
+    assert one.texts()["secret"] == "plain\n", "it is the user's own"
 
 
 def test_a_filter_of_the_users_own_is_obeyed(user: User, beside: Make) -> None:
@@ -203,12 +260,12 @@ def test_what_takes_too_long_or_says_too_much_is_stopped(tmp_path: Path) -> None
     alive = tmp_path / "pid"
     words = ["sh", "-c", f"sleep 1000 & echo $! > {alive}; wait"]
     with pytest.raises(StorageError) as slow:
-        execute(words, dict(os.environ), bytes(tmp_path), stdin=b"", limit=10, seconds=0.5)
+        execute(words, dict(os.environ), bytes(tmp_path), limit=10, seconds=0.5, slow="git_slow")
     assert slow.value.code == "git_slow"
     number = alive.read_text().strip()
     wait_until(lambda: not Path(f"/proc/{number}/cmdline").exists() or not Path(f"/proc/{number}/cmdline").read_bytes())
     with pytest.raises(UnsupportedError):
-        execute(["yes"], dict(os.environ), bytes(tmp_path), stdin=b"", limit=10_000, seconds=60)
+        execute(["yes"], dict(os.environ), bytes(tmp_path), limit=10_000, seconds=60, slow="git_slow")
 
 
 def test_nothing_is_said_to_a_person_or_asked_of_one() -> None:

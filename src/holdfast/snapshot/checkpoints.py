@@ -1,0 +1,200 @@
+"""Holdfast's own checkpoints as snapshots, and forks of them to work in: what can be had wherever Holdfast can be.
+
+A snapshot is a checkpoint that is kept for as long as the snapshot stands. How checkpoints are taken, forked and shown
+is the engine's affair: `Checkpoints` is what it offers.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from holdfast.model.errors import HoldfastError
+from holdfast.model.named import NamedTuple
+from holdfast.model.paths import display
+from holdfast.snapshot.port import Capabilities, Mode
+from holdfast.snapshot.recorded import RecordedProvider
+
+if TYPE_CHECKING:
+    from holdfast.snapshot.ledger import Entry, Ledger
+    from holdfast.snapshot.place import Place
+
+KEEPER = re.compile(r"(?:workspace|view|snapshot) [0-9a-f]{16} of the session \S+\Z")
+
+_MOUNTED_SCORE = 40
+_WRITTEN_SCORE = 30
+
+
+class Means(NamedTuple):
+    """What can be had here."""
+
+    refusal: str = ""
+    """Why nothing can be; empty: something can."""
+    mounts: bool = False
+    """Whether forks are mounted, and not written out."""
+    why_not: str = ""
+    """Why they are not mounted: a clause."""
+
+
+class Checkpoints(Protocol):
+    """What the provider has of the engine. A checkpoint is named by its id, a fork and a view by where they are made.
+
+    ``keeper`` is the text that says to people what a checkpoint is kept for; no two snapshots have the same. All
+    methods raise `HoldfastError` and `OSError`.
+    """
+
+    def means(self) -> Means:
+        """What can be had, found out without changing anything."""
+        ...
+
+    def directory(self) -> bytes:
+        """Where forks and views of the workspace are to be made, each in a directory of its own in there: a real path.
+        It need not be there.
+        """
+        ...
+
+    def where_to_work(self, place: bytes) -> bytes:
+        """Of a fork or a view that was made at ``place``: the path that corresponds to the workspace's root."""
+        ...
+
+    def take(self, place: bytes | None, keeper: str, message: str) -> str:
+        """Save the fork at ``place``, or (None) the workspace, as it is now; the checkpoint's id. It is kept until
+        `let_go`. A fork that is not mounted any more is mounted again.
+        """
+        ...
+
+    def fork(self, checkpoint: str, place: bytes) -> None:
+        """Make a fork at ``place``, which keeps its checkpoint for as long as it is there."""
+        ...
+
+    def show(self, checkpoint: str, place: bytes) -> None:
+        """Make a view at ``place``, which keeps what it shows for as long as it is there."""
+        ...
+
+    def resume(self, place: bytes) -> None:
+        """Mount the fork at ``place`` again if it takes that: a restart of the machine ends every mount."""
+        ...
+
+    def remove(self, place: bytes) -> None:
+        """Unmount and remove what was made at ``place``, whole or in part, and have nothing remembered of it but what
+        snapshots keep. Whoever still works in there is left with nothing. Idempotent.
+        """
+        ...
+
+    def let_go(self, keeper: str) -> None:
+        """Keep what was kept for ``keeper`` no more. What is in the workspace's own history stays in there, like any
+        checkpoint that nobody has asked for by name. Idempotent.
+        """
+        ...
+
+    def let_go_of_all(self) -> None:
+        """`let_go` for everybody: there is nothing in any session of the workspace. Idempotent."""
+        ...
+
+
+class _Own:
+    """See `Technique`."""
+
+    name = "holdfast"
+    modes: tuple[Mode, ...] = ("worktree", "in-place")
+
+    def __init__(self, place: Place, ledger: Ledger, checkpoints: Checkpoints) -> None:
+        self._place = place
+        self._ledger = ledger
+        self._checkpoints = checkpoints
+
+    def detect(self) -> Capabilities:
+        """See `Technique.detect`."""
+        try:
+            means = self._checkpoints.means()
+        except (HoldfastError, OSError) as error:
+            return Capabilities(self.name, 0, notes=(f"what Holdfast keeps cannot be looked at: {error}",))
+        if means.refusal:
+            return Capabilities(self.name, 0, notes=(means.refusal,))
+        notes = [
+            "a snapshot is a checkpoint: it holds no ignored files, no .git and what else no checkpoint holds",
+            f"forks lie in {display(self._checkpoints.directory())}",
+        ]
+        if means.mounts:
+            return Capabilities(self.name, _MOUNTED_SCORE, self.modes, notes=("forks are mounted", *notes))
+        written = f"forks are written out, file by file: {means.why_not}"
+        return Capabilities(self.name, _WRITTEN_SCORE, self.modes, notes=(written, *notes))
+
+    def plan(self, entry: Entry, origin: Entry | None) -> Entry:
+        """See `Technique.plan`."""
+        del origin
+        if entry.kind == "snapshot":
+            return entry
+        place = os.path.join(self._checkpoints.directory(), entry.token.encode())
+        return msgspec.structs.replace(entry, path=display(place))
+
+    def workspace(self, entry: Entry, base: Entry | None) -> Entry:
+        """See `Technique.workspace`."""
+        if base is None:
+            checkpoint = self._checkpoints.take(None, self._keeper(entry), "")
+        else:
+            checkpoint = base.facts["checkpoint"]
+        self._checkpoints.fork(checkpoint, _of(entry))
+        self._checkpoints.let_go(self._keeper(entry))  # the fork keeps it
+        return _with_checkpoint(entry, checkpoint)
+
+    def view(self, entry: Entry, snapshot: Entry) -> Entry:
+        """See `Technique.view`."""
+        checkpoint = snapshot.facts["checkpoint"]
+        self._checkpoints.show(checkpoint, _of(entry))
+        return _with_checkpoint(entry, checkpoint)
+
+    def capture(self, entry: Entry, workspace: Entry, parent: Entry | None) -> Entry:
+        """See `Technique.capture`."""
+        del parent
+        return _with_checkpoint(entry, self._checkpoints.take(workspace.place, self._keeper(entry), entry.label))
+
+    def where_to_work(self, entry: Entry) -> bytes:
+        """See `Technique.where_to_work`."""
+        return self._checkpoints.where_to_work(_of(entry))
+
+    def enter(self, entry: Entry) -> tuple[bytes, ...]:
+        """What to put before a command that works in a fork: nothing, as every process sees it."""
+        del entry
+        return ()
+
+    def resume(self, entry: Entry) -> None:
+        """Mount a fork again, after a restart of the machine."""
+        self._checkpoints.resume(_of(entry))
+
+    def remove(self, entry: Entry) -> None:
+        """See `Technique.remove`."""
+        if entry.place is not None:
+            self._checkpoints.remove(entry.place)
+        self._checkpoints.let_go(self._keeper(entry))
+
+    def tidy(self) -> None:
+        """See `Technique.tidy`. What was kept for an entry that was damaged, and is gone, nobody else lets go of."""
+        self._checkpoints.let_go_of_all()
+
+    def _keeper(self, entry: Entry) -> str:
+        return keeper_of(entry.kind, entry.token, self._place.session)
+
+
+def keeper_of(kind: str, token: str, session: str) -> str:
+    """For what a checkpoint is kept; `KEEPER` matches it."""
+    return f"{kind} {token} of the session {session}"
+
+
+def _of(entry: Entry) -> bytes:
+    place = entry.place
+    assert place is not None, "only in place, and of a snapshot, there is none"
+    return place
+
+
+def _with_checkpoint(entry: Entry, checkpoint: str) -> Entry:
+    return msgspec.structs.replace(entry, facts={"checkpoint": checkpoint})
+
+
+def own_provider(place: Place, checkpoints: Checkpoints) -> RecordedProvider:
+    """The provider ``holdfast``. Raises `UsageError` for a session that cannot be called so."""
+    ledger = place.ledger()
+    return RecordedProvider(_Own(place, ledger, checkpoints), ledger, place.root)
