@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 from pathlib import Path
@@ -9,52 +10,51 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.snapshot.btrfs import btrfs_provider
 from holdfast.snapshot.git import command
 from holdfast.snapshot.git.technique import git_provider
 from holdfast.snapshot.place import Place
 from holdfast.snapshot.reflink import reflink_provider
 from holdfast.testing.provider_contract import LEDGER_WRITES, Ground, kill_everywhere, lay
 
+from ..disks import mounted
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
+
+    from holdfast.snapshot.port import Provider
 
 
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Path]:
-    if os.geteuid() != 0:
-        pytest.skip("needs root, to mount a loop device")
-    image, place = tmp_path / "image", tmp_path / "disk"
-    place.mkdir()
-    with image.open("wb") as file:
-        file.truncate(400 << 20)
-    try:
-        subprocess.run(["mkfs.xfs", "-q", "-m", "reflink=1", str(image)], check=True, capture_output=True)
-    except FileNotFoundError:
-        pytest.skip("needs mkfs.xfs")
-    done = subprocess.run(["mount", "-o", "loop", str(image), str(place)], capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"cannot mount a loop device here: {done.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
-
-
-def reflink_ground(root: Path, state: Path) -> Ground:
+def copying_ground(make: Callable[[Place], Provider], root: Path, state: Path) -> Ground:
     def left() -> list[str]:
         found = [str(path) for path in state.rglob("*") if path.is_file() and path.suffix not in (".lock", ".new")]
         return found + [str(path) for path in (root / ".holdfast", state / "copies") if path.exists()]
 
-    return Ground(
-        root, lambda session: reflink_provider(Place(os.fsencode(root), os.fsencode(state), session)), left, ""
-    )
+    return Ground(root, lambda session: make(Place(os.fsencode(root), os.fsencode(state), session)), left, "")
 
 
 @pytest.mark.root
 @pytest.mark.parametrize("beside", [True, False])
-def test_copies_that_share_blocks(disk: Path, tmp_path: Path, beside: bool) -> None:
-    root = disk / "tree"
-    (root / "d").mkdir(parents=True)
-    (root / "d/file").write_text("content\n")
-    assert kill_everywhere(reflink_ground(root, (disk if beside else tmp_path) / "state")) > 50
+def test_copies_that_share_blocks(tmp_path: Path, beside: bool) -> None:
+    with mounted("xfs", tmp_path) as disk:
+        root = disk / "tree"
+        (root / "d").mkdir(parents=True)
+        (root / "d/file").write_text("content\n")
+        state = (disk if beside else tmp_path) / "state"
+        assert kill_everywhere(copying_ground(reflink_provider, root, state)) > 50
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("beside", [True, False])
+def test_snapshots_of_a_subvolume(tmp_path: Path, beside: bool) -> None:
+    """With another subvolume in it, so that there is something to be done between any two commits."""
+    with mounted("btrfs", tmp_path) as disk:
+        root = disk / "tree"
+        for path in (root, root / "inner"):
+            subprocess.run(["btrfs", "subvolume", "create", path], check=True, capture_output=True)
+            (path / "file").write_text("content\n")
+        ground = copying_ground(btrfs_provider, root, (disk if beside else tmp_path) / "state")
+        assert kill_everywhere(ground, (*LEDGER_WRITES, (fcntl, "ioctl")), every=3) > 30
 
 
 @pytest.mark.parametrize("first", [1, 2, 3, 4])

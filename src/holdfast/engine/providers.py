@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from holdfast.engine.folder import SNAPSHOTS
+from holdfast.engine.home import own_directories
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,9 +20,12 @@ def providers_of(context: Context, session: str) -> Sequence[Provider]:
 
     Raises `UsageError` if no session can be called ``session``.
     """
+    from holdfast.snapshot.btrfs import btrfs_provider
     from holdfast.snapshot.git.technique import GitOptions, git_provider
     from holdfast.snapshot.place import Place
     from holdfast.snapshot.reflink import reflink_provider
+
+    own = own_directories(context.home, context.settings)
 
     def place(name: str) -> Place:
         return Place(
@@ -31,8 +35,9 @@ def providers_of(context: Context, session: str) -> Sequence[Provider]:
             clock=context.clock,
             random=context.random,
             timeout=context.settings.lock.timeout,
+            own=own,
         )
 
     of = context.settings.git
     options = GitOptions(of.include_untracked == "yes", of.trust_local_filters == "yes")
-    return (reflink_provider(place("reflink")), git_provider(place("git"), options))
+    return (btrfs_provider(place("btrfs")), reflink_provider(place("reflink")), git_provider(place("git"), options))

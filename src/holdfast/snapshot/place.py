@@ -29,6 +29,8 @@ class Place(NamedTuple):
     random: Callable[[int], bytes] = secrets.token_bytes
     timeout: float = 30.0
     """How many seconds to wait for another process."""
+    own: tuple[bytes, ...] = ()
+    """What is Holdfast's own beside ``state``, as real paths: where they lie in the workspace, no copy holds them."""
 
     def ledger(self) -> Ledger:
         """The session's ledger. Raises `UsageError` if no session can be called so."""

@@ -65,7 +65,9 @@ class View(NamedTuple):
     """A snapshot, to look at."""
 
     path: bytes
-    """A directory in which nothing has a permission to write: that stops whoever is not root."""
+    """A directory that the system lets nobody write to, or in which nothing has a permission to write: that stops
+    whoever is not root.
+    """
     token: Token
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,10 +16,9 @@ import msgspec
 from holdfast.files.own import find_own
 from holdfast.files.reflink import share_blocks
 from holdfast.files.replicate import make_read_only, remove_whole, replicate
-from holdfast.model.errors import UnsupportedError
-from holdfast.model.paths import COPIES_IN_TREE, display
+from holdfast.model.paths import display
+from holdfast.snapshot.copies import IN_TREE_NOTE, Copies
 from holdfast.snapshot.port import Capabilities, Mode
-from holdfast.snapshot.private import make_private
 from holdfast.snapshot.recorded import RecordedProvider
 
 if TYPE_CHECKING:
@@ -41,12 +40,12 @@ class _Reflink:
 
     def __init__(self, place: Place, ledger: Ledger) -> None:
         self._place = place
-        self._ledger = ledger
+        self._copies = Copies(place, ledger, self._shares, "cannot share blocks between files")
 
     def detect(self) -> Capabilities:
         """See `Technique.detect`."""
         try:
-            beside, inside = self._shares(self._place.nearest()), self._shares(self._place.root)
+            beside, inside = self._copies.beside(), self._copies.inside()
         except OSError as error:
             reason = f"the file system cannot be tried: {error.strerror}"
             return Capabilities(self.name, 0, notes=(reason,))
@@ -55,15 +54,13 @@ class _Reflink:
             return Capabilities(self.name, 0, notes=(reason,))
         notes = ["a copy takes time for each file, and no room for what does not change"]
         if not beside:
-            notes.append(
-                f"the home is on another file system: copies lie in the workspace, in {COPIES_IN_TREE.decode()}"
-            )
+            notes.append(IN_TREE_NOTE)
         return Capabilities(self.name, _SCORE, self.modes, carries_ignored=True, notes=tuple(notes))
 
     def plan(self, entry: Entry, origin: Entry | None) -> Entry:
         """See `Technique.plan`."""
         del origin
-        return msgspec.structs.replace(entry, path=display(os.path.join(self._copies(), entry.token.encode())))
+        return msgspec.structs.replace(entry, path=display(self._copies.path_for(entry)))
 
     def workspace(self, entry: Entry, base: Entry | None) -> Entry:
         """See `Technique.workspace`."""
@@ -93,33 +90,13 @@ class _Reflink:
 
     def tidy(self) -> None:
         """See `Technique.tidy`."""
-        for directory in (self._beside(), self._in_tree(), os.path.dirname(self._in_tree())):
-            with suppress(OSError):  # it is not there, or there are other things in it
-                os.rmdir(directory)
+        self._copies.tidy()
 
     def _copy(self, source: bytes, entry: Entry) -> None:
         target = _of(entry)
-        with self._ledger.lock_shared():
-            make_private(os.path.dirname(target))
-        kept = os.path.join(source, os.path.dirname(COPIES_IN_TREE))
-        replicate(source, target, without=find_own([self._place.state, kept]))
-
-    def _copies(self) -> bytes:
-        """The directory that copies are made in."""
-        if self._shares(self._place.nearest()):
-            return self._beside()
-        if self._shares(self._place.root):
-            return self._in_tree()
-        raise UnsupportedError(
-            f"the file system of {display(self._place.root)} cannot share blocks between files",
-            hint="`holdfast doctor` says which providers of snapshots can be used",
-        )
-
-    def _beside(self) -> bytes:
-        return os.path.join(self._place.state, b"copies")
-
-    def _in_tree(self) -> bytes:
-        return os.path.join(self._place.root, COPIES_IN_TREE)
+        self._copies.make_room(target)
+        own = find_own(os.path.join(source, path) for path in self._copies.without(source))
+        replicate(source, target, without=own)
 
     def _shares(self, directory: bytes) -> bool:
         """Whether a file in ``directory`` can share blocks with one of the workspace: tried, with nameless ones."""

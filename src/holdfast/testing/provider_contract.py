@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import subprocess
@@ -98,6 +99,15 @@ def write(prepared: Prepared, name: str, text: str) -> None:
     """Change a file in what was prepared."""
     with open(os.path.join(os.fsdecode(prepared.path), name), "w") as file:
         file.write(text)
+
+
+def _refuses_changes(path: bytes) -> bool:
+    """Whether the system lets nobody change a file, whatever its permissions."""
+    try:
+        os.chmod(path, stat.S_IMODE(os.stat(path).st_mode))
+    except OSError as error:
+        return error.errno == errno.EROFS
+    return False
 
 
 class ProviderContract:
@@ -244,10 +254,12 @@ class ProviderContract:
         view = provider.mount(snapshot)
         for directory, _, names in os.walk(view.path):
             for path in (directory, *(os.path.join(directory, name) for name in names)):
-                assert os.path.islink(path) or not os.lstat(path).st_mode & 0o222, path
-        os.chmod(os.path.join(view.path, b"plain"), 0o600)
-        with open(os.path.join(view.path, b"plain"), "wb") as file:
-            file.write(b"scribbled by root\n")
+                mode = os.lstat(path).st_mode
+                assert os.path.islink(path) or not mode & 0o222 or _refuses_changes(path), path
+        if not _refuses_changes(view.path):
+            os.chmod(os.path.join(view.path, b"plain"), 0o600)
+            with open(os.path.join(view.path, b"plain"), "wb") as file:
+                file.write(b"scribbled by root\n")
         other = provider.mount(snapshot)
         assert content(other.path) == state
         for shown in (view, other):
