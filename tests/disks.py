@@ -1,4 +1,4 @@
-"""File systems of their own for tests: a loop device in a file."""
+"""File systems of their own for tests: a loop device in a file, or memory."""
 
 from __future__ import annotations
 
@@ -24,9 +24,14 @@ _MAKE = {
 @contextmanager
 def mounted(kind: str, folder: Path, options: str = "") -> Generator[Path]:
     """A fresh file system of the kind, mounted in the directory ``folder``; skips the test where that cannot be had."""
-    make = _MAKE[kind]
     if os.geteuid() != 0:
         pytest.skip("needs root, to mount a loop device")
+    if kind == "tmpfs":
+        subprocess.run(["mount", "-t", kind, "-o", "size=400m", "holdfast", str(folder)], check=True)
+        yield folder
+        subprocess.run(["umount", str(folder)], check=True)
+        return
+    make = _MAKE[kind]
     if shutil.which(make[0]) is None:
         pytest.skip(f"needs {make[0]}")
     image, place = folder / "image", folder / "disk"

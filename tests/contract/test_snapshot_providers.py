@@ -11,11 +11,13 @@ import pytest
 
 from holdfast.snapshot.btrfs import btrfs_provider
 from holdfast.snapshot.git.technique import GitOptions, git_provider
+from holdfast.snapshot.overlay import overlay_provider
 from holdfast.snapshot.place import Place
 from holdfast.snapshot.reflink import reflink_provider
 from holdfast.testing.provider_contract import Ground, ProviderContract, lay
 
 from ..disks import mounted
+from ..overlays import holders
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -169,3 +171,56 @@ class TestGitWithUntrackedFiles(ProviderContract):
         lay(root)
         subprocess.run(["git", "init", "--quiet", "--object-format=sha256", root], check=True)
         return git_ground(root, tmp_path / "state", include_untracked=True)
+
+
+@pytest.fixture(scope="module", params=["btrfs", "ext4", "tmpfs", "xfs"])
+def any_disk(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A file system that can hold the layers of overlays."""
+    with mounted(request.param, tmp_path_factory.mktemp("disk")) as place:
+        yield place
+
+
+def overlay_ground(root: Path, state: Path) -> Iterator[Ground]:
+    """Afterwards nothing is mounted, whatever the test has left."""
+
+    def left() -> list[str]:
+        with open("/proc/self/mountinfo") as file:
+            mounts = [line for line in file if str(state) in line]
+        return ground.left() + mounts + holders(state)
+
+    ground = copying_ground(overlay_provider, root, state)
+    yield ground._replace(left=left)
+    for session in ("one", "two"):
+        provider = ground.make(session)
+        for allocation in provider.tokens():
+            provider.cleanup(allocation.token)
+    assert left() == []
+
+
+@pytest.mark.root
+class TestOverlayBesideTheHome(ProviderContract):
+    """The home is on the workspace's file system."""
+
+    @pytest.fixture
+    def ground(self, any_disk: Path) -> Iterator[Ground]:
+        root = fresh(any_disk)
+        yield from overlay_ground(root, root.with_name(f"{root.name} state"))
+
+
+@pytest.mark.root
+class TestOverlayOverASubvolume(ProviderContract):
+    """The workspace is a subvolume of btrfs, with another one in it."""
+
+    @pytest.fixture
+    def ground(self, btrfs: Path) -> Iterator[Ground]:
+        root = subvolume(btrfs)
+        yield from overlay_ground(root, root.with_name(f"{root.name}:a,b\\ state"))
+
+
+@pytest.mark.root
+class TestOverlayElsewhere(ProviderContract):
+    """The home is on another file system than the workspace."""
+
+    @pytest.fixture
+    def ground(self, btrfs: Path, tmp_path: Path) -> Iterator[Ground]:
+        yield from overlay_ground(fresh(btrfs), tmp_path / "state")

@@ -10,14 +10,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.snapshot import overlay, overlay_held
 from holdfast.snapshot.btrfs import btrfs_provider
 from holdfast.snapshot.git import command
 from holdfast.snapshot.git.technique import git_provider
+from holdfast.snapshot.overlay import overlay_provider
 from holdfast.snapshot.place import Place
 from holdfast.snapshot.reflink import reflink_provider
+from holdfast.testing.killing import run_killed
 from holdfast.testing.provider_contract import LEDGER_WRITES, Ground, kill_everywhere, lay
 
 from ..disks import mounted
+from ..overlays import holders
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,3 +80,46 @@ def test_a_shadow_of_a_git_repository(tmp_path: Path, first: int) -> None:
     ground = Ground(root, lambda session: git_provider(Place(bytes(root), bytes(state), session)), left, "")
     calls = (*LEDGER_WRITES, (command, "execute"))
     assert kill_everywhere(ground, calls, first=first, every=4) > 40
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("first", [1, 3])
+def test_overlays(tmp_path: Path, first: int) -> None:
+    """What mounts them is a process apart, which is not killed: it ends by itself, or stays to be ended."""
+    root, state = tmp_path / "tree", tmp_path / "state"
+    (root / "d").mkdir(parents=True)
+    (root / "d/file").write_text("content\n")
+    ground = copying_ground(overlay_provider, root, state)
+
+    def left() -> list[str]:
+        with open("/proc/self/mountinfo") as file:
+            mounts = [line for line in file if str(state) in line]
+        return ground.left() + mounts + [str(path) for name in ("layers", "lower") for path in state.glob(name)]
+
+    calls = (*LEDGER_WRITES, (overlay, "mount_overlay"), (overlay, "detach_overlays"), (overlay, "replicate"))
+    assert kill_everywhere(ground._replace(left=left), calls, first=first, every=4) > 15
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("fatal", range(1, 40, 3))
+def test_overlays_that_are_held(tmp_path: Path, fatal: int) -> None:
+    """Nobody holds one when it was cleaned up, though who began it was killed at any moment."""
+    root, state = tmp_path / "tree", tmp_path / "state"
+    root.mkdir()
+    (root / "file").write_text("content\n")
+
+    def make() -> Provider:
+        return overlay_provider(Place(bytes(root), bytes(state), "one"))
+
+    def work() -> None:
+        provider = make()
+        prepared = provider.prepare("overlay")
+        provider.cleanup(provider.branch(provider.snapshot(prepared, "s"), "b", "overlay").token)
+
+    run_killed(work, fatal, calls=(*LEDGER_WRITES, (overlay_held, "start"), (overlay_held, "ended")))
+    provider = make()
+    for allocation in provider.tokens():
+        provider.cleanup(allocation.token)
+    assert not [path for name in ("layers", "lower") for path in state.glob(name)]
+    assert list(provider.tokens()) == []
+    assert holders(state) == []

@@ -22,6 +22,7 @@ def providers_of(context: Context, session: str) -> Sequence[Provider]:
     """
     from holdfast.snapshot.btrfs import btrfs_provider
     from holdfast.snapshot.git.technique import GitOptions, git_provider
+    from holdfast.snapshot.overlay import overlay_provider
     from holdfast.snapshot.place import Place
     from holdfast.snapshot.reflink import reflink_provider
 
@@ -40,4 +41,9 @@ def providers_of(context: Context, session: str) -> Sequence[Provider]:
 
     of = context.settings.git
     options = GitOptions(of.include_untracked == "yes", of.trust_local_filters == "yes")
-    return (btrfs_provider(place("btrfs")), reflink_provider(place("reflink")), git_provider(place("git"), options))
+    return (
+        btrfs_provider(place("btrfs")),
+        overlay_provider(place("overlay")),
+        reflink_provider(place("reflink")),
+        git_provider(place("git"), options),
+    )

@@ -91,7 +91,7 @@ class _Copy:
         elif stat.S_ISLNK(found.st_mode):
             os.symlink(os.readlink(name, dir_fd=source), name, dir_fd=target)
             self._same_metadata(source, target, name)
-        elif stat.S_ISFIFO(found.st_mode) or (self._root and not stat.S_ISSOCK(found.st_mode)):
+        elif stat.S_ISFIFO(found.st_mode) or _is_whiteout(found) or (self._root and not stat.S_ISSOCK(found.st_mode)):
             os.mknod(name, stat.S_IFMT(found.st_mode) | 0o600, found.st_rdev, dir_fd=target)
             self._same_metadata(source, target, name)
         else:
@@ -122,6 +122,11 @@ class _Copy:
             xattrs = tuple(pair for pair in wanted.xattrs if not pair[0].startswith("security."))
             wanted = wanted._replace(uid=made.st_uid, gid=made.st_gid, mode=mode, xattrs=xattrs)
         apply_metadata(fd, wanted)
+
+
+def _is_whiteout(found: os.stat_result) -> bool:
+    """Whether it is a device that anybody may make, as it is none: overlayfs has it stand for what was removed."""
+    return stat.S_ISCHR(found.st_mode) and found.st_rdev == 0
 
 
 def make_read_only(directory: bytes) -> None:

@@ -18,7 +18,7 @@ IsolationLevel = Literal["none", "namespace"]
 NetworkMode = Literal["open", "disabled", "allow"]
 Tmp = Literal["own", "shared"]
 YesNo = Literal["no", "yes"]
-SnapshotProvider = Literal["auto", "btrfs", "reflink", "git"]
+SnapshotProvider = Literal["auto", "btrfs", "overlay", "reflink", "git"]
 Backend = Literal["auto", "fanotify", "inotify", "polling"]
 
 
@@ -286,7 +286,7 @@ KEYS: dict[str, Key] = {
     "snapshot.provider": Key(
         "text",
         "what makes writable copies of a workspace; `auto`: the best that can be had",
-        choices=("auto", "btrfs", "reflink", "git"),
+        choices=("auto", "btrfs", "overlay", "reflink", "git"),
     ),
     "git.include_untracked": Key(
         "text", "whether snapshots by Git hold files that are neither tracked nor ignored", choices=("no", "yes")

@@ -92,6 +92,14 @@ class _Btrfs:
         """See `Technique.where_to_work`."""
         return _of(entry)
 
+    def enter(self, entry: Entry) -> tuple[bytes, ...]:
+        """See `Technique.enter`."""
+        del entry
+        return ()
+
+    def resume(self, entry: Entry) -> None:
+        """See `Technique.resume`: a directory stays."""
+
     def remove(self, entry: Entry) -> None:
         """See `Technique.remove`."""
         if entry.place is not None:
@@ -104,7 +112,7 @@ class _Btrfs:
     def _take(self, source: bytes, entry: Entry, *, read_only: bool) -> None:
         target = _of(entry)
         self._copies.make_room(target)
-        snapshot_subvolume(source, target, read_only=read_only, without=self._copies.without(source))
+        snapshot_subvolume(source, target, read_only=read_only, without=self._place.without(source))
 
 
 def _of(entry: Entry) -> bytes:

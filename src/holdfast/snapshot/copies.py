@@ -58,12 +58,6 @@ class Copies:
         with self._ledger.lock_shared():
             make_private(os.path.dirname(path))
 
-    def without(self, source: bytes) -> tuple[bytes, ...]:
-        """What a copy of ``source`` may not hold (I14): paths in there, which need not lead to anything."""
-        top = source.rstrip(b"/") + b"/"
-        own = {self._place.state, *self._place.own}
-        return (os.path.dirname(COPIES_IN_TREE), *sorted(path[len(top) :] for path in own if path.startswith(top)))
-
     def tidy(self) -> None:
         """Remove the directories, if nothing is in them any more."""
         for directory in (self._in_home(), self._in_tree(), os.path.dirname(self._in_tree())):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.model.clock import SystemClock
 from holdfast.model.named import NamedTuple
+from holdfast.model.paths import COPIES_IN_TREE
 from holdfast.snapshot.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -42,3 +43,9 @@ class Place(NamedTuple):
         while not os.path.isdir(path):
             path = os.path.dirname(path)
         return path
+
+    def without(self, source: bytes) -> tuple[bytes, ...]:
+        """What a copy of ``source`` may not hold (I14): paths in there, which need not lead to anything."""
+        top = source.rstrip(b"/") + b"/"
+        own = {self.state, *self.own}
+        return (os.path.dirname(COPIES_IN_TREE), *sorted(path[len(top) :] for path in own if path.startswith(top)))

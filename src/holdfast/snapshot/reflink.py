@@ -6,15 +6,13 @@ in the workspace, below ``.holdfast``, where the home is on another file system.
 
 from __future__ import annotations
 
-import errno
 import os
-from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from holdfast.files.own import find_own
-from holdfast.files.reflink import share_blocks
+from holdfast.files.reflink import can_share
 from holdfast.files.replicate import make_read_only, remove_whole, replicate
 from holdfast.model.paths import display
 from holdfast.snapshot.copies import IN_TREE_NOTE, Copies
@@ -26,10 +24,6 @@ if TYPE_CHECKING:
     from holdfast.snapshot.place import Place
 
 _SCORE = 80
-_NO_SUCH_FILES = frozenset((errno.EOPNOTSUPP, errno.EISDIR))
-"""What file systems and kernels say that know no files without a name."""
-_PROBE_BYTES = 1 << 16
-"""More than any block."""
 
 
 class _Reflink:
@@ -40,7 +34,7 @@ class _Reflink:
 
     def __init__(self, place: Place, ledger: Ledger) -> None:
         self._place = place
-        self._copies = Copies(place, ledger, self._shares, "cannot share blocks between files")
+        self._copies = Copies(place, ledger, self._fits, "cannot share blocks between files")
 
     def detect(self) -> Capabilities:
         """See `Technique.detect`."""
@@ -83,6 +77,14 @@ class _Reflink:
         """See `Technique.where_to_work`."""
         return _of(entry)
 
+    def enter(self, entry: Entry) -> tuple[bytes, ...]:
+        """See `Technique.enter`."""
+        del entry
+        return ()
+
+    def resume(self, entry: Entry) -> None:
+        """See `Technique.resume`: a directory stays."""
+
     def remove(self, entry: Entry) -> None:
         """See `Technique.remove`."""
         if entry.place is not None:
@@ -95,24 +97,11 @@ class _Reflink:
     def _copy(self, source: bytes, entry: Entry) -> None:
         target = _of(entry)
         self._copies.make_room(target)
-        own = find_own(os.path.join(source, path) for path in self._copies.without(source))
+        own = find_own(os.path.join(source, path) for path in self._place.without(source))
         replicate(source, target, without=own)
 
-    def _shares(self, directory: bytes) -> bool:
-        """Whether a file in ``directory`` can share blocks with one of the workspace: tried, with nameless ones."""
-        with ExitStack() as stack:
-            opened: list[int] = []
-            for where in (self._place.root, directory):
-                try:
-                    opened.append(os.open(where, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600))
-                except OSError as error:
-                    if error.errno in _NO_SUCH_FILES:
-                        return False
-                    raise
-                stack.callback(os.close, opened[-1])
-            source, target = opened
-            os.write(source, bytes(_PROBE_BYTES))
-            return share_blocks(source, target)
+    def _fits(self, directory: bytes) -> bool:
+        return can_share(self._place.root, directory)
 
 
 def _of(entry: Entry) -> bytes:

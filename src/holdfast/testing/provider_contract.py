@@ -283,6 +283,21 @@ class ProviderContract:
         subprocess.run([sys.executable, "-c", ground.script + code], check=True, timeout=60)
         assert list(provider.tokens()) == list(provider.snapshots()) == ground.left() == []
 
+    def test_what_was_prepared_is_found_again_by_its_token(self, ground: Ground) -> None:
+        provider = ground.make("one")
+        line, own = provider.prepare("in-place"), provider.prepare("worktree")
+        snapshot = provider.snapshot(line, "s")
+        write(own, "plain", "changed\n")
+        for prepared in (line, own):
+            assert ground.make("one").resume(prepared.token) == prepared
+        assert content(own.path)[b"plain"] == (False, b"changed\n")
+        provider.cleanup(own.token)
+        for token in (own.token, snapshot.id, "", "../x"):
+            with pytest.raises(NotFoundError):
+                provider.resume(token)  # type: ignore[arg-type]
+        with pytest.raises(NotFoundError):
+            ground.make("two").resume(line.token)
+
     def test_tokens_that_are_nobodys_do_nothing(self, ground: Ground) -> None:
         provider = ground.make("one")
         kept = provider.prepare("worktree")
