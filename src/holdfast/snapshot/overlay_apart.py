@@ -32,6 +32,7 @@ FAILED: Final = 125
 """The exit code if a command could not be brought inside; the reason is on standard error."""
 _CANNOT_EXECUTE: Final = 126
 _NO_SUCH_COMMAND: Final = 127
+_HOLDS: Final = b"it does"
 
 _FLOCK = struct.Struct("hhqqi4x")  # type, whence, start, length, process
 _START: Final = (
@@ -44,13 +45,16 @@ _NEEDED: Final = "it takes root, or a kernel that lets users have namespaces of 
 def arguments(verb: str, *words: bytes) -> list[bytes]:
     """What to execute. The environment and the working directory have no say in what code it is."""
     above = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    path = ":".join((above, *(os.path.abspath(each) for each in sys.path if each)))
+    more = (os.path.abspath(each) for each in sys.path if each) if verb == "write_out" else ()
+    path = ":".join((above, *more))
     start = [os.fsencode(sys.executable), b"-I", b"-S", b"-B", b"-c", _START.encode(), os.fsencode(path)]
     return [*start, verb.encode(), *words]
 
 
 def holder_of(held: int) -> int | None:
-    """The process that has the lock on the open file; None if nobody has. Raises `OSError`."""
+    """The process that has the lock on the open file, 0 if it cannot be seen from here; None if nobody has. Raises
+    `OSError`.
+    """
     asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     kind, _, _, _, process = _FLOCK.unpack(fcntl.fcntl(held, fcntl.F_GETLK, asked))
     return None if kind == fcntl.F_UNLCK else process
@@ -83,9 +87,9 @@ def _hold(held: bytes, root: bytes, *layers: bytes) -> None:
     if os.fork():
         os.close(saying)
         with open(said, "rb") as pipe:
-            why = pipe.read()
-        if why:
-            os.write(1, why)
+            found = pipe.read()
+        if found != _HOLDS:
+            os.write(1, found)
             os._exit(1)
         return
     os.close(said)
@@ -100,6 +104,7 @@ def _hold(held: bytes, root: bytes, *layers: bytes) -> None:
     except (HoldfastError, OSError) as error:
         os.write(saying, _said(error))
         os._exit(1)
+    os.write(saying, _HOLDS)
     os.close(saying)
     while True:
         signal.pause()

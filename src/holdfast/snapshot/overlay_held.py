@@ -11,7 +11,7 @@ import subprocess
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.model.errors import StorageError, rebuilt
+from holdfast.model.errors import RefusedError, StorageError, rebuilt
 from holdfast.snapshot.overlay_apart import arguments, holder_of
 
 if TYPE_CHECKING:
@@ -54,7 +54,9 @@ def is_held(held: bytes) -> bool:
 
 @contextmanager
 def ended(held: bytes) -> Generator[None]:
-    """While it lasts nobody holds it: who does is ended. Nothing there is no error. Raises `OSError`."""
+    """While it lasts nobody holds it: who does is ended. Nothing there is no error. Raises `OSError`, and `RefusedError`
+    where that cannot be done.
+    """
     try:
         fd = os.open(held, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
@@ -63,7 +65,13 @@ def ended(held: bytes) -> Generator[None]:
     try:
         while not _taken(fd):
             process = holder_of(fd)
-            if process:
+            if process == 0:
+                raise RefusedError(
+                    "an overlay is held by a process that cannot be seen from here",
+                    hint="clean up where it was prepared, such as outside of the container",
+                    code="in_use",
+                )
+            if process is not None:
                 _end(fd, process)
         yield
     finally:
