@@ -54,7 +54,7 @@ def is_held(held: bytes) -> bool:
 
 @contextmanager
 def ended(held: bytes) -> Generator[None]:
-    """While it lasts nobody holds it: who does is ended. Nothing there is no error. Raises `OSError`, and `RefusedError`
+    """While it lasts nobody holds it: who does is ended. Nothing there is no error. Raises `OSError`; `RefusedError`
     where that cannot be done.
     """
     try:
