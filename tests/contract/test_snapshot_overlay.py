@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -209,17 +210,26 @@ def test_who_comes_to_hold_it_while_it_is_removed_does_not(root: Path, provider:
     assert holders(state_of(root)) == []
 
 
+def test_it_is_gone_with_the_home(root: Path) -> None:
+    """Whoever removes all of that by hand leaves no process behind."""
+    prepared = make(root).prepare("overlay")
+    with open(holder(root, prepared), "rb", buffering=0) as pidfd:
+        shutil.rmtree(state_of(root))
+        assert select.select([pidfd], [], [], 60)[0]
+
+
 def kill_holder(root: Path, prepared: Prepared) -> None:
-    held = state_of(root) / "layers" / prepared.token / "held"
-    fd = os.open(held, os.O_RDONLY)
-    try:
-        process = holder_of(fd)
-        assert process is not None
-        with open(os.pidfd_open(process), "rb", buffering=0) as pidfd:
-            signal.pidfd_send_signal(pidfd.fileno(), signal.SIGKILL)
-            assert select.select([pidfd], [], [], 60)[0]
-    finally:
-        os.close(fd)
+    with open(holder(root, prepared), "rb", buffering=0) as pidfd:
+        signal.pidfd_send_signal(pidfd.fileno(), signal.SIGKILL)
+        assert select.select([pidfd], [], [], 60)[0]
+
+
+def holder(root: Path, prepared: Prepared) -> int:
+    """A pidfd of the process that holds what was prepared."""
+    with open(state_of(root) / "layers" / prepared.token / "held", "rb") as held:
+        process = holder_of(held.fileno())
+    assert process
+    return os.pidfd_open(process)
 
 
 def test_whoever_is_not_root_has_them_in_a_user_namespace() -> None:

@@ -18,6 +18,7 @@ import signal
 import stat
 import struct
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NoReturn, cast
 
 from holdfast.bridge.namespaces import KEPT_FLAGS, MS_REC, MS_SLAVE, join, mount, separate
@@ -111,7 +112,12 @@ def _hold(held: bytes, root: bytes, *layers: bytes) -> None:
 
 
 def _lock(held: bytes) -> None:
-    fd = os.open(held, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)  # open as long as this process is there
+    # (Both are open as long as this process is there. It ends when the file goes, as when all of the home is removed.)
+    place = os.open(os.path.dirname(held), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    with suppress(OSError):  # a kernel without dnotify
+        signal.signal(signal.SIGIO, signal.SIG_DFL)
+        fcntl.fcntl(place, fcntl.F_NOTIFY, fcntl.DN_DELETE)
+    fd = os.open(held, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
