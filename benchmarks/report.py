@@ -1,8 +1,9 @@
-"""Turn what ``compare.py``, ``run.py`` or ``bridge.py`` wrote with ``--json`` into the tables and the plot of docs/performance.md.
+"""Turn what ``compare.py``, ``run.py``, ``bridge.py`` or ``snapshots.py`` wrote with ``--json`` into the tables and the plot of docs/performance.md.
 
     python benchmarks/report.py COMPARED.json docs/performance.md docs/performance.svg
     python benchmarks/report.py RUN.json [RUN.json...] docs/performance.md
     python benchmarks/report.py BRIDGE.json [BRIDGE.json...] docs/performance.md
+    python benchmarks/report.py SNAPSHOTS.json docs/performance.md
 
 Of ``run.py`` and of ``bridge.py`` there may be results for several file systems. Everything between the two markers of the
 one in the page is replaced; the rest of it stays.
@@ -18,10 +19,11 @@ from typing import Any
 
 import bridge_report
 import run_report
+import snapshots_report
 
 COMPARED = "measured"
 """What marks where the tables stand in the page; those of the other benchmarks' have their name after it."""
-TABLES = {"run": run_report.tables, "bridge": bridge_report.tables}
+TABLES = {"run": run_report.tables, "bridge": bridge_report.tables, "snapshots": snapshots_report.tables}
 COLOURS = {"holdfast": "#2563eb", "git": "#9ca3af", "restic": "#d97706", "borg": "#059669"}
 
 

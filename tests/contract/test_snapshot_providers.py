@@ -3,46 +3,42 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.snapshot.btrfs import btrfs_provider
 from holdfast.snapshot.git.technique import GitOptions, git_provider
+from holdfast.snapshot.overlay import overlay_provider
 from holdfast.snapshot.place import Place
 from holdfast.snapshot.reflink import reflink_provider
 from holdfast.testing.provider_contract import Ground, ProviderContract, lay
 
+from ..disks import mounted
+from ..overlays import holders
 from ..own_snapshots import own_ground
 from ..zfs_ground import clean_up, real_pool, simulated_pool, zfs_ground
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from holdfast.snapshot.port import Provider
 
-MAKE = {"xfs": ["mkfs.xfs", "-q", "-m", "reflink=1"], "btrfs": ["mkfs.btrfs", "-q"]}
 
-
-@pytest.fixture(scope="module", params=sorted(MAKE))
+@pytest.fixture(scope="module", params=["btrfs", "xfs"])
 def disk(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A fresh file system of the kind, mounted."""
-    make = MAKE[request.param]
-    if os.geteuid() != 0:
-        pytest.skip("needs root, to mount a loop device")
-    if shutil.which(make[0]) is None:
-        pytest.skip(f"needs {make[0]}")
-    image, place = tmp_path_factory.mktemp("image") / "image", tmp_path_factory.mktemp("disk")
-    with image.open("wb") as file:
-        file.truncate(400 << 20)
-    subprocess.run([*make, str(image)], check=True, capture_output=True)
-    done = subprocess.run(["mount", "-o", "loop", str(image), str(place)], capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"cannot mount a loop device here: {done.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+    """A file system that can share blocks."""
+    with mounted(request.param, tmp_path_factory.mktemp("disk")) as place:
+        yield place
+
+
+@pytest.fixture(scope="module")
+def btrfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """One that has subvolumes."""
+    with mounted("btrfs", tmp_path_factory.mktemp("disk")) as place:
+        yield place
 
 
 def left_in(state: Path) -> list[str]:
@@ -51,21 +47,21 @@ def left_in(state: Path) -> list[str]:
     return [path for path in found if not path.endswith(".lock")]
 
 
-def reflink_ground(root: Path, state: Path) -> Ground:
+def copying_ground(make_provider: Callable[[Place], Provider], root: Path, state: Path) -> Ground:
+    """For what makes whole copies, in the state directory or in the tree."""
+
     def make(session: str) -> Provider:
-        return reflink_provider(Place(os.fsencode(root), os.fsencode(state), session))
+        return make_provider(Place(os.fsencode(root), os.fsencode(state), session))
 
     def left() -> list[str]:
         inside = [str(root / ".holdfast")] if (root / ".holdfast").exists() else []
         return left_in(state) + inside
 
     script = f"""
-import os
-from holdfast.snapshot.git.technique import GitOptions, git_provider
+from {make_provider.__module__} import {make_provider.__name__}
 from holdfast.snapshot.place import Place
-from holdfast.snapshot.reflink import reflink_provider
 def make(session):
-    return reflink_provider(Place({os.fsencode(root)!r}, {os.fsencode(state)!r}, session))
+    return {make_provider.__name__}(Place({os.fsencode(root)!r}, {os.fsencode(state)!r}, session))
 """
     return Ground(root, make, left, script)
 
@@ -78,6 +74,17 @@ def fresh(disk: Path, number: list[int] = [0]) -> Path:  # noqa: B006 - counts
     return root
 
 
+def subvolume(disk: Path, number: list[int] = [0]) -> Path:  # noqa: B006 - counts
+    """A workspace that is the root of a subvolume, with another one in it."""
+    number[0] += 1
+    root = disk / f"s{number[0]}"
+    for path in (root, root / "inner"):
+        subprocess.run(["btrfs", "subvolume", "create", path], check=True, capture_output=True)
+    (root / "inner/kept").write_text("in a subvolume of its own\n")
+    lay(root)
+    return root
+
+
 @pytest.mark.root
 class TestReflinkBesideTheHome(ProviderContract):
     """The home is on the workspace's file system."""
@@ -85,7 +92,7 @@ class TestReflinkBesideTheHome(ProviderContract):
     @pytest.fixture
     def ground(self, disk: Path) -> Ground:
         root = fresh(disk)
-        return reflink_ground(root, root.with_name(f"{root.name} state"))
+        return copying_ground(reflink_provider, root, root.with_name(f"{root.name} state"))
 
 
 @pytest.mark.root
@@ -94,7 +101,26 @@ class TestReflinkInTheTree(ProviderContract):
 
     @pytest.fixture
     def ground(self, disk: Path, tmp_path: Path) -> Ground:
-        return reflink_ground(fresh(disk), tmp_path / "state")
+        return copying_ground(reflink_provider, fresh(disk), tmp_path / "state")
+
+
+@pytest.mark.root
+class TestBtrfsBesideTheHome(ProviderContract):
+    """The home is on the workspace's file system."""
+
+    @pytest.fixture
+    def ground(self, btrfs: Path) -> Ground:
+        root = subvolume(btrfs)
+        return copying_ground(btrfs_provider, root, root.with_name(f"{root.name} state"))
+
+
+@pytest.mark.root
+class TestBtrfsInTheTree(ProviderContract):
+    """The home is on another one."""
+
+    @pytest.fixture
+    def ground(self, btrfs: Path, tmp_path: Path) -> Ground:
+        return copying_ground(btrfs_provider, subvolume(btrfs), tmp_path / "state")
 
 
 def git_ground(root: Path, state: Path, **options: bool) -> Ground:
@@ -192,3 +218,56 @@ class TestZfs(ProviderContract):
             ground = zfs_ground(root, tmp_path / "state")
             yield ground
             clean_up(ground, None)
+
+
+@pytest.fixture(scope="module", params=["btrfs", "ext4", "tmpfs", "xfs"])
+def any_disk(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A file system that can hold the layers of overlays."""
+    with mounted(request.param, tmp_path_factory.mktemp("disk")) as place:
+        yield place
+
+
+def overlay_ground(root: Path, state: Path) -> Iterator[Ground]:
+    """Afterwards nothing is mounted, whatever the test has left."""
+
+    def left() -> list[str]:
+        with open("/proc/self/mountinfo") as file:
+            mounts = [line for line in file if str(state) in line]
+        return ground.left() + mounts + holders(state)
+
+    ground = copying_ground(overlay_provider, root, state)
+    yield ground._replace(left=left)
+    for session in ("one", "two"):
+        provider = ground.make(session)
+        for allocation in provider.tokens():
+            provider.cleanup(allocation.token)
+    assert left() == []
+
+
+@pytest.mark.root
+class TestOverlayBesideTheHome(ProviderContract):
+    """The home is on the workspace's file system."""
+
+    @pytest.fixture
+    def ground(self, any_disk: Path) -> Iterator[Ground]:
+        root = fresh(any_disk)
+        yield from overlay_ground(root, root.with_name(f"{root.name} state"))
+
+
+@pytest.mark.root
+class TestOverlayOverASubvolume(ProviderContract):
+    """The workspace is a subvolume of btrfs, with another one in it."""
+
+    @pytest.fixture
+    def ground(self, btrfs: Path) -> Iterator[Ground]:
+        root = subvolume(btrfs)
+        yield from overlay_ground(root, root.with_name(f"{root.name}:a,b\\ state"))
+
+
+@pytest.mark.root
+class TestOverlayElsewhere(ProviderContract):
+    """The home is on another file system than the workspace."""
+
+    @pytest.fixture
+    def ground(self, btrfs: Path, tmp_path: Path) -> Iterator[Ground]:
+        yield from overlay_ground(fresh(btrfs), tmp_path / "state")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 from pathlib import Path
@@ -9,58 +10,60 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.bridge import device, overlay
+from holdfast.bridge import device
+from holdfast.bridge import overlay as overlays
 from holdfast.engine import own_checkpoints
-from holdfast.snapshot import zfs_command
+from holdfast.snapshot import overlay, overlay_held, zfs_command
+from holdfast.snapshot.btrfs import btrfs_provider
 from holdfast.snapshot.git import command
 from holdfast.snapshot.git.technique import git_provider
+from holdfast.snapshot.overlay import overlay_provider
 from holdfast.snapshot.place import Place
 from holdfast.snapshot.reflink import reflink_provider
+from holdfast.testing.killing import run_killed
 from holdfast.testing.provider_contract import LEDGER_WRITES, Ground, kill_everywhere, lay
 
+from ..disks import mounted
+from ..overlays import holders
 from ..own_snapshots import own_ground
 from ..zfs_ground import clean_up, simulated_pool, zfs_ground
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
+
+    from holdfast.snapshot.port import Provider
 
 
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Path]:
-    if os.geteuid() != 0:
-        pytest.skip("needs root, to mount a loop device")
-    image, place = tmp_path / "image", tmp_path / "disk"
-    place.mkdir()
-    with image.open("wb") as file:
-        file.truncate(400 << 20)
-    try:
-        subprocess.run(["mkfs.xfs", "-q", "-m", "reflink=1", str(image)], check=True, capture_output=True)
-    except FileNotFoundError:
-        pytest.skip("needs mkfs.xfs")
-    done = subprocess.run(["mount", "-o", "loop", str(image), str(place)], capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"cannot mount a loop device here: {done.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
-
-
-def reflink_ground(root: Path, state: Path) -> Ground:
+def copying_ground(make: Callable[[Place], Provider], root: Path, state: Path) -> Ground:
     def left() -> list[str]:
         found = [str(path) for path in state.rglob("*") if path.is_file() and path.suffix not in (".lock", ".new")]
         return found + [str(path) for path in (root / ".holdfast", state / "copies") if path.exists()]
 
-    return Ground(
-        root, lambda session: reflink_provider(Place(os.fsencode(root), os.fsencode(state), session)), left, ""
-    )
+    return Ground(root, lambda session: make(Place(os.fsencode(root), os.fsencode(state), session)), left, "")
 
 
 @pytest.mark.root
 @pytest.mark.parametrize("beside", [True, False])
-def test_copies_that_share_blocks(disk: Path, tmp_path: Path, beside: bool) -> None:
-    root = disk / "tree"
-    (root / "d").mkdir(parents=True)
-    (root / "d/file").write_text("content\n")
-    assert kill_everywhere(reflink_ground(root, (disk if beside else tmp_path) / "state")) > 50
+def test_copies_that_share_blocks(tmp_path: Path, beside: bool) -> None:
+    with mounted("xfs", tmp_path) as disk:
+        root = disk / "tree"
+        (root / "d").mkdir(parents=True)
+        (root / "d/file").write_text("content\n")
+        state = (disk if beside else tmp_path) / "state"
+        assert kill_everywhere(copying_ground(reflink_provider, root, state)) > 50
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("beside", [True, False])
+def test_snapshots_of_a_subvolume(tmp_path: Path, beside: bool) -> None:
+    """With another subvolume in it, so that there is something to be done between any two commits."""
+    with mounted("btrfs", tmp_path) as disk:
+        root = disk / "tree"
+        for path in (root, root / "inner"):
+            subprocess.run(["btrfs", "subvolume", "create", path], check=True, capture_output=True)
+            (path / "file").write_text("content\n")
+        ground = copying_ground(btrfs_provider, root, (disk if beside else tmp_path) / "state")
+        assert kill_everywhere(ground, (*LEDGER_WRITES, (fcntl, "ioctl")), every=3) > 30
 
 
 @pytest.mark.parametrize("first", [1, 2, 3, 4])
@@ -99,7 +102,7 @@ def test_checkpoints_that_are_mounted(tmp_path: Path, first: int) -> None:
     """Another process serves what is mounted, and is not killed: it ends by itself, whatever it was about to do."""
     if os.geteuid() != 0 or not os.path.exists("/dev/fuse"):
         pytest.skip("needs root and /dev/fuse, to mount an overlay")
-    calls = (*LEDGER_WRITES, *OWN, (device, "detach"), (overlay, "detach_overlays"))
+    calls = (*LEDGER_WRITES, *OWN, (device, "detach"), (overlays, "detach_overlays"))
     assert kill_everywhere(own_ground(tmp_path, mounts=True), calls, first=first, every=16) > 15
 
 
@@ -115,3 +118,46 @@ def test_datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int) -
         assert kill_everywhere(ground, (*LEDGER_WRITES, (zfs_command, "execute")), first=first, every=7) > 15
     finally:
         clean_up(ground, root)
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("first", [1, 3])
+def test_overlays(tmp_path: Path, first: int) -> None:
+    """What mounts them is a process apart, which is not killed: it ends by itself, or stays to be ended."""
+    root, state = tmp_path / "tree", tmp_path / "state"
+    (root / "d").mkdir(parents=True)
+    (root / "d/file").write_text("content\n")
+    ground = copying_ground(overlay_provider, root, state)
+
+    def left() -> list[str]:
+        with open("/proc/self/mountinfo") as file:
+            mounts = [line for line in file if str(state) in line]
+        return ground.left() + mounts + [str(path) for name in ("layers", "lower") for path in state.glob(name)]
+
+    calls = (*LEDGER_WRITES, (overlay, "mount_overlay"), (overlay, "detach_overlays"), (overlay, "replicate"))
+    assert kill_everywhere(ground._replace(left=left), calls, first=first, every=4) > 15
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("fatal", range(1, 40, 3))
+def test_overlays_that_are_held(tmp_path: Path, fatal: int) -> None:
+    """Nobody holds one when it was cleaned up, though who began it was killed at any moment."""
+    root, state = tmp_path / "tree", tmp_path / "state"
+    root.mkdir()
+    (root / "file").write_text("content\n")
+
+    def make() -> Provider:
+        return overlay_provider(Place(bytes(root), bytes(state), "one"))
+
+    def work() -> None:
+        provider = make()
+        prepared = provider.prepare("overlay")
+        provider.cleanup(provider.branch(provider.snapshot(prepared, "s"), "b", "overlay").token)
+
+    run_killed(work, fatal, calls=(*LEDGER_WRITES, (overlay_held, "start"), (overlay_held, "ended")))
+    provider = make()
+    for allocation in provider.tokens():
+        provider.cleanup(allocation.token)
+    assert not [path for name in ("layers", "lower") for path in state.glob(name)]
+    assert list(provider.tokens()) == []
+    assert holders(state) == []

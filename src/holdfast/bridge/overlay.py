@@ -44,22 +44,41 @@ def attributes_for(upper: bytes) -> Attributes:
     )
 
 
-def mount_overlay(lower: bytes, upper: bytes, work: bytes, directory: bytes, attributes: Attributes) -> None:
+def mount_overlay(
+    lower: bytes,
+    upper: bytes,
+    work: bytes,
+    directory: bytes,
+    attributes: Attributes,
+    *,
+    index: bool = False,
+    flags: int = 0,
+) -> None:
     """Mount on ``directory`` what ``lower`` holds, with the changes in ``upper``; all of them are real paths.
 
     The overlay goes on if the directory ``lower`` is unmounted. With the attributes ``user`` a directory of the lower
-    layer cannot be renamed (EXDEV). Raises `UnsupportedError` where that is not possible.
+    layer cannot be renamed (EXDEV). With an ``index`` the lower layer has to stay the very directory that it was, and
+    two mounts cannot have the same upper layer (`RefusedError`, ``in_use``); unless the attributes are ``user``, all
+    names of a file stay names of one file. ``flags`` are those of mount(2). Raises `UnsupportedError` where that is not
+    possible.
     """
     # (xino: the numbers of inodes stay when a file is copied up. Without an index nothing is known of the lower file
     # system but paths, so that it may be mounted anew.)
     kind = b"redirect_dir=on" if attributes == "trusted" else b"userxattr"
     layers = b"lowerdir=%b,upperdir=%b,workdir=%b" % tuple(map(_escaped, (lower, upper, work)))
-    options = layers + b",index=off,metacopy=off,xino=on," + kind
+    indexed = b"on" if index else b"off"
+    options = layers + b",index=" + indexed + b",metacopy=off,xino=on," + kind
     if len(options) > _MOST_OPTIONS:
         raise UnsupportedError(f"{display(directory)} cannot be mounted on: the path of the home is too long")
-    if _libc.mount(_SOURCE, directory, FILE_SYSTEM, 0, options):
+    if _libc.mount(_SOURCE, directory, FILE_SYSTEM, flags, options):
         number = ctypes.get_errno()
         text = f"{display(directory)} cannot be mounted on by overlayfs: {os.strerror(number)}"
+        if number == errno.EBUSY and index:
+            raise RefusedError(
+                f"what was changed in {display(directory)} is mounted elsewhere already",
+                hint="end what still runs there",
+                code="in_use",
+            )
         if number in (errno.EPERM, errno.EACCES, errno.ENODEV, errno.EINVAL, errno.EOPNOTSUPP):
             raise UnsupportedError(text, hint=_NEEDED)
         raise StorageError(text)

@@ -9,14 +9,14 @@ Sources: mount_namespaces(7), user_namespaces(7), mount(2).
 
 from __future__ import annotations
 
-import ctypes
 import os
 import socket
 import sys
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from holdfast.bridge.device import mount_directly
-from holdfast.engine.shutting import KEPT_FLAGS, mount, shut
+from holdfast.bridge.namespaces import KEPT_FLAGS, MS_PRIVATE, MS_REC, mount, separate
+from holdfast.engine.shutting import shut
 from holdfast.model.errors import HoldfastError, UnsupportedError
 from holdfast.model.paths import display
 from holdfast.supervisor import bpf, landlock, notify
@@ -25,8 +25,6 @@ from holdfast.supervisor.shim import CANNOT_EXECUTE, become, hand_out, ignore, i
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_CLONE_NEWNS, _CLONE_NEWUSER = 0x20000, 0x10000000
-_MS_REC, _MS_PRIVATE = 1 << 14, 1 << 18
 _MOST_BYTES: Final = 1000
 _NEEDED: Final = (
     "--bridge fuse needs /dev/fuse, open to you, and root or user namespaces that users may make; in a container also "
@@ -36,7 +34,6 @@ _START: Final = (
     "import sys; sys.path[:0] = sys.argv.pop(1).split(':'); "
     "from holdfast.engine.mounted_entry import main; main(sys.argv[1:])"
 )
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def arguments(
@@ -87,21 +84,13 @@ def _put_under(root: bytes, own: Sequence[bytes]) -> int:
     """Mount over the workspace, for this process and all that it starts alone; returns the device."""
     is_root = os.geteuid() == 0
     try:
-        _separate(_CLONE_NEWNS if is_root else _CLONE_NEWNS | _CLONE_NEWUSER)
-        mount(b"none", b"/", _MS_REC | _MS_PRIVATE)
+        separate(user=not is_root)
+    except OSError as error:
+        raise UnsupportedError(f"no namespace of its own can be made: {error.strerror}", hint=_NEEDED) from error
+    try:
+        mount(b"none", b"/", MS_REC | MS_PRIVATE)
         flags = os.statvfs(root).f_flag & KEPT_FLAGS
         shut(own, root)
         return mount_directly(root, allow_other=is_root, flags=flags)
     except PermissionError as error:
         raise UnsupportedError(f"{display(root)} cannot be mounted on: {error.strerror}", hint=_NEEDED) from error
-
-
-def _separate(flags: int) -> None:
-    uid, gid = os.geteuid(), os.getegid()
-    if _libc.unshare(flags):
-        number = ctypes.get_errno()
-        raise UnsupportedError(f"no namespace of its own can be made: {os.strerror(number)}", hint=_NEEDED)
-    if flags & _CLONE_NEWUSER:
-        for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
-            with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
-                file.write(text)

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from holdfast.engine.folder import SNAPSHOTS
-from holdfast.engine.home import forks_directory
+from holdfast.engine.home import forks_directory, own_directories
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,11 +21,15 @@ def providers_of(context: Context, session: str) -> Sequence[Provider]:
     Raises `UsageError` if no session can be called ``session``.
     """
     from holdfast.engine.own_checkpoints import OwnCheckpoints
+    from holdfast.snapshot.btrfs import btrfs_provider
     from holdfast.snapshot.checkpoints import own_provider
     from holdfast.snapshot.git.technique import GitOptions, git_provider
+    from holdfast.snapshot.overlay import overlay_provider
     from holdfast.snapshot.place import Place
     from holdfast.snapshot.reflink import reflink_provider
     from holdfast.snapshot.zfs import zfs_provider
+
+    own = own_directories(context.home, context.settings)
 
     def place(name: str) -> Place:
         return Place(
@@ -35,11 +39,12 @@ def providers_of(context: Context, session: str) -> Sequence[Provider]:
             clock=context.clock,
             random=context.random,
             timeout=context.settings.lock.timeout,
+            own=own,
         )
 
     of = context.settings.git
     options = GitOptions(of.include_untracked == "yes", of.trust_local_filters == "yes")
-    own = OwnCheckpoints(
+    checkpoints = OwnCheckpoints(
         context.workspace,
         home=context.home,
         directory=forks_directory(context.home, context.settings),
@@ -47,8 +52,10 @@ def providers_of(context: Context, session: str) -> Sequence[Provider]:
         random=context.random,
     )
     return (
+        btrfs_provider(place("btrfs")),
+        zfs_provider(place("zfs")),
+        overlay_provider(place("overlay")),
         reflink_provider(place("reflink")),
         git_provider(place("git"), options),
-        own_provider(place("holdfast"), own),
-        zfs_provider(place("zfs")),
+        own_provider(place("holdfast"), checkpoints),
     )

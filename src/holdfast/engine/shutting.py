@@ -7,23 +7,19 @@ unmount. Sources: mount_namespaces(7), mount(2), ``is_local_mountpoint`` in ``fs
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 from typing import TYPE_CHECKING, Final
 
-from holdfast.model.paths import display, under
+from holdfast.bridge.namespaces import KEPT_FLAGS, MS_BIND, MS_RDONLY, MS_REC, MS_REMOUNT, mount
+from holdfast.model.paths import under
 from holdfast.supervisor.mounts import mounts, other_paths
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-_MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC = 1, 1 << 5, 1 << 12, 1 << 14
-KEPT_FLAGS: Final = os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC
-"""The same in mount(2). Of a mount that was made outside, nobody in a user namespace may take them away."""
 _OUT_OF_SIGHT: Final = (errno.ENOENT, errno.ENOTDIR, errno.EACCES)
 _PATH: Final = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def shut(directories: Sequence[bytes], covered: bytes) -> None:
@@ -35,13 +31,6 @@ def shut(directories: Sequence[bytes], covered: bytes) -> None:
             _make_read_only(path)
     for path in _movable(path for path in directories if not under(path, covered)):
         _pin(path, covered)
-
-
-def mount(source: bytes, target: bytes, flags: int) -> None:
-    """What needs no type of file system. Raises `OSError`, which names the target."""
-    if _libc.mount(source, target, None, flags, None):
-        number = ctypes.get_errno()
-        raise OSError(number, f"{display(target)}: {os.strerror(number)}")
 
 
 def _everywhere(directories: Iterable[bytes]) -> set[bytes]:
@@ -59,9 +48,9 @@ def _everywhere(directories: Iterable[bytes]) -> set[bytes]:
 
 def _make_read_only(path: bytes) -> None:
     try:
-        mount(path, path, _MS_BIND | _MS_REC)
+        mount(path, path, MS_BIND | MS_REC)
         flags = os.statvfs(path).f_flag & KEPT_FLAGS
-        mount(b"none", path, _MS_BIND | _MS_REMOUNT | _MS_RDONLY | flags)
+        mount(b"none", path, MS_BIND | MS_REMOUNT | MS_RDONLY | flags)
     except OSError as error:
         if error.errno not in _OUT_OF_SIGHT:  # (else it lies under another mount, or where this user cannot look)
             raise
@@ -85,9 +74,9 @@ def _pin(path: bytes, covered: bytes) -> None:
     """
     above, name = os.path.split(path)
     try:
-        mount(above, covered, _MS_BIND)
+        mount(above, covered, MS_BIND)
         pinned = os.path.join(covered, name)
-        mount(pinned, pinned, _MS_BIND)
+        mount(pinned, pinned, MS_BIND)
     except OSError as error:
         # (What somebody outside has mounted below it, a user namespace may not uncover: it is pinned by that alone.)
         if error.errno not in (errno.EINVAL, *_OUT_OF_SIGHT):

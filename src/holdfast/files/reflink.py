@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Self
 
 from holdfast.model.ids import Hasher
@@ -22,6 +23,10 @@ _CANNOT = frozenset(
     {errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EPERM, errno.EBADF, errno.ETXTBSY}
 )
 _PIECE = 1 << 30
+_NO_SUCH_FILES = frozenset((errno.EOPNOTSUPP, errno.EISDIR))
+"""What file systems and kernels say that know no files without a name."""
+_PROBE_BYTES = 1 << 16
+"""More than any block."""
 
 
 def share_blocks(src_fd: int, dst_fd: int) -> bool:
@@ -59,6 +64,26 @@ def clone_file(src_fd: int, dst_fd: int) -> bool:
         return False
     # Some kernels copy nothing from files whose size they do not know (procfs, FUSE): that is no copy.
     return offset > 0 or (os.fstat(src_fd).st_size == 0 and not os.pread(src_fd, 1, 0))
+
+
+def can_share(one: bytes, other: bytes) -> bool:
+    """Whether a file in the directory ``other`` can share blocks with one in ``one``: tried, with files without a name.
+
+    Raises `OSError`.
+    """
+    with ExitStack() as stack:
+        opened: list[int] = []
+        for where in (one, other):
+            try:
+                opened.append(os.open(where, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600))
+            except OSError as error:
+                if error.errno in _NO_SUCH_FILES:
+                    return False
+                raise
+            stack.callback(os.close, opened[-1])
+        source, target = opened
+        os.write(source, bytes(_PROBE_BYTES))
+        return share_blocks(source, target)
 
 
 class SharedFile:

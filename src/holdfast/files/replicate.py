@@ -6,6 +6,7 @@ followed on the way, on either side.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from contextlib import contextmanager
@@ -27,6 +28,8 @@ _NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _ITSELF = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _RULES = kernel.RESOLVE_BENEATH | kernel.RESOLVE_NO_SYMLINKS | kernel.RESOLVE_NO_MAGICLINKS
 _WRITE = 0o222
+_GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
+"""What is said of a directory that something else has come in place of, too."""
 
 
 def replicate(source: bytes, target: bytes, *, without: Own) -> None:
@@ -61,24 +64,36 @@ class _Copy:
 
     def run(self) -> None:
         directories: list[bytes] = [b""]
+        made: list[tuple[bytes, Metadata]] = []
         for at in directories:  # grows while it is walked
-            with _opened(self._source, at) as source, _opened(self._target, at) as target:
-                for name in map(os.fsencode, os.listdir(source)):
-                    try:
-                        found = os.stat(name, dir_fd=source, follow_symlinks=False)
-                        if stat.S_ISDIR(found.st_mode):
-                            if not self._without.is_one(found):
-                                os.mkdir(name, 0o700, dir_fd=target)
-                                directories.append(_join(at, name))
-                        else:
-                            self._leaf(source, target, at, name, found)
-                    except FileNotFoundError:
-                        continue
-                    except OSError as error:
-                        raise OSError(error.errno, error.strerror, _join(at, name)) from error
-        for at in reversed(directories):  # what is written to a directory changes its time
-            with _opened(self._source, at) as source, _opened(self._target, at) as target:
-                self._apply(target, read_metadata(source, readable=True))
+            try:
+                self._directory(at, directories, made)
+            except OSError as error:
+                if error.errno not in _GONE or error.filename != at or not at:
+                    raise
+                with _opened(self._target, os.path.dirname(at)) as above:
+                    os.rmdir(os.path.basename(at), dir_fd=above)
+        for at, metadata in reversed(made):  # what is written to a directory changes its time
+            with _opened(self._target, at) as target:
+                self._apply(target, metadata)
+
+    def _directory(self, at: bytes, directories: list[bytes], made: list[tuple[bytes, Metadata]]) -> None:
+        """Copy what is in a directory, but for what is in those inside, which are added to ``directories``."""
+        with _opened(self._source, at) as source, _opened(self._target, at) as target:
+            made.append((at, read_metadata(source, readable=True)))
+            for name in map(os.fsencode, os.listdir(source)):
+                try:
+                    found = os.stat(name, dir_fd=source, follow_symlinks=False)
+                    if stat.S_ISDIR(found.st_mode):
+                        if not self._without.is_one(found):
+                            os.mkdir(name, 0o700, dir_fd=target)
+                            directories.append(_join(at, name))
+                    else:
+                        self._leaf(source, target, at, name, found)
+                except FileNotFoundError:
+                    continue
+                except OSError as error:
+                    raise OSError(error.errno, error.strerror, _join(at, name)) from error
 
     def _leaf(self, source: int, target: int, at: bytes, name: bytes, found: os.stat_result) -> None:
         identity = (found.st_dev, found.st_ino)
@@ -91,7 +106,7 @@ class _Copy:
         elif stat.S_ISLNK(found.st_mode):
             os.symlink(os.readlink(name, dir_fd=source), name, dir_fd=target)
             self._same_metadata(source, target, name)
-        elif stat.S_ISFIFO(found.st_mode) or (self._root and not stat.S_ISSOCK(found.st_mode)):
+        elif stat.S_ISFIFO(found.st_mode) or _is_whiteout(found) or (self._root and not stat.S_ISSOCK(found.st_mode)):
             os.mknod(name, stat.S_IFMT(found.st_mode) | 0o600, found.st_rdev, dir_fd=target)
             self._same_metadata(source, target, name)
         else:
@@ -122,6 +137,11 @@ class _Copy:
             xattrs = tuple(pair for pair in wanted.xattrs if not pair[0].startswith("security."))
             wanted = wanted._replace(uid=made.st_uid, gid=made.st_gid, mode=mode, xattrs=xattrs)
         apply_metadata(fd, wanted)
+
+
+def _is_whiteout(found: os.stat_result) -> bool:
+    """Whether it is a device that anybody may make, as it is none: overlayfs has it stand for what was removed."""
+    return stat.S_ISCHR(found.st_mode) and found.st_rdev == 0
 
 
 def make_read_only(directory: bytes) -> None:

@@ -18,7 +18,7 @@ IsolationLevel = Literal["none", "namespace"]
 NetworkMode = Literal["open", "disabled", "allow"]
 Tmp = Literal["own", "shared"]
 YesNo = Literal["no", "yes"]
-SnapshotProvider = Literal["auto", "reflink", "git", "holdfast", "zfs"]
+SnapshotProvider = Literal["auto", "btrfs", "zfs", "overlay", "reflink", "git", "holdfast"]
 Backend = Literal["auto", "fanotify", "inotify", "polling"]
 SessionShell = Literal["bash", "sh", "zsh"]
 Demand = Literal["never", "safe", "changes", "unknown", "risky", "dangerous"]
@@ -325,7 +325,7 @@ KEYS: dict[str, Key] = {
     "snapshot.provider": Key(
         "text",
         "what makes writable copies of a workspace; `auto`: the best that can be had",
-        choices=("auto", "reflink", "git", "holdfast", "zfs"),
+        choices=("auto", "btrfs", "zfs", "overlay", "reflink", "git", "holdfast"),
     ),
     "snapshot.directory": Key(
         "text",

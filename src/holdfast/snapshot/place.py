@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.model.clock import SystemClock
 from holdfast.model.named import NamedTuple
+from holdfast.model.paths import COPIES_IN_TREE
 from holdfast.snapshot.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ class Place(NamedTuple):
     random: Callable[[int], bytes] = secrets.token_bytes
     timeout: float = 30.0
     """How many seconds to wait for another process."""
+    own: tuple[bytes, ...] = ()
+    """What is Holdfast's own beside ``state``, as real paths: where they lie in the workspace, no copy holds them."""
 
     def ledger(self) -> Ledger:
         """The session's ledger. Raises `UsageError` if no session can be called so."""
@@ -40,3 +43,9 @@ class Place(NamedTuple):
         while not os.path.isdir(path):
             path = os.path.dirname(path)
         return path
+
+    def without(self, source: bytes) -> tuple[bytes, ...]:
+        """What a copy of ``source`` may not hold (I14): paths in there, which need not lead to anything."""
+        top = source.rstrip(b"/") + b"/"
+        own = {self.state, *self.own}
+        return (os.path.dirname(COPIES_IN_TREE), *sorted(path[len(top) :] for path in own if path.startswith(top)))

@@ -59,14 +59,19 @@ class Prepared(NamedTuple):
     path: bytes
     """Where to work: what corresponds to ``root``."""
     token: Token
+    enter: tuple[bytes, ...] = ()
+    """What to put before the arguments of a command so that it finds at ``path`` what was prepared. Empty where that is
+    there for every process; else it is there for those alone that are run so, and what they run. The command is in the
+    directory of the same path that it was started in, and the exit code is its own; 125 if it could not be run.
+    """
 
 
 class View(NamedTuple):
     """A snapshot, to look at."""
 
     path: bytes
-    """A directory that is mounted read-only, or in which nothing has a permission to write: that stops whoever is not
-    root.
+    """A directory that the system lets nobody write to, or in which nothing has a permission to write: that stops
+    whoever is not root.
     """
     token: Token
 
@@ -105,6 +110,12 @@ class Provider(Protocol):
 
         The mode ``in-place`` makes nothing: its path is the workspace. Raises `UnsupportedError` for a mode that it
         does not have, `RefusedError` where the workspace is in a state that cannot be captured.
+        """
+        ...
+
+    def resume(self, token: Token) -> Prepared:
+        """What was prepared, to work in again, from any process: after a restart of the machine, which ends what was
+        mounted, too. Changes nothing in it. Raises `NotFoundError` if it was cleaned up.
         """
         ...
 

@@ -67,7 +67,15 @@ class Technique(Protocol):
         ...
 
     def where_to_work(self, entry: Entry) -> bytes:
-        """The path of a workspace in a directory of its own that corresponds to the root."""
+        """The path of what was made to work in, or to look at, that corresponds to the root."""
+        ...
+
+    def enter(self, entry: Entry) -> tuple[bytes, ...]:
+        """What `Prepared.enter` is, of what was made to work in."""
+        ...
+
+    def resume(self, entry: Entry) -> None:
+        """Mount again what is not mounted any more, if what was made to work in takes that."""
         ...
 
     def remove(self, entry: Entry) -> None:
@@ -127,8 +135,24 @@ class RecordedProvider:
             if mode != "in-place":
                 entry = self._technique.workspace(entry, origin)
             self._complete(entry)
-        path = self._root if mode == "in-place" else self._technique.where_to_work(entry)
-        return Prepared(self.name, mode, self._root, path, Token(entry.token))
+        return self._prepared(entry)
+
+    def resume(self, token: Token) -> Prepared:
+        """See `Provider.resume`."""
+        with self._changing():
+            entry = self._ledger.get(token)
+            if entry is None or entry.kind != "workspace":
+                raise NotFoundError("what was prepared is not there any more", hint="prepare it again")
+            if entry.mode != "in-place":
+                self._technique.resume(entry)
+            return self._prepared(entry)
+
+    def _prepared(self, entry: Entry) -> Prepared:
+        token = Token(entry.token)
+        if entry.mode is None or entry.mode == "in-place":
+            return Prepared(self.name, "in-place", self._root, self._root, token)
+        path = self._technique.where_to_work(entry)
+        return Prepared(self.name, entry.mode, self._root, path, token, self._technique.enter(entry))
 
     def snapshot(self, of: Prepared, label: str) -> Snapshot:
         """See `Provider.snapshot`."""

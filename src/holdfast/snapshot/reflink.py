@@ -6,20 +6,17 @@ in the workspace, below ``.holdfast``, where the home is on another file system.
 
 from __future__ import annotations
 
-import errno
 import os
-from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from holdfast.files.own import find_own
-from holdfast.files.reflink import share_blocks
+from holdfast.files.reflink import can_share
 from holdfast.files.replicate import make_read_only, remove_whole, replicate
-from holdfast.model.errors import UnsupportedError
-from holdfast.model.paths import COPIES_IN_TREE, display
+from holdfast.model.paths import display
+from holdfast.snapshot.copies import IN_TREE_NOTE, Copies
 from holdfast.snapshot.port import Capabilities, Mode
-from holdfast.snapshot.private import make_private
 from holdfast.snapshot.recorded import RecordedProvider
 
 if TYPE_CHECKING:
@@ -27,10 +24,6 @@ if TYPE_CHECKING:
     from holdfast.snapshot.place import Place
 
 _SCORE = 80
-_NO_SUCH_FILES = frozenset((errno.EOPNOTSUPP, errno.EISDIR))
-"""What file systems and kernels say that know no files without a name."""
-_PROBE_BYTES = 1 << 16
-"""More than any block."""
 
 
 class _Reflink:
@@ -41,12 +34,12 @@ class _Reflink:
 
     def __init__(self, place: Place, ledger: Ledger) -> None:
         self._place = place
-        self._ledger = ledger
+        self._copies = Copies(place, ledger, self._fits, "cannot share blocks between files")
 
     def detect(self) -> Capabilities:
         """See `Technique.detect`."""
         try:
-            beside, inside = self._shares(self._place.nearest()), self._shares(self._place.root)
+            beside, inside = self._copies.beside(), self._copies.inside()
         except OSError as error:
             reason = f"the file system cannot be tried: {error.strerror}"
             return Capabilities(self.name, 0, notes=(reason,))
@@ -55,15 +48,13 @@ class _Reflink:
             return Capabilities(self.name, 0, notes=(reason,))
         notes = ["a copy takes time for each file, and no room for what does not change"]
         if not beside:
-            notes.append(
-                f"the home is on another file system: copies lie in the workspace, in {COPIES_IN_TREE.decode()}"
-            )
+            notes.append(IN_TREE_NOTE)
         return Capabilities(self.name, _SCORE, self.modes, carries_ignored=True, notes=tuple(notes))
 
     def plan(self, entry: Entry, origin: Entry | None) -> Entry:
         """See `Technique.plan`."""
         del origin
-        return msgspec.structs.replace(entry, path=display(os.path.join(self._copies(), entry.token.encode())))
+        return msgspec.structs.replace(entry, path=display(self._copies.path_for(entry)))
 
     def workspace(self, entry: Entry, base: Entry | None) -> Entry:
         """See `Technique.workspace`."""
@@ -86,6 +77,14 @@ class _Reflink:
         """See `Technique.where_to_work`."""
         return _of(entry)
 
+    def enter(self, entry: Entry) -> tuple[bytes, ...]:
+        """See `Technique.enter`."""
+        del entry
+        return ()
+
+    def resume(self, entry: Entry) -> None:
+        """See `Technique.resume`: a directory stays."""
+
     def remove(self, entry: Entry) -> None:
         """See `Technique.remove`."""
         if entry.place is not None:
@@ -93,49 +92,16 @@ class _Reflink:
 
     def tidy(self) -> None:
         """See `Technique.tidy`."""
-        for directory in (self._beside(), self._in_tree(), os.path.dirname(self._in_tree())):
-            with suppress(OSError):  # it is not there, or there are other things in it
-                os.rmdir(directory)
+        self._copies.tidy()
 
     def _copy(self, source: bytes, entry: Entry) -> None:
         target = _of(entry)
-        with self._ledger.lock_shared():
-            make_private(os.path.dirname(target))
-        kept = os.path.join(source, os.path.dirname(COPIES_IN_TREE))
-        replicate(source, target, without=find_own([self._place.state, kept]))
+        self._copies.make_room(target)
+        own = find_own(os.path.join(source, path) for path in self._place.without(source))
+        replicate(source, target, without=own)
 
-    def _copies(self) -> bytes:
-        """The directory that copies are made in."""
-        if self._shares(self._place.nearest()):
-            return self._beside()
-        if self._shares(self._place.root):
-            return self._in_tree()
-        raise UnsupportedError(
-            f"the file system of {display(self._place.root)} cannot share blocks between files",
-            hint="`holdfast doctor` says which providers of snapshots can be used",
-        )
-
-    def _beside(self) -> bytes:
-        return os.path.join(self._place.state, b"copies")
-
-    def _in_tree(self) -> bytes:
-        return os.path.join(self._place.root, COPIES_IN_TREE)
-
-    def _shares(self, directory: bytes) -> bool:
-        """Whether a file in ``directory`` can share blocks with one of the workspace: tried, with nameless ones."""
-        with ExitStack() as stack:
-            opened: list[int] = []
-            for where in (self._place.root, directory):
-                try:
-                    opened.append(os.open(where, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600))
-                except OSError as error:
-                    if error.errno in _NO_SUCH_FILES:
-                        return False
-                    raise
-                stack.callback(os.close, opened[-1])
-            source, target = opened
-            os.write(source, bytes(_PROBE_BYTES))
-            return share_blocks(source, target)
+    def _fits(self, directory: bytes) -> bool:
+        return can_share(self._place.root, directory)
 
 
 def _of(entry: Entry) -> bytes:

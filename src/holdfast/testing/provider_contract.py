@@ -101,6 +101,15 @@ def write(prepared: Prepared, name: str, text: str) -> None:
         file.write(text)
 
 
+def _refuses_changes(path: bytes) -> bool:
+    """Whether the system lets nobody change a file, whatever its permissions."""
+    try:
+        os.chmod(path, stat.S_IMODE(os.stat(path).st_mode))
+    except OSError as error:
+        return error.errno == errno.EROFS
+    return False
+
+
 class ProviderContract:
     """The suite. The fixture ``ground`` gives a `Ground` with nothing made yet."""
 
@@ -243,15 +252,12 @@ class ProviderContract:
         snapshot = provider.snapshot(provider.prepare("in-place"), "s")
         state = content(ground.root)
         view = provider.mount(snapshot)
-        walked = [os.path.join(at, name) for at, _, names in os.walk(view.path) for name in (b"", *names)]
-        permitted = [path for path in walked if not os.path.islink(path) and os.lstat(path).st_mode & 0o222]
-        read_only = False
-        try:
+        for directory, _, names in os.walk(view.path):
+            for path in (directory, *(os.path.join(directory, name) for name in names)):
+                mode = os.lstat(path).st_mode
+                assert os.path.islink(path) or not mode & 0o222 or _refuses_changes(path), path
+        if not _refuses_changes(view.path):
             os.chmod(os.path.join(view.path, b"plain"), 0o600)
-        except OSError as error:
-            read_only = error.errno == errno.EROFS
-        if not read_only:
-            assert permitted == []
             with open(os.path.join(view.path, b"plain"), "wb") as file:
                 file.write(b"scribbled by root\n")
         other = provider.mount(snapshot)
@@ -276,6 +282,21 @@ class ProviderContract:
         code = "\nfor one in make('one').tokens():\n    make('one').cleanup(one.token)\n"
         subprocess.run([sys.executable, "-c", ground.script + code], check=True, timeout=60)
         assert list(provider.tokens()) == list(provider.snapshots()) == ground.left() == []
+
+    def test_what_was_prepared_is_found_again_by_its_token(self, ground: Ground) -> None:
+        provider = ground.make("one")
+        line, own = provider.prepare("in-place"), provider.prepare("worktree")
+        snapshot = provider.snapshot(line, "s")
+        write(own, "plain", "changed\n")
+        for prepared in (line, own):
+            assert ground.make("one").resume(prepared.token) == prepared
+        assert content(own.path)[b"plain"] == (False, b"changed\n")
+        provider.cleanup(own.token)
+        for token in (own.token, snapshot.id, "", "../x"):
+            with pytest.raises(NotFoundError):
+                provider.resume(token)  # type: ignore[arg-type]
+        with pytest.raises(NotFoundError):
+            ground.make("two").resume(line.token)
 
     def test_tokens_that_are_nobodys_do_nothing(self, ground: Ground) -> None:
         provider = ground.make("one")

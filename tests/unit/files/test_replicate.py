@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.files import kernel
 from holdfast.files.own import find_own
 from holdfast.files.replicate import make_read_only, remove_whole, replicate
 from holdfast.testing.photograph import differences, photograph
@@ -146,3 +147,30 @@ def test_removing_does_nothing_elsewhere_when_a_link_takes_the_place_of_a_direct
     remove_whole(os.fsencode(tmp_path / "copy"))
     assert not (tmp_path / "copy").exists()
     assert (victim / "file").exists()
+
+
+@pytest.mark.parametrize("comes", ["nothing", "file", "link"])
+def test_a_directory_that_vanishes_meanwhile_is_left_out(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comes: str
+) -> None:
+    """As when Git packs objects while a copy is made."""
+    gone, real = tree / ".git/objects", kernel.openat2
+
+    def opening(dir_fd: int, path: bytes, flags: int, resolve: int) -> int:
+        if path == b".git/objects" and gone.is_dir() and not gone.is_symlink():
+            gone.rmdir()
+            if comes == "file":
+                gone.write_text("a file\n")
+            elif comes == "link":
+                gone.symlink_to("/")
+        return real(dir_fd, path, flags, resolve)
+
+    monkeypatch.setattr(kernel, "openat2", opening)
+    copy = tmp_path / "copy"
+    replicate(bytes(tree), bytes(copy), without=find_own(()))
+    monkeypatch.undo()
+    seen, copied = photograph(tree), photograph(copy)
+    seen.pop(b".git/objects", None)
+    times = {path: about._replace(mtime=0) for path, about in seen.items() if path == b".git"}
+    assert copied[b".git"]._replace(mtime=0) == times[b".git"], "its own time may be the one before"
+    assert differences({**seen, b".git": copied[b".git"]}, copied) == []

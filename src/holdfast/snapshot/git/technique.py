@@ -251,6 +251,14 @@ class _Git:
         inside = parse_display(entry.facts["inside"])
         return os.path.join(self._work_tree(entry), inside) if inside else self._work_tree(entry)
 
+    def enter(self, entry: Entry) -> tuple[bytes, ...]:
+        """See `Technique.enter`."""
+        del entry
+        return ()
+
+    def resume(self, entry: Entry) -> None:
+        """See `Technique.resume`: a directory stays."""
+
     # -- removing -----------------------------------------------------------------------------------------------------
 
     def remove(self, entry: Entry) -> None:

@@ -1,0 +1,193 @@
+"""What each snapshot provider takes to fork a tree and to capture it, beside ``git worktree add``, ``cp -a`` and
+``git stash create``, in one run over the same trees.
+
+    python benchmarks/snapshots.py [--files 1000 10000 100000] [--rounds 5] [--on ext4 btrfs xfs] [--providers NAME…]
+                                   [--directory DIR] [--json FILE]
+
+Needs root, and the tools of the file systems, which are made in files in DIR; the home is on the same one. Every provider
+that can be used there takes part, in each of its modes. All take turns; nothing is removed before the end of a round.
+Providers are called in this process, Git and cp are processes of their own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from compare import machine, make_tree
+from holdfast.engine.opening import Opener
+from holdfast.engine.providers import providers_of
+from snapshots_report import CAPTURED, CAPTURED_FORK, COPY, FORKED, FORKED_AGAIN, STASH, WORK_TREE, tables
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from holdfast.snapshot.port import Capabilities, Mode, Prepared, Provider
+
+SESSION = "benchmark"
+CHANGED = 100
+IMAGE_BYTES = 12 << 30
+CHANGE = """
+import sys
+names, text = sys.argv[1:-1], sys.argv[-1]
+for name in names:
+    with open(name, "w") as file:
+        file.write(text)
+"""
+
+
+def run(*words: object, cwd: Path | None = None) -> None:
+    """Run a command that has to succeed."""
+    done = subprocess.run([*map(str, words)], cwd=cwd, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{words}: {done.stderr}")
+
+
+@contextmanager
+def file_system(kind: str, place: Path) -> Iterator[Path]:
+    """A new one, mounted."""
+    image, path = place / f"{kind}.img", place / kind
+    with image.open("wb") as file:
+        file.truncate(IMAGE_BYTES)
+    run(f"mkfs.{kind}", "-q", image)
+    path.mkdir()
+    run("mount", "-o", "loop", image, path)
+    try:
+        yield path
+    finally:
+        run("umount", path)
+        image.unlink()
+
+
+class Bench:
+    """One tree on one file system."""
+
+    def __init__(self, place: Path, kind: str, files: int) -> None:
+        self.rows: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+        self.failed: dict[str, str] = {}
+        self._place = place
+        self._root = place / "tree"
+        if kind == "btrfs":
+            run("btrfs", "subvolume", "create", self._root)
+        else:
+            self._root.mkdir()
+        make_tree(self._root, files)
+        git = ["git", "-C", self._root, "-c", "user.name=x", "-c", "user.email=x"]
+        run(*git, "init", "-q")
+        run(*git, "add", "-A")
+        run(*git, "commit", "-qm", "x")
+        paths = [path for path in sorted(self._root.rglob("*")) if path.is_file() and ".git" not in path.parts]
+        self._changed = [
+            str(path.relative_to(self._root)) for path in paths[:: max(1, len(paths) // CHANGED)][:CHANGED]
+        ]
+        opener = Opener(home=bytes(place / "home"), environ={"PATH": os.environ["PATH"], "HOME": str(place)})
+        self._context, _ = opener.init(bytes(self._root))
+        self.close = opener.close
+        self._texts = 0
+
+    def round(self, wanted: Sequence[str]) -> None:
+        """Everybody in turn, once."""
+        self._git()
+        for provider in providers_of(self._context, SESSION):
+            found = provider.detect()
+            if not found.score or (wanted and provider.name not in wanted):
+                continue
+            for mode in found.modes:
+                if mode != "in-place":
+                    self._provider(provider, found, mode)
+
+    def _git(self) -> None:
+        for number, (name, words) in enumerate(
+            {
+                WORK_TREE: ["git", "-C", self._root, "worktree", "add", "--detach"],
+                COPY: ["cp", "-a", self._root],
+            }.items()
+        ):
+            target = self._place / f"copy-{number}"
+            self._time(FORKED, name, lambda words=words, target=target: run(*words, target))
+            if name == WORK_TREE:
+                run("git", "-C", self._root, "worktree", "remove", "--force", target)
+            else:
+                run("rm", "-rf", target)
+        self._change(None)
+        stash = ["git", "-C", self._root, "-c", "user.name=x", "-c", "user.email=x", "stash", "create"]
+        self._time(CAPTURED, STASH, lambda: run(*stash))
+
+    def _provider(self, provider: Provider, found: Capabilities, mode: Mode) -> None:
+        others = [one for one in found.modes if one != "in-place"]
+        name = provider.name if len(others) == 1 else f"{provider.name} ({mode})"
+        try:
+            line = provider.prepare("in-place")
+            self._change(None)
+            origin = self._time(CAPTURED, name, lambda: provider.snapshot(line, "of the workspace"))
+            fork = self._time(FORKED, name, lambda: provider.prepare(mode))
+            self._change(fork)
+            captured = self._time(CAPTURED_FORK, name, lambda: provider.snapshot(fork, "of the fork"))
+            self._time(FORKED_AGAIN, name, lambda: provider.branch(captured, "again", mode))
+            provider.discard(origin)
+        except Exception as error:
+            self.failed[name] = str(error)
+        finally:
+            for allocation in provider.tokens():
+                provider.cleanup(allocation.token)
+
+    def _time(self, row: str, subject: str, work: Any) -> Any:
+        start = time.perf_counter()
+        result = work()
+        self.rows[row][subject].append(time.perf_counter() - start)
+        return result
+
+    def _change(self, where: Prepared | None) -> None:
+        """Give some files another content."""
+        self._texts += 1
+        enter, path = ((), bytes(self._root)) if where is None else (where.enter, where.path)
+        words = [*enter, sys.executable, "-c", CHANGE, *self._changed, f"text {self._texts}\n"]
+        subprocess.run(words, cwd=path, check=True)
+
+
+def main() -> None:
+    """Measure, print the tables, and write what ``report.py`` makes the page of."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
+    parser.add_argument("--files", type=int, nargs="+", default=[1000, 10_000, 100_000])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--on", nargs="+", default=["ext4", "btrfs", "xfs"])
+    parser.add_argument("--providers", nargs="+", default=[], help="the providers that take part (default: all)")
+    parser.add_argument("--directory", type=Path, help="where to work (default: the one for temporary files)")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    results: dict[str, Any] = {
+        "benchmark": "snapshots",
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": machine(),
+        "rounds": arguments.rounds,
+        "changed": CHANGED,
+        "load": [os.getloadavg()[0]],
+        "runs": [],
+    }
+    for files in arguments.files:
+        for kind in arguments.on:
+            with ExitStack() as after:
+                place = Path(after.enter_context(tempfile.TemporaryDirectory(prefix="snap-", dir=arguments.directory)))
+                bench = Bench(after.enter_context(file_system(kind, place)), kind, files)
+                for _ in range(arguments.rounds):
+                    bench.round(arguments.providers)
+                bench.close()
+            found = {"file_system": kind, "files": files, "rows": bench.rows, "failed": bench.failed}
+            results["runs"].append(found)
+            results["load"][1:] = [os.getloadavg()[0]]
+            print("\n".join(tables({**results, "runs": [found]})), flush=True)
+            if arguments.json:
+                arguments.json.write_text(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()

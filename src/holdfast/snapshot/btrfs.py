@@ -1,0 +1,127 @@
+"""Snapshots of a subvolume of btrfs: everything in it at one moment, in a time that does not depend on how much it is.
+
+A snapshot is a read-only subvolume, and so is a view; what is worked in is a writable one. They lie in the state
+directory, or in the workspace, below ``.holdfast``, where the home is on another file system.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.files.subvolume import has_inner, is_subvolume, remove_subvolume, same_btrfs, snapshot_subvolume
+from holdfast.model.paths import display
+from holdfast.snapshot.copies import IN_TREE_NOTE, Copies
+from holdfast.snapshot.port import Capabilities, Mode
+from holdfast.snapshot.recorded import RecordedProvider
+
+if TYPE_CHECKING:
+    from holdfast.snapshot.ledger import Entry, Ledger
+    from holdfast.snapshot.place import Place
+
+_SCORE = 90
+
+
+class _Btrfs:
+    """See `Technique`."""
+
+    name = "btrfs"
+    modes: tuple[Mode, ...] = ("worktree", "in-place")
+
+    def __init__(self, place: Place, ledger: Ledger) -> None:
+        self._place = place
+        self._copies = Copies(place, ledger, self._fits, "has no subvolume there that snapshots can be made of")
+
+    def detect(self) -> Capabilities:
+        """See `Technique.detect`."""
+        root = self._place.root
+        try:
+            reason = self._lacking()
+            if reason:
+                return Capabilities(self.name, 0, notes=(reason,))
+            notes = ["a snapshot takes a moment, however much there is, and no room for what does not change"]
+            if has_inner(root):
+                notes.append("subvolumes in the workspace are taken with it, each at a moment of its own")
+            if not self._copies.beside():
+                notes.append(IN_TREE_NOTE)
+        except OSError as error:
+            return Capabilities(self.name, 0, notes=(f"the file system cannot be tried: {error.strerror}",))
+        return Capabilities(self.name, _SCORE, self.modes, carries_ignored=True, notes=tuple(notes))
+
+    def _lacking(self) -> str:
+        """Why nothing can be made of the workspace; empty if it can."""
+        root = self._place.root
+        if not same_btrfs(root, root):
+            return "the workspace is not on btrfs"
+        if not is_subvolume(root):
+            return (
+                "the workspace is a plain directory of btrfs, not the root of a subvolume, as `btrfs subvolume create` "
+                "makes it; the provider reflink serves it"
+            )
+        if os.geteuid() not in (0, os.stat(root).st_uid):
+            return "the subvolume belongs to another user"
+        return ""
+
+    def _fits(self, directory: bytes) -> bool:
+        return is_subvolume(self._place.root) and same_btrfs(self._place.root, directory)
+
+    def plan(self, entry: Entry, origin: Entry | None) -> Entry:
+        """See `Technique.plan`."""
+        del origin
+        return msgspec.structs.replace(entry, path=display(self._copies.path_for(entry)))
+
+    def workspace(self, entry: Entry, base: Entry | None) -> Entry:
+        """See `Technique.workspace`."""
+        self._take(self._place.root if base is None else _of(base), entry, read_only=False)
+        return entry
+
+    def view(self, entry: Entry, snapshot: Entry) -> Entry:
+        """See `Technique.view`."""
+        self._take(_of(snapshot), entry, read_only=True)
+        return entry
+
+    def capture(self, entry: Entry, workspace: Entry, parent: Entry | None) -> Entry:
+        """See `Technique.capture`."""
+        del parent
+        self._take(workspace.place or self._place.root, entry, read_only=True)
+        return entry
+
+    def where_to_work(self, entry: Entry) -> bytes:
+        """See `Technique.where_to_work`."""
+        return _of(entry)
+
+    def enter(self, entry: Entry) -> tuple[bytes, ...]:
+        """See `Technique.enter`."""
+        del entry
+        return ()
+
+    def resume(self, entry: Entry) -> None:
+        """See `Technique.resume`: a directory stays."""
+
+    def remove(self, entry: Entry) -> None:
+        """See `Technique.remove`."""
+        if entry.place is not None:
+            remove_subvolume(entry.place)
+
+    def tidy(self) -> None:
+        """See `Technique.tidy`."""
+        self._copies.tidy()
+
+    def _take(self, source: bytes, entry: Entry, *, read_only: bool) -> None:
+        target = _of(entry)
+        self._copies.make_room(target)
+        snapshot_subvolume(source, target, read_only=read_only, without=self._place.without(source))
+
+
+def _of(entry: Entry) -> bytes:
+    place = entry.place
+    assert place is not None, "only in place there is none"
+    return place
+
+
+def btrfs_provider(place: Place) -> RecordedProvider:
+    """The provider ``btrfs``. Raises `UsageError` for a session that cannot be called so."""
+    ledger = place.ledger()
+    return RecordedProvider(_Btrfs(place, ledger), ledger, place.root)

@@ -1,0 +1,47 @@
+"""File systems of their own for tests: a loop device in a file, or memory."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from pathlib import Path
+
+_MAKE = {
+    "xfs": ["mkfs.xfs", "-q", "-m", "reflink=1"],
+    "btrfs": ["mkfs.btrfs", "-q"],
+    "ext4": ["mkfs.ext4", "-q"],
+}
+
+
+@contextmanager
+def mounted(kind: str, folder: Path, options: str = "") -> Generator[Path]:
+    """A fresh file system of the kind, mounted in the directory ``folder``; skips the test where that cannot be had."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to mount a loop device")
+    if kind == "tmpfs":
+        subprocess.run(["mount", "-t", kind, "-o", "size=400m", "holdfast", str(folder)], check=True)
+        yield folder
+        subprocess.run(["umount", str(folder)], check=True)
+        return
+    make = _MAKE[kind]
+    if shutil.which(make[0]) is None:
+        pytest.skip(f"needs {make[0]}")
+    image, place = folder / "image", folder / "disk"
+    place.mkdir()
+    with image.open("wb") as file:
+        file.truncate(400 << 20)
+    subprocess.run([*make, str(image)], check=True, capture_output=True)
+    words = ["mount", "-o", ",".join(filter(None, ("loop", options))), str(image), str(place)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"cannot mount a loop device here: {done.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
