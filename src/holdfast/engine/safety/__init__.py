@@ -1,0 +1,1 @@
+"""What a shell command may do, told beforehand from a parse of it. No protection: see docs/safety.md."""

@@ -1,0 +1,231 @@
+"""What programs do: the table of all that are known.
+
+To add one: put its name into the line that fits, or write a rule (a function of a `Call`) and name it here. Programs
+with commands of their own have a table in `tools`; what a shell does by itself is in `builtins`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from holdfast.engine.safety import files, network, wrappers
+from holdfast.engine.safety.builtins import BUILTINS
+from holdfast.engine.safety.call import Call
+from holdfast.engine.safety.files import outputs
+from holdfast.engine.safety.git import git
+from holdfast.engine.safety.tools import TOOLS, rule_of
+from holdfast.engine.safety.wrappers import before
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.engine.safety.classes import Level
+
+Rule = Callable[[Call], None]
+
+
+def _named(names: str, rule: Rule) -> dict[str, Rule]:
+    return dict.fromkeys(names.split(), rule)
+
+
+def always(level: Level, text: str, *, reversible: bool | None = None) -> Rule:
+    """The rule for a program that does the same whatever it is given."""
+
+    def rule(call: Call) -> None:
+        if not _only_asks(call):
+            call.note(level, text, reversible=reversible)
+
+    return rule
+
+
+def _only_asks(call: Call) -> bool:
+    return len(call.arguments) == 1 and call.arguments[0].text in ("--version", "--help")
+
+
+def _reads(_call: Call) -> None:
+    """Reads, whatever it is given."""
+
+
+def _sets(*changing: str, text: str) -> Rule:
+    """A rule for a program that reads, unless it is given one of these options or any operand (``*``)."""
+
+    def rule(call: Call) -> None:
+        given = [word.lead for word in call.arguments]
+        options = {option for option in changing if option != "*"}
+        bare = "*" in changing and any(not lead.startswith(("-", "+")) for lead in given)
+        if bare or any(lead.split("=")[0] in options for lead in given):
+            call.note("dangerous", text)
+
+    return rule
+
+
+def _edits(*options: str, does: str = "changes files of the project") -> Rule:
+    """A rule for a program that reads, and with one of ``options`` changes the files that it is about."""
+
+    def rule(call: Call) -> None:
+        if any(word.lead.split("=")[0] in options for word in call.arguments):
+            call.note("changes", does)
+
+    return rule
+
+
+def _formats(*checks: str) -> Rule:
+    """A rule for a program that changes the files of the project, unless one of ``checks`` says to look only."""
+
+    def rule(call: Call) -> None:
+        if not _only_asks(call) and not any(word.lead.split("=")[0] in checks for word in call.arguments):
+            call.note("changes", "changes files of the project")
+
+    return rule
+
+
+_READERS = """
+    arch base32 base64 basename cat cksum cmp col column comm cut df diff diff3 dir dircolors dirname du egrep
+    expand expr factor fgrep file fmt fold free getconf getent getopt grep groups head hexdump hostid htop id
+    jobs join last lastlog less locale locate logname look ls lsattr lsblk lscpu lsmod lsof lspci lsusb man md5sum more
+    nl nm nproc numfmt objdump od paste pathchk pgrep pidof pinky pr printenv ps pstree readelf readlink realpath rev
+    seq sha1sum sha224sum sha256sum sha384sum sha512sum b2sum shasum md5 size sleep stat strings sum tac tail top tput
+    tr tsort tty uname unexpand uptime users vdir vmstat w wc whatis whereis which who whoami yes zcat bzcat xzcat
+    zgrep zless zdiff eza exa bat ag ack cloc tokei scc jobs ldd cal bc dc factor nslookup dig host ping
+    traceroute mtr whois netstat ss arp tldr apropos info hexyl delta difft dust duf procs neofetch lsb_release
+    sw_vers acpi mypy pyright flake8 pylint shellcheck hadolint yamllint markdownlint protolint
+    getfacl getfattr namei findmnt stty clear sync fuser cksum b3sum xxhsum
+"""
+
+PROGRAMS: Mapping[str, Rule] = {
+    **_named(_READERS, _reads),
+    **{name: rule_of(name) for name in TOOLS},
+    **BUILTINS,
+    # Readers with an option, or an operand, that names a file to write.
+    "sort": outputs("o= output=; k= key=; t= field-separator=; S=; T=; compress-program=; parallel=", "o",
+                    runs="compress-program"),
+    "tree": outputs("o=; L=; P=; I=; H=; T=; charset=; filelimit=", "o"),
+    "jq": _reads,
+    "yq": outputs("i inplace in-place; o=; p=", also="i"),
+    "rg": outputs("pre=; e= regexp=; f=; g= glob=; t= type=; T=; A=; B=; C=; m=; r= replace=; hostname-bin=",
+                  runs="pre hostname-bin"),
+    "fd": wrappers.fd,
+    "iconv": outputs("f= from-code=; t= to-code=; o= output=; l; c; s", "o"),
+    "uniq": files.second,
+    "xxd": files.xxd,
+    "date": _sets("-s", "--set", text="sets the clock"),
+    "hostname": _sets("*", "-F", "-b", text="changes the name of the machine"),
+    "sysctl": _sets("-w", "-p", "--write", "--load", "--system", text="changes settings of the kernel"),
+    "dmesg": _sets("-c", "-C", "--clear", "--read-clear", text="clears the log of the kernel"),
+    "journalctl": _sets("--vacuum-size", "--vacuum-time", "--vacuum-files", "--rotate",
+                        text="removes logs of the system"),
+    "ifconfig": always("risky", "may change the network of the machine"),
+    # What changes files.
+    "rm": files.rm,
+    **_named("rmdir unlink trash", files.remove_each),
+    **_named("mkdir mkfifo mknod", files.mkdir),
+    "touch": files.touch,
+    "truncate": files.truncate,
+    **_named("tee sponge", files.tee),
+    "cp": files.cp,
+    "install": files.install,
+    "mv": files.mv,
+    "ln": files.ln,
+    **_named("chmod chown chgrp", files.mode),
+    "dd": files.dd,
+    **_named("shred srm wipe", files.shred),
+    **_named("gzip gunzip bzip2 bunzip2 xz unxz lzma zstd unzstd lz4 compress", files.in_place),
+    **_named("dos2unix unix2dos rename", files.in_place),
+    "tar": files.tar,
+    "unzip": files.unzip,
+    "zip": files.zip_,
+    "rsync": files.rsync,
+    **_named("sed gsed", files.sed),
+    **_named("awk gawk mawk nawk", files.awk),
+    "patch": files.patch,
+    **_named("split csplit", files.split),
+    "mktemp": files.mktemp,
+    "setfacl": always("risky", "changes what files are allowed to whom"),
+    "chattr": always("risky", "changes how files may be changed, which no checkpoint holds"),
+    # What runs other programs.
+    "env": wrappers.env,
+    **_named("nohup setsid catchsegv winpty rlwrap unbuffer caffeinate", before("w; c; f; t=")),
+    "nice": before("n= adjustment="),
+    "ionice": before("c= class=; n= classdata=; p; t"),
+    "chrt": before("f; r; o; b; i; p; a; m; v", 1),
+    "taskset": before("c; p; a", 1),
+    "timeout": before("k= kill-after=; s= signal=; foreground; preserve-status; v", 1),
+    "gtimeout": before("k= kill-after=; s= signal=", 1),
+    "stdbuf": before("i= input=; o= output=; e= error="),
+    "strace": wrappers.traced,
+    "ltrace": wrappers.traced,
+    "busybox": before(""),
+    "coproc": wrappers.coproc,
+    "xargs": wrappers.xargs,
+    "find": wrappers.find,
+    "watch": wrappers.watch,
+    "script": wrappers.script,
+    "flock": wrappers.flock,
+    **_named("""
+        chroot unshare nsenter parallel bwrap firejail systemd-run screen tmux at batch entr expect runuser newgrp
+        setpriv
+    """, wrappers.apart),
+    **_named("sh bash dash zsh ksh ash rbash fish mksh", wrappers.shell),
+    **_named("""
+        python python2 python3 node nodejs deno perl ruby php lua Rscript R java julia osascript tclsh ipython ts-node
+        tsx groovy elixir erl ghci scala swift dotnet pypy3 irb
+    """, wrappers.interpreter),
+    **_named("psql mysql sqlite3 mongosh redis-cli", always("unknown", "may do anything to a database")),
+    **_named("vim vi nvim emacs nano ed ex gdb", always("unknown", "does what whoever works with it wants")),
+    **_named("sudo doas su pkexec", wrappers.sudo),
+    **_named("ssh mosh", wrappers.ssh),
+    # The network.
+    "curl": network.curl,
+    "wget": network.wget,
+    **_named("scp rcp", network.scp),
+    **_named("nc ncat netcat socat telnet", always("risky", "connects to another machine, or lets it in")),
+    **_named("ftp sftp rclone s3cmd aria2c", always("risky", "exchanges files with another machine")),
+    **_named("""
+        aws gcloud az heroku vercel netlify fly flyctl doctl wrangler firebase eb sam pulumi ansible ansible-playbook
+    """, always("unknown", "may change anything that you may change on other machines")),
+    **_named("mail sendmail mutt mailx", always("risky", "sends mail, which cannot be taken back")),
+    **_named("twine flit vsce np lerna", always("dangerous", "publishes, which cannot be taken back")),
+    # What a project defines itself.
+    **_named("""
+        make gmake ninja cmake meson just task rake gradle gradlew mvn ant bazel buck scons sbt tox nox invoke
+        pre-commit npx bunx uvx hatch pdm grunt gulp vite webpack rollup next nx turbo mix lein cabal stack zig dune
+        pytest py.test jest vitest mocha phpunit rspec eslint django-admin flask uvicorn gunicorn celery alembic
+        playwright cypress coverage ctest autoreconf direnv asdf mise nvm pyenv rbenv
+    """, always("unknown", "runs what the project defines")),
+    **_named("""
+        gcc g++ cc c++ clang clang++ ld as ar rustc javac tsc esbuild swiftc ghc protoc pandoc convert ffmpeg strip
+    """, network.builds),
+    "gofmt": _edits("-w"),
+    "rustfmt": _formats("--check"),
+    **_named("black isort autopep8 yapf", _formats("--check", "--diff", "--check-only", "-d", "-c")),
+    "prettier": _edits("--write", "-w"),
+    "clang-format": _edits("-i"),
+    "shfmt": _edits("-w"),
+    # What no checkpoint brings back.
+    **_named("killall pkill xkill skill", always("risky", "ends processes by name, which no checkpoint brings back")),
+    **_named("""
+        mkfs mkfs.ext2 mkfs.ext3 mkfs.ext4 mkfs.xfs mkfs.btrfs mkfs.vfat mkfs.fat mkfs.ntfs mkfs.f2fs mkswap mke2fs
+        wipefs fdisk sfdisk cfdisk gdisk sgdisk parted blkdiscard hdparm badblocks cryptsetup lvremove vgremove pvremove
+        zpool mdadm diskutil resize2fs tune2fs debugfs
+    """, always("dangerous", "changes a disk below its file system")),
+    **_named("shutdown reboot poweroff halt init telinit kexec", always("dangerous", "stops or restarts the machine")),
+    **_named("""
+        useradd userdel usermod groupadd groupdel passwd chpasswd visudo adduser deluser chsh vipw
+    """, always("dangerous", "changes the users of the machine")),
+    **_named("""
+        iptables ip6tables nft ufw firewall-cmd route insmod rmmod modprobe swapoff swapon grub-install update-grub
+        efibootmgr setenforce losetup dmsetup setcap
+    """, always("dangerous", "changes how the machine works")),
+    **_named("mount umount fusermount fusermount3", wrappers.mount),
+    **_named("""
+        service launchctl loginctl timedatectl hostnamectl update-alternatives ldconfig renice xdg-open open gpg
+        ssh-keygen ssh-add ssh-copy-id openssl defaults btrfs zfs snap flatpak pacman rpm port nix nix-env
+        dpkg-reconfigure podman vagrant virsh lxc code
+    """, always("risky", "changes what lies outside of the workspace")),
+    **_named("dropdb mysqladmin pg_restore", always("dangerous", "changes or removes a database")),
+    "git": git,
+}  # fmt: skip
+
+STANDARD_PLACES = ("/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin", "/opt/homebrew/bin")
+"""A program that is called by a path in one of these is taken for what its name says."""
