@@ -14,18 +14,104 @@ ROOT = b"/home/ann/project"
 ENV = {"HOME": "/home/ann", "PATH": "/bin"}
 
 PROGRAMS = st.sampled_from(
-    ["ls", "rm", "rm -rf", "rm -r", "cp", "mv", "git", "git push", "git clean", "find", "chmod -R 777", "sudo", "sed -i", "tee", "echo",
-     "npm", "curl", "xargs rm", "env", "sh -c", "eval", "dd", "kill", "tar xf", "frobnicate", "cd", "make", "touch"]
-)  # fmt: skip
+    [
+        "ls",
+        "rm",
+        "rm -rf",
+        "rm -r",
+        "cp",
+        "mv",
+        "git",
+        "git push",
+        "git clean",
+        "find",
+        "chmod -R 777",
+        "sudo",
+        "sed -i",
+        "tee",
+        "echo",
+        "npm",
+        "curl",
+        "xargs rm",
+        "env",
+        "sh -c",
+        "eval",
+        "dd",
+        "kill",
+        "tar xf",
+        "frobnicate",
+        "cd",
+        "make",
+        "touch",
+    ]
+)
 ARGUMENTS = st.sampled_from(
-    ["/", "~", "a", "src", "..", "../x", ".git", "node_modules", "/etc/passwd", "/tmp/x", "-f", "--force", "-x", "*", "$x", '"$x"',
-     "of=/dev/sda", "'rm a'", "-delete", "status", "install", "-9", "-1", "https://example.org", "> b", "2>&1", "< a"]
-)  # fmt: skip
+    [
+        "/",
+        "~",
+        "a",
+        "src",
+        "..",
+        "../x",
+        ".git",
+        "node_modules",
+        "/etc/passwd",
+        "/tmp/x",
+        "-f",
+        "--force",
+        "-x",
+        "*",
+        "$x",
+        '"$x"',
+        "of=/dev/sda",
+        "'rm a'",
+        "-delete",
+        "status",
+        "install",
+        "-9",
+        "-1",
+        "https://example.org",
+        "> b",
+        "2>&1",
+        "< a",
+    ]
+)
 SIMPLE = st.tuples(PROGRAMS, st.lists(ARGUMENTS, max_size=4)).map(lambda one: " ".join([one[0], *one[1]]))
 LITERAL = st.sampled_from(
-    ["/", "a", "src", "..", ".git", "node_modules", "/etc/passwd", "/tmp/x", "-f", "--force", "-x", "-rf", "of=/dev/sda", "-delete",
-     "status", "install", "push", "rm", "ls", "-r", "clean", "-c", "a=b", "{}", ";", "a b", "#", "\\", "*", "$x", "ü"]
-)  # fmt: skip
+    [
+        "/",
+        "a",
+        "src",
+        "..",
+        ".git",
+        "node_modules",
+        "/etc/passwd",
+        "/tmp/x",
+        "-f",
+        "--force",
+        "-x",
+        "-rf",
+        "of=/dev/sda",
+        "-delete",
+        "status",
+        "install",
+        "push",
+        "rm",
+        "ls",
+        "-r",
+        "clean",
+        "-c",
+        "a=b",
+        "{}",
+        ";",
+        "a b",
+        "#",
+        "\\",
+        "*",
+        "$x",
+        "ü",
+    ]
+)
 
 
 def of(command: str) -> Safety:

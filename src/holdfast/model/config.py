@@ -128,6 +128,12 @@ class Git(NamedTuple):
     trust_local_filters: YesNo = "no"
 
 
+class Safety(NamedTuple):
+    """What programs are said to do before they are run (docs/safety.md)."""
+
+    programs: tuple[str, ...] = ()
+
+
 class Agent(NamedTuple):
     """The coding agent behind a frontend."""
 
@@ -155,6 +161,7 @@ class Settings(NamedTuple):
     isolation: Isolation = Isolation()
     snapshot: Snapshot = Snapshot()
     git: Git = Git()
+    safety: Safety = Safety()
     agent: Agent = Agent()
     identity: Identity = Identity()
 
@@ -174,7 +181,7 @@ class Key(NamedTuple):
     most: float = (1 << 55) - 1
     choices: tuple[str, ...] = ()
     pattern: str = ""
-    """For a text: a regular expression that all of it matches."""
+    """For a text, and each of several: a regular expression that all of it matches."""
 
 
 KEYS: dict[str, Key] = {
@@ -295,6 +302,11 @@ KEYS: dict[str, Key] = {
         "text",
         "whether filters that only a repository's own configuration defines are run: commands of whoever wrote it",
         choices=("no", "yes"),
+    ),
+    "safety.programs": Key(
+        "texts",
+        "what programs may do, as `name=level`; it goes before what is known of them (docs/safety.md)",
+        pattern=r"[^=\s]+=(safe|changes|risky|unknown|dangerous)",
     ),
     "agent.command": Key(
         "texts",

@@ -181,7 +181,7 @@ def redirected(walk: Walker, node: Node, shell: Shell, source: Source) -> None:
 
 
 def _last(node: Node) -> Node:
-    """The simple command at the end of ``node``, to which the grammar does not give what stands behind a redirection."""
+    """The simple command at the end of ``node``: the grammar does not give it what stands behind a redirection."""
     while node.type in ("list", "pipeline", "negated_command", "redirected_statement"):
         parts = [child for child in node.children if child.is_named and child.type not in REDIRECTIONS]
         if not parts:

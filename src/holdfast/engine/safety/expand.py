@@ -51,6 +51,9 @@ class Expansion:
             if several is not None:
                 return [Word(shape, start, end) for shape in several]
         characters = self._pieces(nodes)
+        if len(nodes) > 1:
+            # One word to a shell, and several to the grammar: it has taken something for what it is not.
+            characters, self.splits = [(UNKNOWN, QUOTED)], True
         shapes = spread(characters, self.shell.home())
         return [Word(shape, start, end, self.computed, self.splits) for shape in shapes]
 

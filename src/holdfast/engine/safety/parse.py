@@ -116,13 +116,15 @@ def parse(data: bytes) -> Node:
         raise CannotParseError("it holds control characters")
     parser, effort = _parser(), 0
     plain = _plain(data)
+    # Each here-document that is still to come makes every step longer.
+    cost = 1 + data.count(b"<<") // 32
 
     def content(offset: int, _point: object) -> bytes:
         return plain[offset:]
 
     def further(_offset: int, _has_error: bool) -> bool:
         nonlocal effort
-        effort += 1
+        effort += cost
         return effort > MAX_EFFORT
 
     try:

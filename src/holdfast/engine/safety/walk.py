@@ -12,7 +12,7 @@ from holdfast.engine.safety.expand import SUBSTITUTIONS, Expansion
 from holdfast.engine.safety.network import FETCHING
 from holdfast.engine.safety.parse import CannotParseError, encode, errors_in, joined_in, parse
 from holdfast.engine.safety.programs import BUILTINS, PROGRAMS, STANDARD_PLACES
-from holdfast.engine.safety.structures import VISITORS
+from holdfast.engine.safety.structures import VISITORS, parts
 from holdfast.engine.safety.words import Word
 from holdfast.model.named import NamedTuple
 
@@ -197,22 +197,15 @@ class Walker:
 
     def each(self, node: Node, shell: Shell, source: Source) -> None:
         """Look into what ``node`` consists of, one after the other."""
-        for child in node.children:
-            self.statement(node, child, shell, source)
+        for child, beside in parts(node):
+            self.statement(child, shell, source, beside=beside)
 
-    def statement(self, parent: Node, child: Node, shell: Shell, source: Source) -> None:
-        """Look into one part of ``parent``, which may be put into the background."""
-        after = child.next_sibling
-        if after is not None and after.type == "&" and parent.type != "binary_expression":
-            self.background(child, shell, source)
-        else:
-            self.visit(child, shell, source)
-
-    def background(self, node: Node, shell: Shell, source: Source) -> None:
-        """Look into something that runs beside what follows."""
-        other = shell.copy()
-        other.apart += 1
-        self.visit(node, other, source)
+    def statement(self, node: Node, shell: Shell, source: Source, *, beside: bool) -> None:
+        """Look into one of `parts`."""
+        if beside:
+            shell = shell.copy()
+            shell.apart += 1
+        self.visit(node, shell, source)
 
     def expand(self, nodes: Sequence[Node], shell: Shell, source: Source) -> list[Word]:
         """The words that ``nodes``, which have no space between them, become."""
