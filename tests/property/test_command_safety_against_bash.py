@@ -171,7 +171,9 @@ SIMPLE = st.one_of(
     st.tuples(st.sampled_from(NAMES), WORDS, WORDS).map(lambda one: "{} {} > file {}".format(*one)),
     st.tuples(st.sampled_from(NAMES), WORDS, WORDS).map(lambda one: "{} <<EOF {}\n$x {}\nEOF\n".format(*one)),
     st.tuples(st.sampled_from(NAMES), WORDS).map(lambda one: "{} <<'EOF'\n{}\nEOF\n".format(*one)),
-    st.tuples(st.sampled_from(NAMES), WORD).map(lambda one: "{} <<< {}".format(*one)),
+    st.tuples(st.sampled_from(NAMES), st.sampled_from(["$x", "'a b'", '"$y z"', "b"])).map(
+        lambda one: "{} <<< {}".format(*one)
+    ),
     st.just("$x $y"),
     st.just('"$y" a'),
     st.just("${x} a"),
