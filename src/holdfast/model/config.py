@@ -21,7 +21,7 @@ YesNo = Literal["no", "yes"]
 SnapshotProvider = Literal["auto", "btrfs", "zfs", "overlay", "reflink", "git", "holdfast"]
 Backend = Literal["auto", "fanotify", "inotify", "polling"]
 SessionShell = Literal["bash", "sh", "zsh"]
-Demand = Literal["never", "safe", "changes", "unknown", "risky", "dangerous"]
+Demand = Literal["never", "safe", "changes", "risky", "unknown", "dangerous"]
 
 
 class Capture(NamedTuple):
@@ -165,6 +165,12 @@ class Hooks(NamedTuple):
     timeout: float = 30.0
 
 
+class Safety(NamedTuple):
+    """What programs are said to do before they are run (docs/safety.md)."""
+
+    programs: tuple[str, ...] = ()
+
+
 class Agent(NamedTuple):
     """The coding agent behind a frontend."""
 
@@ -194,6 +200,7 @@ class Settings(NamedTuple):
     git: Git = Git()
     session: Session = Session()
     hooks: Hooks = Hooks()
+    safety: Safety = Safety()
     agent: Agent = Agent()
     identity: Identity = Identity()
 
@@ -213,7 +220,7 @@ class Key(NamedTuple):
     most: float = (1 << 55) - 1
     choices: tuple[str, ...] = ()
     pattern: str = ""
-    """For a text: a regular expression that all of it matches."""
+    """For a text, and each of several: a regular expression that all of it matches."""
 
 
 KEYS: dict[str, Key] = {
@@ -352,7 +359,7 @@ KEYS: dict[str, Key] = {
     "session.demand": Key(
         "text",
         "the state is saved before a command of this level or above (docs/safety.md)",
-        choices=("never", "safe", "changes", "unknown", "risky", "dangerous"),
+        choices=("never", "safe", "changes", "risky", "unknown", "dangerous"),
     ),
     "session.commands": Key("integer", "a session's state is saved after so many commands", least=1, most=10_000),
     "session.idle": Key("duration", "and when nothing was done in it for so long", most=DAY),
@@ -387,6 +394,11 @@ KEYS: dict[str, Key] = {
     ),
     "hooks.after_branch": Key("texts", "what is run after that"),
     "hooks.timeout": Key("duration", "a hook that takes longer is ended, and has failed", least=0.1, most=DAY),
+    "safety.programs": Key(
+        "texts",
+        "what programs may do, as `name=level`; it goes before what is known of them (docs/safety.md)",
+        pattern=r"[^=\s]+=(safe|changes|risky|unknown|dangerous)",
+    ),
     "agent.command": Key(
         "texts",
         "what `agent.prompt` runs, word by word; `{prompt}` stands for the prompt, which is else on its standard input",

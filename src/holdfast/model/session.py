@@ -9,7 +9,7 @@ A text that came from the system (a path, a command, a variable) holds what is n
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, NewType
+from typing import Literal, NewType, get_args
 
 import msgspec
 
@@ -23,14 +23,16 @@ SessionHash = NewType("SessionHash", str)
 
 ShellName = Literal["bash", "sh", "zsh"]
 
-Level = Literal["safe", "changes", "risky", "dangerous", "unknown"]
-"""How safe a command is, in this order, with ``unknown`` between ``changes`` and ``risky``; ``docs/safety.md``."""
+Level = Literal["safe", "changes", "risky", "unknown", "dangerous"]
+"""How safe a command is, from the least to the most that it may do (``docs/safety.md``). What cannot be told ranks above
+what is known to be risky, so that it is treated with no less care; and below what is known to be dangerous, so that it
+never hides that."""
 
 SessionKind = Literal["auto", "manual", "fork", "branch"]
 """Why a session checkpoint was taken: by a trigger, by somebody, as where a fork began, for a branch."""
 
-LEVELS: tuple[Level, ...] = ("safe", "changes", "unknown", "risky", "dangerous")
-"""From the least to the most."""
+LEVELS: tuple[Level, ...] = get_args(Level)
+"""In their order."""
 
 RefType = Literal["head", "branch", "fork", "experiment"]
 """What a reference is: ``sessions/{id}/HEAD``, ``branches/{id}/{name}``, ``forks/{id}``, ``experiments/{id}``."""

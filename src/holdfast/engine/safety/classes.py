@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING
 
 from holdfast.model.errors import UsageError
 from holdfast.model.named import NamedTuple
+from holdfast.model.session import LEVELS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-Level = Literal["safe", "changes", "risky", "unknown", "dangerous"]
-"""From the lowest to the highest. What cannot be told ranks above what is known to be risky, so that it is treated with
-no less care; and below what is known to be dangerous, so that it never hides that."""
+    from holdfast.model.session import Level
 
-LEVELS: tuple[Level, ...] = get_args(Level)
 RANK: Mapping[str, int] = {level: rank for rank, level in enumerate(LEVELS)}
 
 

@@ -12,9 +12,9 @@ from holdfast.model.named import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.engine.safety.classes import Level
     from holdfast.engine.safety.shell import Shell
     from holdfast.engine.safety.words import Word
+    from holdfast.model.session import Level
 
 Kind = Literal[
     "nothing", "inside", "ignored", "git", "repository", "log", "workspace", "temporary", "outside", "network",

@@ -20,7 +20,7 @@ from holdfast.engine.safety.wrappers import before
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from holdfast.engine.safety.classes import Level
+    from holdfast.model.session import Level
 
 Rule = Callable[[Call], None]
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from holdfast.engine.safety.call import Call
-    from holdfast.engine.safety.classes import Level
+    from holdfast.model.session import Level
 
 
 class Does(NamedTuple):
