@@ -24,9 +24,11 @@ SessionHash = NewType("SessionHash", str)
 ShellName = Literal["bash", "sh", "zsh"]
 
 Level = Literal["safe", "changes", "risky", "unknown", "dangerous"]
-"""How safe a command is, from the least to the most that it may do (``docs/safety.md``). What cannot be told ranks above
-what is known to be risky, so that it is treated with no less care; and below what is known to be dangerous, so that it
-never hides that."""
+"""How safe a command is, from the least to the most that it may do (``docs/safety.md``).
+
+What cannot be told ranks above what is known to be risky, so that it is treated with no less care; and below what is
+known to be dangerous, so that it never hides that.
+"""
 
 SessionKind = Literal["auto", "manual", "fork", "branch"]
 """Why a session checkpoint was taken: by a trigger, by somebody, as where a fork began, for a branch."""
