@@ -10,7 +10,7 @@ from typing import get_args
 
 import pytest
 
-from holdfast.engine.safety.classes import LEVELS, Level, levels_of
+from holdfast.engine.safety.classes import levels_of
 from holdfast.engine.safety.classify import classify, examine
 from holdfast.engine.safety.parse import MAX_BYTES
 from holdfast.engine.safety.places import VERDICTS, Kind
@@ -18,6 +18,7 @@ from holdfast.engine.safety.programs import PROGRAMS
 from holdfast.engine.safety.tools import TOOLS
 from holdfast.model.config import Settings
 from holdfast.model.errors import UsageError
+from holdfast.model.session import LEVELS, Level
 from holdfast.model.values import parse_value
 
 PROJECT = Path(__file__).parents[4]
