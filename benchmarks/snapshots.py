@@ -83,6 +83,7 @@ class Bench:
         make_tree(self._root, files)
         git = ["git", "-C", self._root, "-c", "user.name=x", "-c", "user.email=x"]
         run(*git, "init", "-q")
+        run(*git, "config", "gc.auto", "0")  # it would go on in the background
         run(*git, "add", "-A")
         run(*git, "commit", "-qm", "x")
         paths = [path for path in sorted(self._root.rglob("*")) if path.is_file() and ".git" not in path.parts]

@@ -37,7 +37,8 @@ def tables(results: dict[str, Any]) -> list[str]:
     load = " and ".join(f"{value:.1f}" for value in results["load"])
     when = f"{results['date']}: {results['machine']}; load before and after: {load}"
     changed = f"Before each snapshot {results['changed']} files were given another content"
-    lines = [f"Measured on {when}. {results['rounds']} rounds; medians. {changed}.", ""]
+    rounds = "1 round" if results["rounds"] == 1 else f"{results['rounds']} rounds; medians"
+    lines = [f"Measured on {when}. {rounds}. {changed}.", ""]
     heads = [head for column, baselines in COLUMNS for head in (column, *(f"to `{other}`" for _, other in baselines))]
     for found in results["runs"]:
         rows: Rows = found["rows"]
