@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from holdfast.model.errors import RefusedError
 
 if TYPE_CHECKING:
-    from holdfast.store.session_records import SessionRecord
+    from holdfast.store.session_rows import SessionRecord
 
 
 def check_owner(record: SessionRecord, agent: str) -> None:
