@@ -19,7 +19,7 @@ from .waiting import wait_until
 from .zfs_program import install
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
     from pathlib import Path
 
 
@@ -33,7 +33,7 @@ def simulated_pool(base: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @contextmanager
-def daemon() -> Iterator[None]:
+def daemon() -> Generator[None]:
     """Where ZFS is that of zfs-fuse, a process of our own that serves it, and mounts where we see it."""
     program = shutil.which("zfs-fuse")
     if program is None:
@@ -54,7 +54,7 @@ def daemon() -> Iterator[None]:
 
 
 @contextmanager
-def real_pool(base: Path) -> Iterator[Path]:
+def real_pool(base: Path) -> Generator[Path]:
     """A workspace on a dataset of a pool in a file. Skips where there can be none."""
     zpool = shutil.which("zpool")
     if os.geteuid() != 0 or zpool is None:

@@ -107,7 +107,8 @@ def test_checkpoints_that_are_mounted(tmp_path: Path, first: int) -> None:
 
 
 @pytest.mark.root
-@pytest.mark.parametrize("first", [1, 4])
+@pytest.mark.slow
+@pytest.mark.parametrize("first", [1, 8])
 def test_datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int) -> None:
     """Between any two of the commands, and at each of its own writes."""
     if os.geteuid() != 0:
@@ -115,7 +116,7 @@ def test_datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int) -
     root = simulated_pool(tmp_path, monkeypatch)
     ground = zfs_ground(root, tmp_path / "state")
     try:
-        assert kill_everywhere(ground, (*LEDGER_WRITES, (zfs_command, "execute")), first=first, every=7) > 15
+        assert kill_everywhere(ground, (*LEDGER_WRITES, (zfs_command, "execute")), first=first, every=14) > 8
     finally:
         clean_up(ground, root)
 
