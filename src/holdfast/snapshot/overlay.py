@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from holdfast.snapshot.ledger import Entry, Ledger
     from holdfast.snapshot.place import Place
 
-_SHARING_SCORE, _COPYING_SCORE = 70, 45
+_SHARING_SCORE, _COPYING_SCORE = 70, 35
 _OVERLAY: Final = 0x794C7630
 _PROBE: Final = "user.holdfast.probe"
 
