@@ -6,10 +6,13 @@ import errno
 import os
 from typing import TYPE_CHECKING
 
+from holdfast.bridge.later import LaterError
 from holdfast.files.kernel import RENAME_EXCHANGE, renameat2
 from holdfast.files.metadata import through
+from holdfast.model.errors import RefusedError
 from holdfast.undo.records import file_type
 from holdfast.wire.fuse import kernel, replies
+from holdfast.wire.fuse.errors import TOO_MANY
 from holdfast.wire.fuse.kernel import Opcode
 
 if TYPE_CHECKING:
@@ -54,6 +57,10 @@ class Naming:
                 return self._entered(header, dir_fd, body.name)
         except FileNotFoundError:
             return self._shown.missing(header)
+        except RefusedError as error:
+            if error.code != TOO_MANY:
+                raise
+            raise LaterError from error  # the kernel is about to forget something
 
     def _entered(self, header: Header, dir_fd: int, name: bytes) -> Reply:
         node, found = self._objects.enter(header.node, dir_fd, name)
