@@ -10,8 +10,8 @@ import threading
 from holdfast.engine.safety.classify import classify
 
 def work():
-    for _ in range(60):
-        classify("for one in 1 2 3; do echo $one | sed s/a/b/ > x; done; rm -rf a b; make;" * 20,
+    for _ in range(25):
+        classify("for one in 1 2 3; do echo $one | sed s/a/b/ > x; done; rm -rf a b; make;" * 10,
                  cwd=b"/", root=b"/x", env={})
 
 threads = [threading.Thread(target=work) for _ in range(4)]
