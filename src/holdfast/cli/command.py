@@ -154,13 +154,17 @@ def _epilog(command: Command) -> str:
     width = max(len(line) for line, _ in command.examples)
     lines = ["examples:"]
     lines += [f"  {line:<{width}}   {meaning}" for line, meaning in command.examples]
-    if command.verbs is not None:
-        width = max(map(len, command.verbs))
-        verbs = [f"  {verb:<{width}}   {summary}" for verb, (_, summary) in command.verbs.items()]
-        return "\n".join(["commands:", *verbs, "", *lines])
     lines += ["", "exit codes:"]
     exits = {**dict(USUAL_EXITS if command.usual_exits else ()), **dict(command.exits)}
     lines += [f"  {code}  {meaning}" for code, meaning in sorted(exits.items())]
+    if command.verbs is not None:
+        width = max(map(len, command.verbs))
+        lines = [
+            "commands:",
+            *(f"  {verb:<{width}}   {about}" for verb, (_, about) in command.verbs.items()),
+            "",
+            *lines,
+        ]
     return "\n".join(lines)
 
 

@@ -32,7 +32,7 @@ def command_of(words: Sequence[str]) -> str:
 
     words = words[1:] if words[:1] == ["--"] else words
     if not words:
-        raise UsageError("a command is needed", hint="holdfast session exec 'cd src && make'")
+        raise UsageError("a command is needed", hint="holdfast session exec 'cd src; make'")
     return words[0] if len(words) == 1 else shlex.join(words)
 
 
@@ -185,7 +185,7 @@ COMMANDS = {
         configure=_configure_exec,
         run=_exec,
         examples=(
-            ("holdfast session exec 'cd src && export CC=clang'", "what a shell remembers …"),
+            ("holdfast session exec 'cd src; export CC=clang'", "what a shell remembers …"),
             ("holdfast session exec make -j2", "… the next command finds"),
             ("holdfast session exec --timeout 10m --json 'npm test'", "for programs"),
         ),

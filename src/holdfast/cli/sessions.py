@@ -50,7 +50,7 @@ COMMANDS = {
         run=_run,
         examples=(
             ("holdfast session start", "begin one in this workspace"),
-            ("holdfast session exec 'cd src && make'", "run a command in it; the next one begins in src"),
+            ("holdfast session exec 'cd src; make'", "run a command in it; the next one begins in src"),
             ("holdfast session branch before-upgrade", "give its state a name"),
             ("holdfast session checkout before-upgrade", "come back to it, files and shell"),
             ("holdfast session fork", "try something beside it"),

@@ -22,8 +22,12 @@ _LOG = Log(__name__)
 MAGIC = "holdfast-shell-1"
 END = "end"
 
-OWN = frozenset(("_", "PWD", "SHLVL", "HOLDFAST_SESSION"))
-"""Variables that every shell has of its own, or that say where it is: they are handed to it, and never taken over."""
+OWN = frozenset(
+    ("_", "PWD", "SHLVL", "HOLDFAST_SESSION", "PS0", "PS1", "PS2", "PROMPT_COMMAND", "HISTCONTROL", "HISTIGNORE")
+)
+"""Variables that are a shell's own: they say where it is, are taken away by one that is not interactive, or belong to
+the hooks of one that is. They are never taken over.
+"""
 
 _MOST_BYTES = 16 << 20
 

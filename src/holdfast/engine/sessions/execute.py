@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from holdfast.engine.sessions import carrying
+from holdfast.engine.sessions.carrying import OWN
 from holdfast.engine.sessions.judging import judge
 from holdfast.engine.sessions.naming import SESSION_VARIABLE
 from holdfast.engine.sessions.process import run_command
@@ -91,7 +92,7 @@ def exported(session: Session, carried: Carried, alone: Mapping[str, str]) -> di
     env = dict(carried.env)
     for name, value in before.items():
         # What is no name in a shell, some do not hand on to what they start: they have not taken it away.
-        if name not in env and not name.isidentifier():
+        if name in OWN or (name not in env and not name.isidentifier()):
             env[name] = value
     for name, value in alone.items():
         if env.get(name) == value:

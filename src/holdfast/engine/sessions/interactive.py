@@ -6,10 +6,12 @@ import os
 import secrets
 import select
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from holdfast.engine.sessions import carrying, prompting
@@ -21,7 +23,7 @@ from holdfast.model.log import Log
 from holdfast.model.session import CommandResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from holdfast.engine.sessions.process import StreamName
     from holdfast.engine.sessions.session import Session
@@ -80,10 +82,11 @@ class _Interactive:
             marks=(self._marks.begin, self._marks.end),
         )
         # (Open for both: whoever opens the other end has not to wait for us.)
+        self._left, self._leaving = os.pipe()
         self._tell, self._answer = (os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC) for path in (tell, answer))
         master, slave = os.openpty()
         try:
-            relay = Relay(master, self._marks)
+            relay = Relay(master, self._marks, self._leave)
             relay.resize()
             shell = subprocess.Popen(
                 started.arguments,
@@ -97,11 +100,11 @@ class _Interactive:
             )
             os.close(slave)
             slave = -1
-            with relay:
+            with relay, self._left_by_signals():
                 self._follow(shell, relay)
             return _exit_code(shell)
         finally:
-            for fd in (slave, master, self._tell, self._answer):
+            for fd in (slave, master, self._tell, self._answer, self._left, self._leaving):
                 if fd >= 0:
                     os.close(fd)
 
@@ -111,6 +114,7 @@ class _Interactive:
             poll = select.poll()
             poll.register(self._tell, select.POLLIN)
             poll.register(pidfd, select.POLLIN)
+            poll.register(self._left, select.POLLIN)
             while True:
                 due = self._due()
                 ready = dict(poll.poll(None if due is None else due * 1000))
@@ -119,12 +123,31 @@ class _Interactive:
                         self._serve(message, relay)
                 elif pidfd in ready:
                     break
+                elif self._left in ready:
+                    # (All of its jobs get it from the shell, or from the system, when the shell ends.)
+                    os.read(self._left, 512)
+                    os.killpg(shell.pid, signal.SIGHUP)
+                    os.killpg(shell.pid, signal.SIGCONT)
                 elif due is not None:
                     self._save()
         finally:
             os.close(pidfd)
         shell.wait()
         self._end(_exit_code(shell), relay, _OUTPUT_SECONDS)
+
+    def _leave(self) -> None:
+        os.write(self._leaving, b"\0")
+
+    @contextmanager
+    def _left_by_signals(self) -> Generator[None]:
+        """What asks this process to end, ends the shell, and the session is left in order."""
+        numbers = (signal.SIGTERM, signal.SIGHUP)
+        before = {number: signal.signal(number, lambda *_: self._leave()) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler or signal.SIG_DFL)
 
     def _due(self) -> float | None:
         return None if self._entry is not None else self._session.due()

@@ -1,7 +1,7 @@
 """What an interactive shell of a session is started with, so that it tells of every line that it runs.
 
-Its own startup files are read as ever. Behind them it gets the session's variables again, which those may have
-changed, and hooks: one before a line is run, which waits until that stands in the journal, and one when the prompt
+Its own startup files are read as ever. Behind them it gets the session's directory and variables again, which those may
+have changed, and hooks: one before a line is run, which waits until that stands in the journal, and one when the prompt
 comes back. They write to a named pipe, ``tell``, fields that are each ended by a NUL, and read an answer from another.
 
 bash runs ``PS0`` before a line, in a subshell, and ``PROMPT_COMMAND`` behind it; zsh has lists of functions for both.
@@ -25,7 +25,7 @@ BEGIN, PROMPT = b"begin", b"prompt"
 
 _BASH = rb"""
 [[ -f ~/.bashrc ]] && . ~/.bashrc
-@VARIABLES@
+@STATE@
 __holdfast_last=
 __holdfast_kept_out() {
   local pattern
@@ -73,8 +73,9 @@ __holdfast_prompt() {
 }
 __holdfast_control=$HISTCONTROL __holdfast_ignore=$HISTIGNORE
 HISTCONTROL= HISTIGNORE=
+builtin export -n PS0 PROMPT_COMMAND HISTCONTROL HISTIGNORE
 [[ -n $(builtin trap -p EXIT) ]] || builtin trap -- @QUOTED_SAY@ EXIT
-PS0='$(__holdfast_begin)'${PS0-}
+PS0=${PS0-}'$(__holdfast_begin)'
 if [[ ${BASH_VERSINFO[0]} -ge 5 && $(declare -p PROMPT_COMMAND 2>/dev/null) == 'declare -a'* ]]; then
   PROMPT_COMMAND=(__holdfast_prompt "${PROMPT_COMMAND[@]}")
 else
@@ -92,7 +93,7 @@ ZDOTDIR=@FOLDER@
 _ZSH = rb"""
 if [[ $__holdfast_dotdir == none ]]; then unset ZDOTDIR; else ZDOTDIR=$__holdfast_dotdir; fi
 [[ -f ${ZDOTDIR:-$HOME}/.zshrc ]] && source ${ZDOTDIR:-$HOME}/.zshrc
-@VARIABLES@
+@STATE@
 __holdfast_begin() {
   emulate -L zsh
   local line=${1:-$3} answer own=$RANDOM$RANDOM$RANDOM
@@ -109,7 +110,7 @@ __holdfast_prompt() {
 }
 __holdfast_leave() { @SAY@ }
 typeset -ga preexec_functions precmd_functions zshexit_functions
-preexec_functions=(__holdfast_begin $preexec_functions)
+preexec_functions+=(__holdfast_begin)
 precmd_functions=(__holdfast_prompt $precmd_functions)
 zshexit_functions+=(__holdfast_leave)
 """
@@ -134,7 +135,7 @@ def prepare(
     program = find(shell, environment.get("PATH"))
     given = {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
     words = {
-        b"@VARIABLES@": _variables(state),
+        b"@STATE@": _state(environment, state),
         b"@TELL@": quote(tell),
         b"@ANSWER@": quote(answer),
         b"@BEGINS@": quote(marks[0]),
@@ -153,9 +154,11 @@ def prepare(
     return Started([program, b"--rcfile", rc, b"-i"], given)
 
 
-def _variables(state: State) -> bytes:
-    """What gives a shell the variables of a session, and takes away those that it has taken away."""
-    lines = [
+def _state(environment: Mapping[str, str], state: State) -> bytes:
+    """What brings a shell to the directory of a session, and to its variables, whatever the user's files have done."""
+    here = os.fsencode(environment["PWD"])
+    lines = [b"[[ $PWD == %b ]] || builtin cd -- %b" % (quote(here), quote(here))]
+    lines += [
         b"export %b=%b" % (os.fsencode(name), quote(os.fsencode(value)))
         for name, value in state.env.items()
         if name.isidentifier()

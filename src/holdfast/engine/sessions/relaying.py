@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Self
 from holdfast.engine.sessions.output import Kept
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import FrameType
 
 _PIECE = 1 << 16
@@ -84,12 +85,17 @@ def _beginning(data: bytes, *marks: bytes) -> int:
 class Relay:
     """Passes on what is typed and shown, on a thread of its own, while it is entered. Enter it on the main thread."""
 
-    def __init__(self, master: int, marks: Marks, *, source: int = 0, sink: int = 1) -> None:
-        """``master`` is the shell's end of its terminal; ``source`` and ``sink`` are the user's."""
+    def __init__(
+        self, master: int, marks: Marks, gone: Callable[[], object], *, source: int = 0, sink: int = 1
+    ) -> None:
+        """``master`` is our end of the shell's terminal; ``source`` and ``sink`` are the user's. ``gone`` is called, on
+        the other thread, when one of them is closed.
+        """
         self._master = master
         self._marks = marks
         self._source = source
         self._sink = sink
+        self._gone = gone
         self._outputs: queue.SimpleQueue[Kept] = queue.SimpleQueue()
         self._over = False
         self._thread = threading.Thread(target=self._run, name="relay", daemon=True)
@@ -128,8 +134,10 @@ class Relay:
         try:
             while self._turn():
                 pass
-        except OSError:  # one of the terminals is gone: the shell ends by that, or has ended
+        except OSError:  # one of the terminals is gone
             pass
+        if not self._over:
+            self._gone()
         self._outputs.put(self._marks.close())
 
     def _turn(self) -> bool:
