@@ -190,6 +190,6 @@ def _part_with(make: Callable[[], Sessions], attempt: Attempt, fork: ForkResult,
                 return
             with sessions.open(fork.id) as session:
                 session.keep()
-    except HoldfastError as error:
+    except (HoldfastError, OSError) as error:
         what = "is not kept for good" if keep else "is not deleted yet"
-        _LOG.warning("the fork %s of the attempt %s %s: %s", fork.id, attempt.name, what, error.message)
+        _LOG.warning("the fork %s of the attempt %s %s: %s", fork.id, attempt.name, what, error)

@@ -5,8 +5,8 @@ Positions in a tree are bytes of the text that was parsed; `Texts.outermost` say
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_right
-from functools import cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -179,12 +179,22 @@ def _untyped(parser: Parser) -> Any:
     return parser
 
 
-@cache
-def _parser() -> Parser:
-    import tree_sitter_bash
-    from tree_sitter import Language, Parser
+class _Kept(threading.local):
+    """The parser of a thread: one that two threads use at once crashes the process."""
 
-    return Parser(Language(tree_sitter_bash.language()))
+    parser: Parser | None = None
+
+
+_KEPT = _Kept()
+
+
+def _parser() -> Parser:
+    if _KEPT.parser is None:
+        import tree_sitter_bash
+        from tree_sitter import Language, Parser
+
+        _KEPT.parser = Parser(Language(tree_sitter_bash.language()))
+    return _KEPT.parser
 
 
 def _broken_words(root: Node, data: bytes) -> Iterator[Node]:
