@@ -19,11 +19,12 @@ from holdfast.cli.terminal import is_terminal
 from holdfast.model.visible import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Generator, Mapping, Sequence
 
     from holdfast.cli.console import Console
     from holdfast.engine.safety.classes import Safety
     from holdfast.engine.sessions.process import StreamName
+    from holdfast.model.session import Level
 
 
 def command_of(words: Sequence[str]) -> str:
@@ -135,8 +136,8 @@ def _classify(console: Console, arguments: argparse.Namespace) -> int:
     from holdfast.engine.safety.classify import classify
 
     command = command_of(arguments.words)
-    root, cwd, env = _surroundings(console, arguments)
-    found = classify(command, cwd=cwd, root=root, env=env)
+    root, cwd, env, programs = _surroundings(console, arguments)
+    found = classify(command, cwd=cwd, root=root, env=env, programs=programs)
     if console.json:
         console.give(encoding_sessions.classified(command, found))
     else:
@@ -144,12 +145,17 @@ def _classify(console: Console, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _surroundings(console: Console, arguments: argparse.Namespace) -> tuple[bytes, bytes, dict[str, str]]:
-    """The root, the directory and the variables: a session's, or where there is none, those of this process."""
+def _surroundings(
+    console: Console, arguments: argparse.Namespace
+) -> tuple[bytes, bytes, dict[str, str], Mapping[str, Level]]:
+    """The root, the directory and the variables: a session's, or where there is none, those of this process; and what
+    the settings say of programs.
+    """
     from holdfast.cli.chosen import all_of, choose
     from holdfast.engine.sessions import replaying
 
     with all_of(console, arguments.agent) as sessions:
+        programs = sessions.programs
         try:
             info = sessions.info(choose(console, sessions, arguments.session))
         except NotFoundError:
@@ -158,13 +164,13 @@ def _surroundings(console: Console, arguments: argparse.Namespace) -> tuple[byte
             info = None
     if info is not None and info.root is not None and info.state is not None:
         env = replaying.environment(info.state, os.environ)
-        return info.root, replaying.absolute(info.root, info.state.cwd), env
+        return info.root, replaying.absolute(info.root, info.state.cwd), env, programs
     directory = os.path.realpath(os.fsencode(console.directory or here()))
     try:
         with console.open(offer=False) as workspace:
-            return workspace.path, directory, dict(os.environ)
+            return workspace.path, directory, dict(os.environ), programs
     except NotFoundError:
-        return directory, directory, dict(os.environ)
+        return directory, directory, dict(os.environ), programs
 
 
 def _judgement(command: str, found: Safety) -> list[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine.inside import refuse_inside
 from holdfast.engine.opening import Opener
+from holdfast.engine.safety.classes import levels_of
 from holdfast.engine.sessions import naming, replaying
 from holdfast.engine.sessions.holding import holding, is_held, lock_path
 from holdfast.engine.sessions.keeping import Shelf
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from holdfast.engine.sessions.results import Swept
     from holdfast.model.config import Session as Settings
     from holdfast.model.ids import CheckpointId, WorkspaceId
-    from holdfast.model.session import CommandEntry, SessionRef
+    from holdfast.model.session import CommandEntry, Level, SessionRef
 
 _LOG = Log(__name__)
 
@@ -78,6 +79,11 @@ class Sessions:
     def agent(self) -> str:
         """Who asks."""
         return self._agent
+
+    @property
+    def programs(self) -> Mapping[str, Level]:
+        """What the settings say that programs may do (docs/safety.md)."""
+        return levels_of(self._opener.settings(None).safety.programs)
 
     def start(
         self,
