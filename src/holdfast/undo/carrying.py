@@ -6,6 +6,8 @@ import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from holdfast.model.errors import IntegrityError, StorageError, room_hint
 from holdfast.model.log import Log
 from holdfast.undo.ground import OF_NOBODY, Conflict, Kit
@@ -13,6 +15,7 @@ from holdfast.undo.records import Content, Made, Meta, Put, Reverse, Reversed, T
 from holdfast.undo.reversal import Reversal
 from holdfast.undo.sealed import Trouble
 from holdfast.undo.sealing import look, numbers, seal
+from holdfast.undo.strangers import edited_elsewhere
 from holdfast.undo.traces import whereabouts
 
 if TYPE_CHECKING:
@@ -119,11 +122,12 @@ def _carry_out(log: UndoLog, sealed: Sequence[Sealed], note: Reverse, unfinished
     log.directories.close()
     kit = Kit(log.recorder, log.preimages, log.aside, log.directories)
     dated = {} if note.forward else {one.head.id: _dated(log, one) for one in sealed}
+    sealed, named_again = _note_what_gets_a_name(log, sealed)
     reversal = Reversal(kit, unfinished.theirs, unfinished.conflicts, dated)
     reversal.run(records, unfinished.position, before)
     conflicts = reversal.conflicts
     state = "done" if note.forward else "undone"
-    theirs = _theirs(log, sealed, state, conflicts, unfinished.theirs)
+    theirs = _theirs(log, sealed, state, conflicts, unfinished.theirs, named_again)
     again = {one.head.id: tuple(log.recorder.step(one.head.id).records) for one in sealed}
     together = sorted((record for records in again.values() for record in records), key=lambda record: record.seq)
     # (In the order in which they act: of what two of them leave at a path, the later counts.)
@@ -150,6 +154,24 @@ def _carry_out(log: UndoLog, sealed: Sequence[Sealed], note: Reverse, unfinished
     steps, what = tuple(one.head.id for one in sealed), "redo" if note.forward else "rollback"
     _log.info("%s executed", what, steps=steps, operations=reversal.paths, conflicts=len(conflicts))
     return Undone(steps, reversal.paths, tuple(conflicts))
+
+
+def _note_what_gets_a_name(log: UndoLog, sealed: Sequence[Sealed]) -> tuple[Sequence[Sealed], frozenset[Identity]]:
+    """What others have changed by another name stays so, where the steps have only taken a name from it. It is theirs
+    whether it has that name or not.
+    """
+    found = {one.path: one.object for one in edited_elsewhere(log, sealed) if not one.is_changed}
+    if not found:
+        return sealed, frozenset()
+    noted: list[Sealed] = []
+    for one in sealed:
+        mine = {(one.head.state, path) for path, _ in one.head.left if path in found}
+        if not mine.issubset(one.head.crossed):
+            crossed = tuple(sorted({*one.head.crossed, *mine}))
+            one = msgspec.structs.replace(one, head=msgspec.structs.replace(one.head, crossed=crossed))
+            log.write(one)
+        noted.append(one)
+    return noted, frozenset(found.values())
 
 
 def _span(records: Sequence[Mutation]) -> tuple[int, int]:
@@ -188,8 +210,14 @@ class _Theirs(NamedTuple):
 
 
 def _theirs(
-    log: UndoLog, sealed: Sequence[Sealed], state: State, conflicts: Iterable[Conflict], strangers: frozenset[Identity]
+    log: UndoLog,
+    sealed: Sequence[Sealed],
+    state: State,
+    conflicts: Iterable[Conflict],
+    strangers: frozenset[Identity],
+    named_again: frozenset[Identity],
 ) -> _Theirs:
+    """``named_again`` are those that others have changed by another name, and that may only have got theirs back."""
     found = {conflict.path for conflict in conflicts if conflict.reason not in OF_NOBODY}
     moved: set[bytes] = set()
     for one in sealed:
@@ -200,8 +228,8 @@ def _theirs(
         described = {record.identity for record in one.records if isinstance(record, Meta)}
         rewritten |= {places.get(path) for path, was in left.items() if was and stat.S_ISDIR(was.mode)} & described
         crossed = {places.get(path) for then, path in one.head.crossed if then != state} - rewritten - {None}
-        now = whereabouts(log.recorder.step(one.head.id).records) if crossed or strangers else {}
-        moved |= _where(log, now, crossed)
+        now = whereabouts(log.recorder.step(one.head.id).records) if crossed or strangers or named_again else {}
+        moved |= _where(log, now, crossed | named_again)
         found |= _where(log, now, strangers)
     return _Theirs(frozenset(found | moved), frozenset(moved - found))
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from holdfast.files.handle import handle_of, identity
 from holdfast.files.watch.system import open_by_handle
 from holdfast.undo.records import Content, How, Link, Made, Make, Meta, Move, Put, Remove
-from holdfast.undo.sealing import keepings
+from holdfast.undo.traces import keepings
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -30,10 +30,19 @@ _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 class Elsewhere:
     """Finds the objects of the records that are being reversed. For one thread at a time."""
 
-    def __init__(self, directories: Directories, aliases: Aliases, records: Sequence[Mutation]) -> None:
+    def __init__(
+        self,
+        directories: Directories,
+        aliases: Aliases,
+        records: Sequence[Mutation],
+        wanted: frozenset[Identity] | None = None,
+    ) -> None:
+        """``wanted`` are the objects to be found; None: those that the records say have other names."""
         self._directories = directories
         self._aliases = aliases
-        self._wanted = frozenset(object_ for keeping, object_ in keepings(records) if keeping.shared)
+        if wanted is None:
+            wanted = frozenset(object_ for keeping, object_ in keepings(records) if keeping.shared)
+        self._wanted = wanted
         self._told = _told(records, self._wanted) if self._wanted else {}
         self._seen: dict[Identity, list[bytes]] | None = None
         self._is_whole = True
@@ -44,7 +53,7 @@ class Elsewhere:
         self._seen = None
 
     def descriptors(self, path: bytes, object_: Identity) -> Generator[int]:
-        """Descriptors of the object, which is to get the name ``path``, as far as it is found, one at a time."""
+        """Descriptors of the object, which had or is to get the name ``path``, as far as it is found, one at a time."""
         for told in self._told.get(object_, ()):
             yield from self._opened(told, object_)
         yield from self._by_handle(path, object_)

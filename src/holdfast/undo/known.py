@@ -62,13 +62,17 @@ class Known:
             self._places.pop(path, None)
             self._objects.pop(found.key, None)
 
-    def checked(self, left: Iterable[tuple[bytes, Signature | None]]) -> None:
+    def checked(self, left: Iterable[tuple[bytes, Signature | None]], others: Iterable[Signature] = ()) -> None:
         """The hashes of some of what was noted have become known."""
         for path, found in left:
             if found is not None and found.check:
                 known = self._objects.get(found.key)
                 if known is not None and known[1].ctime == found.ctime:
                     self._objects[found.key] = path, found
+        for found in others:
+            known = self._objects.get(found.key)
+            if found.check and known is not None and known[1].ctime == found.ctime:
+                self._objects[found.key] = known[0], found
 
     def brought(self, paths: Iterable[tuple[bytes, Signature | None]]) -> None:
         """Holdfast has brought to paths what a checkpoint holds, which looks so: nobody else has changed it."""

@@ -22,9 +22,8 @@ from holdfast.undo.carrying import in_order
 from holdfast.undo.interceptor import Place
 from holdfast.undo.preimages import place_of
 from holdfast.undo.records import Content, How, Made, Meta, Move, Mutation, Remove, Signature
-from holdfast.undo.sealing import keepings
 from holdfast.undo.signatures import is_described, is_same, place_in, signature_of
-from holdfast.undo.traces import reach, whereabouts
+from holdfast.undo.traces import keepings, reach, whereabouts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from holdfast.files.lease import Writer, writer_of
 from holdfast.files.metadata import read_xattrs_at
 from holdfast.undo.preimages import place_of
-from holdfast.undo.records import Content, How, Keeping, Move, Put, Remove
+from holdfast.undo.records import How, Put
 from holdfast.undo.sealed import Head, Preimage, Sealed, State, Trouble
 from holdfast.undo.settling import still_written
 from holdfast.undo.signatures import (
@@ -18,11 +18,13 @@ from holdfast.undo.signatures import (
     checked,
     content_through,
     is_unknown,
+    place_in,
     signature,
     signature_of,
     unknown,
 )
-from holdfast.undo.traces import changed_before, filled, touched_before, whereabouts
+from holdfast.undo.survivors import survivors
+from holdfast.undo.traces import changed_before, filled, keepings, touched_before, whereabouts
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -74,7 +76,7 @@ def look(
         found |= {path: unknown(left) for path, left in unsettled.items()}
     else:
         log.unsettled.pop(step.id, None)
-    left = Left(tuple(found.items()), tuple(_others(log, step)))
+    left = Left(tuple(found.items()), _others(log, step, alive_until, theirs))
     log.recorder.known.note(left.paths, left.others)
     log.recorder.known.forget(unsettled.items())
     return left
@@ -137,7 +139,20 @@ def _is_met_elsewhere(
     return all(object_ in kept and object_ != places.get(path) for object_ in objects)
 
 
-def _others(log: UndoLog, step: OpenStep) -> Iterator[Signature]:
+def _others(log: UndoLog, step: OpenStep, alive_until: int | None, theirs: Collection[bytes]) -> tuple[Signature, ...]:
+    """`Head.others`."""
+    found = {one.key: one for one in _known_others(log, step)}
+    with log.looking() as directories:
+        for one in survivors(log, directories, step.records, step.shared):
+            if one.path in theirs or (alive_until is not None and one.now.ctime > alive_until):
+                found.pop(one.now.key, None)
+                found[NOT_OURS.key] = NOT_OURS
+            else:
+                found[one.now.key] = one.now
+    return tuple(found.values())
+
+
+def _known_others(log: UndoLog, step: OpenStep) -> Iterator[Signature]:
     for number in step.shared:
         kept = log.preimages.look(number)
         if kept is not None and kept.st_nlink > 1:
@@ -153,21 +168,28 @@ def _others(log: UndoLog, step: OpenStep) -> Iterator[Signature]:
             yield found
 
 
-def _checked(log: UndoLog, left: Left) -> Left:
+def _checked(log: UndoLog, step: OpenStep, left: Left) -> Left:
     """With the hashes of files that have several names, as far as they are still as they were left."""
     room = _HASHED_BYTES
     paths: list[tuple[bytes, Signature | None]] = []
+    others: list[Signature] = []
     with log.looking() as directories:
         for path, found in left.paths:
             if found is not None and found.names > 1 and found.size <= room:
-                found = checked(directories, path, found)
+                found = checked(partial(place_in, directories, path), found)
                 room -= found.size if found.check else 0
             paths.append((path, found))
+        places = {one.now.key: one.place for one in survivors(log, directories, step.records, step.shared)}
+        for found in left.others if places else ():
+            if (place := places.get(found.key)) is not None and found.size <= room:
+                found = checked(place, found)
+                room -= found.size if found.check else 0
+            others.append(found)
     if room == _HASHED_BYTES:
         return left
     with log.recorder.gate:
-        log.recorder.known.checked(paths)
-    return left._replace(paths=tuple(paths))
+        log.recorder.known.checked(paths, others)
+    return left._replace(paths=tuple(paths), others=tuple(others) or left.others)
 
 
 def seal(
@@ -193,7 +215,7 @@ def seal(
     step.copied += _break_off_what_is_written(log.preimages, step.records)
     if left is None:
         left = disown(log, step, look(log, step, alive_until))
-    left = _checked(log, left)
+    left = _checked(log, step, left)
     preimages = tuple(_preimages(log.preimages, step.records))
     begin = step.begin
     first, last = (step.records[0].seq, step.records[-1].seq) if step.records else (begin.seq, begin.seq)
@@ -234,19 +256,7 @@ def _looks(log: UndoLog, paths: Iterable[bytes]) -> Iterator[tuple[bytes, Signat
     with log.looking() as directories:
         for path in sorted(paths):
             if (found := signature(directories, path)) is not None:
-                yield path, checked(directories, path, found)
-
-
-def keepings(records: Iterable[Mutation]) -> Iterator[tuple[Keeping, Identity]]:
-    """What each record keeps, and of which object."""
-    for record in records:
-        match record:
-            case Remove() | Content():
-                yield record.keeping, record.identity
-            case Move(replaced=lost) if lost is not None:
-                yield lost.keeping, lost.identity
-            case _:
-                pass
+                yield path, checked(partial(place_in, directories, path), found)
 
 
 def numbers(records: Iterable[Mutation]) -> set[int]:

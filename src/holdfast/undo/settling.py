@@ -138,7 +138,7 @@ def _settle(
             continue
         if not is_left(directories, path, was):
             late.append((path, log.recorder.seq))
-        found[path] = checked(directories, path, now)
+        found[path] = checked(partial(directories.place, path), now)
     if found or late:
         left = tuple((path, found.get(path, one)) for path, one in head.left)
         log.write(

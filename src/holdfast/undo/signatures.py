@@ -125,12 +125,27 @@ def is_unknown(left: Signature | None) -> bool:
     return left is not None and left.inode != 0 and left.mode == 0
 
 
-def checked(directories: Directories, path: bytes, left: Signature) -> Signature:
-    """``left`` with the hash of the content, if that may ever decide, the file is small and still as it was left."""
+def checked(place: Callable[[], Place], left: Signature) -> Signature:
+    """``left`` with the hash of the content, if that may ever decide, the file is small and still as it was left.
+
+    ``place`` is where that is; it may raise `OSError`.
+    """
     if left.names == 1 or not stat.S_ISREG(left.mode) or left.size > CHECKED_BYTES:
         return left
-    check = _content_of(directories, path)
-    return msgspec.structs.replace(left, check=check) if is_left(directories, path, left) else left
+    try:
+        there = place()
+        check = content_at(there)
+        found = os.stat(there.name, dir_fd=there.dir_fd, follow_symlinks=False)
+    except OSError:
+        return left
+    is_still = (left.inode, left.mode, left.size, left.mtime, left.ctime) == (
+        found.st_ino,
+        found.st_mode,
+        found.st_size,
+        found.st_mtime_ns,
+        found.st_ctime_ns,
+    )
+    return msgspec.structs.replace(left, check=check) if is_still else left
 
 
 def is_left(directories: Directories, path: bytes, left: Signature | None) -> bool:
@@ -174,16 +189,8 @@ def _described_at(place: Place) -> Described:
     return describe(found, partial(read_xattrs_at, place.dir_fd, place.name))
 
 
-def _content_of(directories: Directories, path: bytes) -> bytes:
-    """The hash of the file at the path, or of the target of the link; empty if it cannot be read."""
-    try:
-        return content_at(directories.place(path))
-    except OSError:
-        return b""
-
-
 def content_at(place: Place) -> bytes:
-    """The same of a place, empty if it is neither. Raises `OSError`."""
+    """The hash of the file at the place, or of the target of the link; empty if it is neither. Raises `OSError`."""
     if stat.S_ISLNK(os.stat(place.name, dir_fd=place.dir_fd, follow_symlinks=False).st_mode):
         return hash_bytes(os.readlink(place.name, dir_fd=place.dir_fd))
     fd = os.open(place.name, _READ, dir_fd=place.dir_fd)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from holdfast.undo.footing import added, missing
 from holdfast.undo.records import Made
 from holdfast.undo.signatures import NOT_OURS, is_left, is_same, place_in, signature
+from holdfast.undo.survivors import survivors
 from holdfast.undo.traces import Moves, filled, named, reach, whereabouts
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from holdfast.undo.log import UndoLog
     from holdfast.undo.records import ObjectKey, Outside, Signature, StepId
     from holdfast.undo.sealed import Head, Sealed
+    from holdfast.undo.survivors import Survivor
 
 
 def changed(log: UndoLog, sealed: Iterable[Sealed]) -> Iterator[tuple[bytes, Identity | None]]:
@@ -40,6 +42,7 @@ def changed(log: UndoLog, sealed: Iterable[Sealed]) -> Iterator[tuple[bytes, Ide
     # (Together: a later one may have moved what an earlier one left, and all above it.)
     records = sorted((record for one in sealed for record in one.records), key=lambda record: record.seq)
     moves = Moves(records)
+    yield from ((one.path, one.object) for one in _edited_elsewhere(log, sealed, objects) if one.is_changed)
     theirs = {path for one in sealed for path, left in one.head.left if left == NOT_OURS}
     spared = {path: left for one in sealed for path, left in one.head.spared}
     places = whereabouts(records)
@@ -92,6 +95,27 @@ def _edited(
                 yield there.get(now, path), object_
 
 
+def edited_elsewhere(log: UndoLog, sealed: Iterable[Sealed]) -> Iterator[Survivor]:
+    """What the steps have taken a name from, and others have changed since by another one."""
+    objects: dict[ObjectKey, Signature] = {}
+    for head in sorted(log.heads.values(), key=lambda head: head.left_at):
+        objects.update({left.key: left for _, left in head.left if left is not None})
+        objects.update({left.key: left for left in head.others})
+    return _edited_elsewhere(log, sealed, objects)
+
+
+def _edited_elsewhere(
+    log: UndoLog, sealed: Iterable[Sealed], objects: Mapping[ObjectKey, Signature]
+) -> Iterator[Survivor]:
+    sealed = list(sealed)
+    records = sorted((record for one in sealed for record in one.records), key=lambda record: record.seq)
+    shared = None if any(one.head.others for one in sealed) else ()
+    for one in survivors(log, log.directories, records, shared):
+        # (What no step says it has left was theirs when it was looked at.)
+        if not is_same(objects.get(one.now.key, NOT_OURS), one.now, one.place):
+            yield one
+
+
 def theirs(log: UndoLog, opened: Iterable[Sealed]) -> frozenset[Identity]:
     """Of the objects of steps that were cut off: those that steps finished later, or others after the keeper was
     killed, have changed.
@@ -105,6 +129,10 @@ def theirs(log: UndoLog, opened: Iterable[Sealed]) -> frozenset[Identity]:
         for path, left in one.head.left:
             if left == NOT_OURS and (object_ := places.get(path)) is not None:
                 found.add(object_)
+        known = {left.key for left in one.head.others}
+        found |= {
+            other.object for other in survivors(log, log.directories, one.records, ()) if other.now.key not in known
+        }
         mine = reach(one.records)
         for head in log.heads.values():
             if head.id not in chosen and head.state != "undone" and head.last > one.head.first:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from holdfast.files.handle import Identity
     from holdfast.undo.aliases import Aliases
+    from holdfast.undo.records import Keeping
 
 
 def whereabouts(records: Sequence[Mutation], *, others: bool = False) -> dict[bytes, Identity | None]:
@@ -148,6 +149,18 @@ def _taken(found: dict[bytes, Identity | None], old: bytes, new: bytes) -> dict[
     """Take what lies below ``old`` out of ``found``, and give it with its path below ``new``."""
     below = old + b"/"
     return {new + path[len(old) :]: found.pop(path) for path in [path for path in found if path.startswith(below)]}
+
+
+def keepings(records: Iterable[Mutation]) -> Iterator[tuple[Keeping, Identity]]:
+    """What each record keeps, and of which object."""
+    for record in records:
+        match record:
+            case Remove() | Content():
+                yield record.keeping, record.identity
+            case Move(replaced=lost) if lost is not None:
+                yield lost.keeping, lost.identity
+            case _:
+                pass
 
 
 class Moves:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
 from holdfast.model.clock import SystemClock
 from holdfast.testing.acting import Actor
 from holdfast.testing.photograph import Seen, differences, photograph
+from holdfast.undo import log as log_module
+from holdfast.undo import recovery
 from holdfast.undo.log import Limits, UndoLog
 from holdfast.undo.records import StepId
 from holdfast.undo.recovery import recover
@@ -63,6 +67,17 @@ class Bench:
             recover(log)
             self.open_step(log, work)
             log.beat()
+
+    def end_life(self) -> int:
+        """Let the keeper that is gone have been killed now: what is changed after the returned time is not its own."""
+        beat = self.directory / "beat"
+        _, *rest = log_module._BEAT.unpack_from(beat.read_bytes())
+        now = time.time_ns()
+        data = log_module._BEAT.pack(now - recovery._SLACK, *rest)
+        beat.write_bytes(data + crc32(data).to_bytes(4, "little"))
+        (journal,) = self.directory.glob("journal-*")
+        os.utime(journal, ns=(now, now - recovery._SLACK))
+        return now
 
     def photograph(self) -> dict[bytes, Seen]:
         return photograph(self.tree)

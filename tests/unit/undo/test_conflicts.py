@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
-from zlib import crc32
 
 import pytest
 
 from holdfast.testing.acting import Actor
-from holdfast.undo import log as log_module
-from holdfast.undo import recovery
 from holdfast.undo.ground import Conflict
 from holdfast.undo.log import UndoLog
 from holdfast.undo.preimages import Preimages
@@ -89,7 +85,7 @@ def test_what_was_edited_after_the_keeper_was_killed(bench: Bench) -> None:
     path = bench.tree / "file"
     path.write_bytes(b"the first")
     bench.abandon(lambda actor: actor.write(b"file", b"the step's"))
-    _edit(path, b"edited after the kill", _end_of_life(bench))
+    _edit(path, b"edited after the kill", bench.end_life())
     with bench.keeper() as log:
         recovered = recover(log)
         assert path.read_bytes() == b"edited after the kill"
@@ -111,7 +107,7 @@ def test_what_was_edited_after_the_kill_survives_a_kill_of_the_recovery(
         actor.mkdir(b"new")
 
     bench.abandon(both)
-    _edit(bench.tree / "edited", b"edited after the kill", end := _end_of_life(bench))
+    _edit(bench.tree / "edited", b"edited after the kill", end := bench.end_life())
 
     class Killed(BaseException):
         pass
@@ -131,18 +127,6 @@ def test_what_was_edited_after_the_kill_survives_a_kill_of_the_recovery(
         assert sorted(conflict.path for conflict in finished.conflicts) == [b"edited", b"other"]
         assert {kept(log, conflict).read_bytes() for conflict in finished.conflicts} == {b"the first"}
         assert not (bench.tree / "new").exists()
-
-
-def _end_of_life(bench: Bench) -> int:
-    """Let the keeper have been killed now: what is changed after the returned time is not its own."""
-    beat = bench.directory / "beat"
-    _, *rest = log_module._BEAT.unpack_from(beat.read_bytes())
-    now = time.time_ns()
-    data = log_module._BEAT.pack(now - recovery._SLACK, *rest)
-    beat.write_bytes(data + crc32(data).to_bytes(4, "little"))
-    (journal,) = bench.directory.glob("journal-*")
-    os.utime(journal, ns=(now, now - recovery._SLACK))
-    return now
 
 
 def _edit(path: Path, content: bytes, after: int) -> None:
