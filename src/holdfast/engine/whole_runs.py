@@ -8,10 +8,13 @@ from holdfast.engine.foreseeing import foresee_steps
 from holdfast.engine.journal import Journal
 from holdfast.engine.restore import carry_out, new_nonce, preview, save_first
 from holdfast.engine.reversing import take_back
-from holdfast.engine.states import kept
+from holdfast.engine.states import kept, out_of_sight
+from holdfast.engine.status import present
 from holdfast.engine.walking import Walk, together
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.model.log import Log
+from holdfast.model.paths import display, under
+from holdfast.store import manifest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
     from holdfast.undo.service import StepInfo, UndoService
 
 _LOG = Log(__name__)
+
+_SHOWN = 5
 
 
 class _OfRun(NamedTuple):
@@ -39,11 +44,15 @@ def newest_run(context: Context, service: UndoService | None) -> str:
     done = [step for step in steps if step.run and step.state in ("done", "open") and step.paths]
     if done:
         return max(done, key=lambda step: step.acted).run
-    known, forgotten = {step.run for step in steps}, set(service.forgotten() if service is not None else ())
+    known = {step.run for step in steps}
+    events: dict[str, list[HistoryEvent]] = {}
     for event in context.catalog.events(context.workspace.id):
-        if event.run and (event.run in forgotten or (event.run not in known and (event.steps or not steps))):
-            return event.run
-    if any(known) or any(event.run for event in context.catalog.events(context.workspace.id)):
+        if event.run:
+            events.setdefault(event.run, []).append(event)
+    for run, of_run in events.items():
+        if _is_forgotten(service, of_run, [step for step in steps if step.run == run]):
+            return run
+    if any(known) or events:
         raise NotFoundError(
             "nothing is left to undo of any run",
             hint="`holdfast redo` brings forward what was undone; `holdfast steps` shows it",
@@ -117,7 +126,7 @@ def _left_of(context: Context, service: UndoService | None, run: str, *, force: 
         raise NotFoundError(f"there was no run {run}", hint="holdfast log and holdfast steps show the runs")
     chosen = [step for step in of_run if step.state == "done" and step.paths]
     start = None
-    if not of_run or _is_forgotten(service, events, of_run):
+    if _is_forgotten(service, events, of_run):
         start = _start(context, run, events)
     if not chosen and (start is None or _is_taken_back(context, start)):
         raise NotFoundError(f"nothing of the run {run} is left to undo", code="nothing_to_undo")
@@ -129,12 +138,17 @@ def _left_of(context: Context, service: UndoService | None, run: str, *, force: 
         )
     if start is not None and not force:
         _refuse_others(steps, start)
+        _refuse_edits(context, service, events, of_run)
     return _OfRun(chosen, start)
 
 
 def _is_forgotten(service: UndoService | None, events: Sequence[HistoryEvent], of_run: Sequence[StepInfo]) -> bool:
-    """Whether the undo log has given up steps of a run: it says so, or a step that the run ended with is not there."""
-    if service is not None and events and events[-1].run in service.forgotten():
+    """Whether the undo log has given up steps of a run: it says so, or a step that the run ended with is not there; or
+    there is no log at all any more, of a run that nobody saw the end of.
+    """
+    if service is None:
+        return not _has_ended(events) or any(event.steps for event in events)
+    if events and events[-1].run in service.forgotten():
         return True
     return not {step for event in events for step in event.steps}.issubset(step.id for step in of_run)
 
@@ -177,6 +191,46 @@ def _refuse_others(steps: Sequence[StepInfo], start: HistoryEvent) -> None:
             hint="undo those first, or --force takes all of it back",
             code="others_since",
         )
+
+
+def _refuse_edits(
+    context: Context, service: UndoService | None, events: Sequence[HistoryEvent], of_run: Sequence[StepInfo]
+) -> None:
+    """Raise `RefusedError` if what there is now is not what a run has left, but for what its own steps explain:
+    somebody else has edited it since, by hand perhaps, and the checkpoint would take that back as well (I8).
+    """
+    missing = f"the undo log does not hold all of the run {events[-1].run} any more"
+    end = kept(context, events[0]) if _has_ended(events) else None
+    if end is None:
+        raise RefusedError(
+            f"{missing}, and it is not known what that had left at its end: the checkpoint that it began with would "
+            "also take back what others have changed since",
+            hint="--force takes all of it back",
+            code="others_since",
+        )
+    now = present(context, gone_is_empty=True)
+    own: set[bytes] = set()
+    for step in of_run:
+        assert service is not None
+        own |= {change.path for change in service.changes(step.id)}
+    changes = [
+        change
+        for change in manifest.diff(now.pages, end.root, now.root)
+        if not any(under(change.path, path) for path in own)
+    ]
+    if changes and not out_of_sight(context, changes):
+        shown = ", ".join(display(change.path) for change in changes[:_SHOWN])
+        raise RefusedError(
+            f"{missing}, and the checkpoint that it began with would also take back what others have changed since: "
+            f"{shown}{', …' if len(changes) > _SHOWN else ''}",
+            hint="undo that first, or --force takes all of it back",
+            code="others_since",
+        )
+
+
+def _has_ended(events: Sequence[HistoryEvent]) -> bool:
+    """Whether a run's end was noted, and not its beginning alone."""
+    return len(events) > 1
 
 
 def _to_the_start(context: Context, begin: HistoryEvent, progress: Progress | None) -> RestoreResult:

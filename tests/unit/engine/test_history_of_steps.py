@@ -172,6 +172,46 @@ def test_a_run_whose_steps_are_forgotten_is_undone_by_the_checkpoint_that_it_beg
     assert (bench.tree / "f").read_text() == "1"
 
 
+@pytest.mark.parametrize("dry_run", [True, False])
+@pytest.mark.parametrize("has_ended", [True, False])
+def test_what_is_edited_by_hand_after_a_run_that_changed_nothing_is_not_taken_back_with_it(bench, has_ended, dry_run):
+    """I8."""
+    run = begin_run(bench.context, "look around")
+    with reached(bench.context, always=True):
+        pass
+    if has_ended:
+        end_run(bench.context, run, "look around")
+    (bench.tree / "f").write_text("by hand")
+    for chosen in ("", run):
+        with pytest.raises(NotFoundError) as refused:
+            bench.workspace.undo(run=chosen, dry_run=dry_run)
+        assert refused.value.code == "nothing_to_undo"
+    assert (bench.tree / "f").read_text() == "by hand"
+
+
+def test_what_is_edited_by_hand_after_a_run_whose_steps_are_forgotten_is_taken_back_by_force_alone(bench):
+    """I8."""
+    run = begin_run(bench.context, "do things")
+    bench.step(lambda actor: (actor.write(b"f", b"1"), actor.write(b"cache/new", b"1")), run=run)
+    end_run(bench.context, run, "do things")
+    bench.workspace.discard_steps()
+    (bench.tree / "g").write_text("by hand")
+    for dry_run in (True, False):
+        with pytest.raises(RefusedError, match="what others have changed since: g") as refused:
+            bench.workspace.undo(run="", dry_run=dry_run)
+        assert refused.value.code == "others_since"
+    assert (bench.tree / "g").read_text() == "by hand"
+    bench.workspace.undo()
+    bench.workspace.undo(run="")
+    assert (bench.tree / "f").read_text() == "0"
+    bench.workspace.undo()
+    (bench.tree / "g").write_text("by hand")
+    bench.workspace.undo(run=run, force=True)
+    assert not (bench.tree / "g").exists()
+    bench.workspace.undo()
+    assert (bench.tree / "g").read_text() == "by hand"
+
+
 def test_redo_without_the_steps_brings_back_what_checkpoints_hold(bench, caplog):
     bench.step(lambda actor: (actor.write(b"f", b"1"), actor.write(b"cache/new", b"1")))
     bench.workspace.undo()

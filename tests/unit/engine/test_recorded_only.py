@@ -138,7 +138,10 @@ def test_a_run_that_is_not_known_whole_is_not_taken_back_by_a_checkpoint(bench):
     (bench.tree / "theirs").write_text("by hand")
     for dry_run in (True, False):
         refused(bench, run=run, dry_run=dry_run)
-    bench.workspace.undo(run=run)
+    with pytest.raises(RefusedError) as caught:
+        bench.workspace.undo(run=run)
+    assert caught.value.code == "others_since"
+    bench.workspace.undo(run=run, force=True)
     bench.check_content(0)
 
 
