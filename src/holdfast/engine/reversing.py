@@ -73,7 +73,7 @@ def enter_undone(
     event = HistoryEvent(0, 0, "undo", head, _before(context, note.position, began), note.position, note.steps)
     done = take_locked(context, Request(kind="auto"), progress, recorded=Recorded(event, note.redo_tip))
     undo_note.remove(context.folder)
-    return _result(done.checkpoint.id, head, note.steps, what, _left(service, note.steps), REDO_COMMAND)
+    return _result(context, done.checkpoint.id, head, note.steps, what, _left(service, note.steps), REDO_COMMAND)
 
 
 def bring_forward(
@@ -125,7 +125,7 @@ def enter_redone(context: Context, service: UndoService, note: Note, progress: P
         reached = take_locked(context, Request(kind="auto"), progress, recorded=Recorded(event, None)).checkpoint.id
     undo_note.remove(context.folder)
     what = brought(service, note.steps)
-    return _result(reached, head, note.steps, what, _left(service, note.steps), way_back(service, note.steps))
+    return _result(context, reached, head, note.steps, what, _left(service, note.steps), way_back(service, note.steps))
 
 
 def _go_on_to(context: Context, target: HistoryEvent, note: Note) -> None:
@@ -183,6 +183,7 @@ def _saved_before(context: Context, note: Note) -> CheckpointId:
 
 
 def _result(
+    context: Context,
     checkpoint: CheckpointId,
     rescue: CheckpointId,
     steps: Sequence[int],
@@ -192,11 +193,16 @@ def _result(
 ) -> RestoreResult:
     written, deleted = what
     alone = {one.path for one in left}
+
+    def is_so(path: bytes, *, there: bool) -> bool:
+        # (What was left alone somewhere else may have been on its way to here, or from here.)
+        return path not in alone and (not alone or context.tree.is_there(path, directories=True) is there)
+
     return RestoreResult(
         checkpoint=checkpoint,
         rescue=rescue,
-        written=[path for path in written if path not in alone],
-        deleted=[path for path in deleted if path not in alone],
+        written=[path for path in written if is_so(path, there=True)],
+        deleted=[path for path in deleted if is_so(path, there=False)],
         skipped=left,
         dry_run=False,
         undo_command=undo_command,

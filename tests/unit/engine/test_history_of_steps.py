@@ -115,6 +115,17 @@ def test_somebody_elses_edit_is_not_lost_and_both_ways_out_are_named(bench):
     assert (bench.tree / "f").read_text() == "mine"
 
 
+def test_what_could_not_be_moved_back_is_not_told_of_as_if_it_were(bench):
+    bench.step(lambda actor: (actor.rename(b"f", b"moved"), actor.write(b"cache/new", b"1")))
+    (bench.tree / "moved").unlink()
+    (bench.tree / "moved").write_text("by hand")
+    result = bench.workspace.undo(force=True)
+    assert {item.path for item in result.skipped} == {b"moved"}
+    assert (result.written, result.deleted) == ([], [b"cache/new"])
+    assert not (bench.tree / "f").exists()
+    assert (bench.tree / "moved").read_text() == "by hand"
+
+
 def test_a_step_that_goes_on_is_not_taken_away_from_under_it(bench, caplog):
     bench.step(lambda actor: actor.write(b"f", b"1"), ends=False)
     with caplog.at_level(logging.WARNING), reached(bench.context):
