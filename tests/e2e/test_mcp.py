@@ -82,6 +82,25 @@ def test_what_a_model_does_is_steps_and_can_be_undone(place: Place, mode: str) -
     assert len({line["request_id"] for line in called}) == len(called) == 10
 
 
+def test_the_history_tells_what_a_forced_undo_has_left_alone(place: Place) -> None:
+    (place.tree / "f").write_text("1")
+
+    async def work() -> None:
+        async with place.client() as client:
+            done = await call(client, "execute_command", command="mv f g")
+            assert done["step"]["conflicts"] == []
+            (place.tree / "g").unlink()
+            (place.tree / "g").write_text("by hand")
+            place.holdfast("undo", "--step", "1", "--force", code=4)
+            for asked in (dict[str, int](), {"step": 1}):
+                (step,) = (await call(client, "get_undo_history", **asked))["steps"]
+                assert step["state"] == "partly"
+                assert [one["path"] for one in step["conflicts"]] == ["g"]
+
+    run(work)
+    assert (place.tree / "g").read_text() == "by hand"
+
+
 def test_undo_leaves_alone_what_others_have_changed_and_takes_steps_together(place: Place) -> None:
     """I8, I9."""
     (place.tree / "f").write_text("by hand")

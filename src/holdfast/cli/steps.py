@@ -65,8 +65,7 @@ def _steps(console: Console, arguments: argparse.Namespace) -> int:
             step, changes = workspace.step(arguments.id)
             left = workspace.conflicts(step.id) if step.state == "partly" else ()
             if console.json:
-                shown = encoding_undo.step_with_changes(step, changes)
-                console.give({**shown, "conflicts": encoding_undo.conflicts(left)})
+                console.give(encoding_undo.step_with_changes(step, changes, left))
             else:
                 console.answer(_about(step, changes, left))
     return 0

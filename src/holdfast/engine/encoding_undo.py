@@ -42,8 +42,10 @@ def steps(values: Sequence[StepInfo]) -> Json:
     return {"steps": [step(value) for value in values]}
 
 
-def step_with_changes(value: StepInfo, changes: Sequence[PathChange]) -> objects.StepWithChanges:
-    """What `steps show` says."""
+def step_with_changes(
+    value: StepInfo, changes: Sequence[PathChange], left: Sequence[ConflictInfo]
+) -> objects.StepWithChanges:
+    """What `steps show` says. ``left`` is what was left as it is."""
     return {
         **step(value),
         "changes": [
@@ -54,6 +56,7 @@ def step_with_changes(value: StepInfo, changes: Sequence[PathChange]) -> objects
             }
             for change in changes
         ],
+        "conflicts": conflicts(left),
     }
 
 

@@ -210,18 +210,19 @@ class Step(TypedDict):
     barrier_after: bool
 
 
-class StepWithChanges(Step):
-    """One step, with what it did."""
-
-    changes: list[PathChange]
-
-
 class Conflict(TypedDict):
     """What was left as it is."""
 
     path: str
     reason: str
     kept: str | None
+
+
+class StepWithChanges(Step):
+    """One step, with what it did."""
+
+    changes: list[PathChange]
+    conflicts: list[Conflict]
 
 
 class RolledBack(TypedDict):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from holdfast.supervisor.remote import Remote
     from holdfast.undo.log import Limits
     from holdfast.undo.safeguards import Thresholds
-    from holdfast.undo.service import PathChange, Settled, StepInfo, UndoService
+    from holdfast.undo.service import ConflictInfo, PathChange, Settled, StepInfo, UndoService
     from holdfast.wire.control import Stream
 
 _log = Log(__name__)
@@ -52,6 +52,8 @@ class Executed(NamedTuple):
     info: StepInfo | None
     """The step in the undo log; None if it changed nothing."""
     changes: Sequence[PathChange]
+    conflicts: Sequence[ConflictInfo]
+    """What was left as it is where the step was taken back."""
     cancelled: bool
     denied: bool
     """A person said no to something that it was about to do, or nobody said yes: it was taken back."""
@@ -68,6 +70,8 @@ class Lost(NamedTuple):
     info: StepInfo | None
     """None if it changed nothing, or the keeper was lost: then it is rolled back."""
     changes: Sequence[PathChange]
+    conflicts: Sequence[ConflictInfo]
+    """What was left as it is where the step was taken back."""
     cancelled: bool
     denied: bool
 
@@ -180,11 +184,13 @@ class Session:
                     self._step = None
                 settled = self._close(keeper, step, done.exit_code)
                 changes = keeper.changes(step) if settled.info is not None else ()
+                conflicts = keeper.conflicts(step) if settled.info is not None else ()
                 return Executed(
                     step,
                     done.exit_code,
                     settled.info,
                     changes,
+                    conflicts,
                     self._cancelled,
                     settled.denied,
                     done.output_open,
@@ -293,13 +299,14 @@ class Session:
 
     def _left(self, keeper: Remote, step: int) -> Lost:
         """Close the step of a command that was lost, if that has not been done with its run."""
-        denied, info, changes = False, None, ()
+        denied, info, changes, conflicts = False, None, (), ()
         with suppress(HoldfastError):
             denied = self._close(keeper, step, None).denied
         with suppress(HoldfastError):  # the keeper may be what was lost
             info = next((info for info in keeper.steps() if info.id == step), None)
             changes = keeper.changes(step) if info is not None else ()
-        return Lost(step, info, changes, self._cancelled, denied)
+            conflicts = keeper.conflicts(step) if info is not None else ()
+        return Lost(step, info, changes, conflicts, self._cancelled, denied)
 
     def _keeper(self) -> Remote:
         keeper = self._visited()

@@ -150,7 +150,7 @@ def _answer(command: _Command, done: Executed, activity: Activity, timed_out: bo
         "stderr": err.text(),
         "stdout_omitted": out.omitted,
         "stderr_omitted": err.omitted,
-        "step": None if done.info is None else step_object(done.info, done.changes),
+        "step": None if done.info is None else step_object(done.info, done.changes, done.conflicts),
         "timed_out": timed_out,
         "denied": done.denied,
         "held": [encoding_undo.ticket(ticket) for ticket in activity.held],

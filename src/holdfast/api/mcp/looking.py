@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from holdfast.engine.hosting import Hosted
     from holdfast.engine.results import Diff
     from holdfast.engine.workspace import Workspace
+    from holdfast.undo.service import ConflictInfo, StepInfo
 
 MOST_PATCH = 128 << 10
 """Bytes of patches in one page."""
@@ -92,13 +93,17 @@ def get_undo_history(_workplace: Workplace, hosted: Hosted, request: GetUndoHist
             shown, following = page(
                 changes, lambda change: display(change.path), "changes", request.cursor, str, request.limit
             )
-            value = step_object(step, shown)
+            value = step_object(step, shown, _left(workspace, step))
             value["totals"] = {"changes": len(changes)}
             return Answer(results.History(steps=[value], total=1, next_cursor=following))
         steps = workspace.steps()[::-1]
-    shown, following = page(steps, lambda each: each.id, "steps", request.cursor, int, request.limit)
-    listed = [step_object(each) for each in shown]
+        shown, following = page(steps, lambda each: each.id, "steps", request.cursor, int, request.limit)
+        listed = [step_object(each, left=_left(workspace, each)) for each in shown]
     return Answer(results.History(steps=listed, total=len(steps), next_cursor=following))
+
+
+def _left(workspace: Workspace, step: StepInfo) -> Sequence[ConflictInfo]:
+    return workspace.conflicts(step.id) if step.state == "partly" else ()
 
 
 def get_session_status(workplace: Workplace, hosted: Hosted, request: GetSessionStatus) -> Answer:

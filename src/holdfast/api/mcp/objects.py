@@ -12,17 +12,20 @@ if TYPE_CHECKING:
 
     from holdfast.engine.checkpoint import CheckpointResult
     from holdfast.engine.results import RestoreResult
-    from holdfast.undo.service import PathChange, StepInfo
+    from holdfast.undo.service import ConflictInfo, PathChange, StepInfo
 
 SHOWN: Final = 200
 """Items of a list that grows with the tree and has no pages."""
 
 
-def step_object(value: StepInfo, changes: Sequence[PathChange] | None = None) -> Step:
-    """A step; without ``changes`` only their number."""
+def step_object(
+    value: StepInfo, changes: Sequence[PathChange] | None = None, left: Sequence[ConflictInfo] = ()
+) -> Step:
+    """A step, with what was ``left`` as it is; without ``changes`` only their number."""
+    shown = encoding_undo.step_with_changes(value, changes or (), left[:SHOWN])
     if changes is None:
-        return {**encoding_undo.step(value), "changes": [], "totals": {"changes": value.paths}}
-    return cut(encoding_undo.step_with_changes(value, changes), "changes", most=SHOWN)
+        return {**shown, "totals": {"changes": value.paths}}
+    return cut(shown, "changes", most=SHOWN)
 
 
 def restored_object(result: RestoreResult) -> Restored:

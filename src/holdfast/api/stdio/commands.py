@@ -244,7 +244,7 @@ def _completed(index: int, command: Command, done: Executed | Lost) -> events.St
     changed = [display(change.path) for change in done.changes[: results.MAX_LISTED]]
     exit_code, step = None, None
     if done.info is not None:
-        step = events.step(done.info, done.changes[: results.MAX_LISTED], 0)
+        step = events.step(done.info, done.changes[: results.MAX_LISTED], done.conflicts, 0)
         exit_code = done.info.exit_code  # who keeps the undo log may have seen the end of what was lost
     if isinstance(done, Executed):
         exit_code = done.exit_code

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from holdfast.engine.hosting import Hosted
     from holdfast.engine.monitor import Event
-    from holdfast.undo.service import PathChange, StepInfo, TicketInfo
+    from holdfast.undo.service import ConflictInfo, PathChange, StepInfo, TicketInfo
 
 T = TypeVar("T")
 
@@ -167,9 +167,10 @@ def told(hosted: Hosted, value: Event) -> bytes:
             return line(Warned(directory=directory, step_id=value.step, code=value.code, message=value.message))
 
 
-def step(value: StepInfo, changes: Sequence[PathChange], most: int) -> Step:
-    """A step with its changes, of which at most so many are listed."""
-    return cut(encoding_undo.step_with_changes(value, changes), "changes", most=most)
+def step(value: StepInfo, changes: Sequence[PathChange], left: Sequence[ConflictInfo], most: int) -> Step:
+    """A step with its changes, of which at most so many are listed, and with what was ``left`` as it is."""
+    shown = encoding_undo.step_with_changes(value, changes, left[:MAX_LISTED])
+    return cut(shown, "changes", most=most)
 
 
 def waiting(directory: int, ticket: TicketInfo) -> Waiting:

@@ -69,7 +69,9 @@ def undo_history(hosted: Hosted, asked: messages.UndoHistory) -> results.History
         shown: list[Step] = []
         barriers: Sequence[BarrierInfo] = ()
         if log is not None:
-            shown = [events.step(step, log.changes(step.id), asked.changes) for step in page]
+            for step in page:
+                left = log.conflicts(step.id) if step.state == "partly" else ()
+                shown.append(events.step(step, log.changes(step.id), left, asked.changes))
             barriers = log.barriers()
     ids, known = {step.id for step in page}, {step.id for step in steps}
     # (What was edited before the oldest step is on the page that ends the list.)
