@@ -17,12 +17,15 @@ import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from holdfast.bridge import passthrough as passing
 from holdfast.bridge import server as serving
 from holdfast.bridge.device import clear_dead
+from holdfast.bridge.objects import Objects
 from holdfast.files.lease import Writer, writer_of
 from holdfast.model.clock import SystemClock
 from holdfast.testing.bridged import Bridged
@@ -335,6 +338,29 @@ def test_a_full_disk_loses_nothing(place: Path) -> None:
         assert (small / "tree" / "large").read_bytes() == b"L" * 2_500_000
     finally:
         subprocess.run(["umount", "-l", small], check=True)
+
+
+@AS_ROOT
+def test_a_tree_may_hold_more_than_the_kernel_may_know_at_a_time(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Case 12."""
+    monkeypatch.setattr(passing, "Objects", partial(Objects, most=2500))
+    for directory in range(20):
+        (place / "tree" / f"{directory}").mkdir()
+        for file in range(200):
+            (place / "tree" / f"{directory}" / f"{file}").write_text("x")
+    root_fd = os.open(place / "tree", os.O_RDONLY | os.O_DIRECTORY)
+    log = UndoLog(bytes(place / "log"), root_fd, SystemClock())
+    desk = Desk(log, intercepts=True)
+    try:
+        with Bridged(log, root_fd, desk.open("command"), bytes(place / "mnt")):
+            held = os.open(place / "mnt" / "0" / "0", os.O_RDONLY)
+            for path in sorted((place / "mnt").rglob("*")):
+                assert path.stat().st_ino == (place / "tree" / path.relative_to(place / "mnt")).stat().st_ino
+            assert os.readlink(f"/proc/self/fd/{held}") == f"{place}/mnt/0/0", "what is open stays where it is"
+            os.close(held)
+    finally:
+        log.close()
+        os.close(root_fd)
 
 
 @contextmanager

@@ -8,7 +8,9 @@ import stat
 from typing import TYPE_CHECKING, Final
 
 from holdfast.files.metadata import through
+from holdfast.model.errors import RefusedError
 from holdfast.wire.fuse import replies
+from holdfast.wire.fuse.errors import TOO_MANY
 from holdfast.wire.fuse.kernel import Opcode
 from holdfast.wire.fuse.listing import Listing
 from holdfast.wire.fuse.nodes import Handles
@@ -112,6 +114,9 @@ class Listings:
                         if error.errno == errno.ENOENT:
                             continue  # it was removed meanwhile, or is not to be seen
                         # (What it is like is said when somebody asks.)
+                    except RefusedError as error:
+                        if error.code != TOO_MANY:
+                            raise
                 listing.add_plus(name, found, inode, type_, at + 1)
         return replies.data(header.unique, listing.data)
 

@@ -19,12 +19,13 @@ from holdfast.bridge.reaching import Reach
 from holdfast.bridge.whereabouts import Whereabouts
 from holdfast.files.handle import identity
 from holdfast.files.kernel import mount_id
+from holdfast.model.errors import RefusedError
 from holdfast.undo.interceptor import Place
 from holdfast.wire.fuse.kernel import ROOT
 from holdfast.wire.fuse.nodes import Nodes
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
     from contextlib import AbstractContextManager
 
     from holdfast.files.handle import Identity
@@ -48,6 +49,10 @@ class Objects:
         own = identity(root_fd, b"")
         root = Object(own, ROOT, b"", is_directory=True, is_local=True)
         self._nodes: Nodes[Object] = Nodes(own, root, most)
+        self._most = most
+        self._enough = most // 2
+        self.crowded: Callable[[], object] = lambda: None
+        """Called, at any time and from any thread, when the kernel should forget something: see `spare`."""
         self._reach = Reach(root_fd, own, self._nodes)
         self._written: Counter[int] = Counter()
         self._lock = threading.Lock()
@@ -88,7 +93,13 @@ class Objects:
             is_local = found.st_dev == self._device and mount_id(fd) == self._mount
             return Object(object_, parent, name, is_directory=is_directory, is_local=is_local)
 
-        node = self._nodes.enter(key, make)
+        try:
+            node = self._nodes.enter(key, make)
+        except RefusedError:
+            self.crowded()
+            raise
+        if len(self._nodes) > self._enough:
+            self.crowded()
         kept = self._nodes[node]
         if node != ROOT:
             self._name(kept, parent, name)
@@ -108,6 +119,19 @@ class Objects:
     def known(self) -> list[tuple[int, int, bytes]]:
         """All nodes that the kernel knows, each with where it was last found."""
         return [(node, kept.parent, kept.name) for node, kept in self._nodes.items()]
+
+    def spare(self) -> list[tuple[int, bytes]]:
+        """The names, each with its directory's node, of files that the kernel has known for long and nobody has open.
+        There are enough others for a while.
+        """
+        known = self._nodes.items()
+        names = [
+            (kept.parent, kept.name)
+            for _, kept in known[: len(known) // 2]
+            if kept.name and not kept.is_directory and not kept.open
+        ]
+        self._enough = max(self._most // 2, len(known) - len(names) + self._most // 8)
+        return names
 
     def moved(self, parent: int, dir_fd: int, name: bytes) -> None:
         """What is at the name now has been moved there."""

@@ -48,6 +48,7 @@ class PassthroughTree:
         self._device = device if passes else None
         self.objects = Objects(world.root_fd, world.hidden)
         self.teller = Teller(device, world.root_fd, self.objects)
+        self.objects.crowded = self.teller.thin_out
         self._shown = Shown(self.objects, kept, is_told=is_told)
         self._opening: Opening | None = None
         self._share = ROOM.share()

@@ -27,7 +27,7 @@ _GONE: Final = (errno.ENODEV, errno.ECONNABORTED, errno.ENOTCONN)
 
 
 class Teller:
-    """See the module. `changed` and `everything` may be called from any thread, and return at once."""
+    """See the module. `changed`, `everything` and `thin_out` may be called from any thread, and return at once."""
 
     def __init__(self, device: int, root_fd: int, objects: Objects) -> None:
         """``device`` and ``root_fd`` are borrowed, until `stop`."""
@@ -38,6 +38,7 @@ class Teller:
         """Names can be looked up again without being dropped (`Init.HAS_EXPIRE_ONLY`)."""
         self._news: queue.SimpleQueue[tuple[bytes, int] | threading.Event | None] = queue.SimpleQueue()
         self._all = False
+        self._thins = False
         self._thread = threading.Thread(target=self._tell, name="holdfast-fuse-teller", daemon=True)
 
     def start(self) -> None:
@@ -59,6 +60,12 @@ class Teller:
         self._all = True
         self._news.put((b"", 0))
 
+    def thin_out(self) -> None:
+        """The kernel is to forget some of what it knows, which is nearly as much as it may."""
+        if not self._thins:
+            self._thins = True
+            self._news.put((b"", 0))
+
     def settle(self, timeout: float) -> bool:
         """Wait until the kernel knows of all that was told so far; whether it does."""
         done = threading.Event()
@@ -78,6 +85,10 @@ class Teller:
                     self._all = False
                     directories.close()
                     self._tell_all()
+                if self._thins:
+                    for parent, name in self._objects.spare():
+                        self._send(notifications.invalidate_entry(parent, name))
+                    self._thins = False
                 if news[0]:  # (of what is known to be missing, nothing else tells)
                     self._tell_of(directories, *news)
                 if self._news.empty():

@@ -125,11 +125,7 @@ def caused(error: Exception, cause: Exception) -> Exception:
         (OSError("without a number"), errno.EIO, None),
         (IntegrityError("a: blob x is damaged"), errno.EIO, "blob x is damaged"),
         (StorageError("no network"), errno.EIO, "no network"),
-        (
-            caused(StorageError("no log"), OSError(errno.EDQUOT, "x")),
-            errno.EDQUOT,
-            "cannot be written",
-        ),
+        (caused(StorageError("no log"), OSError(errno.EDQUOT, "x")), errno.EDQUOT, "no log"),
         (caused(StorageError("no log"), OSError(errno.EACCES, "x")), errno.EIO, "no log"),
         (RefusedError("so many are open", code=TOO_MANY), errno.ENFILE, None),
         (ValueError("oops"), errno.EIO, "mistake"),
