@@ -343,8 +343,8 @@ def test_a_full_disk_loses_nothing(place: Path) -> None:
 @AS_ROOT
 def test_a_tree_may_hold_more_than_the_kernel_may_know_at_a_time(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Case 12."""
-    monkeypatch.setattr(passing, "Objects", partial(Objects, most=400))
-    for directory in range(10):
+    monkeypatch.setattr(passing, "Objects", partial(Objects, most=2500))
+    for directory in range(20):
         (place / "tree" / f"{directory}").mkdir()
         for file in range(200):
             (place / "tree" / f"{directory}" / f"{file}").write_text("x")
