@@ -8,8 +8,8 @@
         workspace.restore(saved.checkpoint.id)
 
 `init` and `open` give a `Workspace`; everything is a method of it. `open_home` gives the `Home`, for what concerns all
-workspaces. The rest of ``__all__`` is what those methods take, return and raise. Names are loaded when they are first
-used.
+workspaces, and `Sessions` has the shells that remember. The rest of ``__all__`` is what those methods take, return and
+raise. Names are loaded when they are first used.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     )
     from holdfast.engine.retention import Policy
     from holdfast.engine.run import RunResult
+    from holdfast.engine.sessions.results import CheckedOut, SessionInfo, Swept
+    from holdfast.engine.sessions.session import Session
+    from holdfast.engine.sessions.sessions import Sessions
     from holdfast.engine.textdiff import FileStat
     from holdfast.engine.workspace import Workspace, init, open  # noqa: A004 - `holdfast.open` reads as what it does
     from holdfast.model.checkpoint import Checkpoint, Provenance
@@ -54,6 +57,16 @@ if TYPE_CHECKING:
         UnsupportedError,
         UsageError,
     )
+    from holdfast.model.session import (
+        CommandEntry,
+        CommandResult,
+        Metrics,
+        SessionCheckpoint,
+        SessionConfig,
+        SessionRef,
+        State,
+        Triggers,
+    )
     from holdfast.store.collect import Collected
     from holdfast.store.records import HistoryEvent
     from holdfast.store.usage import Stats
@@ -66,9 +79,12 @@ __all__ = [
     "BarrierInfo",
     "Change",
     "ChannelError",
+    "CheckedOut",
     "Checkpoint",
     "CheckpointResult",
     "Collected",
+    "CommandEntry",
+    "CommandResult",
     "ConfigError",
     "ConflictInfo",
     "Counts",
@@ -89,6 +105,7 @@ __all__ = [
     "Isolation",
     "LockedError",
     "Log",
+    "Metrics",
     "Mounted",
     "NotCaptured",
     "NotFoundError",
@@ -101,11 +118,20 @@ __all__ = [
     "Renamed",
     "RestoreResult",
     "RunResult",
+    "Session",
+    "SessionCheckpoint",
+    "SessionConfig",
+    "SessionInfo",
+    "SessionRef",
+    "Sessions",
+    "State",
     "Stats",
     "Status",
     "StepInfo",
     "StorageError",
+    "Swept",
     "TicketInfo",
+    "Triggers",
     "UndoReport",
     "UnsupportedError",
     "UsageError",
@@ -119,6 +145,19 @@ __all__ = [
 ]
 
 _ELSEWHERE = {
+    "CheckedOut": "engine.sessions.results",
+    "CommandEntry": "model.session",
+    "CommandResult": "model.session",
+    "Metrics": "model.session",
+    "Session": "engine.sessions.session",
+    "SessionCheckpoint": "model.session",
+    "SessionConfig": "model.session",
+    "SessionInfo": "engine.sessions.results",
+    "SessionRef": "model.session",
+    "Sessions": "engine.sessions.sessions",
+    "State": "model.session",
+    "Swept": "engine.sessions.results",
+    "Triggers": "model.session",
     "BarrierInfo": "undo.service",
     "ConflictInfo": "undo.service",
     "PathChange": "undo.service",

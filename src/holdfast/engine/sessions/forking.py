@@ -17,12 +17,13 @@ from holdfast.engine.sessions.holding import holding, lock_path
 from holdfast.engine.sessions.line import Line, new_ref
 from holdfast.engine.sessions.naming import check_id, new_id
 from holdfast.engine.sessions.results import ForkResult
-from holdfast.model.errors import HoldfastError, NotFoundError, UnsupportedError, UsageError
+from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UnsupportedError, UsageError
 from holdfast.model.log import Log
 from holdfast.model.named import NamedTuple
+from holdfast.model.paths import display, under
 from holdfast.model.session import Metrics
 from holdfast.store.lease import this_process
-from holdfast.store.session_rows import RefChange, SessionRecord
+from holdfast.store.session_records import RefChange, SessionRecord
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -198,5 +199,13 @@ def _written(around: Surroundings, point: SessionCheckpoint, record: SessionReco
 
 
 def _place(context: Context, session: SessionId) -> bytes:
-    directory = os.fsencode(context.settings.session.directory) or context.home.rstrip(b"/") + b"-forks"
-    return os.path.join(os.path.abspath(directory), session.encode())
+    """Where a fork is written. Raises `RefusedError` if that lies in the workspace, which would capture it."""
+    named = os.path.expanduser(os.fsencode(context.settings.session.directory))
+    directory = os.path.realpath(named or context.home.rstrip(b"/") + b"-forks")
+    if under(directory, context.workspace.path):
+        raise RefusedError(
+            f"{display(directory)}, where forks are written, lies in the workspace, which would capture them",
+            hint="set session.directory in config.toml to a directory outside of it",
+            code="inside_workspace",
+        )
+    return os.path.join(directory, session.encode())

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine.home import make_private
 from holdfast.files.locking import exclusive
-from holdfast.model.errors import LockedError
+from holdfast.model.errors import LockedError, StorageError, room_hint
+from holdfast.model.paths import display
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -41,7 +42,11 @@ def holding(path: bytes, session: SessionId, *, timeout: float, clock: Clock) ->
         hint = "one process at a time has a session open; fork it to work beside that one"
         raise LockedError(error.message, hint=hint, code="session_busy") from None
     try:
-        _write(path, this_process())
+        try:
+            _write(path, this_process())
+        except OSError as error:
+            message = f"cannot write {display(path)}: {error.strerror}"
+            raise StorageError(message, hint=room_hint(error)) from error
         yield
     finally:
         with suppress(OSError):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from holdfast.engine.context import Shared
     from holdfast.model.session import SessionCheckpoint, SessionHash
     from holdfast.store.objects import ObjectStore
-    from holdfast.store.session_rows import StoredCheckpoint, Tier
+    from holdfast.store.session_records import StoredCheckpoint, Tier
 
 _LOG = Log(__name__)
 _SECOND = 1_000_000
@@ -111,19 +111,29 @@ class Shelf:
         moved = 0
         while True:
             found = self.rows.older(before, than, _PER_STEP)
-            for stored in found:
-                _, data = self.rows.content(stored.hash) if before == "hot" else (stored, self._get(stored))
-                if data is None:
-                    continue
-                decode_checkpoint(data, stored.hash)  # damage is not carried on
-                self._objects(after).put(self.key(stored.hash), (data,))
-                if not self.rows.move(stored.hash, before, after):
-                    continue  # it was deleted, or another process was first
-                moved += 1
-                if before != "hot":
-                    self._objects(before).delete(self.key(stored.hash))
-            if len(found) < _PER_STEP:
+            done = sum(self._move_one(stored, before, after) for stored in found)
+            moved += done
+            if len(found) < _PER_STEP or not done:
                 return moved
+
+    def _move_one(self, stored: StoredCheckpoint, before: Tier, after: Tier) -> bool:
+        name = stored.hash
+        try:
+            data = self.rows.content(name)[1] if before == "hot" else self._get(stored)
+            if data is None:
+                return False  # another process was first
+            decode_checkpoint(data, name)
+        except IntegrityError as error:
+            _LOG.warning("a state of a session stays where it is, as it is damaged: %s", error.message)
+            return False
+        except NotFoundError:
+            return False  # it was deleted, or moved on
+        self._objects(after).put(self.key(name), (data,))
+        if not self.rows.move(name, before, after):
+            return False
+        if before != "hot":
+            self._objects(before).delete(self.key(name))
+        return True
 
     def _orphans(self, tier: Tier, older_than: int) -> int:
         objects, prefix = self._objects(tier), self._prefix

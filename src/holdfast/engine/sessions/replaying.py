@@ -76,6 +76,12 @@ def commands(entries: Iterable[JournalEntry]) -> list[CommandEntry]:
     return [entry.entry for entry in entries if isinstance(entry, Ran)]
 
 
+def output_length(entries: Iterable[JournalEntry]) -> int:
+    """How many characters of output are in ``entries``."""
+    results = (entry.result for entry in commands(entries))
+    return sum(len(result.stdout) + len(result.stderr) for result in results if result is not None)
+
+
 def trees(entries: Iterable[JournalEntry]) -> tuple[CheckpointId, ...]:
     """Every tree that ``entries`` name."""
     found: dict[CheckpointId, None] = {}

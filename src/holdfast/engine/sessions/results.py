@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         SessionRef,
         State,
     )
-    from holdfast.store.session_rows import Purpose, Status
+    from holdfast.store.session_records import Purpose, Status
 
 
 class SessionInfo(NamedTuple):
@@ -89,5 +89,3 @@ class Swept(NamedTuple):
     """From there to the cold one."""
     removed: tuple[SessionId, ...] = ()
     """Sessions that were half made, half deleted, or had expired."""
-    objects: int = 0
-    """Objects that nothing named."""

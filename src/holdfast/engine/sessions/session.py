@@ -13,7 +13,7 @@ from holdfast.engine.sessions.states import States
 from holdfast.model.errors import HoldfastError, RefusedError, UsageError
 from holdfast.model.log import Log
 from holdfast.model.session import CommandEntry, Counted, Leaving, Ran
-from holdfast.store.session_rows import RefChange, ref_name
+from holdfast.store.session_records import RefChange, ref_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 _LOG = Log(__name__)
 _SECOND = 1_000_000
+_MOST_OUTPUT = 32 << 20
+"""Characters of output in a journal, however well they are compressed: all of it has to fit into a checkpoint."""
 
 
 class Session:
@@ -367,7 +369,9 @@ class Session:
 
     def _journal_is_full(self) -> bool:
         most = min(self.config.triggers.max_journal, self.settings.max_journal)
-        return len(self._line.entries) >= most or len(self._line.journal.data) >= self.settings.max_journal_bytes
+        if len(self._line.entries) >= most or len(self._line.journal.data) >= self.settings.max_journal_bytes:
+            return True
+        return replaying.output_length(self._line.entries) >= _MOST_OUTPUT
 
     def _too_soon(self) -> float:
         """Seconds until the state may be saved by itself."""

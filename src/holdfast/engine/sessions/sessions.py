@@ -6,6 +6,7 @@ import os
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from holdfast.engine.inside import refuse_inside
 from holdfast.engine.opening import Opener
 from holdfast.engine.sessions import naming, replaying
 from holdfast.engine.sessions.holding import holding, is_held, lock_path
@@ -21,7 +22,7 @@ from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.model.log import Log
 from holdfast.model.session import Leaving, SessionConfig, SessionId, State, Triggers
 from holdfast.store.records import seen_at
-from holdfast.store.session_rows import SessionRecord
+from holdfast.store.session_records import SessionRecord
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,7 +59,7 @@ class Sessions:
     def __init__(
         self,
         *,
-        home: bytes | None = None,
+        home: str | bytes | os.PathLike[str] | None = None,
         agent: str | None = None,
         flags: Mapping[str, object] | None = None,
         opener: Opener | None = None,
@@ -66,7 +67,8 @@ class Sessions:
         """``home`` as in `holdfast.open`. ``agent`` is who asks (None: HOLDFAST_AGENT, else ``identity.author``, else
         the user's name). ``opener`` is for tests: it stands for home, flags, environment and clock.
         """
-        self._make = (lambda: opener) if opener is not None else (lambda: Opener(home=home, flags=flags))
+        place = None if home is None else os.fsencode(home)
+        self._make = (lambda: opener) if opener is not None else (lambda: Opener(home=place, flags=flags))
         self._opener = self._make()
         self._agent = naming.agent_of(agent, self._opener.environ, self._opener.settings(None))
         self._home: HomeContext | None = None
@@ -79,7 +81,7 @@ class Sessions:
 
     def start(
         self,
-        path: bytes,
+        path: str | bytes | os.PathLike[str],
         id: str | None = None,  # noqa: A002 - the field's own name
         *,
         config: SessionConfig | None = None,
@@ -92,7 +94,8 @@ class Sessions:
         """
         with ExitStack() as stack:
             opener = self._opened(stack)
-            context = opener.open(path)
+            context = opener.open(os.fsencode(path))
+            refuse_inside(context, "a session")
             workspace = Workspace(opener, context)
             self.sweep_if_due()
             session = naming.new_id("session", context.random) if id is None else naming.check_id(id)
@@ -122,7 +125,7 @@ class Sessions:
                 parent=None,
                 created_at=record.created_at,
                 updated_at=record.created_at,
-                cwd=replaying.relative(context.workspace.path, os.fsdecode(os.path.realpath(path))),
+                cwd=replaying.relative(context.workspace.path, os.fsdecode(os.path.realpath(os.fsencode(path)))),
                 env=dict(env or {}),
                 unset=(),
                 tree=tree,
@@ -142,6 +145,7 @@ class Sessions:
         with ExitStack() as stack:
             opener = self._opened(stack)
             home = opener.open_home()
+            refuse_inside(home, "a session")
             record = Shelf(home).rows.get(SessionId(id))
             check_owner(record, self._agent)
             path = lock_path(home.home, home.store.tenant, record.id)
@@ -168,13 +172,13 @@ class Sessions:
             kept.enter_context(stack.pop_all())
             return session
 
-    def list(self, path: bytes | None = None) -> list[SessionInfo]:
+    def list(self, path: str | bytes | os.PathLike[str] | None = None) -> list[SessionInfo]:
         """All sessions, or those that work in the workspace at ``path``, oldest first. Takes no lock."""
         home, shelf = self._looking()
         if path is None:
             records = shelf.rows.list()
         else:
-            records = shelf.rows.list(self._opener.open(path).workspace.id)
+            records = shelf.rows.list(self._opener.open(os.fsencode(path)).workspace.id)
         return [self._info(home, shelf, record) for record in records]
 
     def info(self, id: str) -> SessionInfo:  # noqa: A002 - the field's own name
@@ -203,6 +207,7 @@ class Sessions:
         from holdfast.engine.sessions.owning import check_owned
 
         home, shelf = self._looking()
+        refuse_inside(home, "deleting a session")
         check_owned(shelf.rows.get(SessionId(id)), self._agent)
         path = lock_path(home.home, home.store.tenant, SessionId(id))
         timeout, clock = home.settings.lock.timeout, home.store.catalog.clock

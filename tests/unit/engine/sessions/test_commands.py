@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
+import subprocess
+from pathlib import Path
 
 import pytest
 
+import holdfast
 from holdfast.model.errors import LockedError, NotFoundError, RefusedError, UsageError
 from holdfast.model.session import CommandResult, SessionConfig, Triggers
 
@@ -247,3 +251,43 @@ def test_outside_of_every_workspace_there_is_none(bench, tmp_path):
     with pytest.raises(NotFoundError) as caught:
         bench.sessions().start(bytes(tmp_path), "one")
     assert caught.value.code == "no_workspace"
+
+
+def test_the_documented_example_works(tmp_path, monkeypatch):
+    """Of docs/api.md."""
+    document = (Path(__file__).parents[4] / "docs/api.md").read_text()
+    (example,) = re.findall(r"^```python\n(with holdfast\.Sessions.*?)^```$", document, re.MULTILINE | re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "project").mkdir()
+    holdfast.init("project", home="memory").close()
+    exec(example, {"holdfast": holdfast, "subprocess": subprocess})
+    with holdfast.Sessions(home="memory", agent="me") as sessions:
+        assert {info.id for info in sessions.list("project")} == {"one"}
+        assert [entry.command for entry in sessions.history("one")] == ["make"]
+        assert sessions.info("another-try").parent == "one"
+
+
+def test_output_that_compresses_well_fits_all_the_same(bench, monkeypatch):
+    monkeypatch.setattr("holdfast.engine.sessions.session._MOST_OUTPUT", 10_000)
+    with bench.start() as session:
+        session.configure(SessionConfig(triggers=Triggers(commands=1000, min_seconds=10_000)))
+        before = session.head
+        bench.run(session, output="x" * 4000)
+        bench.run(session, output="x" * 4000)
+        assert session.head == before
+        bench.run(session, output="x" * 4000)
+        assert session.head != before
+
+
+def test_what_runs_supervised_has_no_sessions(bench, monkeypatch):
+    bench.start().close()
+    from holdfast.engine.sessions import sessions
+
+    monkeypatch.setattr(sessions, "refuse_inside", refuse)
+    for asked in (bench.start, bench.open, lambda: bench.sessions().delete("one")):
+        with pytest.raises(RefusedError, match="asked for inside"):
+            asked()
+
+
+def refuse(_context, what):
+    raise RefusedError(f"{what}: asked for inside")

@@ -184,7 +184,7 @@ def test_the_tiers(bench):
         entries = [bench.run(session, bench.write("1"), output="x" * 3000)]
         states = [session.checkpoint("first")]
         rows, sessions = session._rows, bench.sessions(**flags)
-        assert sessions.sweep() == (0, 0, (), 0)
+        assert sessions.sweep() == (0, 0, ())
         bench.clock.advance(3601)
         entries.append(bench.run(session))
         states.append(session.checkpoint("second"))
@@ -277,3 +277,32 @@ def test_the_watchers_upkeep_moves_old_states(bench):
         Saver(context, context.tree, session.workspace._sweep_sessions).retention()
         (held,) = session._rows.checkpoints("one")
         assert held.tier == "warm"
+
+
+def test_a_damaged_state_keeps_no_other_from_moving(bench, monkeypatch):
+    from holdfast.engine.sessions import keeping
+
+    monkeypatch.setattr(keeping, "_PER_STEP", 2)
+    with bench.start() as session:
+        damaged = session.head.hash
+        for _ in range(4):
+            session.checkpoint("more")
+        database = session.workspace._context.catalog.database
+        (data,) = _content(database, damaged)
+        _set_content(database, damaged, data[:-1] + bytes((data[-1] ^ 1,)))
+        bench.clock.advance(4000)
+        assert bench.sessions().sweep().warmed >= 1
+        assert session._rows.stored(damaged).tier == "hot"
+        _set_content(database, damaged, data)
+        bench.sessions().sweep()
+        assert {one.tier for one in session._rows.checkpoints("one")} == {"warm"}
+
+
+def _content(database, name):
+    with database.reading() as transaction:
+        return transaction.one("SELECT data FROM session_checkpoints WHERE hash = ?", (name,))
+
+
+def _set_content(database, name, data):
+    with database.writing() as transaction:
+        transaction.run("UPDATE session_checkpoints SET data = ? WHERE hash = ?", (data, name))
