@@ -143,7 +143,8 @@ def remove_whole(directory: bytes) -> None:
         if not stat.S_ISDIR(os.lstat(directory).st_mode):
             os.unlink(directory)
             return
-        os.chmod(directory, 0o700)
+        with _itself(None, directory) as fd:
+            _unlock(fd)
     except FileNotFoundError:
         return
     paths: list[bytes] = []
@@ -151,8 +152,15 @@ def remove_whole(directory: bytes) -> None:
         for name in names:
             os.unlink(name, dir_fd=fd)
         paths.append(at)
-    for at in reversed(paths):
-        os.rmdir(os.path.join(directory, at) if at else directory)
+    top = os.open(directory, _DIRECTORY)
+    try:
+        for at in reversed(paths[1:]):
+            above, _, name = at.rpartition(b"/")
+            with _opened(top, above) as fd:
+                os.rmdir(name, dir_fd=fd)
+    finally:
+        os.close(top)
+    os.rmdir(directory)
 
 
 def _walk(directory: bytes, *, unlock: bool = False) -> Generator[tuple[bytes, int, list[bytes]]]:
@@ -170,11 +178,18 @@ def _walk(directory: bytes, *, unlock: bool = False) -> Generator[tuple[bytes, i
                         names.append(name)
                         continue
                     if unlock:
-                        os.chmod(name, 0o700, dir_fd=fd)
+                        with _itself(fd, name) as inner:
+                            _unlock(inner)
                     found.append(_join(at, name))
                 yield at, fd, names
     finally:
         os.close(top)
+
+
+def _unlock(fd: int) -> None:
+    """Give its owner all permissions for what was a directory a moment ago, and may be a link by now."""
+    if stat.S_ISDIR(os.fstat(fd).st_mode):
+        os.chmod(f"/proc/self/fd/{fd}", 0o700)
 
 
 def _join(directory: bytes, name: bytes) -> bytes:
@@ -195,7 +210,7 @@ def _opened(top: int, path: bytes) -> Generator[int]:
 
 
 @contextmanager
-def _itself(directory: int, name: bytes) -> Generator[int]:
+def _itself(directory: int | None, name: bytes) -> Generator[int]:
     fd = os.open(name, _ITSELF, dir_fd=directory)
     try:
         yield fd

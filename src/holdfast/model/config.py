@@ -152,6 +152,12 @@ class Session(NamedTuple):
     cold_url: str = ""
 
 
+class Safety(NamedTuple):
+    """What programs are said to do before they are run (docs/safety.md)."""
+
+    programs: tuple[str, ...] = ()
+
+
 class Agent(NamedTuple):
     """The coding agent behind a frontend."""
 
@@ -180,6 +186,7 @@ class Settings(NamedTuple):
     snapshot: Snapshot = Snapshot()
     git: Git = Git()
     session: Session = Session()
+    safety: Safety = Safety()
     agent: Agent = Agent()
     identity: Identity = Identity()
 
@@ -199,7 +206,7 @@ class Key(NamedTuple):
     most: float = (1 << 55) - 1
     choices: tuple[str, ...] = ()
     pattern: str = ""
-    """For a text: a regular expression that all of it matches."""
+    """For a text, and each of several: a regular expression that all of it matches."""
 
 
 KEYS: dict[str, Key] = {
@@ -356,6 +363,11 @@ KEYS: dict[str, Key] = {
     "session.hot": Key("age", "until this age a saved state of a session is in the catalog, then in the object store"),
     "session.warm": Key("age", "until this age it stays there, if there is a `cold_url`"),
     "session.cold_url": Key("text", "where older ones are kept: a directory or a URL; empty: they stay where they are"),
+    "safety.programs": Key(
+        "texts",
+        "what programs may do, as `name=level`; it goes before what is known of them (docs/safety.md)",
+        pattern=r"[^=\s]+=(safe|changes|risky|unknown|dangerous)",
+    ),
     "agent.command": Key(
         "texts",
         "what `agent.prompt` runs, word by word; `{prompt}` stands for the prompt, which is else on its standard input",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import stat
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -110,3 +112,37 @@ def test_a_deep_tree_is_copied_and_removed(tmp_path: Path) -> None:
     for name in ("copy", "tree"):
         remove_whole(bytes(tmp_path / name))
         assert not (tmp_path / name).exists()
+
+
+@pytest.mark.parametrize("moment", ["stat", "listdir", "rmdir"])
+def test_removing_does_nothing_elsewhere_when_a_link_takes_the_place_of_a_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """I7: somebody may still be at work in there."""
+    victim = tmp_path / "victim"
+    inner = tmp_path / "copy" / "inner"
+    for directory in (victim, inner):
+        for name in ("empty", "nothing"):
+            (directory / name).mkdir(parents=True)
+    victim.chmod(0o755)
+    (victim / "file").touch()
+    does, swaps = getattr(os, moment), [True]
+
+    def swap(*args: object, **named: object) -> object:
+        result = does(*args, **named)
+        is_time = {"stat": args[0] == b"inner", "listdir": result == ["inner"], "rmdir": True}
+        if swaps and is_time[moment]:
+            swaps.clear()
+            inner.rename(tmp_path / "away")
+            inner.symlink_to(victim)
+        return result
+
+    monkeypatch.setattr(os, moment, swap)
+    with suppress(OSError):  # of a link that was seen in time nothing need be said
+        remove_whole(os.fsencode(tmp_path / "copy"))
+    assert stat.S_IMODE(victim.stat().st_mode) == 0o755
+    assert sorted(os.listdir(victim)) == ["empty", "file", "nothing"]
+    monkeypatch.undo()
+    remove_whole(os.fsencode(tmp_path / "copy"))
+    assert not (tmp_path / "copy").exists()
+    assert (victim / "file").exists()
