@@ -169,7 +169,7 @@ def test_time_is_limited(agent: Agent) -> None:
     assert (done.returncode, b"its time was over" in done.stderr) == (143, True)
     done = agent.try_to("session", "exec", "--timeout", "0", "--json", "sleep 0.4; head -c 5000 /dev/zero")
     said = json.loads(done.stdout)
-    assert (said["exit_code"], said["timed_out"], said["truncated"], len(said["stdout"]) < 1100) == (
+    assert (said["exit_code"], said["timed_out"], said["truncated"], len(said["stdout"]) < 2100) == (
         0,
         False,
         True,
