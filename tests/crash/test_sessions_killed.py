@@ -16,7 +16,7 @@ from holdfast.model.errors import NotFoundError
 from holdfast.model.session import CommandResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
     from crash.conftest import Place
     from holdfast.engine.sessions.session import Session
@@ -25,7 +25,7 @@ DONE = CommandResult(exit_code=0, stdout="out", stderr="")
 
 
 @contextmanager
-def sessions(place: Place, **flags: object) -> Iterator[Sessions]:
+def sessions(place: Place, **flags: object) -> Generator[Sessions]:
     given = {name.replace("__", "."): value for name, value in flags.items()}
     with Sessions(home=os.fsencode(place.home), agent="me", flags=given) as found:
         yield found

@@ -16,15 +16,15 @@ from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.model.ids import WorkspaceId
 from holdfast.model.session import Found, SessionCheckpoint, SessionHash, SessionId, SessionRef, State
 from holdfast.store.session_codec import encode_checkpoint, encode_journal
-from holdfast.store.session_rows import (
+from holdfast.store.session_records import (
     JournalRow,
     RefChange,
     SessionCommit,
     SessionRecord,
-    SessionRows,
     StoredCheckpoint,
     ref_name,
 )
+from holdfast.store.session_rows import SessionRows
 from holdfast.testing.clocks import ManualClock
 from holdfast.testing.dict_saver import Saver
 

@@ -21,15 +21,15 @@ from holdfast.store.local import LocalObjects
 from holdfast.store.records import HistoryEvent
 from holdfast.store.schema import APPLICATION_ID, MIGRATIONS
 from holdfast.store.session_codec import encode_checkpoint, encode_journal
-from holdfast.store.session_rows import (
+from holdfast.store.session_records import (
     JournalRow,
     RefChange,
     SessionCommit,
     SessionRecord,
-    SessionRows,
     StoredCheckpoint,
     ref_name,
 )
+from holdfast.store.session_rows import SessionRows
 from holdfast.store.store import Store
 from holdfast.store.verify_sessions import session_key
 from holdfast.testing.clocks import ManualClock

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from holdfast.engine.sessions.keeping import Shelf
     from holdfast.snapshot.port import Provider
     from holdfast.store.records import Workspace
-    from holdfast.store.session_rows import SessionRecord
+    from holdfast.store.session_records import SessionRecord
 
 _LOG = Log(__name__)
 PLAIN = "plain"

@@ -23,7 +23,7 @@ from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display, under
 from holdfast.model.session import Metrics
 from holdfast.store.lease import this_process
-from holdfast.store.session_rows import RefChange, SessionRecord
+from holdfast.store.session_records import RefChange, SessionRecord
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from holdfast.engine.context import Shared
     from holdfast.model.session import SessionCheckpoint, SessionHash
     from holdfast.store.objects import ObjectStore
-    from holdfast.store.session_rows import StoredCheckpoint, Tier
+    from holdfast.store.session_records import StoredCheckpoint, Tier
 
 _LOG = Log(__name__)
 _SECOND = 1_000_000

@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from holdfast.model.session import RefType, SessionHash, SessionId, SessionKind
-    from holdfast.store.session_rows import SessionRows, StoredCheckpoint
+    from holdfast.store.session_records import StoredCheckpoint
+    from holdfast.store.session_rows import SessionRows
 
 _BY_ITSELF: frozenset[SessionKind] = frozenset(("auto", "fork"))
 """Kinds of which nobody said that they want to come back to them."""

@@ -10,7 +10,7 @@ from holdfast.engine.sessions import replaying
 from holdfast.model.errors import IntegrityError, NotFoundError
 from holdfast.model.session import SessionCheckpoint, SessionHash, SessionRef
 from holdfast.store.session_codec import decode_journal, encode_checkpoint, encode_journal
-from holdfast.store.session_rows import JournalRow, RefChange, SessionCommit, StoredCheckpoint, ref_name
+from holdfast.store.session_records import JournalRow, RefChange, SessionCommit, StoredCheckpoint, ref_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from holdfast.model.clock import Clock
     from holdfast.model.ids import CheckpointId
     from holdfast.model.session import CommandEntry, JournalEntry, RefType, SessionId, SessionKind, State
-    from holdfast.store.session_rows import SessionRecord
+    from holdfast.store.session_records import SessionRecord
 
 NO_HASH = SessionHash("")
 """Of what is not saved yet."""

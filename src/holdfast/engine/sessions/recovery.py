@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from holdfast.engine.workspace import Workspace
     from holdfast.model.ids import CheckpointId
     from holdfast.model.session import State
-    from holdfast.store.session_rows import SessionRecord
+    from holdfast.store.session_records import SessionRecord
 
 _LOG = Log(__name__)
 

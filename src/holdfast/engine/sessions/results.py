@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         SessionRef,
         State,
     )
-    from holdfast.store.session_rows import Purpose, Status
+    from holdfast.store.session_records import Purpose, Status
 
 
 class SessionInfo(NamedTuple):

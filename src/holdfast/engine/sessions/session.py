@@ -15,7 +15,7 @@ from holdfast.model.errors import HoldfastError, RefusedError, UsageError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
 from holdfast.model.session import CommandEntry, Counted, Leaving, Ran
-from holdfast.store.session_rows import RefChange, ref_name
+from holdfast.store.session_records import RefChange, ref_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -22,7 +22,7 @@ from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.model.log import Log
 from holdfast.model.session import Leaving, SessionConfig, SessionId, State, Triggers
 from holdfast.store.records import seen_at
-from holdfast.store.session_rows import SessionRecord
+from holdfast.store.session_records import SessionRecord
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

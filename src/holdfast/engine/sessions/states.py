@@ -17,7 +17,7 @@ from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, Us
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
 from holdfast.model.session import Leaving
-from holdfast.store.session_rows import RefChange, ref_name
+from holdfast.store.session_records import RefChange, ref_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -12,7 +12,7 @@ from holdfast.engine.sessions.results import Swept
 from holdfast.model.errors import HoldfastError, LockedError, NotFoundError
 from holdfast.model.log import Log
 from holdfast.store.lease import Lease, may_run
-from holdfast.store.session_rows import ref_name
+from holdfast.store.session_records import ref_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from holdfast.engine.context import HomeContext
     from holdfast.engine.opening import Opener
     from holdfast.model.session import SessionId
-    from holdfast.store.session_rows import SessionRecord
+    from holdfast.store.session_records import SessionRecord
 
 _LOG = Log(__name__)
 _SECOND = 1_000_000

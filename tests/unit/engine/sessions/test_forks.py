@@ -10,7 +10,7 @@ import pytest
 from holdfast.engine.sessions.holding import is_held, lock_path
 from holdfast.model.errors import NotFoundError, RefusedError, UnsupportedError, UsageError
 from holdfast.model.session import SessionId
-from holdfast.store.session_rows import ref_name
+from holdfast.store.session_records import ref_name
 
 
 def root_of(made):
