@@ -193,7 +193,7 @@ def without_files_above(tree: Tree) -> Tree:
 TREES = st.dictionaries(PATHS, ENTRIES, max_size=7).map(without_files_above)
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(TREES, TREES, TREES)
 def test_any_three_trees(base: Tree, ours: Tree, theirs: Tree) -> None:
     found = plan(side(base, ours), side(base, theirs))
@@ -216,6 +216,7 @@ def test_any_three_trees(base: Tree, ours: Tree, theirs: Tree) -> None:
         assert after(theirs, mirrored) == merged
 
 
+@settings(deadline=None)
 @given(TREES, TREES)
 def test_who_has_done_nothing_takes_all(base: Tree, other: Tree) -> None:
     nothing, something = side(base, base), side(base, other)
@@ -224,6 +225,7 @@ def test_who_has_done_nothing_takes_all(base: Tree, other: Tree) -> None:
     assert plan(something, something) == ([], [], [])
 
 
+@settings(deadline=None)
 @given(TREES, TREES, TREES)
 def test_preferring_a_side_leaves_no_conflict_but_directories(base: Tree, ours: Tree, theirs: Tree) -> None:
     plain = plan(side(base, ours), side(base, theirs))
