@@ -15,13 +15,13 @@ from holdfast.engine.sessions.merging import merge
 from holdfast.engine.sessions.sessions import Sessions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
     from crash.conftest import Place
 
 
 @contextmanager
-def opened(place: Place, name: str = "one") -> Iterator[tuple]:
+def opened(place: Place, name: str = "one") -> Generator[tuple]:
     def make() -> Sessions:
         return Sessions(home=os.fsencode(place.home), agent="me")
 

@@ -78,6 +78,7 @@ def test_attempts_in_forks_that_are_written_out_do_not_but_for_a_setup(tmp_path:
     setup = "mkdir deps && echo made > deps/lib"
     winner = tried(tmp_path / "other home", tmp_path / "tree", provider="plain", setup=setup)
     assert winner is not None
+    assert winner.result is not None
     assert winner.result.stdout == "made\n"
     assert (tmp_path / "tree" / "source").read_text() == "2\n"
     assert (tmp_path / "tree" / "deps" / "lib").read_text() == "installed"

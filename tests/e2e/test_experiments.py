@@ -33,7 +33,7 @@ def trying(cli: Cli) -> Cli:
 def left(cli: Cli) -> tuple[list[str], list[str]]:
     """The sessions that there are, and the directories of forks."""
     with Sessions() as sessions:
-        there = [one.id for one in sessions.list()]
+        there = [str(one.id) for one in sessions.list()]
     forks = Path(f"{cli.home}-forks")
     return there, sorted(path.name for path in forks.iterdir()) if forks.exists() else []
 

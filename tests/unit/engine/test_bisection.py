@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.engine.bisection import Bisection, verdict_of
@@ -23,6 +23,7 @@ def search(count: int, first_bad: int, untold: frozenset[int] = frozenset()) -> 
     return bisection.found().candidates, asked
 
 
+@settings(deadline=None)
 @given(st.integers(2, 400).flatmap(lambda count: st.tuples(st.just(count), st.integers(1, count - 1))))
 def test_the_first_bad_one_is_found_in_as_many_questions_as_there_are_bits(case: tuple[int, int]) -> None:
     count, first_bad = case
@@ -31,6 +32,7 @@ def test_the_first_bad_one_is_found_in_as_many_questions_as_there_are_bits(case:
     assert len(asked) <= math.ceil(math.log2(count - 1)) if count > 2 else not asked
 
 
+@settings(deadline=None)
 @given(
     st.integers(2, 40).flatmap(
         lambda count: st.tuples(st.just(count), st.integers(1, count - 1), st.frozensets(st.integers(1, count - 1)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.engine.experiments import comparing
@@ -79,6 +79,7 @@ OUTCOMES = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(OUTCOMES, st.sampled_from(["exit_code", "output", "duration", "score"]), st.booleans(), st.randoms())
 def test_the_order_does_not_depend_on_who_ended_first(outcomes, measure, highest, random) -> None:
     shuffled = random.sample(outcomes, len(outcomes))
