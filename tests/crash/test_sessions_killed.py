@@ -149,7 +149,7 @@ def test_i3_killed_while_a_fork_is_made_or_deleted_nothing_is_left_after_a_sweep
 
     def make() -> None:
         with sessions(place) as all_of_them, all_of_them.open("one") as session:
-            session.fork("side")
+            session.fork("side", provider="plain")
 
     def delete() -> None:
         with sessions(place) as all_of_them:

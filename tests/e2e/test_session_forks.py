@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast.engine.providers import providers_of
 from holdfast.engine.sessions.sessions import Sessions
 from holdfast.model.errors import UnsupportedError
 from holdfast.model.session import CommandResult
@@ -69,7 +70,7 @@ def test_a_fork_by_reflinks_carries_ignored_files(disk, tmp_path, beside):
         run(session, lambda: (tree / "sub/tracked").write_text("2"))
         session.branch("then")
         run(session, lambda: (tree / "sub/tracked").write_text("3"))
-        made = session.fork("side", with_ignored=True)
+        made = session.fork("side", provider="reflink", with_ignored=True)
         assert made.provider == "reflink"
         root = Path(os.fsdecode(made.root))
         assert (root / "built.o").read_text() == "ignored"
@@ -80,11 +81,11 @@ def test_a_fork_by_reflinks_carries_ignored_files(disk, tmp_path, beside):
             assert [change.path for change in fork.workspace.diff(entry.before, entry.after).changes] == [
                 b"sub/tracked"
             ]
-            inner = fork.fork("inner", with_ignored=True)
+            inner = fork.fork("inner", provider="reflink", with_ignored=True)
             assert (Path(os.fsdecode(inner.root)) / "sub/tracked").read_text() == "mine"
             sessions.open("inner").delete()
             fork.checkpoint("done")
-        early = session.fork("early", checkpoint="then", with_ignored=True)
+        early = session.fork("early", provider="reflink", checkpoint="then", with_ignored=True)
         assert (Path(os.fsdecode(early.root)) / "sub/tracked").read_text() == "2"
         assert (Path(os.fsdecode(early.root)) / "built.o").exists()
         assert (tree / "sub/tracked").read_text() == "3"
@@ -112,7 +113,7 @@ def test_a_fork_of_a_git_work_tree_holds_what_git_does_not_know_as_well(tmp_path
     with sessions.start(bytes(tree), "one") as session:
         run(session, lambda: (tree / "sub/tracked").write_text("2"))
         with pytest.raises(UnsupportedError):
-            session.fork("side", with_ignored=True)
+            session.fork("side", provider="git", with_ignored=True)
         made = session.fork("side", provider="git")
         root = Path(os.fsdecode(made.root))
         assert (made.provider, made.mode) == ("git", "worktree")
@@ -128,4 +129,47 @@ def test_a_fork_of_a_git_work_tree_holds_what_git_does_not_know_as_well(tmp_path
         refs = subprocess.run([*git, "for-each-ref", "refs/holdfast"], check=True, capture_output=True).stdout
         assert refs == b""
         assert (tree / "untracked").read_text() == "new"
+    sessions.close()
+
+
+def test_every_provider_that_can_be_used_makes_forks_that_leave_nothing(tmp_path):
+    tree, home = tmp_path / "tree", tmp_path / "home"
+    lay(tree)
+    (tree / "built.o").write_text("ignored")
+    holdfast.init(tree, home=home).close()
+    sessions = Sessions(home=home, agent="me")
+    with sessions.start(tree, "one") as session:
+        run(session, lambda: (tree / "sub/tracked").write_text("2"))
+        session.branch("then")
+        run(session, lambda: (tree / "sub/tracked").write_text("3"))
+        found = [one.detect() for one in providers_of(session.workspace._context, "try")]
+        usable = [one for one in found if one.score and "worktree" in one.modes]
+        names = [*((one.provider, one.carries_ignored) for one in usable), ("plain", False)]
+        for number, (name, ignored) in enumerate(names):
+            made = session.fork(f"side{number}", provider=name)
+            root = Path(os.fsdecode(made.root))
+            early = session.fork(f"early{number}", provider=name, checkpoint="then")
+            assert (root / "sub/tracked").read_text() == "3"
+            assert (Path(os.fsdecode(early.root)) / "sub/tracked").read_text() == "2"
+            assert (root / "built.o").exists() == ignored, name
+            with sessions.open(made.id) as fork:
+                assert fork.workspace.status().clean, name
+                assert fork.state.metrics.recoveries == 0
+                run(fork, lambda root=root, name=name: (root / "mine").write_text(name))
+                fork.checkpoint("done")
+            session.checkout(f"forks/{made.id}")
+            assert (tree / "mine").read_text() == name
+            session.checkout("then")
+            run(session, lambda: (tree / "sub/tracked").write_text("3"))
+            for fork in (made, early):
+                sessions.delete(fork.id)
+                assert not os.path.lexists(fork.root), name
+            assert left(home, tree) == [], name
+            assert [one.id for one in session.workspace._context.catalog.workspaces() if one.live] == [
+                session.workspace.id
+            ]
+            assert os.listdir(home / "workspaces") == [session.workspace.id]
+            mounts = Path("/proc/self/mounts").read_text()
+            assert str(tmp_path) not in mounts, name
+        assert session.workspace.verify(read_data=True).ok
     sessions.close()

@@ -195,7 +195,7 @@ class Model(RuleBasedStateMachine):
         name, line, session = self.one(data)
         self.count += 1
         branch = data.draw(st.sampled_from(sorted(line.branches))) if early and line.branches else None
-        made = session.fork(f"f{self.count}", checkpoint=branch)
+        made = session.fork(f"f{self.count}", checkpoint=branch, provider="plain")
         known = line.now if branch is None else line.branches[branch]
         if branch is None:
             line.newest = line.now

@@ -38,7 +38,7 @@ def test_a_fork_goes_its_own_way(bench):
     (bench.tree / "sub").mkdir()
     with bench.start() as session:
         first = bench.run(session, bench.write("1", "sub/f"), cwd="sub", A="1")
-        made = session.fork("side", metadata={"why": "to try"})
+        made = session.fork("side", metadata={"why": "to try"}, provider="plain")
         root = root_of(made)
         assert (made.id, made.provider, made.mode) == ("side", "plain", "worktree")
         assert made.fork_point == session.head.hash
@@ -59,7 +59,7 @@ def test_a_fork_goes_its_own_way(bench):
         assert [ref.metadata for ref in session._rows.refs("side") if ref.type == "fork"] == [{"why": "to try"}]
         info = bench.sessions().info("one")
         assert info.forks == ("side",)
-        again = session.fork()
+        again = session.fork(provider="plain")
         assert again.id.startswith("fork-")
         assert again.fork_point == session.head.hash != made.fork_point
 
@@ -67,7 +67,7 @@ def test_a_fork_goes_its_own_way(bench):
 def test_forks_of_one_state_stand_on_one_saved_state(bench):
     with bench.start() as session:
         bench.run(session, bench.write("1"))
-        points = {session.fork().fork_point for _ in range(3)}
+        points = {session.fork(provider="plain").fork_point for _ in range(3)}
         assert points == {session.head.hash}
         assert session.state.metrics.forks == 3
 
@@ -77,7 +77,7 @@ def test_a_fork_of_an_earlier_state(bench):
         bench.run(session, bench.write("1"), A="1")
         session.branch("then")
         bench.run(session, bench.write("2"), A="2")
-        made = session.fork("side", checkpoint="then")
+        made = session.fork("side", checkpoint="then", provider="plain")
         assert (root_of(made) / "file").read_text() == "1"
         assert bench.read() == "2"
         with bench.open("side") as fork:
@@ -88,7 +88,7 @@ def test_a_fork_of_an_earlier_state(bench):
 def test_what_a_fork_became_is_taken_over_with_what_it_did(bench):
     with bench.start() as session:
         first = bench.run(session, bench.write("1"))
-        made = session.fork("side")
+        made = session.fork("side", provider="plain")
         with bench.open("side") as fork:
             second = bench.run(fork, lambda: (root_of(made) / "file").write_text("better"), X="1")
             fork.checkpoint("done")
@@ -108,7 +108,7 @@ def test_what_a_fork_became_is_taken_over_with_what_it_did(bench):
 
 def test_deleting_a_fork_leaves_nothing_of_it(bench):
     with bench.start() as session:
-        made = session.fork("side")
+        made = session.fork("side", provider="plain")
         fork = bench.open("side")
         bench.run(fork, lambda: (root_of(made) / "more").write_text("x"))
         (root_of(made) / "locked").mkdir(mode=0o500)
@@ -118,12 +118,12 @@ def test_deleting_a_fork_leaves_nothing_of_it(bench):
         with pytest.raises(NotFoundError):
             bench.open("side")
         assert session.history() == []
-        session.fork("side")
+        session.fork("side", provider="plain")
 
 
 def test_a_directory_that_took_the_place_of_a_forks_is_left_alone(bench):
     with bench.start() as session:
-        made = session.fork("side")
+        made = session.fork("side", provider="plain")
         session.delete()
     root_of(made).rename(bench.tree.parent / "moved")
     root_of(made).mkdir()
@@ -135,13 +135,13 @@ def test_a_directory_that_took_the_place_of_a_forks_is_left_alone(bench):
 
 def test_a_fork_that_holds_another_ones_directory_is_not_deleted(bench):
     with bench.start() as session:
-        made = session.fork("outer")
+        made = session.fork("outer", provider="plain")
         inside = os.fsdecode(made.root) + "/inner"
         with (
             bench.open("outer", session__directory=inside) as outer,
             pytest.raises(RefusedError, match="would capture"),
         ):
-            outer.fork("inner")
+            outer.fork("inner", provider="plain")
         assert traces(bench)["directories"] == ["outer"]
 
 
@@ -160,7 +160,7 @@ def test_whose_a_session_is(bench, agent):
     with bench.open(agent=agent) as session:
         bench.run(session, bench.write("2"))
         session.branch("theirs")
-        made = session.fork("side")
+        made = session.fork("side", provider="plain")
         for no in (lambda: session.share("more"), lambda: session.unshare(agent), session.delete):
             with pytest.raises(RefusedError) as caught:
                 no()
@@ -191,46 +191,46 @@ def test_who_asks(bench, monkeypatch):
 
 def test_the_limit_of_forks(bench):
     with bench.start(session__max_forks=2) as session:
-        session.fork("a")
-        session.fork("b")
+        session.fork("a", provider="plain")
+        session.fork("b", provider="plain")
         with pytest.raises(RefusedError, match="max_forks") as caught:
-            session.fork("c")
+            session.fork("c", provider="plain")
         assert caught.value.code == "session_limit"
         bench.open("a").delete()
-        session.fork("c")
+        session.fork("c", provider="plain")
 
 
 def test_what_cannot_be_forked_leaves_nothing(bench):
     with bench.start() as session:
         with pytest.raises(UnsupportedError) as caught:
-            session.fork("a", with_ignored=True)
+            session.fork("a", provider="git", with_ignored=True)
         assert caught.value.code == "no_provider"
         with pytest.raises(UnsupportedError):
             session.fork("a", provider="nothing like it")
         with pytest.raises(UnsupportedError):
             session.fork("a", provider="plain", with_ignored=True)
         with pytest.raises(UsageError):
-            session.fork("a", type="branch")
+            session.fork("a", type="branch", provider="plain")
         with pytest.raises(UsageError):
-            session.fork("../a")
-        session.fork("a")
+            session.fork("../a", provider="plain")
+        session.fork("a", provider="plain")
         with pytest.raises(RefusedError) as caught:
-            session.fork("a")
+            session.fork("a", provider="plain")
         assert caught.value.code == "session_exists"
         with pytest.raises(RefusedError):
-            session.fork("one")
+            session.fork("one", provider="plain")
         (root := Path(f"{bench.home}-forks/b")).mkdir()
         (root / "theirs").write_text("x")
         with pytest.raises(RefusedError, match="not empty"):
-            session.fork("b")
+            session.fork("b", provider="plain")
         assert (root / "theirs").exists()
         assert {info.id for info in bench.sessions().list()} == {"one", "a"}
 
 
 def test_forks_without_a_parent_expire(bench):
     with bench.start() as session:
-        session.fork("side")
-        session.fork("busy")
+        session.fork("side", provider="plain")
+        session.fork("busy", provider="plain")
         session.delete()
     sessions = bench.sessions()
     assert sessions.sweep().removed == ()
@@ -248,8 +248,8 @@ def test_forks_without_a_parent_expire(bench):
 
 def test_an_experiments_forks_go_when_its_process_is_gone(bench):
     with bench.start() as session:
-        made = session.fork("try", type="experiment")
-        kept = session.fork("keep", type="experiment")
+        made = session.fork("try", type="experiment", provider="plain")
+        kept = session.fork("keep", type="experiment", provider="plain")
         assert made.ref.name == "experiments/try"
         with bench.open("keep") as fork:
             bench.run(fork)
@@ -280,7 +280,7 @@ def test_an_experiments_forks_go_when_its_process_is_gone(bench):
 
 def test_a_fork_that_is_open_is_never_swept(bench):
     with bench.start() as session:
-        session.fork("side")
+        session.fork("side", provider="plain")
         with bench.open("side"):
             session.delete()
             bench.clock.advance(30 * 86400)
@@ -292,11 +292,11 @@ def test_a_fork_that_is_open_is_never_swept(bench):
 
 def test_forks_of_forks_go_from_the_last_to_the_first(bench):
     with bench.start() as session:
-        session.fork("outer")
+        session.fork("outer", provider="plain")
         with bench.open("outer") as outer:
-            outer.fork("inner")
+            outer.fork("inner", provider="plain")
         with bench.open("inner") as inner:
-            inner.fork("innermost")
+            inner.fork("innermost", provider="plain")
         bench.clock.advance(8 * 86400)
         assert bench.sessions().sweep().removed == ()
         session.delete()

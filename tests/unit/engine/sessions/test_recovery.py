@@ -78,7 +78,7 @@ def test_a_directory_that_is_gone_is_made_again_as_it_was_recorded_last(bench):
 
 def test_a_forks_directory_that_was_emptied_is_made_again(bench):
     with bench.start() as session:
-        made = session.fork("side")
+        made = session.fork("side", provider="plain")
     root = Path(os.fsdecode(made.root))
     (root / "file").unlink()
     with bench.open("side") as fork:
@@ -188,11 +188,11 @@ def test_a_fork_that_was_killed_while_it_was_made_is_swept(bench, monkeypatch):
     with bench.start() as session:
         monkeypatch.setattr(forking, "_begin", killed)
         with pytest.raises(Killed):
-            session.fork("side")
+            session.fork("side", provider="plain")
         with pytest.raises(Killed):
-            session.fork("again")
+            session.fork("again", provider="plain")
         monkeypatch.undo()
-        session.fork("again")
+        session.fork("again", provider="plain")
         assert bench.sessions().sweep().removed == ("side",)
         assert os.listdir(f"{bench.home}-forks") == ["again"]
         bench.open("again").delete()
@@ -204,7 +204,7 @@ def test_a_deletion_that_was_cut_short_is_finished(bench, monkeypatch):
     from holdfast.store.session_rows import SessionRows
 
     with bench.start() as session:
-        session.fork("side")
+        session.fork("side", provider="plain")
     monkeypatch.setattr(SessionRows, "clear", killed)
     with pytest.raises(Killed):
         bench.open("side").delete()
@@ -254,8 +254,8 @@ def test_a_directory_that_was_moved_is_found(bench):
 
 def test_a_fork_whose_directory_was_deleted_by_hand_is_made_again_or_deleted_without_that(bench):
     with bench.start() as session:
-        made = session.fork("side")
-        session.fork("other")
+        made = session.fork("side", provider="plain")
+        session.fork("other", provider="plain")
         shutil.rmtree(made.root)
         session.workspace.forget_gone()
         with bench.open("side") as fork:

@@ -156,7 +156,7 @@ def test_old_states_that_nobody_asked_for_are_let_go_of_and_say_so(bench):
             session.checkout(states[0].hash)
         assert caught.value.code == "thinned_out"
         with pytest.raises(NotFoundError):
-            session.fork(checkpoint=states[0].hash)
+            session.fork(checkpoint=states[0].hash, provider="plain")
         assert session.history() == entries[::-1], "what the shell did is still known"
         session.checkout(asked.hash)
         assert bench.read() == "0"
