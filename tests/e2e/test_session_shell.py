@@ -250,7 +250,7 @@ def test_a_terminal_that_is_closed_leaves_the_session_as_it_is(begin: Begin) -> 
     (person.user / ".bashrc").write_text("PS1='@@ '\n")
     terminal = person.sit_down()
     terminal.expect(PROMPT)
-    terminal.type("cd sub; echo $$ >pid; export Q=1\r")
+    terminal.type("cd sub; export Q=1\r")
     terminal.expect(PROMPT)
     terminal.type("sleep 60\r")
     terminal.expect("sleep 60")

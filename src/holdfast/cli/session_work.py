@@ -132,11 +132,15 @@ def _configure_classify(parser: argparse.ArgumentParser) -> None:
 
 def _classify(console: Console, arguments: argparse.Namespace) -> int:
     from holdfast.engine import encoding_sessions
+    from holdfast.engine.opening import Opener
+    from holdfast.engine.safety.classes import levels_of
     from holdfast.engine.safety.classify import classify
 
     command = command_of(arguments.words)
     root, cwd, env = _surroundings(console, arguments)
-    found = classify(command, cwd=cwd, root=root, env=env)
+    home = None if console.home is None else os.path.abspath(os.fsencode(console.home))
+    programs = levels_of(Opener(home=home).settings(root).safety.programs)
+    found = classify(command, cwd=cwd, root=root, env=env, programs=programs)
     if console.json:
         console.give(encoding_sessions.classified(command, found))
     else:

@@ -164,6 +164,12 @@ class Hooks(NamedTuple):
     timeout: float = 30.0
 
 
+class Safety(NamedTuple):
+    """What programs are said to do before they are run (docs/safety.md)."""
+
+    programs: tuple[str, ...] = ()
+
+
 class Agent(NamedTuple):
     """The coding agent behind a frontend."""
 
@@ -193,6 +199,7 @@ class Settings(NamedTuple):
     git: Git = Git()
     session: Session = Session()
     hooks: Hooks = Hooks()
+    safety: Safety = Safety()
     agent: Agent = Agent()
     identity: Identity = Identity()
 
@@ -212,7 +219,7 @@ class Key(NamedTuple):
     most: float = (1 << 55) - 1
     choices: tuple[str, ...] = ()
     pattern: str = ""
-    """For a text: a regular expression that all of it matches."""
+    """For a text, and each of several: a regular expression that all of it matches."""
 
 
 KEYS: dict[str, Key] = {
@@ -380,6 +387,11 @@ KEYS: dict[str, Key] = {
     ),
     "hooks.after_branch": Key("texts", "what is run after that"),
     "hooks.timeout": Key("duration", "a hook that takes longer is ended, and has failed", least=0.1, most=DAY),
+    "safety.programs": Key(
+        "texts",
+        "what programs may do, as `name=level`; it goes before what is known of them (docs/safety.md)",
+        pattern=r"[^=\s]+=(safe|changes|risky|unknown|dangerous)",
+    ),
     "agent.command": Key(
         "texts",
         "what `agent.prompt` runs, word by word; `{prompt}` stands for the prompt, which is else on its standard input",

@@ -103,8 +103,10 @@ def parse_value(name: str, value: object) -> Any:
         raise ValueError(f"{_shown(value)} is not between {key.least:g} and {key.most:g}")
     if key.choices and typed not in key.choices:
         raise ValueError(f"{_shown(value)} is none of {', '.join(key.choices)}")
-    if key.pattern and not re.fullmatch(key.pattern, cast("str", typed)):
-        raise ValueError(f"{_shown(value)} does not match {key.pattern}")
+    texts = [typed] if isinstance(typed, str) else cast("Sequence[str]", typed)
+    for text in texts if key.pattern else ():
+        if not re.fullmatch(key.pattern, text):
+            raise ValueError(f"{_shown(text)} does not match {key.pattern}")
     return typed
 
 

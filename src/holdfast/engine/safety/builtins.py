@@ -134,18 +134,18 @@ def _complete(call: Call) -> None:
 
 
 def _kill(call: Call) -> None:
-    words = list(call.arguments)
-    texts = [word.text for word in words]
-    if any(text in ("-l", "-L", "-0") for text in texts[:1]) or texts[:2] in (["-s", "0"], ["-n", "0"]):
+    texts = [word.text or "" for word in call.arguments]
+    if not texts or texts[0] in ("-l", "-L", "-0") or texts[:2] in (["-s", "0"], ["-n", "0"]):
         return
-    goals = texts[1:] if (texts[:1] or [""])[0] not in (None, "--") and (texts[0] or "").startswith("-") else texts
-    if texts[:1] in (["-s"], ["-n"]):
+    if texts[0] in ("-s", "-n"):
         goals = texts[2:]
+    else:
+        goals = texts[1:] if texts[0].startswith("-") else texts
     if "-1" in goals:
         call.note("dangerous", "ends every process that it may end")
     elif "1" in goals or "0" in goals:
         call.note("dangerous", "ends the first process, or all of the group")
-    elif call.arguments:
+    else:
         call.note("risky", "ends processes, which no checkpoint brings back")
 
 

@@ -49,7 +49,9 @@ class Call(NamedTuple):
     walk: Walk
 
     def note(self, level: Level, text: str, *, at: Word | None = None, reversible: bool | None = None) -> None:
-        """Say something that it does, ``at`` an argument or as a whole."""
+        """Say something that it does, ``at`` an argument or as a whole. What is safe is not worth a word."""
+        if level == "safe":
+            return
         start, end = (at.start, at.end) if at is not None else self.span
         comes_back = level in ("safe", "changes") if reversible is None else reversible
         self.walk.add(Reason(text, self.program, start, end, level, comes_back))
@@ -58,9 +60,8 @@ class Call(NamedTuple):
         """Say that it ``does`` (such as "removes") something to the files that ``words`` name."""
         for word in words:
             found = verdict(word, deed, self.shell)
-            if found.level != "safe":
-                note = f": {found.note}" if found.note else ""
-                self.note(found.level, f"{does} {word.shown}{note}", at=word, reversible=found.reversible)
+            note = f": {found.note}" if found.note else ""
+            self.note(found.level, f"{does} {word.shown}{note}", at=word, reversible=found.reversible)
 
     def options(self, spec: str = "", *, first: bool = False, single: bool = False) -> Options:
         """The arguments, read by a table of options."""

@@ -28,6 +28,17 @@ def classify(
     looked at, so links may lead elsewhere than their names say. Never raises; what is too long, too deep or not
     understood is "unknown".
     """
+    try:
+        return examine(command, cwd=cwd, root=root, env=env, programs=programs)
+    except Exception as error:  # noqa: BLE001 - whoever asks is about to run it, and needs an answer also if we fail
+        text = f"it could not be looked into ({type(error).__name__}), which is a fault of Holdfast"
+        return combine([Reason(text, "", 0, len(command), "unknown", reversible=False)])
+
+
+def examine(
+    command: str, *, cwd: bytes, root: bytes, env: Mapping[str, str], programs: Mapping[str, Level] = _NO_PROGRAMS
+) -> Safety:
+    """The same as `classify`, except that a fault in it is raised."""
     shell = Shell(_path(cwd), _path(root), env)
     # A relative directory is searched wherever the shell is, and so in the workspace.
     shell.shadowed = any(not part.startswith("/") for part in env["PATH"].split(":")) if "PATH" in env else False

@@ -21,14 +21,26 @@ if TYPE_CHECKING:
     from holdfast.engine.safety.shell import Shell
     from holdfast.engine.safety.walk import Walker
 
+RESERVED = frozenset(
+    (
+        "if", "then", "else", "elif", "fi", "do", "done", "case", "esac", "while", "until", "for", "select", "function",
+        "in", "{", "}", "[[", "]]", "!",
+    )
+)  # fmt: skip
+"""Words that are no programs where a command begins."""
 REDIRECTIONS = frozenset(("file_redirect", "heredoc_redirect", "herestring_redirect"))
 
 
-def command(walk: Walker, node: Node, shell: Shell, source: Source, extra: Sequence[Node] = ()) -> None:
-    """Assignments, a program, arguments; ``extra`` are further arguments, which stand behind a redirection."""
+def command(walk: Walker, node: Node, shell: Shell, source: Source) -> None:
+    """Assignments, a program, arguments."""
     span = source.place(node)
+    name = node.child_by_field_name("name")
+    if name is not None and _is_negated(node) and source.text(name) in RESERVED:
+        # After a "!" the grammar expects a simple command, and takes any other for one.
+        walk.script(source.part(node.start_byte, len(source.data)), shell, span)
+        return
     shell.cwd_if_well = shell.cwds
-    outer, nodes = shell.input, list(extra)
+    outer, nodes = shell.input, [*walk.behind.get(span, ())]
     for child in node.children:
         if child.type in REDIRECTIONS:
             for behind in _redirect(walk, child, shell, source, nodes):
@@ -49,6 +61,10 @@ def command(walk: Walker, node: Node, shell: Shell, source: Source, extra: Seque
         for name, shape in assigned:
             assign(call, shell, name, shape)
     shell.input = outer
+
+
+def _is_negated(node: Node) -> bool:
+    return node.parent is not None and node.parent.type == "negated_command"
 
 
 def _take_over(shell: Shell, inner: Shell, assigned: Sequence[tuple[str, str]]) -> None:
@@ -141,12 +157,14 @@ def redirected(walk: Walker, node: Node, shell: Shell, source: Source) -> None:
         if child.type in REDIRECTIONS:
             rest += _redirect(walk, child, shell, source, extra)
     body = node.child_by_field_name("body")
-    if body is not None and body.type == "command" and extra:
-        command(walk, body, shell, source, extra)
-    elif body is not None:
-        walk.visit(body, shell, source)
-        if extra:
+    if body is not None:
+        last = _last(body)
+        if extra and last.type == "command":
+            walk.behind[source.place(last)] = extra
+        elif extra:
             walk.add(Reason("no shell syntax that is understood", "", *source.place(node), "unknown", reversible=False))
+        walk.visit(body, shell, source)
+        walk.behind.pop(source.place(last), None)
     elif extra:
         _run(walk, extra, shell, source, source.place(node))
     shell.input = outer
@@ -160,6 +178,16 @@ def redirected(walk: Walker, node: Node, shell: Shell, source: Source) -> None:
                 inner.input = Input("text", text, *source.place(node)) if text is not None else inner.input
         walk.visit(child, inner, source)
         shell.become([shell.copy(), inner])
+
+
+def _last(node: Node) -> Node:
+    """The simple command at the end of ``node``: the grammar does not give it what stands behind a redirection."""
+    while node.type in ("list", "pipeline", "negated_command", "redirected_statement"):
+        parts = [child for child in node.children if child.is_named and child.type not in REDIRECTIONS]
+        if not parts:
+            break
+        node = parts[-1]
+    return node
 
 
 def _document(node: Node, source: Source) -> str | None:
@@ -184,6 +212,12 @@ def _redirect(walk: Walker, node: Node, shell: Shell, source: Source, extra: lis
             Input("pipe", "", *source.place(node)) if text is None else Input("text", text, *source.place(node))
         )
         rest: list[Node] = []
+        start = next((source.text(child) for child in node.children if child.type == "heredoc_start"), "")
+        if "\\" in start or not start.isprintable() or not start.isascii():
+            # Where it ends is found by another text than the one that is written.
+            walk.add(
+                Reason("where a document ends cannot be told", "", *source.place(node), "unknown", reversible=False)
+            )
         for at, child in enumerate(node.children):
             if node.field_name_for_child(at) == "argument":
                 extra.append(child)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine.safety.words import (
     EXPANDED,
+    MAX_LENGTH,
     MAX_WORDS,
     PLAIN,
     QUOTED,
@@ -50,19 +51,22 @@ class Expansion:
             if several is not None:
                 return [Word(shape, start, end) for shape in several]
         characters = self._pieces(nodes)
+        if len(nodes) > 1:
+            # One word to a shell, and several to the grammar: it has taken something for what it is not.
+            characters, self.splits = [(UNKNOWN, QUOTED)], True
         shapes = spread(characters, self.shell.home())
         return [Word(shape, start, end, self.computed, self.splits) for shape in shapes]
 
     def value(self, node: Node | None) -> str:
         """The shape of what is assigned to a variable."""
-        return "" if node is None else joined(self._node(node, quoted=False), self.shell.home())
+        return "" if node is None else joined(_bounded([], self._node(node, quoted=False)), self.shell.home())
 
     def _pieces(self, nodes: Sequence[Node]) -> Characters:
         characters: Characters = []
         for at, node in enumerate(nodes):
             if at and nodes[at - 1].end_byte != node.start_byte:
                 characters.append((UNKNOWN, QUOTED))
-            characters += self._node(node, quoted=False)
+            characters = _bounded(characters, self._node(node, quoted=False))
         return characters
 
     def _positional(self, text: str) -> list[str] | None:
@@ -115,10 +119,10 @@ class Expansion:
             if child.is_named and child.type != "string_content":
                 text = self.source.text(child)
                 begin = child.start_byte + len(text) - len(text.lstrip())
-                characters += double_quoted(self.source.part(at, begin))
-                characters += self._node(child, quoted=True)
+                characters = _bounded(characters, double_quoted(self.source.part(at, begin)))
+                characters = _bounded(characters, self._node(child, quoted=True))
                 at = child.end_byte
-        return characters + double_quoted(self.source.part(at, max(at, end)))
+        return _bounded(characters, double_quoted(self.source.part(at, max(at, end))))
 
     def _substitution(self, node: Node, *, quoted: bool) -> Characters:
         self.into(node)
@@ -173,6 +177,13 @@ class Expansion:
         if len(numbers) == 1:
             return unquoted(numbers[0])
         return [(one, PLAIN) for one in "{" + ",".join(numbers) + "}"]
+
+
+def _bounded(characters: Characters, more: Characters) -> Characters:
+    """Both, or something unknown if they are too long; what follows is appended to that, and is gone through all the
+    same.
+    """
+    return characters + more if len(characters) + len(more) <= MAX_LENGTH else [(UNKNOWN, QUOTED)]
 
 
 def _quote(text: str) -> Characters:

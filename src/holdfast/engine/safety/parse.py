@@ -22,9 +22,20 @@ MAX_DEPTH = 100
 MAX_EFFORT = 1000
 """How often the parser may report that it goes on: about a second of the most ambiguous text. Its time can grow with
 the square of the length, as for thousands of pipes in a row, and counting is the same on every machine."""
+MAX_CONTINUED = 1000
+"""Lines that are continued. With more, it is not looked whether each of them is so between two words."""
 
 _REFUSED = "\0\1\2\3"
 """The parser takes NUL for the end; the others mark what is uncertain in a `words.Word`."""
+
+_STAND_INS = bytes(one if one in b"\t\n" or 32 <= one < 127 else ord(",") for one in range(256))
+"""What the parser is given in place of what is no plain ASCII. To a shell such bytes are parts of words and nothing
+else; the grammar takes some for spaces, which would hide what follows a ``#``, and others for letters of a name. Its
+scanner reads beyond a table of the C library for large characters, and crashes."""
+
+_PIECES = frozenset(("simple_expansion", "expansion", "command_substitution", "string", "raw_string", "concatenation"))
+_LITERAL = frozenset(("string", "heredoc_body"))
+"""Nodes that have text of their own beside what is in them."""
 
 
 class CannotParseError(Exception):
@@ -104,13 +115,16 @@ def parse(data: bytes) -> Node:
     if any(ord(one) in data for one in _REFUSED):
         raise CannotParseError("it holds control characters")
     parser, effort = _parser(), 0
+    plain = _plain(data)
+    # Each here-document that is still to come makes every step longer.
+    cost = 1 + data.count(b"<<") // 32
 
     def content(offset: int, _point: object) -> bytes:
-        return data[offset:]
+        return plain[offset:]
 
     def further(_offset: int, _has_error: bool) -> bool:
         nonlocal effort
-        effort += 1
+        effort += cost
         return effort > MAX_EFFORT
 
     try:
@@ -121,6 +135,44 @@ def parse(data: bytes) -> Node:
         raise CannotParseError("it takes too long to parse") from None
     _check_depth(root)
     return root
+
+
+def _plain(data: bytes) -> bytes:
+    """``data`` for the parser, with every byte in its place."""
+    plain = bytearray(data.translate(_STAND_INS))
+    for at in _escaped(data, b" \t"):
+        # The grammar takes an escaped blank for one between words, and what follows a "#" after it for a comment.
+        plain[at] = ord(",")
+    at = data.find(b"\n\\")
+    while at >= 0:
+        # The first line of a document that begins with one is not recognised; before a letter it has no meaning.
+        if data[at + 2 : at + 3].isalnum():
+            plain[at + 1] = ord(",")
+        at = data.find(b"\n\\", at + 1)
+    return bytes(plain)
+
+
+def _escaped(data: bytes, which: bytes) -> Iterator[int]:
+    """Where one of ``which`` has a backslash before it that is not escaped itself."""
+    at = data.find(b"\\")
+    while at >= 0:
+        if data[at + 1 : at + 2] in [which[one : one + 1] for one in range(len(which))]:
+            yield at + 1
+        at = data.find(b"\\", at + 2)
+
+
+def joined_in(root: Node, data: bytes) -> Iterator[int]:
+    """Where a line is continued in the middle of a word or of an operator, which the grammar takes for two."""
+    for count, at in enumerate(_escaped(data, b"\n")):
+        if count == MAX_CONTINUED:
+            # To find each in a long list of siblings takes time that grows with the square of their number.
+            yield at - 1
+            return
+        around = data[max(0, at - 2) : at - 1], data[at + 1 : at + 2]
+        if all(one and one not in b" \t\n" for one in around):
+            node = root.descendant_for_byte_range(at - 1, at)
+            if node is not None and node.child_count and node.type not in _LITERAL:
+                yield at - 1
 
 
 def _untyped(parser: Parser) -> Any:
@@ -145,6 +197,29 @@ def _parser() -> Parser:
     return _KEPT.parser
 
 
+def _broken_words(root: Node, data: bytes) -> Iterator[Node]:
+    """Words that go over the end of a line without quotes: the beginning of a document that was not recognised."""
+    cursor = root.walk()
+    while True:
+        node = cursor.node
+        if node is not None and _is_broken(node, data):
+            yield node
+        if cursor.goto_first_child():
+            continue
+        while not cursor.goto_next_sibling():
+            if not cursor.goto_parent():
+                return
+
+
+def _is_broken(node: Node, data: bytes) -> bool:
+    if node.type == "word":
+        return b"\n" in data[node.start_byte : node.end_byte]
+    if node.type in _PIECES and data[node.start_byte : node.start_byte + 1] in (b" ", b"\t", b"\n"):
+        # In quotes, spaces before it belong to it.
+        return node.parent is None or node.parent.type not in _LITERAL
+    return False
+
+
 def _check_depth(root: Node) -> None:
     cursor, depth = root.walk(), 0
     while True:
@@ -159,8 +234,9 @@ def _check_depth(root: Node) -> None:
             depth -= 1
 
 
-def errors_in(root: Node) -> Iterator[Node]:
-    """The places below ``root`` that are no shell syntax, outermost ones only."""
+def errors_in(root: Node, data: bytes) -> Iterator[Node]:
+    """The places below ``root`` that are no shell syntax, or that the grammar has not understood; outermost ones."""
+    yield from _broken_words(root, data)
     waiting = [root]
     while waiting:
         node = waiting.pop()

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from holdfast.engine.safety.parse import Source
 
 MAX_PLACES = 4
+MAX_VALUE = 2048
+"""A variable that is longer than this has a value that nobody knows."""
 
 
 class Function(NamedTuple):
@@ -96,7 +98,7 @@ class Shell:
         if name == "PWD":
             return self.cwds[0] if len(self.cwds) == 1 else UNKNOWN
         value = self.env.get(name, UNKNOWN)
-        return UNKNOWN if any(one <= SET for one in value) else value
+        return UNKNOWN if len(value) > MAX_VALUE or any(one <= SET for one in value) else value
 
     def home(self) -> str | None:
         """The user's directory, as ``~`` has it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from holdfast.engine.safety.call import Call
@@ -11,7 +12,7 @@ from holdfast.engine.safety.words import UNKNOWN, backquoted
 from holdfast.engine.safety.wrappers import assign
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from tree_sitter import Node
 
@@ -78,7 +79,7 @@ def _branches(walk: Walker, node: Node, shell: Shell, source: Source) -> None:
     """``if`` and ``case``: any of the branches, or none."""
     ways: list[Shell] = []
     then: Shell | None = None
-    for child in node.children:
+    for child, beside in parts(node):
         if child.type == "then":
             then = shell.copy()
             then.cwds = shell.cwd_if_well
@@ -89,17 +90,17 @@ def _branches(walk: Walker, node: Node, shell: Shell, source: Source) -> None:
             ways.append(once)
             shell.become([shell.copy(), once])
         elif then is None:
-            walk.statement(node, child, shell, source)
+            walk.statement(child, shell, source, beside=beside)
         else:
-            walk.statement(node, child, then, source)
+            walk.statement(child, then, source, beside=beside)
     shell.become([shell.copy(), *ways])
 
 
 def _clause(walk: Walker, node: Node, shell: Shell, source: Source) -> None:
-    for child in node.children:
+    for child, beside in parts(node):
         if child.type == "then":
             shell.cwds = shell.cwd_if_well
-        walk.statement(node, child, shell, source)
+        walk.statement(child, shell, source, beside=beside)
 
 
 def _loop(walk: Walker, node: Node, shell: Shell, source: Source) -> None:
@@ -141,6 +142,14 @@ def _definition(_walk: Walker, node: Node, shell: Shell, source: Source) -> None
 
 def _expanded(walk: Walker, node: Node, shell: Shell, source: Source) -> None:
     walk.expand([node], shell, source)
+
+
+def parts(node: Node) -> Iterator[tuple[Node, bool]]:
+    """What ``node`` consists of, each with whether it runs beside what follows."""
+    # To ask a node for the next one takes as long as it has siblings.
+    children = node.children
+    for child, after in zip_longest(children, children[1:]):
+        yield child, after is not None and after.type == "&" and node.type != "binary_expression"
 
 
 def _leaves(node: Node, source: Source) -> bool:

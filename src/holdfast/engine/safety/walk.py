@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine.safety.call import Call
 from holdfast.engine.safety.classes import Reason
-from holdfast.engine.safety.commands import redirected
+from holdfast.engine.safety.commands import RESERVED, redirected
 from holdfast.engine.safety.expand import SUBSTITUTIONS, Expansion
 from holdfast.engine.safety.network import FETCHING
-from holdfast.engine.safety.parse import CannotParseError, encode, errors_in, parse
+from holdfast.engine.safety.parse import CannotParseError, encode, errors_in, joined_in, parse
 from holdfast.engine.safety.programs import BUILTINS, PROGRAMS, STANDARD_PLACES
-from holdfast.engine.safety.structures import VISITORS
+from holdfast.engine.safety.structures import VISITORS, parts
 from holdfast.engine.safety.words import Word
+from holdfast.model.named import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,17 +27,21 @@ if TYPE_CHECKING:
 
 MAX_VISITS = 20_000
 """Nodes that are looked at in all, scripts within scripts and loops gone through again included."""
+MAX_SCRIPTS = 1 << 20
+"""Bytes of scripts within scripts, each as often as it is gone through."""
 MAX_DEPTH = 120
 """How deep nodes, functions and scripts may lie in each other when they are run."""
 MAX_RECURSION = 3
-"""How often a function is gone through again from within itself, each time with other arguments."""
+"""How often a function is gone through again from within itself, where it finds another state."""
 
-_RESERVED = frozenset(
-    (
-        "if", "then", "else", "elif", "fi", "do", "done", "case", "esac", "while", "until", "for", "select", "function",
-        "in", "{", "}", "[[", "]]", "!",
-    )
-)  # fmt: skip
+
+class _Running(NamedTuple):
+    """A function that is being gone through."""
+
+    bodies: tuple[tuple[int, int], ...]
+    apart: int
+    state: object
+    """What it may depend on."""
 
 
 class TooMuchError(Exception):
@@ -48,12 +53,15 @@ class Walker:
 
     def __init__(self, texts: Texts, programs: Mapping[str, Level]) -> None:
         self.reasons: list[Reason] = []
+        self.behind: dict[tuple[int, int], list[Node]] = {}
+        """Further arguments of commands, which stand behind a redirection of something that they are a part of."""
         self._texts = texts
         self._programs = programs
         self._fetches: list[tuple[int, int]] = []
         self._visits = 0
+        self._scripts = 0
         self._depth = 0
-        self._running: list[tuple[str, int, tuple[str, ...] | None]] = []
+        self._running: list[_Running] = []
 
     def add(self, reason: Reason) -> None:
         """Keep a reason; its positions are bytes still."""
@@ -65,8 +73,12 @@ class Walker:
 
     def script(self, text: str, shell: Shell, span: tuple[int, int]) -> None:
         """Look into a text that a shell runs."""
+        data = encode(text)
+        self._scripts += len(data)
+        if self._scripts > MAX_SCRIPTS:
+            raise TooMuchError
         try:
-            self.tree(self._texts.add(encode(text), span), shell)
+            self.tree(self._texts.add(data, span), shell)
         except CannotParseError as error:
             self.add(Reason(f"a script is not looked into: {error}", "", *span, "unknown", reversible=False))
             shell.forget()
@@ -104,10 +116,11 @@ class Walker:
         rule = PROGRAMS.get(call.program) if place in ("", *STANDARD_PLACES) else None
         level = self._programs.get(name)
         if level is not None:
-            if level != "safe":
-                call.note(level, f"{call.program} is {level} by configuration")
-        elif name in _RESERVED:
+            call.note(level, f"{call.program} is {level} by configuration")
+        elif name in RESERVED:
+            # The grammar takes a "{" in some places for a program, and what follows for its arguments.
             call.note("unknown", f"{name} does not stand where it has a meaning")
+            call.run(call.arguments)
         elif rule is None:
             what = "a program that is not known here" if not place else "a program that is named by its path"
             call.note("unknown", f"{Word(name, 0, 0).shown}: {what}")
@@ -121,17 +134,22 @@ class Walker:
         shell, outer = call.shell, call.shell.positional
         many = any(word.many for word in call.arguments)
         positional = None if many else tuple(word.shape for word in call.arguments)
-        before = [one for one in self._running if one[0] == name]
-        if before and shell.apart > before[-1][1]:
+        running = _Running(
+            tuple((source.base, node.start_byte) for node, source in function.bodies),
+            shell.apart,
+            (positional, dict(shell.variables), shell.cwds, shell.forgetful),
+        )
+        before = [one for one in self._running if one.bodies == running.bodies]
+        if before and running.apart > before[-1].apart:
             call.note("dangerous", f"the function {name} starts itself again and again, which exhausts the machine")
             return
-        if any(one[2] == positional for one in before):
+        if any(one.state == running.state for one in before):
             # The same once more, one at a time: what it does has been seen.
             return
         if len(before) > MAX_RECURSION:
             call.note("unknown", f"what the function {name} does in the end cannot be told")
             return
-        self._running.append((name, shell.apart, positional))
+        self._running.append(running)
         ways: list[Shell] = []
         for body, source in function.bodies:
             way = shell.copy()
@@ -146,9 +164,13 @@ class Walker:
     def tree(self, source: Source, shell: Shell) -> None:
         """Look into all of a text; raises `CannotParseError`."""
         root = parse(source.data)
-        for node in errors_in(root):
+        for node in errors_in(root, source.data):
             start, end = source.place(node)
             self.add(Reason("no shell syntax that is understood", "", start, end, "unknown", reversible=False))
+        for at in joined_in(root, source.data):
+            start = source.base + at
+            text = "a line is continued in the middle of a word, which is not followed"
+            self.add(Reason(text, "", start, start + 2, "unknown", reversible=False))
         self.visit(root, shell, source)
 
     def visit(self, node: Node, shell: Shell, source: Source) -> None:
@@ -175,22 +197,15 @@ class Walker:
 
     def each(self, node: Node, shell: Shell, source: Source) -> None:
         """Look into what ``node`` consists of, one after the other."""
-        for child in node.children:
-            self.statement(node, child, shell, source)
+        for child, beside in parts(node):
+            self.statement(child, shell, source, beside=beside)
 
-    def statement(self, parent: Node, child: Node, shell: Shell, source: Source) -> None:
-        """Look into one part of ``parent``, which may be put into the background."""
-        after = child.next_sibling
-        if after is not None and after.type == "&" and parent.type != "binary_expression":
-            self.background(child, shell, source)
-        else:
-            self.visit(child, shell, source)
-
-    def background(self, node: Node, shell: Shell, source: Source) -> None:
-        """Look into something that runs beside what follows."""
-        other = shell.copy()
-        other.apart += 1
-        self.visit(node, other, source)
+    def statement(self, node: Node, shell: Shell, source: Source, *, beside: bool) -> None:
+        """Look into one of `parts`."""
+        if beside:
+            shell = shell.copy()
+            shell.apart += 1
+        self.visit(node, shell, source)
 
     def expand(self, nodes: Sequence[Node], shell: Shell, source: Source) -> list[Word]:
         """The words that ``nodes``, which have no space between them, become."""

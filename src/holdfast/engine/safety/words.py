@@ -18,6 +18,8 @@ STAR, ANY, SET = "\1", "\2", "\3"
 _PATTERN = {"*": STAR, "?": ANY, "[": SET}
 _SHOWN = str.maketrans({UNKNOWN: "…", STAR: "*", ANY: "?", SET: "["})
 
+MAX_LENGTH = 16 << 10
+"""A word that is longer than this is not known."""
 MAX_WORDS = 256
 """What expands to more words than this is not expanded."""
 
@@ -152,6 +154,11 @@ def spread(characters: Characters, home: str | None) -> list[str]:
     for one in _braces(characters):
         found += (_shape(field) for field in _fields(_tilde(one, home)))
     return found if len(found) <= MAX_WORDS else [UNKNOWN]
+
+
+def as_pattern(text: str) -> str:
+    """The shape of a pattern that a program, not the shell, takes for one."""
+    return "".join(_PATTERN.get(char, char) for char in text)
 
 
 def _shape(characters: Characters) -> str:

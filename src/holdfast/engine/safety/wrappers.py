@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from holdfast.engine.safety.words import STAR, UNKNOWN, Word
+from holdfast.engine.safety.places import kinds
+from holdfast.engine.safety.shell import MAX_VALUE
+from holdfast.engine.safety.words import STAR, UNKNOWN, Word, as_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,6 +66,7 @@ _HARMLESS = frozenset(
 
 def assign(call: Call, shell: Shell, name: str, shape: str) -> None:
     """Give a variable a value in ``shell``, and say so if that changes what programs are run."""
+    shape = shape if len(shape) <= MAX_VALUE else UNKNOWN
     shell.variables[name] = shape
     if name == "PATH":
         parts = shape.split(":")
@@ -109,9 +113,11 @@ def find(call: Call) -> None:
     """Looks for files; may delete them, or run a command for each."""
     words = list(call.arguments)
     at = 0
-    while at < len(words) and (words[at].text in ("-H", "-L", "-P") or not words[at].lead.startswith(("-", "(", "!"))):
+    while at < len(words) and (words[at].text in ("-H", "-L", "-P") or _is_place(words[at])):
         at += 1
     places = [word for word in words[:at] if not word.lead.startswith("-")] or [Word(".", *call.span)]
+    name_of_all = _only_name([word.text for word in words[at:]])
+    found = [_found_in(place, name_of_all, call.shell) for place in places]
     while at < len(words):
         word = words[at]
         name = word.text
@@ -120,10 +126,10 @@ def find(call: Call) -> None:
             if word.many:
                 call.note("unknown", "what it does with what it finds cannot be told", at=word)
         elif name == "-delete":
-            call.change([_found_in(place) for place in places], "erase", "removes what it finds in")
+            call.change(found, "remove", "removes what it finds in")
         elif name in ("-exec", "-execdir", "-ok", "-okdir"):
             end = next((to for to in range(at, len(words)) if words[to].text in (";", "+")), len(words))
-            _for_each(call, words[at:end], places)
+            _for_each(call, words[at:end], found)
             at = end + 1
         elif name in ("-fprint", "-fprint0", "-fls", "-fprintf"):
             call.change(words[at : at + 1], "write", "writes")
@@ -132,15 +138,29 @@ def find(call: Call) -> None:
             at += 1
 
 
-def _found_in(place: Word) -> Word:
-    return place._replace(shape=f"{place.shape.rstrip('/')}/{STAR}", many=True)
+def _is_place(word: Word) -> bool:
+    return not word.lead.startswith(("-", "(", "!")) and not (word.many and word.text is None)
 
 
-def _for_each(call: Call, command: list[Word], places: list[Word]) -> None:
+def _only_name(texts: list[str | None]) -> str:
+    """What the names of all that is found match; ``*`` if that is not simply said."""
+    name = next((after for one, after in pairwise(texts) if one in ("-name", "-iname")), None)
+    simple = name and not {"-o", "-or", "-not", "!", ",", None}.intersection(texts) and "/" not in name
+    return name if name and simple and "\\" not in name else "*"
+
+
+def _found_in(place: Word, name: str, shell: Shell) -> Word:
+    # Whatever its name, what is not in the workspace should not be found.
+    inside = set(kinds(place.shape, shell)) <= {"workspace", "inside", "ignored"}
+    pattern = as_pattern(name) if inside else STAR
+    return place._replace(shape=f"{place.shape.rstrip('/')}/{pattern}", many=True)
+
+
+def _for_each(call: Call, command: list[Word], found: list[Word]) -> None:
     words: list[Word] = []
     for word in command:
         if word.text == "{}":
-            words += [_found_in(place) for place in places]
+            words += found
         elif "{}" in word.shape:
             words.append(word._replace(shape=word.shape.replace("{}", UNKNOWN)))
         else:
@@ -306,7 +326,8 @@ def fd(call: Call) -> None:
     texts = [word.text for word in call.arguments]
     for at, text in enumerate(texts):
         if text in ("-x", "--exec", "-X", "--exec-batch"):
-            _for_each(call, [*call.arguments[at + 1 :], Word("{}", *call.span)], [Word(".", *call.span)])
+            found = [Word(f"./{STAR}", *call.span, many=True)]
+            _for_each(call, [*call.arguments[at + 1 :], Word("{}", *call.span)], found)
             return
 
 

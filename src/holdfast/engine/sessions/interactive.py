@@ -24,6 +24,7 @@ from holdfast.model.session import CommandResult
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
+    from types import FrameType
 
     from holdfast.engine.sessions.process import StreamName
     from holdfast.engine.sessions.session import Session
@@ -141,8 +142,11 @@ class _Interactive:
     @contextmanager
     def _left_by_signals(self) -> Generator[None]:
         """What asks this process to end, ends the shell, and the session is left in order."""
-        numbers = (signal.SIGTERM, signal.SIGHUP)
-        before = {number: signal.signal(number, lambda *_: self._leave()) for number in numbers}
+
+        def leave(_number: int, _frame: FrameType | None) -> None:
+            self._leave()
+
+        before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
         try:
             yield
         finally:

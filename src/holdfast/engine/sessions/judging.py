@@ -22,7 +22,9 @@ class Judged(NamedTuple):
 
 def judge(session: Session, command: str, *, cwd: bytes, environment: Mapping[str, str]) -> Judged:
     """What ``command`` may do, in the directory ``cwd`` with these variables (docs/safety.md)."""
+    from holdfast.engine.safety.classes import levels_of
     from holdfast.engine.safety.classify import classify
 
-    found = classify(command, cwd=cwd, root=session.root, env=environment)
+    programs = levels_of(session.programs)
+    found = classify(command, cwd=cwd, root=session.root, env=environment, programs=programs)
     return Judged(found.level, tuple(dict.fromkeys(reason.text for reason in found.reasons)))

@@ -121,6 +121,11 @@ class Session:
         """The settings of sessions."""
         return self._context.settings.session
 
+    @property
+    def programs(self) -> tuple[str, ...]:
+        """What the settings say that programs may do (the key ``safety.programs``)."""
+        return self._context.settings.safety.programs
+
     def environment(self) -> dict[str, str]:
         """What a command in it is started with: this process's environment, and what the session has made of it."""
         return replaying.environment(self.state, self._base)

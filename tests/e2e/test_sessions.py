@@ -1,0 +1,202 @@
+"""The commands about sessions, as they are typed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ..waiting import wait_until
+
+HOLDFAST = [sys.executable, "-m", "holdfast"]
+
+
+class Agent:
+    """Somebody who works by the command line."""
+
+    def __init__(self, tree: Path, home: Path) -> None:
+        self.tree = tree
+        self.environment = {**os.environ, "HOLDFAST_HOME": str(home), "HOLDFAST_AGENT": "me"}
+
+    def try_to(self, *words: str, typed: str = "", **variables: str) -> subprocess.CompletedProcess[bytes]:
+        environment = {**self.environment, **variables}
+        return subprocess.run(
+            [*HOLDFAST, *words], cwd=self.tree, env=environment, input=typed.encode(), capture_output=True, check=False
+        )
+
+    def run(self, *words: str, **variables: str) -> Any:
+        done = self.try_to("--json", "session", *words, **variables)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def fails(self, *words: str, **variables: str) -> tuple[int, str]:
+        done = self.try_to("--json", "session", *words, **variables)
+        return done.returncode, json.loads(done.stderr.splitlines()[-1])["error"]["code"]
+
+
+@pytest.fixture
+def agent(tree: Path, home: Path) -> Iterator[Agent]:
+    (tree / "sub").mkdir()
+    found = Agent(tree, home)
+    assert found.try_to("init").returncode == 0
+    yield found
+    assert found.try_to("verify", "--read-data").returncode == 0
+
+
+def test_commands_of_a_session_follow_each_other_from_process_to_process(agent: Agent, tree: Path) -> None:
+    assert agent.run("start", "one", "--env", "B=b")["root"] == str(tree)
+    first = agent.try_to("session", "exec", "cd sub; export A=a; echo out; echo err >&2; exit 3")
+    assert (first.returncode, first.stdout, first.stderr) == (3, b"out\n", b"err\n")
+    second = agent.try_to("session", "exec", "--", "sh", "-c", 'echo "$PWD" $A $B', "--json")
+    assert second.stdout == f"{tree}/sub a b\n".encode()
+    assert agent.try_to("session", "exec", "wc -c", typed="four").stdout.strip() == b"4"
+    done = agent.try_to("session", "exec", "--json", "--input", "fail", "--generated", "kill -9 $$")
+    said = json.loads(done.stdout)
+    assert (done.returncode, said["exit_code"], said["directory_after"]) == (137, 137, "sub")
+    history = agent.run("history")["commands"]
+    assert [(one["seq"], one["exit_code"], one["input"]) for one in history[:1]] == [(4, 137, "fail")]
+    assert history[2]["command"] == "sh -c 'echo \"$PWD\" $A $B' --json"
+    assert [one["command"] for one in agent.run("history", "-n", "1")["commands"]] == ["kill -9 $$"]
+
+
+def test_a_session_is_the_one_that_is_named_or_the_newest_of_ones_own(agent: Agent) -> None:
+    assert agent.fails("info") == (3, "no_session")
+    for name in ("one", "two"):
+        agent.run("start", name)
+    agent.run("start", "three", HOLDFAST_AGENT="another")
+    assert agent.run("info")["id"] == "two"
+    assert agent.run("info", HOLDFAST_SESSION="one")["id"] == "one"
+    assert agent.run("info", "-s", "three", HOLDFAST_SESSION="one")["id"] == "three"
+    assert [one["id"] for one in agent.run("list")["sessions"]] == ["one", "two", "three"]
+    assert agent.try_to("-q", "session", "start", "four").stdout == b"four\n"
+    assert agent.fails("start", "one") == (4, "session_exists")
+
+
+def test_what_is_another_agents_is_refused_until_it_is_shared(agent: Agent) -> None:
+    agent.run("start", "one")
+    for words in (("exec", "true"), ("branch", "b"), ("checkout", "b"), ("fork",), ("checkpoint",), ("share", "x")):
+        assert agent.fails(*words, "-s", "one", HOLDFAST_AGENT="other") == (4, "not_owner") or words[0] == "exec"
+    assert agent.fails("exec", "-s", "one", "true", HOLDFAST_AGENT="other") == (4, "not_owner")
+    assert agent.fails("delete", "one", HOLDFAST_AGENT="other") == (4, "not_owner")
+    assert agent.run("share", "other")["shared"] == ["other"]
+    assert agent.run("exec", "-s", "one", "echo hi", HOLDFAST_AGENT="other")["stdout"] == "hi\n"
+    assert agent.run("share", "other", "--remove")["shared"] == []
+    assert agent.fails("exec", "-s", "one", "true", HOLDFAST_AGENT="other") == (4, "not_owner")
+
+
+def test_states_are_named_come_back_to_and_let_go_of(agent: Agent, tree: Path) -> None:
+    agent.run("start", "one")
+    agent.run("exec", "echo 1 >file; cd sub; export A=1")
+    assert agent.run("branch", "first", "-m", "one")["name"] == "branches/one/first"
+    agent.run("exec", "echo 2 >../file; cd ..; export A=2")
+    saved = agent.run("checkpoint", "-m", "two")
+    back = agent.run("checkout", "first")
+    assert ((tree / "file").read_text(), back["directory"]) == ("1\n", "sub")
+    assert agent.run("exec", "echo $A")["stdout"] == "1\n"
+    assert agent.run("checkout", saved["hash"][:12])["directory"] == "."
+    assert (tree / "file").read_text() == "2\n"
+    names = [one["name"] for one in agent.run("branches")["branches"]]
+    assert names[-1] == "branches/one/first"
+    assert len([name for name in names if name.startswith("branches/one/_auto/before-checkout-")]) == 2
+    assert agent.run("branch", "first", "--remove")["removed"]
+    assert agent.fails("checkout", "first") == (3, "no_state")
+
+
+def test_a_fork_is_worked_in_taken_over_and_deleted(agent: Agent, tree: Path) -> None:
+    agent.run("start", "one")
+    agent.run("exec", "echo 1 >file; cd sub; touch kept")
+    made = agent.run("fork", "try")
+    agent.run("exec", "-s", "try", "echo 2 >../file")
+    assert ((tree / "file").read_text(), Path(made["root"], "file").read_text()) == ("1\n", "2\n")
+    agent.run("checkpoint", "-s", "try")
+    agent.run("checkout", "forks/try")
+    assert (tree / "file").read_text() == "2\n"
+    assert agent.run("delete", "try", "--dry-run") == {"id": "try", "deleted": False, "with_directory": True}
+    assert agent.fails("delete", "try") == (4, "declined")
+    assert agent.run("delete", "try", "--yes")["deleted"]
+    assert not Path(made["root"]).exists()
+    assert agent.run("delete", "one") == {"id": "one", "deleted": True, "with_directory": False}
+    assert (tree / "file").exists()
+
+
+def test_a_command_is_ended_with_who_runs_it(agent: Agent, tree: Path) -> None:
+    agent.run("start", "one")
+    words = [*HOLDFAST, "session", "exec", "cd sub; echo $$ >pid; sleep 60"]
+    process = subprocess.Popen(words, cwd=tree, env=agent.environment)
+    pid = tree / "sub/pid"
+    wait_until(lambda: pid.exists() and pid.read_text())
+    process.send_signal(signal.SIGTERM)
+    assert process.wait() == 143
+    last = agent.run("history")["commands"][0]
+    assert (last["exit_code"], agent.run("info")["directory"]) == (143, "sub")
+
+
+def test_a_killed_command_is_shown_as_one_that_nobody_knows_the_end_of(agent: Agent, tree: Path) -> None:
+    agent.run("start", "one")
+    words = [*HOLDFAST, "session", "exec", "echo $$ >pid; exec sleep 60"]
+    process = subprocess.Popen(words, cwd=tree, env=agent.environment)
+    pid = tree / "pid"
+    wait_until(lambda: pid.exists() and pid.read_text())
+    process.kill()
+    process.wait()
+    os.killpg(int(pid.read_text()), signal.SIGKILL)
+    assert agent.run("exec", "echo on")["stdout"] == "on\n"
+    history = agent.run("history")["commands"]
+    assert [(one["command"][:8], one["exit_code"]) for one in history] == [("echo on", 0), ("echo $$ ", None)]
+
+
+def test_who_reads_no_more_ends_the_command(agent: Agent, tree: Path) -> None:
+    agent.run("start", "one")
+    words = [*HOLDFAST, "session", "exec", "yes"]
+    with subprocess.Popen(words, cwd=tree, env=agent.environment, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.read(2) == b"y\n"
+        process.stdout.close()
+        assert process.wait() == 141
+    assert agent.run("history")["commands"][0]["exit_code"] == 137
+
+
+def test_time_is_limited(agent: Agent) -> None:
+    agent.run("start", "one", "--timeout", "0.3", "--max-output", "2kB")
+    done = agent.try_to("session", "exec", "sleep 60")
+    assert (done.returncode, b"its time was over" in done.stderr) == (143, True)
+    done = agent.try_to("session", "exec", "--timeout", "0", "--json", "sleep 0.4; head -c 5000 /dev/zero")
+    said = json.loads(done.stdout)
+    assert (said["exit_code"], said["timed_out"], said["truncated"], len(said["stdout"]) < 2100) == (
+        0,
+        False,
+        True,
+        True,
+    )
+
+
+def test_a_command_is_judged_without_being_run(agent: Agent, tree: Path) -> None:
+    agent.run("start", "one")
+    agent.run("exec", "cd sub")
+    assert agent.run("classify", "ls -la")["level"] == "safe"
+    found = agent.run("classify", "rm -rf ../sub")
+    assert found["level"] != "safe"
+    assert found["reasons"]
+    assert (tree / "sub").exists()
+    assert (
+        agent.run("exec", "rm -rf /nowhere/at/all")["level"] == agent.run("classify", "rm -rf /nowhere/at/all")["level"]
+    )
+
+
+def test_what_makes_no_sense_is_refused(agent: Agent) -> None:
+    assert agent.try_to("session").returncode == 2
+    assert b"did you mean `holdfast session history`" in agent.try_to("session", "histori").stderr
+    assert agent.fails("start", "a b") == (2, "usage")
+    agent.run("start", "one")
+    assert agent.fails("exec") == (2, "usage")
+    assert agent.fails("exec", "--generated", "true") == (2, "usage")
+    assert agent.fails("exec", " ") == (2, "usage")
+    assert agent.fails("start", "two", "--timeout", "soon") == (2, "bad_config")
+    assert agent.fails("start", "two", "--env", "1=2") == (2, "usage")

@@ -1,0 +1,3 @@
+#!/bin/sh
+find . -name '*.orig' -delete
+rm -f notes.txt core
