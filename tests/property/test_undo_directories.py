@@ -51,7 +51,7 @@ def act(actor: Acting, chance: random.Random) -> None:
 
 
 @pytest.mark.parametrize("feeder", BOTH)
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(30))
 def test_undone_together_and_redone_exactly(tmp_path: Path, seed: int, feeder: Feeder) -> None:
     chance = random.Random(seed)
     tree = tmp_path / "tree"

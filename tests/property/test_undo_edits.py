@@ -94,7 +94,7 @@ def steps_of(
 
 
 @pytest.mark.parametrize("feeder", BOTH)
-@pytest.mark.parametrize("seed", range(80))
+@pytest.mark.parametrize("seed", range(30))
 def test_what_steps_do_alone_is_nobody_elses(tmp_path: Path, seed: int, feeder: Feeder) -> None:
     chance = random.Random(seed)
     tree = prepare(tmp_path)
@@ -161,7 +161,7 @@ def marks(tree: Path) -> set[bytes]:
 
 
 @pytest.mark.parametrize("feeder", BOTH)
-@pytest.mark.parametrize("seed", range(120))
+@pytest.mark.parametrize("seed", range(45))
 def test_an_edit_by_hand_is_never_lost(tmp_path: Path, seed: int, feeder: Feeder) -> None:
     chance = random.Random(seed)
     tree = prepare(tmp_path)
