@@ -49,7 +49,7 @@ class Ran(NamedTuple):
 def documented(command: str) -> str:
     """What docs/json.md says of the fields of a command."""
     sections = re.split(r"^### ", (Path(__file__).parents[2] / "docs" / "json.md").read_text(), flags=re.MULTILINE)
-    return next(text for text in sections if command in re.findall(r"\w+", text.partition("\n")[0]))
+    return next(text for text in sections if command in text.partition("\n")[0].split(", "))
 
 
 class Cli:
