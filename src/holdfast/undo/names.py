@@ -305,15 +305,15 @@ class Names:
         """Keep what is going to lose its name without moving it."""
         fd = os.open(place.name, _OBJECT, dir_fd=place.dir_fd)
         try:
-            metadata = read_metadata(fd)
             if stat.S_ISDIR(found.st_mode):
-                return Keeping(How.INLINE), metadata
+                return Keeping(How.INLINE), read_metadata(fd)
             try:
                 self._preimages.link_in(place.dir_fd, place.name, seq)
-                return Keeping(How.LINKED, seq), metadata
+                return Keeping(How.LINKED, seq), _metadata(found)
             except OSError as error:
                 if error.errno not in _CANNOT_LINK:
                     raise
+            metadata = read_metadata(fd)
             shared = found.st_nlink > 1
             if shared:
                 opened.parted.add(self._recorder.known.key(found))
