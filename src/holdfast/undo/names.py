@@ -8,6 +8,7 @@ import stat
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
+from holdfast.files.free import LACKS_FLAGS
 from holdfast.files.handle import identity
 from holdfast.files.kernel import RENAME_EXCHANGE, RENAME_NOREPLACE, renameat2
 from holdfast.files.metadata import Metadata, read_metadata, through
@@ -48,7 +49,7 @@ T = TypeVar("T")
 _log = Log(__name__)
 
 _OBJECT = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-_CANNOT_RENAME = frozenset({errno.EXDEV, errno.EACCES})
+_CANNOT_RENAME = LACKS_FLAGS | {errno.EXDEV, errno.EACCES}
 _CANNOT_LINK = frozenset({errno.EPERM, errno.EACCES, errno.EMLINK, errno.EXDEV, errno.EOPNOTSUPP})
 
 
