@@ -109,7 +109,7 @@ def _arm(patch: pytest.MonkeyPatch, disk: Disk, *, can_rename: bool) -> None:
         patch.setattr(os, name, disk.wrap(getattr(os, name)))
     patch.setattr(reflink, "share_blocks", lambda *_: False)
     if can_rename:
-        patch.setattr(preimages, "renameat2", disk.wrap(preimages.renameat2))
+        patch.setattr(preimages, "rename_to_free", disk.wrap(preimages.rename_to_free))
     else:
 
         def refuse(*_: object) -> None:

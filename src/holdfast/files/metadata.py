@@ -8,12 +8,15 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from holdfast.model.named import NamedTuple
 
 Xattrs: TypeAlias = tuple[tuple[str, bytes], ...]
 """Extended attributes: names with values, sorted by name."""
+
+UNREAD: Final[Xattrs] = (("", b""),)
+"""Stands for attributes that could not be read, as the owner's own mode bits forbid it: they are left as they are."""
 
 _ABSENT = frozenset({errno.ENODATA, errno.ENOTSUP, errno.EOPNOTSUPP})
 _DERIVED = frozenset({"security.selinux", "security.ima", "security.evm"})
@@ -81,7 +84,8 @@ def apply_metadata(fd: int, wanted: Metadata) -> None:
     if (found.st_uid, found.st_gid) != (wanted.uid, wanted.gid):
         os.chown(path, wanted.uid, wanted.gid)
         found = os.fstat(fd)  # a change of owner takes the set-id bits away
-    _apply_xattrs(path, dict(read_xattrs(fd)), dict(wanted.xattrs))
+    if wanted.xattrs != UNREAD:
+        _apply_xattrs(path, dict(read_xattrs(fd)), dict(wanted.xattrs))
     if not stat.S_ISLNK(found.st_mode):
         found = os.fstat(fd)  # an access control list changes the mode
         if stat.S_IMODE(found.st_mode) != wanted.mode:

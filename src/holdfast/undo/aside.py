@@ -10,7 +10,7 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
-from holdfast.files.kernel import RENAME_NOREPLACE, renameat2
+from holdfast.files.free import rename_to_free
 from holdfast.files.metadata import apply_metadata
 from holdfast.undo.preimages import place_of
 from holdfast.undo.records import How
@@ -73,7 +73,7 @@ class Aside:
                 case How.MOVED | How.LINKED | How.COPIED:
                     if self._preimages.look(keeping.number) is None:
                         return False
-                    renameat2(self._preimages.fd, place_of(keeping.number), self._fd, name, RENAME_NOREPLACE)
+                    rename_to_free(self._preimages.fd, place_of(keeping.number), self._fd, name)
         if keeping.how in (How.COPIED, How.INLINE):
             self._describe(name, metadata)
         return True

@@ -8,7 +8,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from holdfast.files.handle import identity
-from holdfast.files.metadata import read_metadata
+from holdfast.files.metadata import UNREAD, Metadata, read_metadata
 from holdfast.files.unreadable import open_to_read, takes_long
 from holdfast.undo.dropping import remember
 from holdfast.undo.places import is_at
@@ -140,7 +140,7 @@ class Contents:
             )
             self._recorder.retract(opened, record)
             opened.captured.discard(object_)
-            if not any(isinstance(one, Meta) and one.identity == object_ for one in opened.records):
+            if not any(isinstance(one, Meta) and one.is_whole and one.identity == object_ for one in opened.records):
                 opened.described.discard(object_)
             if record.keeping.number:
                 self._preimages.discard(record.keeping.number)
@@ -170,10 +170,10 @@ class Contents:
             found = os.fstat(fd)
             remember(opened, object_, found, self._clock.now() * 1000)
             self._recorder.meet(opened, place, found, fd)
-            self._recorder.append(
-                opened, Meta(self._recorder.number(), step, place.path, object_, read_metadata(fd, found))
-            )
-            opened.described.add(object_)
+            record = Meta(self._recorder.number(), step, place.path, object_, _metadata_of(fd, found, opened))
+            self._recorder.append(opened, record)
+            if record.is_whole:
+                opened.described.add(object_)
 
     def _content_inline(
         self, opened: OpenStep, place: Place, source: int, object_: Identity, found: os.stat_result
@@ -190,6 +190,21 @@ class Contents:
         opened.inline += len(content)
         opened.captured.add(object_)
         opened.described.add(object_)
+
+
+def _metadata_of(fd: int, found: os.stat_result, opened: OpenStep) -> Metadata:
+    """Everything but the extended attributes, if their owner may not read them as the mode is now.
+
+    To change them takes the mode to be changed first, where that is not to be written to either; and a reversal sets
+    none that it cannot read. Then they are asked for again.
+    """
+    try:
+        return read_metadata(fd, found)
+    except PermissionError:
+        is_ours = found.st_uid == os.geteuid() and not found.st_mode & stat.S_IRUSR
+        if not is_ours or (found.st_mode & stat.S_IWUSR and not opened.reverses):
+            raise
+        return Metadata(stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid, found.st_mtime_ns, UNREAD)
 
 
 def copy_of(preimages: Preimages, source: int, number: int) -> int:

@@ -8,6 +8,7 @@ import stat
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
+from holdfast.files.free import LACKS_FLAGS
 from holdfast.files.handle import identity
 from holdfast.files.kernel import RENAME_EXCHANGE, RENAME_NOREPLACE, renameat2
 from holdfast.files.metadata import Metadata, read_metadata, through
@@ -48,7 +49,7 @@ T = TypeVar("T")
 _log = Log(__name__)
 
 _OBJECT = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-_CANNOT_RENAME = frozenset({errno.EXDEV, errno.EACCES})
+_CANNOT_RENAME = LACKS_FLAGS | {errno.EXDEV, errno.EACCES}
 _CANNOT_LINK = frozenset({errno.EPERM, errno.EACCES, errno.EMLINK, errno.EXDEV, errno.EOPNOTSUPP})
 
 
@@ -305,15 +306,15 @@ class Names:
         """Keep what is going to lose its name without moving it."""
         fd = os.open(place.name, _OBJECT, dir_fd=place.dir_fd)
         try:
-            metadata = read_metadata(fd)
             if stat.S_ISDIR(found.st_mode):
-                return Keeping(How.INLINE), metadata
+                return Keeping(How.INLINE), read_metadata(fd)
             try:
                 self._preimages.link_in(place.dir_fd, place.name, seq)
-                return Keeping(How.LINKED, seq), metadata
+                return Keeping(How.LINKED, seq), _metadata(found)
             except OSError as error:
                 if error.errno not in _CANNOT_LINK:
                     raise
+            metadata = read_metadata(fd)
             shared = found.st_nlink > 1
             if shared:
                 opened.parted.add(self._recorder.known.key(found))

@@ -13,7 +13,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from holdfast.files.duplicate import duplicate
-from holdfast.files.kernel import RENAME_NOREPLACE, renameat2
+from holdfast.files.free import rename_to_free
 from holdfast.files.metadata import apply_metadata, read_metadata, through
 from holdfast.model.log import Log
 from holdfast.undo.named import Named
@@ -54,7 +54,7 @@ class Preimages:
 
     def move_in(self, dir_fd: int, name: bytes, number: int) -> None:
         """Rename an object into the log. Its name is gone from the tree at the same moment."""
-        renameat2(dir_fd, name, self.fd, place_of(number), RENAME_NOREPLACE)
+        rename_to_free(dir_fd, name, self.fd, place_of(number))
         self._named.add(number, self.look)
 
     def link_in(self, dir_fd: int, name: bytes, number: int) -> None:
@@ -138,7 +138,7 @@ class Preimages:
 
     def put_back(self, number: int, dir_fd: int, name: bytes) -> None:
         """Rename a preimage to its place in the tree, which must be free."""
-        renameat2(self.fd, place_of(number), dir_fd, name, RENAME_NOREPLACE)
+        rename_to_free(self.fd, place_of(number), dir_fd, name)
         self._named.drop(number)
 
     def names_of(self, found: os.stat_result) -> int:

@@ -198,7 +198,7 @@ class Recorder:
                 case Content():
                     opened.captured.add(record.identity)
                     opened.described.add(record.identity)
-                case Meta():
+                case Meta(is_whole=True):
                     opened.described.add(record.identity)
                 case Remove(keeping=kept) | Move(replaced=Replaced(keeping=kept)) if kept.number:
                     opened.shared.append(kept.number)

@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 import msgspec
 
 from holdfast.files.handle import Identity
-from holdfast.files.metadata import Metadata
+from holdfast.files.metadata import UNREAD, Metadata
 from holdfast.model.errors import FormatError
 
 Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
@@ -210,6 +210,11 @@ class Meta(Record, tag=9, frozen=True):
     path: bytes
     identity: Identity
     metadata: Metadata
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it also says what extended attributes there were: else they had not been changed by then."""
+        return self.metadata.xattrs != UNREAD
 
 
 class Put(Record, tag=10, frozen=True):

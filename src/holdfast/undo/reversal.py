@@ -13,6 +13,7 @@ import os
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from holdfast.files.free import rename_to_free
 from holdfast.files.handle import Identity, identity
 from holdfast.files.kernel import RENAME_EXCHANGE, RENAME_NOREPLACE, renameat2
 from holdfast.files.metadata import Metadata, apply_metadata, through
@@ -244,7 +245,11 @@ class Reversal:
             source,
             target,
             flags,
-            lambda: renameat2(source.dir_fd, source.name, target.dir_fd, target.name, flags),
+            lambda: (
+                rename_to_free(source.dir_fd, source.name, target.dir_fd, target.name)
+                if flags == RENAME_NOREPLACE
+                else renameat2(source.dir_fd, source.name, target.dir_fd, target.name, flags)
+            ),
         )
         self._ground.has_changed(target)
         if flags & RENAME_EXCHANGE:

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 
 import pytest
 
-from holdfast.undo.records import Mutation
+from holdfast.testing.acting import Actor
+from holdfast.testing.killing import MUTATIONS, run_killed
+from holdfast.testing.permissions import obey_permissions
+from holdfast.testing.photograph import differences
+from holdfast.undo.records import Mutation, StepId
 from holdfast.undo.recovery import recover
 from holdfast.undo.reversal import Reversal
-from holdfast.undo.undoing import undo
+from holdfast.undo.undoing import redo, undo
 
 from .conftest import Bench
+
+MOST = 400
+CALLS = [call for call in MUTATIONS if call[1] != "mkdir"]
+"""(Hundreds of which open a log.)"""
 
 
 def test_a_directory_that_was_open_when_the_keeper_was_killed_is_closed_again(
@@ -47,3 +58,114 @@ def test_a_directory_that_was_open_when_the_keeper_was_killed_is_closed_again(
     assert stat.S_IMODE(closed.stat().st_mode) == 0
     closed.chmod(0o700)
     assert (closed / "f").read_bytes() == b"before"
+
+
+@pytest.fixture
+def obedient() -> Iterator[None]:
+    """Permissions hold, also for root."""
+    if os.geteuid() == 0:
+        obey_permissions(True)
+    yield
+    if os.geteuid() == 0:
+        obey_permissions(False)
+
+
+def lock(actor: Actor) -> None:
+    """Close what has extended attributes: not even its owner may read those any more."""
+    actor.unlink(b"d/s/f")
+    actor.setxattr(b"d/s", "user.new", b"the step's")
+    actor.chmod(b"d/s", 0)
+    actor.setxattr(b"file", "user.old", b"the step's")
+    actor.chmod(b"file", 0)
+
+
+def set_out(bench: Bench) -> None:
+    (bench.tree / "d/s").mkdir(parents=True)
+    for name in "d/s/f", "file":
+        (bench.tree / name).write_bytes(b"before")
+    for name in "d", "d/s", "file":
+        os.setxattr(bench.tree / name, "user.old", b"before")
+
+
+def go_back(bench: Bench, step: StepId) -> None:
+    with bench.keeper() as log:
+        undo(log, [step])
+
+
+def looked_at(path: Path) -> tuple[int, bytes]:
+    """The mode of what is closed, and its attribute, which can be read by opening it for that long."""
+    mode = stat.S_IMODE(path.stat().st_mode)
+    path.chmod(0o700)
+    value = os.getxattr(path, "user.old")
+    path.chmod(mode)
+    return mode, value
+
+
+@pytest.mark.usefixtures("obedient")
+def test_what_a_step_has_closed_with_attributes_is_undone_and_redone(bench: Bench) -> None:
+    set_out(bench)
+    before = bench.photograph()
+    with bench.keeper() as log:
+        step = bench.step(log, lambda actor: (actor.mkdir(b"d/s/new"), lock(actor)))
+        assert undo(log, [step]).conflicts == ()
+        bench.assert_as(before)
+        assert redo(log, [step]).conflicts == ()
+        assert stat.S_IMODE((bench.tree / "file").stat().st_mode) == 0
+        with pytest.raises(PermissionError):
+            os.listdir(bench.tree / "d/s")
+        assert undo(log, [step]).conflicts == ()
+        bench.assert_as(before)
+
+
+@pytest.mark.usefixtures("obedient")
+def test_a_step_opens_what_was_closed_with_attributes(bench: Bench) -> None:
+    """As it may without Holdfast; what the attributes were is kept as soon as they can be changed."""
+    set_out(bench)
+    for name in "d/s", "file":
+        (bench.tree / name).chmod(0)
+
+    def unlock(actor: Actor) -> None:
+        for path in b"d/s", b"file":
+            actor.chmod(path, 0o700)
+            actor.setxattr(path, "user.old", b"the step's")
+
+    with bench.keeper() as log:
+        step = bench.step(log, unlock)
+        after = bench.photograph()
+        for _ in range(2):
+            assert undo(log, [step]).conflicts == ()
+            assert [looked_at(bench.tree / name) for name in ("d/s", "file")] == [(0, b"before")] * 2
+            assert redo(log, [step], force=True).conflicts == ()
+            bench.assert_as(after)
+
+
+@pytest.mark.usefixtures("obedient")
+def test_attributes_that_can_be_set_but_not_read_are_not_lost(bench: Bench) -> None:
+    set_out(bench)
+    (bench.tree / "file").chmod(0o200)
+    with bench.keeper() as log, pytest.raises(PermissionError):
+        bench.step(log, lambda actor: actor.setxattr(b"file", "user.old", b"the step's"))
+    (bench.tree / "file").chmod(0o600)
+    assert os.getxattr(bench.tree / "file", "user.old") == b"before"
+
+
+@pytest.mark.usefixtures("obedient")
+def test_killed_anywhere_what_was_closed_is_right_in_the_end(tmp_path: Path) -> None:
+    for fatal in range(1, MOST):
+        base = tmp_path / str(fatal)
+        base.mkdir()
+        bench = Bench(base)
+        set_out(bench)
+        before = bench.photograph()
+        with bench.keeper() as log:
+            step = bench.step(log, lock)
+
+        ended = run_killed(partial(go_back, bench, step), fatal, calls=CALLS)
+        with bench.keeper() as log:
+            recover(log)
+            if log.heads[step].state == "done":
+                undo(log, [step])
+        assert differences(before, bench.photograph()) == [], fatal
+        if not ended.killed:
+            return
+    raise AssertionError(f"it has more than {MOST} changes")

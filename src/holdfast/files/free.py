@@ -1,0 +1,30 @@
+"""Renaming to a name that must be free, on every file system."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from holdfast.files import kernel
+
+LACKS_FLAGS = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
+"""How a file system without the flags of renameat2(2) refuses them: many of those over FUSE, and over a network."""
+
+
+def rename_to_free(src_fd: int, src: bytes, dst_fd: int, dst: bytes) -> None:
+    """Rename; `FileExistsError` if ``dst`` exists. Raises `OSError`.
+
+    Where the file system lacks the flag for that, it is looked at just before the rename: what somebody else makes at
+    that name in between is replaced, unless it is a directory with something in it. (A hard link would not replace
+    it. But it may be another object to such file systems, some of which tell names apart and not files, and a process
+    that is killed would leave both names.)
+    """
+    try:
+        kernel.renameat2(src_fd, src, dst_fd, dst, kernel.RENAME_NOREPLACE)
+        return
+    except OSError as error:
+        if error.errno not in LACKS_FLAGS:
+            raise
+    if os.access(dst, os.F_OK, dir_fd=dst_fd, follow_symlinks=False):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+    os.rename(src, dst, src_dir_fd=src_fd, dst_dir_fd=dst_fd)
