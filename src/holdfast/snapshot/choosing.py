@@ -48,8 +48,9 @@ def choose(
             if wanted in (AUTOMATIC, capabilities.provider)
         ]
         what = "no provider of snapshots" if wanted == AUTOMATIC else f"the provider {wanted} (snapshot.provider)"
+        verb = "can" if wanted == AUTOMATIC else "cannot"
         raise UnsupportedError(
-            f"{what} can be used here: {'; '.join(asked) or 'there is none of that name'}",
+            f"{what} {verb} be used here: {'; '.join(asked) or 'there is none of that name'}",
             hint="docs/snapshots.md says what each one needs",
             code="no_provider",
         )

@@ -14,6 +14,7 @@ from holdfast.files.replicate import remove_whole
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, StorageError
 from holdfast.model.log import Log
 from holdfast.model.paths import display, under
+from holdfast.snapshot.port import Token
 from holdfast.store.records import seen_at
 
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ PLAIN = "plain"
 def delete(opener: Opener, shelf: Shelf, record: SessionRecord) -> None:
     """Delete a session; of a fork, its directory, its workspace, and that workspace's checkpoints as well.
 
-    Raises `RefusedError` (code ``has_forks``) while other forks stand on what goes with it.
+    Raises `RefusedError` while other forks stand on what goes with it (code ``has_forks``), or other sessions work in
+    its directory (``in_use``).
     """
     if record.purpose != "session":
         workspaces = _workspaces(opener, record)
@@ -54,7 +56,16 @@ def delete(opener: Opener, shelf: Shelf, record: SessionRecord) -> None:
     shelf.discard(shelf.rows.remove(record.id))
 
 
-def _providers(opener: Opener, record: SessionRecord) -> list[Provider]:
+def resume(opener: Opener, record: SessionRecord) -> None:
+    """Have the provider that made a fork's directory mount again what is not mounted any more, as after a restart."""
+    for provider in providers_that_made(opener, record):
+        try:
+            provider.resume(Token(record.token))
+        except NotFoundError:
+            _LOG.debug("the provider knows nothing of a fork's directory any more", session=record.id)
+
+
+def providers_that_made(opener: Opener, record: SessionRecord) -> list[Provider]:
     """The provider that has made the directory; none if it was written out, or is not known any more."""
     from holdfast.engine.providers import providers_of
 
@@ -73,7 +84,7 @@ def _workspaces(opener: Opener, record: SessionRecord) -> list[Workspace]:
     if record.workspace is not None:
         return [catalog.workspace(record.workspace)]
     places = [record.place] if record.place is not None else []
-    for provider in _providers(opener, record):
+    for provider in providers_that_made(opener, record):
         places += [one.path for one in provider.tokens() if one.path is not None]
     real = [os.path.realpath(place) for place in places]
     return [one for one in catalog.workspaces() if one.live and any(under(seen_at(one.path), place) for place in real)]
@@ -95,7 +106,15 @@ def _refuse_forks_of(opener: Opener, shelf: Shelf, record: SessionRecord, worksp
             under(seen_at(catalog.workspace(other.workspace).path), root) for root in mine.values()
         )
 
-    forks = [other.id for other in shelf.rows.list() if stands_on_it(other)]
+    sessions = shelf.rows.list()
+    lodgers = [other.id for other in sessions if other.id != record.id and other.workspace in mine]
+    if lodgers:
+        raise RefusedError(
+            f"the sessions {', '.join(lodgers)} work in the directory of {record.id}, which goes with it",
+            hint="delete those first",
+            code="in_use",
+        )
+    forks = [other.id for other in sessions if stands_on_it(other)]
     if forks:
         raise RefusedError(
             f"the forks {', '.join(forks)} stand on what goes with {record.id}",
@@ -105,7 +124,7 @@ def _refuse_forks_of(opener: Opener, shelf: Shelf, record: SessionRecord, worksp
 
 
 def _remove_directory(opener: Opener, record: SessionRecord, workspaces: Sequence[Workspace]) -> None:
-    for provider in _providers(opener, record):
+    for provider in providers_that_made(opener, record):
         for allocation in provider.tokens():
             provider.cleanup(allocation.token)
     place = record.place

@@ -10,6 +10,7 @@ from holdfast.engine.inside import refuse_inside
 from holdfast.engine.opening import Opener
 from holdfast.engine.safety.classes import levels_of
 from holdfast.engine.sessions import naming, replaying
+from holdfast.engine.sessions.deleting import resume
 from holdfast.engine.sessions.holding import holding, is_held, lock_path
 from holdfast.engine.sessions.keeping import Shelf
 from holdfast.engine.sessions.line import Line
@@ -103,7 +104,6 @@ class Sessions:
             context = opener.open(os.fsencode(path))
             refuse_inside(context, "a session")
             workspace = Workspace(opener, context)
-            self.sweep_if_due()
             session = naming.new_id("session", context.random) if id is None else naming.check_id(id)
             stack.enter_context(self._held(context, session))
             shelf = Shelf(context)
@@ -139,6 +139,7 @@ class Sessions:
                 config=config_of(context.settings.session) if config is None else config,
             )
             line.commit("auto", state, tree, record=record._replace(status="live"))
+            self.sweep_if_due()  # (now that it is known that somebody works there)
             return Session(Surroundings(opener, context, workspace, shelf, self._agent), line, stack.pop_all())
 
     def open(self, id: str) -> Session:  # noqa: A002 - the field's own name
@@ -167,6 +168,7 @@ class Sessions:
                     hint="what is left of it goes with the next sweep",
                     code="no_session",
                 )
+            resume(opener, record)
             context = _open_mounted(opener, record.workspace)
             workspace = Workspace(opener, context)
             shelf = Shelf(context)

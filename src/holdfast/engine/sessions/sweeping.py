@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
-from holdfast.engine.sessions.deleting import delete
+from holdfast.engine.sessions.deleting import delete, resume
 from holdfast.engine.sessions.forking import PROCESS
 from holdfast.engine.sessions.holding import holding, is_held, lock_path
 from holdfast.engine.sessions.keeping import Shelf
 from holdfast.engine.sessions.results import Swept
+from holdfast.engine.workspace import Workspace
 from holdfast.model.errors import HoldfastError, LockedError, NotFoundError
 from holdfast.model.log import Log
 from holdfast.store.lease import Lease, may_run
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from holdfast.engine.context import HomeContext
     from holdfast.engine.opening import Opener
     from holdfast.model.session import SessionId
+    from holdfast.store.catalog import Catalog
     from holdfast.store.session_records import SessionRecord
 
 _LOG = Log(__name__)
@@ -85,8 +88,32 @@ def _is_expired(
         return ref is None or not may_run(ref.metadata.get(PROCESS, ""))
     if record.purpose == "fork" and _line(record, known)[-1].purpose != "session":
         idle = home.store.catalog.clock.now() - shelf.rows.journal(record.id).updated_at
-        return idle > home.settings.session.fork_ttl * _SECOND
+        most = home.settings.session.fork_ttl * _SECOND
+        return idle > most and not _is_used(home.store.catalog, record, known, most)
     return False
+
+
+def _is_used(catalog: Catalog, record: SessionRecord, known: Mapping[SessionId, SessionRecord], most: float) -> bool:
+    """Whether another session works in a fork's directory, or anybody saves that, or has saved something by request."""
+    if record.workspace is None:
+        return False
+    if any(one.workspace == record.workspace and one.id != record.id for one in known.values()):
+        return True
+    saved = catalog.checkpoints(record.workspace)
+    newest = max((one.created_at for one in saved), default=0)
+    return catalog.clock.now() - newest <= most or any(one.kind == "manual" or one.label for one in saved)
+
+
+def _has_news(opener: Opener, record: SessionRecord) -> bool:
+    """Whether a fork's directory holds what nobody has saved; it is saved then, and the fork is not idle any more."""
+    if record.status != "live" or record.purpose != "fork" or record.workspace is None:
+        return False
+    resume(opener, record)
+    context = opener.context_of(record.workspace)
+    if not os.path.isdir(context.workspace.path):
+        return False
+    why = f"found when the fork {record.id} was about to expire"
+    return Workspace(opener, context).checkpoint(kind="auto", message=why).created
 
 
 def _line(record: SessionRecord, known: Mapping[SessionId, SessionRecord]) -> list[SessionRecord]:
@@ -104,6 +131,8 @@ def _remove(opener: Opener, home: HomeContext, shelf: Shelf, session: SessionId)
         with holding(path, session, timeout=0, clock=clock):
             record = shelf.rows.get(session)
             if not _is_expired(home, shelf, record, {one.id: one for one in shelf.rows.list()}):
+                return False
+            if _has_news(opener, record):
                 return False
             delete(opener, shelf, record)
             return True

@@ -288,8 +288,11 @@ class _Git:
         """See `Technique.tidy`."""
         for object_format in ("sha1", "sha256"):
             path = os.path.join(self._place.state, shadow_name(object_format).encode())
-            remove_whole(path)
-            remove_whole(path + b".new")
+            for left in (path + b".new", path + b".gone"):
+                remove_whole(left)
+            if os.path.lexists(path):
+                os.rename(path, path + b".gone")  # (killed while it goes, there must be none, and not a part of one)
+                remove_whole(path + b".gone")
 
     def _forget_index(self, entry: Entry) -> None:
         for suffix in (b"", b".lock", b".begun"):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import holdfast
 from holdfast.engine.sessions.holding import is_held, lock_path
 from holdfast.model.errors import NotFoundError, RefusedError, UnsupportedError, UsageError
 from holdfast.model.session import SessionId
@@ -244,6 +245,28 @@ def test_forks_without_a_parent_expire(bench):
     bench.clock.advance(2 * 86400)
     assert sessions.sweep().removed == ("busy",)
     assert traces(bench) == NOTHING
+
+
+def test_forks_in_which_somebody_works_do_not_expire(bench):
+    with bench.start() as session:
+        roots = {name: Path(os.fsdecode(session.fork(name, provider="plain").root)) for name in ("a", "b", "c")}
+        session.delete()
+    bench.clock.advance(8 * 86400)
+    (roots["a"] / "by hand").write_text("nobody has saved this")
+    with holdfast.open(roots["b"], home=bench.home) as workspace:
+        workspace.checkpoint("mine")
+    sessions = bench.sessions()
+    bench.clock.advance(8 * 86400)
+    with bench.sessions().start(os.fsencode(roots["c"]), "lodger"):
+        pass
+    assert sessions.sweep().removed == ()
+    assert (roots["a"] / "by hand").exists()
+    bench.clock.advance(8 * 86400)
+    assert sessions.sweep().removed == ("a",), "what was found there was not touched since"
+    with bench.open("c") as fork, pytest.raises(RefusedError) as refused:
+        fork.delete()
+    assert refused.value.code == "in_use"
+    assert roots["c"].exists()
 
 
 def test_an_experiments_forks_go_when_its_process_is_gone(bench):
