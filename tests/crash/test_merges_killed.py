@@ -38,7 +38,7 @@ def lived(place: Place) -> None:
         Sessions(home=os.fsencode(place.home), agent="me") as sessions,
         sessions.start(os.fsencode(place.tree), "one") as session,
     ):
-        root = Path(os.fsdecode(session.fork("side").root))
+        root = Path(os.fsdecode(session.fork("side", provider="plain").root))
     (root / "a").write_text("theirs")
     (root / "new").write_text("theirs")
     place.path(b"b").write_text("ours")
