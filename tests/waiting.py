@@ -6,6 +6,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from holdfast.undo.log import UndoLog
+from holdfast.undo.settling import settle
+
 
 def wait_until(condition: Callable[[], object], what: str = "the condition", limit: float = 30) -> None:
     """Wait on a condition, with a limit in seconds, by asking again and again."""
@@ -21,3 +24,15 @@ def has_ended(process: int) -> bool:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
     except (FileNotFoundError, ProcessLookupError):
         return True
+
+
+def wait_until_settled(log: UndoLog) -> None:
+    """Wait until nothing that finished steps have left is still written to: what is written to through a mount, its
+    kernel lets go of a moment after that was unmounted.
+    """
+
+    def is_settled() -> bool:
+        settle(log)
+        return not log.unsettled
+
+    wait_until(is_settled, "the end of writing to what steps have left")

@@ -18,6 +18,7 @@ from holdfast.undo.log import UndoLog
 from holdfast.undo.recovery import recover
 
 from ..feeders import BOTH, Feeder
+from ..waiting import wait_until_settled
 
 NAMES = (b"d", b"e", b"d/f", b"e/f")
 
@@ -29,6 +30,7 @@ def keeper(base: Path) -> Generator[tuple[UndoLog, Desk]]:
     try:
         recover(log)
         yield log, Desk(log)
+        wait_until_settled(log)
     finally:
         log.close()
         os.close(root)

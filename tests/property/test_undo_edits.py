@@ -25,6 +25,7 @@ from holdfast.undo.log import UndoLog
 from holdfast.undo.recovery import recover
 
 from ..feeders import BOTH, Feeder
+from ..waiting import wait_until_settled
 
 DIRECTORIES = (b"d", b"e", b"d/g")
 FILES = (b"f", b"x", b"d/y", b"e/y", b"d/g/z", b"d/x", b"e/x", b"g", b"h")
@@ -38,6 +39,7 @@ def keeper(base: Path) -> Generator[tuple[UndoLog, Desk]]:
     try:
         recover(log)
         yield log, Desk(log, intercepts=True)
+        wait_until_settled(log)
     finally:
         log.close()
         os.close(root)

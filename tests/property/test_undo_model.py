@@ -29,6 +29,7 @@ from holdfast.undo.undoing import redo, undo
 
 from ..feeders import BOTH, Feeder, over_fuse, straight
 from ..fuse import ONLY_WITH_FUSE
+from ..waiting import wait_until_settled
 
 Photo: TypeAlias = dict[bytes, Seen]
 
@@ -47,6 +48,7 @@ def keeper(base: Path) -> Generator[UndoLog]:
         recovered = recover(log)
         assert recovered.rolled_back is None
         yield log
+        wait_until_settled(log)
     finally:
         log.close()
         os.close(root)
@@ -139,6 +141,7 @@ def test_an_edit_by_somebody_else_is_not_overwritten(base: Path, feeder: Feeder)
         with feeder(log, os.fsencode(base / "tree"), step, b"") as actor:
             actor.write(b"file", b"the step's")
         finish(log, step)
+        wait_until_settled(log)
         path.write_bytes(b"somebody else's")
         with pytest.raises(RefusedError, match="somebody else has changed"):
             undo(log, [step])

@@ -117,8 +117,9 @@ def test_one_command_runs_at_a_time(bench):
     [
         ("risky", "risky", True),
         ("risky", "dangerous", True),
-        ("risky", "unknown", False),
+        ("risky", "unknown", True),
         ("unknown", "unknown", True),
+        ("unknown", "risky", False),
         ("changes", "safe", False),
         ("safe", "safe", True),
         ("never", "dangerous", False),
