@@ -393,7 +393,7 @@ def test_a_run_that_a_full_log_holds_in_part_is_undone_whole(bench: Cli, limit: 
     assert bench.tree() == after
 
 
-def test_a_run_that_goes_on_and_that_a_full_log_holds_in_part_is_undone_whole(bench: Cli, tmp_path: Path) -> None:
+def test_a_run_that_goes_on_and_that_a_full_log_holds_in_part_is_undone_whole_if_forced(bench: Cli, tmp_path: Path) -> None:
     (bench.home / "config.toml").write_text("[undo]\nmax_log_bytes = '40KiB'\n")
     for name in "abc":
         bench.write(name, name * 30_000)
@@ -402,7 +402,10 @@ def test_a_run_that_goes_on_and_that_a_full_log_holds_in_part_is_undone_whole(be
         os.mkfifo(tmp_path / name)
     going = bench.start("run", "--", "sh", "-c", f"rm a; rm b; rm c; : >{tmp_path}/there; read _ <{tmp_path}/over")
     (tmp_path / "there").read_text()
-    done = bench("undo", "--run")
+    after = bench.tree()
+    assert "not known what that had left at its end" in bench("undo", "--run", code=4).err
+    assert bench.tree() == after
+    done = bench("undo", "--run", "--force")
     assert "ignored files are not" in done.err
     assert bench.tree() == before
     (tmp_path / "over").write_text("\n")
