@@ -393,7 +393,9 @@ def test_a_run_that_a_full_log_holds_in_part_is_undone_whole(bench: Cli, limit: 
     assert bench.tree() == after
 
 
-def test_a_run_that_goes_on_and_that_a_full_log_holds_in_part_is_undone_whole_if_forced(bench: Cli, tmp_path: Path) -> None:
+def test_a_run_that_goes_on_and_that_a_full_log_holds_in_part_is_undone_whole_if_forced(
+    bench: Cli, tmp_path: Path
+) -> None:
     (bench.home / "config.toml").write_text("[undo]\nmax_log_bytes = '40KiB'\n")
     for name in "abc":
         bench.write(name, name * 30_000)
