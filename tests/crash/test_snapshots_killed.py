@@ -103,7 +103,7 @@ def test_checkpoints_that_are_mounted(tmp_path: Path, first: int) -> None:
     if os.geteuid() != 0 or not os.path.exists("/dev/fuse"):
         pytest.skip("needs root and /dev/fuse, to mount an overlay")
     calls = (*LEDGER_WRITES, *OWN, (device, "detach"), (overlays, "detach_overlays"))
-    assert kill_everywhere(own_ground(tmp_path, mounts=True), calls, first=first, every=16) > 12
+    assert kill_everywhere(own_ground(tmp_path, mounts=True), calls, first=first, every=14) > 15
 
 
 @pytest.mark.root
