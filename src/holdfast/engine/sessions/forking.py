@@ -26,13 +26,14 @@ from holdfast.store.lease import this_process
 from holdfast.store.session_records import RefChange, SessionRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from holdfast.engine.context import Context
     from holdfast.engine.sessions.states import Surroundings
     from holdfast.model.ids import CheckpointId
     from holdfast.model.session import RefType, SessionCheckpoint, SessionId, SessionMode
     from holdfast.snapshot.choosing import Choice
+    from holdfast.snapshot.port import Capabilities
 
 _LOG = Log(__name__)
 PROCESS = "process"
@@ -138,6 +139,17 @@ def _clear(around: Surroundings, session: SessionId) -> None:
         delete(around.opener, around.shelf, record)
 
 
+def qualified(root: bytes, detected: Sequence[Capabilities]) -> list[Capabilities]:
+    """What providers can do for a fork. Where ``.git`` is a file, as in a linked work tree, none that copies it can be
+    used: whoever commits in the copy would commit to the user's repository (I15).
+    """
+    git = os.path.join(root, b".git")
+    if not os.path.lexists(git) or (os.path.isdir(git) and not os.path.islink(git)):
+        return list(detected)
+    reason = "a copy would hold `.git`, which leads to your repository"
+    return [one._replace(score=0, notes=(reason,)) if one.carries_ignored else one for one in detected]
+
+
 def _choose(context: Context, session: SessionId, wanted: str | None, *, with_ignored: bool) -> Choice | None:
     """The provider that makes the directory; None: it is written out. Raises `UnsupportedError`."""
     from holdfast.engine.providers import providers_of
@@ -153,7 +165,9 @@ def _choose(context: Context, session: SessionId, wanted: str | None, *, with_ig
             )
         return None
     try:
-        return choose(providers_of(context, session), name, mode="worktree", ignored=with_ignored)
+        providers = providers_of(context, session)
+        detected = qualified(context.workspace.path, [one.detect() for one in providers])
+        return choose(providers, name, mode="worktree", ignored=with_ignored, detected=detected)
     except UnsupportedError:
         if name != AUTOMATIC or with_ignored:
             raise

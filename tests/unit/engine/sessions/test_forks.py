@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast.engine.sessions.forking import qualified
 from holdfast.engine.sessions.holding import is_held, lock_path
 from holdfast.model.errors import NotFoundError, RefusedError, UnsupportedError, UsageError
 from holdfast.model.session import SessionId
+from holdfast.snapshot.port import Capabilities
 from holdfast.store.session_records import ref_name
 
 
@@ -245,6 +247,26 @@ def test_forks_without_a_parent_expire(bench):
     bench.clock.advance(2 * 86400)
     assert sessions.sweep().removed == ("busy",)
     assert traces(bench) == NOTHING
+
+
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_nothing_copies_what_leads_to_the_users_repository(tmp_path, kind):
+    """I15."""
+    all_of_it = Capabilities("overlay", 70, ("worktree",), carries_ignored=True)
+    tracked = Capabilities("git", 50, ("worktree",))
+    root, git = bytes(tmp_path), tmp_path / ".git"
+    assert qualified(root, [all_of_it, tracked]) == [all_of_it, tracked]
+    git.mkdir()
+    assert qualified(root, [all_of_it, tracked]) == [all_of_it, tracked]
+    git.rename(tmp_path / "elsewhere")
+    if kind == "file":
+        git.write_text("gitdir: /elsewhere/.git/worktrees/wt\n")
+    else:
+        git.symlink_to("elsewhere")
+    first, second = qualified(root, [all_of_it, tracked])
+    assert first.score == 0
+    assert "leads to your repository" in first.notes[0]
+    assert second == tracked
 
 
 def test_forks_in_which_somebody_works_do_not_expire(bench):
