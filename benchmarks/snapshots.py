@@ -5,7 +5,8 @@
                                    [--directory DIR] [--json FILE]
 
 Needs root, and the tools of the file systems, which are made in files in DIR; the home is on the same one. Every provider
-that can be used there takes part, in each of its modes. All take turns; nothing is removed before the end of a round.
+that can be used there takes part, in each of its modes; of the others it is said why not. All take turns; nothing is
+removed before the end of a round.
 Providers are called in this process, Git and cp are processes of their own.
 """
 
@@ -74,6 +75,8 @@ class Bench:
     def __init__(self, place: Path, kind: str, files: int) -> None:
         self.rows: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
         self.failed: dict[str, str] = {}
+        self.left_out: dict[str, str] = {}
+        """Providers that cannot be used there, each with why."""
         self._place = place
         self._root = place / "tree"
         if kind == "btrfs":
@@ -100,7 +103,10 @@ class Bench:
         self._git()
         for provider in providers_of(self._context, SESSION):
             found = provider.detect()
-            if not found.score or (wanted and provider.name not in wanted):
+            if wanted and provider.name not in wanted:
+                continue
+            if not found.score:
+                self.left_out[provider.name] = "; ".join(found.notes)
                 continue
             for mode in found.modes:
                 if mode != "in-place":
@@ -183,6 +189,7 @@ def main() -> None:
                     bench.round(arguments.providers)
                 bench.close()
             found = {"file_system": kind, "files": files, "rows": bench.rows, "failed": bench.failed}
+            found["left_out"] = bench.left_out
             results["runs"].append(found)
             results["load"][1:] = [os.getloadavg()[0]]
             print("\n".join(tables({**results, "runs": [found]})), flush=True)

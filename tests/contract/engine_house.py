@@ -192,11 +192,13 @@ class Space(NamedTuple):
 class House:
     """A home, and workspaces of one kind of tree in it."""
 
-    def __init__(self, kind: str, place: Path) -> None:
+    def __init__(self, kind: str, place: Path, catalog: str = "") -> None:
+        """``catalog`` is the URL of one that is not in the home."""
         self.kind = kind
         self.place = place
         self.clock = ManualClock()
-        self.opener = Opener(home=bytes(place / "home"), clock=self.clock)
+        flags = {"store.catalog": catalog} if catalog else {}
+        self.opener = Opener(home=bytes(place / "home"), clock=self.clock, flags=flags)
         self._numbers = count(1)
 
     def new(self, source: CheckpointId | None = None) -> Space:

@@ -1,4 +1,4 @@
-"""The catalog's contract over SQLite: alone in its file, and beside a tenant that holds much the same (I10)."""
+"""The catalog's contract over SQLite and PostgreSQL: alone, and beside a tenant that holds much the same (I10)."""
 
 from __future__ import annotations
 
@@ -21,9 +21,14 @@ from holdfast.testing.session_contract import SessionRowsContract
 FILES = {b"a": b"one", b"b/c": b"two", b"b/d": b"three", b"large": b"x" * ((1 << 20) + 1)}
 
 
-@pytest.fixture
-def database(tmp_path):
-    found = SqliteDatabase(os.fsencode(tmp_path / "catalog.db"), MIGRATIONS, application_id=APPLICATION_ID)
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request, tmp_path):
+    if request.param == "sqlite":
+        found = SqliteDatabase(os.fsencode(tmp_path / "catalog.db"), MIGRATIONS, application_id=APPLICATION_ID)
+    else:
+        from ..postgresql_server import open_catalog
+
+        found = open_catalog(request.getfixturevalue("catalog_url"))
     yield found
     found.close()
 

@@ -9,7 +9,8 @@ import pytest
 from holdfast.engine.context import Context
 from holdfast.engine.forget import forget
 from holdfast.engine.fork import fork
-from holdfast.engine.restore import abandon, restore, resume
+from holdfast.engine.restore import restore
+from holdfast.engine.resuming import abandon, resume
 from holdfast.engine.retention import Policy
 from holdfast.model.errors import NotFoundError, RefusedError, UsageError
 from holdfast.model.ids import CheckpointId

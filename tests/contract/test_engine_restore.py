@@ -11,7 +11,8 @@ import pytest
 from holdfast.engine import history
 from holdfast.engine.context import Context
 from holdfast.engine.opening import Opener
-from holdfast.engine.restore import abandon, restore, resume, unfinished
+from holdfast.engine.restore import restore
+from holdfast.engine.resuming import abandon, resume, unfinished
 from holdfast.engine.status import status
 from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError
 from holdfast.model.ids import CheckpointId
@@ -200,7 +201,7 @@ def test_damage_shows_before_anything_is_touched(house: House, space: Space) -> 
     packs = sorted((house.place / "home" / "objects").rglob("*"), key=lambda path: path.stat().st_mtime_ns)
     broken = [(path, path.read_bytes()) for path in packs if path.is_file() and path.stat().st_size > 5000]
     assert broken
-    fresh = Opener(home=bytes(house.place / "home"), clock=house.clock)
+    fresh = Opener(home=bytes(house.place / "home"), clock=house.clock, flags=house.opener.flags)
     try:
         for path, data in broken:
             path.chmod(0o600)
@@ -279,3 +280,67 @@ def test_what_was_made_after_a_restore_was_cut_short_is_not_deleted(
     assert space.state()[b"made/since"][1] == b"precious"
     assert not space.clean()
     assert unfinished(space.context) is None
+
+
+@pytest.mark.parametrize("end", ["resume", "abandon"])
+@pytest.mark.parametrize("writes", [0, 1, 5])
+def test_i8_what_somebody_changed_after_a_restore_was_cut_short_stays_and_is_said(
+    space: Space, writes: int, end: str
+) -> None:
+    first = filled(space)
+    then = space.state()
+    space.edit.write(b"keep", b"other\n")
+    space.edit.write(b"d/run", b"other\n")
+    space.edit.write(b"goes", b"g")
+    space.edit.write(b"goes too", b"g")
+    space.edit.delete(b"d/e/deep")
+    space.edit.delete(b"link")
+    before = space.state()
+    space.tree.writes_left = writes
+    with pytest.raises(Crash):
+        restore(space.context, first)
+    space.tree.writes_left = None
+    there = space.state()
+    space.edit.write(b"keep", b"by hand\n")
+    space.edit.write(b"d/e/deep", b"by hand\n")
+    space.edit.write(b"goes", b"by hand\n")
+    if b"d/run" in there:
+        space.edit.delete(b"d/run")
+    result = (resume if end == "resume" else abandon)(space.context)
+    said = dict(result.skipped)
+    assert sorted(said) == [b"d/e/deep", b"d/run", b"goes", b"keep"]
+    now = space.state()
+    assert {now[path][1] for path in (b"keep", b"d/e/deep", b"goes")} == {b"by hand\n"}
+    assert b"d/run" not in now
+    reached = first if end == "resume" else result.checkpoint
+    target = then if end == "resume" else before
+    for path, reason in said.items():
+        how = f"`holdfast restore {reached[:12]} {os.fsdecode(path)}`" if path in target else "has nothing there"
+        assert how in reason
+    assert (b"link" in now, b"goes too" in now) == ((True, False) if end == "resume" else (False, True))
+    assert unfinished(space.context) is None
+    if end == "resume":
+        space.undo()
+        assert space.state()[b"keep"][1] == before[b"keep"][1], "what was there before can still be had (I6)"
+        space.redo()
+    restore(space.context, reached, [path for path in said if path in target])
+    for path in said:
+        assert space.state().get(path, (0, b"by hand\n"))[1:] == target.get(path, (0, b"by hand\n"))[1:]
+
+
+def test_i8_the_rule_holds_when_the_way_back_was_cut_short_in_its_turn(space: Space) -> None:
+    first = filled(space)
+    space.edit.write(b"keep", b"other\n")
+    space.edit.write(b"d/run", b"other\n")
+    space.edit.write(b"new", b"n")
+    before = space.state()
+    for call in (lambda: restore(space.context, first), lambda: abandon(space.context)):
+        space.tree.writes_left = 1
+        with pytest.raises(Crash):
+            call()
+        space.tree.writes_left = None
+    space.edit.write(b"keep", b"by hand\n")
+    result = resume(space.context)
+    assert [path for path, _ in result.skipped] == [b"keep"]
+    assert {**space.state(), b"keep": before[b"keep"]} == before
+    assert space.state()[b"keep"][1] == b"by hand\n"

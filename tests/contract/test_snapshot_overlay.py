@@ -257,5 +257,5 @@ def test_whoever_is_not_root_has_them_in_a_user_namespace() -> None:
         "second": ["deep", "deep/-option", "deep/new", "deep/run.sh", "moved", "moved/in", "moved/in/file"],
         "third": [],
         "unmounting": 32,
-        "left": [f"{own}/state/ledger", f"{own}/state/ledger/one"],
+        "left": [f"{own}/state/ledger"],
     }

@@ -276,6 +276,22 @@ def test_forget_and_gc_free_a_disk_that_is_full(lived: Place, small: SmallDisk, 
     assert ballast.exists(), "it is laid again where there is room"
 
 
+@pytest.mark.parametrize("room", [0, 9 * KIB, 60 * KIB])
+def test_a_fork_of_a_session_can_be_deleted_on_a_disk_that_is_full(lived: Place, small: SmallDisk, room: int) -> None:
+    """Also where it is mounted, and its server has the catalog open."""
+    subprocess.run(["cp", "-a", lived.home, small.path / "home"], check=True)
+    for words in ("start main", "fork other --provider holdfast", "exec -s other echo more > more"):
+        assert on(small, lived, "session", *words.split(" ", 4)).returncode == 0
+    small.leave(room)
+    assert on(small, lived, "session", "list").returncode == 0
+    done = on(small, lived, "session", "delete", "other", "--yes")
+    assert done.returncode == 0, done
+    small.empty()
+    assert on(small, lived, "verify", "--read-data").returncode == 0
+    assert not list((small.path / "home-forks").glob("*/*"))
+    assert json.loads(on(small, lived, "--json", "session", "info", "-s", "main").stdout)["forks"] == []
+
+
 @pytest.mark.parametrize("words", ["log", "checkpoint", "verify", "stats", "undo", "restore first"])
 def test_a_full_disk_kills_no_command(lived: Place, small: SmallDisk, words: str) -> None:
     subprocess.run(["cp", "-a", lived.home, small.path / "home"], check=True)

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from holdfast.engine.experiments.attempts import Attempt, Order
 from holdfast.engine.experiments.experiment import experiment
 from holdfast.engine.sessions.merging import merge
@@ -38,7 +40,7 @@ def lived(place: Place) -> None:
         Sessions(home=os.fsencode(place.home), agent="me") as sessions,
         sessions.start(os.fsencode(place.tree), "one") as session,
     ):
-        root = Path(os.fsdecode(session.fork("side", provider="plain").root))
+        root = Path(os.fsdecode(session.fork("side", provider="holdfast").root))
     (root / "a").write_text("theirs")
     (root / "new").write_text("theirs")
     place.path(b"b").write_text("ours")
@@ -52,6 +54,7 @@ BEFORE = {"a": "a", "b": "ours"}
 AFTER = {"a": "theirs", "b": "ours", "new": "theirs"}
 
 
+@pytest.mark.usefixtures("written_out")
 def test_i3_killed_while_it_merges(place: Place) -> None:
     lived(place)
 
@@ -62,10 +65,10 @@ def test_i3_killed_while_it_merges(place: Place) -> None:
     seen = set()
     for death in place.deaths(work, most=30):
         with opened(place) as (make, session):
-            if session.workspace.unfinished() is not None:
-                session.workspace.restore_continue()
-                assert content(place) == AFTER, death
+            assert session.workspace.unfinished() is None, death
             assert content(place) in (BEFORE, AFTER), death
+            said = [point.message for point in session.past() if point.metadata.get("merged") == "side"]
+            assert bool(said) == (content(place) == AFTER), death
             seen.add(len(content(place)))
             merge(make, session, "side")
             assert content(place) == AFTER, death
@@ -95,9 +98,10 @@ def test_i3_killed_in_an_experiment_that_adopts(place: Place) -> None:
             assert [one.id for one in sessions.list()] == ["one"], death
         assert not forks.exists() or os.listdir(forks) == [], death
         with opened(place) as (_, session):
-            if session.workspace.unfinished() is not None:
-                session.workspace.restore_continue()
+            assert session.workspace.unfinished() is None, death
             assert place.path(b"a").read_text() in ("a", "better"), death
+            adopted = session.head.message.startswith("adopted")
+            assert adopted == (place.path(b"a").read_text() == "better"), death
             seen.add(place.path(b"a").read_text())
         place.sound(collect=False)
     assert seen == {"a", "better"}

@@ -1,4 +1,6 @@
-"""I6, I8: steps between a restore that was killed and what mends it: the mended restore is the newest change."""
+"""I6, I8: steps between a restore that was killed and what mends it: what they have changed stays, and the mended
+restore is the newest change.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ WORK: dict[str, Callable[[Actor], object]] = {
     "files that were brought back already, and are to be": lambda actor: [
         actor.write(name.encode(), b"step") for name in FIRST
     ],
-    "one that is gone": lambda actor: actor.unlink(b"f00"),
+    "one that is gone": lambda actor: actor.unlink(b"f19"),
     "an ignored file": lambda actor: actor.write(b"cache/new", b"step"),
 }
 
@@ -105,10 +107,18 @@ def test_what_mends_a_restore_after_a_step_is_the_newest_change(bench: Bench, ki
     step = bench.step(WORK[kind])
     before = bench.look()
     result = bench.do(lambda workspace: mend(workspace, way))
-    assert result.undo_command == "holdfast undo"
     after = bench.look()
-    assert {name: after[name] for name in FIRST} == (FIRST if way == "continue" else SECOND)
-    assert {name: text for name, text in before.items() if name not in FIRST}.items() <= after.items()
+    by_step = {name for name in FIRST if before.get(name) != half_way[name]}
+    assert {os.fsdecode(path) for path, _ in result.skipped} == by_step
+    there = {**(FIRST if way == "continue" else SECOND), **before}
+    there |= {name: text for name, text in (FIRST if way == "continue" else SECOND).items() if name not in by_step}
+    assert after == {name: text for name, text in there.items() if name in before or name not in by_step}
+    if by_step == set(FIRST):
+        assert (after, result.undo_command) == (before, None)
+        assert bench.do(lambda workspace: workspace.undo(recorded_only=True)).steps == (step,)
+        assert bench.look() == half_way
+        return
+    assert result.undo_command == "holdfast undo"
     undone = bench.do(lambda workspace: workspace.undo(recorded_only=True))
     assert (bench.look(), undone.steps) == (before, ())
     bench.do(lambda workspace: workspace.redo())
@@ -132,13 +142,14 @@ def test_what_mends_an_undo_by_checkpoints_after_a_step_is_the_newest_change(ben
 
 @pytest.mark.parametrize("way", ["continue", "abort"])
 def test_what_mends_a_restore_after_a_step_and_is_killed_is_still_the_newest_change(bench: Bench, way: str) -> None:
-    bench.step(WORK["files that were brought back already, and are to be"])
+    bench.step(WORK["one that is gone"])
     bench.step(WORK["a new file"])
     seen = [bench.look()]
     while bench.do(lambda workspace: workspace.unfinished()) is not None:
         run_killed(lambda: bench.do(lambda workspace: mend(workspace, way)), 1 + 7 * len(seen))
         seen.append(bench.look())
-    assert bench.look() == {"new": "step", **(FIRST if way == "continue" else SECOND)}
+    there = {"new": "step", **(FIRST if way == "continue" else SECOND)}
+    assert bench.look() == {name: text for name, text in there.items() if name != "f19"}
     bench.do(lambda workspace: workspace.undo())
     assert bench.look() == [each for each in seen if each != seen[-1]][-1]
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -103,6 +104,45 @@ def test_i3_killed_while_a_command_is_journalled(place: Place) -> None:
     assert {(2, False), (3, True)} <= seen
 
 
+@pytest.mark.usefixtures("written_out")
+def test_i3_killed_while_a_state_is_saved_beside_a_command(place: Place) -> None:
+    lived(place)
+
+    def work() -> None:
+        with sessions(place) as all_of_them, all_of_them.open("one") as session:
+            entry = session.begin("three", level="changes")
+            place.path(b"a").write_text("half")
+            with session.asked_by("me"):
+                session.checkpoint("beside")
+                session.fork("side", provider="holdfast")
+            place.path(b"a").write_text("three")
+            session.end(entry, DONE, cwd=".", env={**session.environment(), "A": "3"}, duration_ms=1)
+
+    seen = set()
+    for death in place.deaths(work, most=16):
+        with sessions(place) as all_of_them:
+            all_of_them.sweep()
+            with all_of_them.open("one") as session:
+                said = texts(session)
+                assert said in (["one", "two"], ["one", "two", "three"]), death
+                last = session.history(1)[0]
+                assert session.state.env["A"] == ("3" if last.result and last.command == "three" else "2"), death
+                beside = [point for point in session.past() if point.message == "beside"]
+                seen.add((len(said), len(beside)))
+                for point in beside:
+                    assert (point.state.seq, point.state.env["A"]) == (2, "2"), death
+                    assert session.workspace.diff(point.state.tree, last.before).changes, death
+                command(place, session, "four")
+                assert [entry.seq for entry in session.history()[::-1]] == list(range(1, len(said) + 2)), death
+            for info in all_of_them.list():
+                if info.id == "side":
+                    with all_of_them.open("side") as fork:
+                        assert texts(fork) == ["one", "two"], death
+                        assert Path(os.fsdecode(fork.root), "a").read_text() == "half"
+        place.sound(collect=False)
+    assert {(3, 0), (3, 1)} <= seen
+
+
 def test_i3_killed_while_a_state_is_saved(place: Place) -> None:
     lived(place)
 
@@ -143,13 +183,14 @@ def test_i3_killed_during_a_checkout_it_is_finished_or_never_was(place: Place) -
     assert ends == {"one", "two"}
 
 
+@pytest.mark.usefixtures("written_out")
 def test_i3_killed_while_a_fork_is_made_or_deleted_nothing_is_left_after_a_sweep(place: Place) -> None:
     lived(place)
     forks = place.root / "home-forks"
 
     def make() -> None:
         with sessions(place) as all_of_them, all_of_them.open("one") as session:
-            session.fork("side", provider="plain")
+            session.fork("side", provider="holdfast")
 
     def delete() -> None:
         with sessions(place) as all_of_them:
@@ -159,17 +200,18 @@ def test_i3_killed_while_a_fork_is_made_or_deleted_nothing_is_left_after_a_sweep
         if work is delete:
             place.put_back("start")
             make()
-        for death in place.deaths(work, most=24):
+        for death in place.deaths(work, most=16):
             with sessions(place) as all_of_them:
                 all_of_them.sweep()
                 known = {info.id: info for info in all_of_them.list()}
                 assert set(known) <= {"one", "side"}, death
                 assert all(info.status == "live" for info in known.values()), death
-                assert (os.listdir(forks) if forks.exists() else []) == (["side"] if "side" in known else []), death
+                assert len(list(forks.glob("*/*"))) == ("side" in known), death
                 if "side" in known:
                     with all_of_them.open("side") as fork:
                         assert texts(fork) == ["one", "two"], death
-                        (forks / "side/a").write_text("on")
+                        (tree,) = forks.glob("*/*/tree")
+                        (tree / "a").write_text("on")
                         fork.delete()
                 with all_of_them.open("one") as session:
                     assert texts(session) == ["one", "two"], death

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import holdfast
+from holdfast.engine.folder import UNDO_NOTE
 from holdfast.engine.run import begin_run, end_run
 from holdfast.testing.killing import MUTATIONS, run_killed, without_syncs
 from holdfast.testing.photograph import Seen, differences, photograph
@@ -73,6 +74,10 @@ class Bench:
         """Whether the tree is as after that many steps."""
         return differences(self.seen[state], self.look()) == []
 
+    def has_note(self) -> bool:
+        """Whether something is left to finish, or to tell of."""
+        return any(self._home.glob("workspaces/*/" + os.fsdecode(UNDO_NOTE)))
+
     def last(self) -> str:
         """The newest thing that the history knows of."""
         with self.open() as workspace:
@@ -85,11 +90,11 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
         yield Bench(tmp_path)
 
 
-GOING: dict[str, tuple[int, int, Callable[[Workspace], RestoreResult]]] = {
-    "undo": (2, 1, lambda workspace: workspace.undo()),
-    "undo of a run": (2, 0, lambda workspace: workspace.undo(run="")),
-    "redo": (1, 2, lambda workspace: workspace.redo()),
-    "redo of a step": (1, 2, lambda workspace: workspace.redo(step=2)),
+GOING: dict[str, tuple[int, int, Callable[..., RestoreResult]]] = {
+    "undo": (2, 1, lambda workspace, **options: workspace.undo(**options)),
+    "undo of a run": (2, 0, lambda workspace, **options: workspace.undo(run="", **options)),
+    "redo": (1, 2, lambda workspace, **options: workspace.redo(**options)),
+    "redo of a step": (1, 2, lambda workspace, **options: workspace.redo(step=2, **options)),
 }
 """What is killed, with the number of the steps that are done before it and after it."""
 
@@ -116,6 +121,8 @@ def test_i3_killed_anywhere_the_history_learns_of_it(
         bench.do(lambda workspace: workspace.redo() if kind == "undo" else workspace.undo())
         assert bench.is_at(start)
 
+    steps = list(range(min(start, end) + 1, max(start, end) + 1))
+    untold = 0
     changes = run_killed(lambda: bench.do(go), 0, told=True, calls=CALLS).steps
     assert bench.is_at(end)
     bring_back()
@@ -135,6 +142,14 @@ def test_i3_killed_anywhere_the_history_learns_of_it(
             run_killed(lambda: bench.do(checkpoint), 1 + at * 7 % len(changes), calls=CALLS)
             bench.do(checkpoint)
         if is_entered:
+            if bench.has_note():
+                # Nobody was told of it: asked for again, it is not done twice.
+                assert not then.startswith("checkpoint"), at
+                untold += 1
+                with bench.open() as workspace:
+                    assert sorted(go(workspace, dry_run=True).steps) == steps, at
+                    assert sorted(go(workspace).steps) == steps, at
+                assert not bench.has_note()
             assert bench.is_at(end), at
         elif then.startswith("checkpoint"):
             if not bench.is_at(end):
@@ -142,9 +157,10 @@ def test_i3_killed_anywhere_the_history_learns_of_it(
                 continue
         else:
             with bench.open() as workspace:
-                assert sorted(go(workspace).steps) == list(range(min(start, end) + 1, max(start, end) + 1)), at
+                assert sorted(go(workspace).steps) == steps, at
             assert bench.is_at(end), at
         bring_back()
     assert "that was cut short is finished" in caplog.text
+    assert untold or then.startswith("checkpoint")
     with bench.open() as workspace:
         assert workspace.verify(read_data=True).ok

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from e2e.conftest import Cli
 
-# Not watch, which would stay; init and fork make what they are told to wherever that is; run runs it.
-COMMANDS = [name for name in catalogue.names() if name not in ("watch", "init", "fork", "export", "run")]
+# Not watch and serve, which would stay; init and fork make what they are told to wherever that is; run runs it.
+COMMANDS = [name for name in catalogue.names() if name not in ("watch", "serve", "init", "fork", "export", "run")]
 WORDS = st.one_of(
     st.sampled_from(
         ["--json", "-q", "-v", "--", "-n", "1", "0", "-1", "@", "@-", "@-9", "..", "@..@-", "one", "f", ".", ":"]

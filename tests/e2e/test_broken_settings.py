@@ -70,6 +70,35 @@ def test_what_looks_or_goes_back_goes_on_with_a_warning(run: Run, line: str) -> 
     assert "as it was saved last" in said
 
 
+@pytest.mark.parametrize("named", [[], ["-s", "one"]])
+def test_no_session_is_locked_out(run: Run, tree: Path, named: list[str]) -> None:
+    (tree / "holdfast.toml").write_text(GOOD)
+    assert run("session", "start", "one")[0] == 0
+    assert run("session", "branch", "here")[0] == 0
+    (tree / "holdfast.toml").write_text(BROKEN)
+    for words in (
+        ["session", "list"],
+        ["session", "info", *named],
+        ["session", "exec", *named, "echo three > file; echo theirs > private/key"],
+        ["session", "history", *named],
+        ["session", "branches", *named],
+        ["session", "checkpoint", *named],
+        ["session", "checkout", *named, "here"],
+    ):
+        code, out, said = run(*words)
+        assert code == 0, said
+        assert said.count("holdfast.toml: it is not TOML") == 1, words
+        assert "echo three" in out or words[1] != "history"
+    assert (tree / "private/key").read_text() == "theirs\n"
+    (tree / "holdfast.toml").write_text(BROKEN)
+    code, _, said = run("session", "fork", *named, "side", "--provider", "holdfast")
+    assert code == 2, "what the file excludes would be saved in it"
+    assert "it is not TOML" in said
+    code, _, said = run("session", "delete", "one")
+    assert (code, said.count("it is not TOML")) == (0, 1)
+    assert "private" not in run("diff", "one", "@", "--name-status")[1], "what was excluded stays so"
+
+
 def test_with_json_the_warning_is_an_object(run: Run) -> None:
     code, out, said = run("status", "--json")
     assert (code, json.loads(out)["modified"]) == (0, ["holdfast.toml"])

@@ -29,7 +29,7 @@ for at in range(count):
         if at == 2:
             session.branch(f"b{number}")
         if at == 3:
-            session.fork(f"{name}-f{number}", provider="plain")
+            session.fork(f"{name}-f{number}", provider="holdfast")
 """
 
 

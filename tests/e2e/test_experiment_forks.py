@@ -74,9 +74,9 @@ def test_attempts_in_copies_that_share_blocks_find_what_is_ignored(disk: Path) -
 
 def test_attempts_in_forks_that_are_written_out_do_not_but_for_a_setup(tmp_path: Path) -> None:
     lay(tmp_path / "tree")
-    assert tried(tmp_path / "home", tmp_path / "tree", provider="plain") is None
+    assert tried(tmp_path / "home", tmp_path / "tree", provider="holdfast") is None
     setup = "mkdir deps && echo made > deps/lib"
-    winner = tried(tmp_path / "other home", tmp_path / "tree", provider="plain", setup=setup)
+    winner = tried(tmp_path / "other home", tmp_path / "tree", provider="holdfast", setup=setup)
     assert winner is not None
     assert winner.result is not None
     assert winner.result.stdout == "made\n"
@@ -87,7 +87,7 @@ def test_attempts_in_forks_that_are_written_out_do_not_but_for_a_setup(tmp_path:
 def test_where_no_provider_carries_what_is_ignored_it_is_refused(tmp_path: Path) -> None:
     lay(tmp_path / "tree")
     with pytest.raises(UnsupportedError):
-        tried(tmp_path / "home", tmp_path / "tree", provider="plain", with_ignored=True)
+        tried(tmp_path / "home", tmp_path / "tree", provider="holdfast", with_ignored=True)
 
 
 def test_attempts_in_work_trees_of_git(tmp_path: Path) -> None:

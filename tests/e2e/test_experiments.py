@@ -173,3 +173,38 @@ def test_in_a_pipe_there_is_no_progress(trying: Cli) -> None:
     done = trying.process("experiment", "echo hello", "--json")
     assert done.stderr == b""
     assert json.loads(done.stdout)["winner"] == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts in the file systems of all")
+@pytest.mark.parametrize("provider", ["git", "holdfast"])
+def test_what_an_attempt_has_mounted_in_its_fork_outlives_that(trying: Cli, provider: str, tmp_path: Path) -> None:
+    """A fork that goes does not take along what was bound into it from elsewhere."""
+    subprocess.run(["git", "init", "-q", trying.root], check=True)
+    subprocess.run(["git", "-C", trying.root, "add", "a"], check=True)
+    as_me = ["-c", "user.name=me", "-c", "user.email=me@example.org"]
+    subprocess.run(["git", "-C", trying.root, *as_me, "commit", "-q", "-m", "a"], check=True)
+    mine = tmp_path / "mine"
+    (mine / "inside").mkdir(parents=True)
+    (mine / "inside/kept").write_text("kept")
+    mine.chmod(0o755)
+    binding = f"mkdir m && mount -t tmpfs none m && mkdir m/n && mount --bind {mine} m/n && test -e m/n/inside/kept"
+    trying("experiment", binding, "--provider", provider)
+    assert (mine / "inside/kept").read_text() == "kept"
+    assert mine.stat().st_mode & 0o777 == 0o755
+    assert left(trying) == (["main"], [])
+    assert os.fsencode(mine.name) not in Path("/proc/self/mountinfo").read_bytes()
+
+
+def test_a_scoring_function_that_exits_has_only_failed(trying: Cli) -> None:
+    (Path(trying.home) / "rating.py").write_text("import sys\ndef rate(outcome):\n    sys.exit(7)\n")
+    ran = trying("experiment", "echo x > a", "--score-function", f"{trying.home}/rating.py:rate", code=1)
+    assert "the scoring function failed: SystemExit: 7" in ran.out
+    assert left(trying) == (["main"], [])
+
+
+def test_an_attempt_cannot_be_given_the_name_of_another_session(trying: Cli, tmp_path: Path) -> None:
+    """What it leaves running would not be found."""
+    command = f"sleep 600 & echo $! > {tmp_path}/sleeper; echo $HOLDFAST_SESSION"
+    found = trying.json("experiment", command, "--with", "HOLDFAST_SESSION=main")
+    assert found["attempts"][0]["stdout"].startswith("try-")
+    assert has_ended(int((tmp_path / "sleeper").read_text()))

@@ -291,6 +291,46 @@ sys.stdin.readline()
     assert differences(before, photograph(bench.root)) == []
 
 
+MANY = """
+import subprocess, sys
+started, said = [], []
+for number in range(80):
+    words = ["sh", "-c", f"echo {number} > new{number} && echo done; exec cat"]
+    child = subprocess.Popen(words, stdin=-1, stdout=-1, stderr=subprocess.STDOUT, text=True)
+    started.append(child)
+    said.append(child.stdout.readline())
+refused = [line for line in said if line != "done\\n"]
+print(len(refused), all("Too many open files in system" in line for line in refused), flush=True)
+sys.stdin.readline()
+for child in started:
+    child.communicate()
+print(subprocess.run(["sh", "-c", "echo again > again"]).returncode, flush=True)
+"""
+
+
+@pytest.mark.parametrize("bridged", [True, False])
+def test_very_many_processes_get_an_error_and_the_rest_goes_on(bench: Cli, bridged: bool) -> None:
+    """I3: no process is recorded that the keeper cannot watch, nor keeps it from watching others'."""
+    before = photograph(bench.root)
+    low = ["prlimit", "--nofile=300:300", *INSTALLED, "run", *(["--bridge", "fuse"] if bridged else []), "--"]
+    words = [*low, "prlimit", "--nofile=300", sys.executable, "-c", MANY]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdin is not None
+        assert running.stdout is not None
+        refused, is_said = running.stdout.readline().split()
+        assert 80 - 45 <= int(refused) < 80
+        assert is_said == "True"
+        run(bench, "--", "sh", "-c", "cat f many/*; echo 1 > f; sh -c 'echo 2 > g'")
+        bench.process("run", "--", "sh", "-c", "echo 2 > f")
+        running.stdin.close()
+        assert running.stdout.readline() == "0\n"
+        assert running.wait() == 0
+    assert len([path for path in photograph(bench.root) if path.startswith(b"new")]) == 80 - int(refused)
+    assert not [step for step in bench.json("steps")["steps"] if step["kind"] == "ambient"]
+    bench("undo", str(len(bench.json("steps")["steps"])))
+    assert differences(before, photograph(bench.root)) == []
+
+
 def test_who_comes_in_from_outside_is_recorded_but_none_of_the_run(bench: Cli) -> None:
     before = photograph(bench.root)
     running = shell(bench, "echo $$ > pid; touch ready; exec sleep 1000")

@@ -11,7 +11,7 @@ import pytest
 import holdfast
 from holdfast.engine.providers import providers_of
 from holdfast.engine.sessions.sessions import Sessions
-from holdfast.model.errors import UnsupportedError
+from holdfast.model.errors import RefusedError, UnsupportedError
 from holdfast.model.session import CommandResult
 
 DONE = CommandResult(exit_code=0, stdout="", stderr="")
@@ -136,6 +136,8 @@ def test_every_provider_that_can_be_used_makes_forks_that_leave_nothing(tmp_path
     tree, home = tmp_path / "tree", tmp_path / "home"
     lay(tree)
     (tree / "built.o").write_text("ignored")
+    (tree / "deps/inner").mkdir(parents=True)
+    (tree / "deps/inner/x.o").write_text("ignored")
     holdfast.init(tree, home=home).close()
     sessions = Sessions(home=home, agent="me")
     with sessions.start(tree, "one") as session:
@@ -144,14 +146,18 @@ def test_every_provider_that_can_be_used_makes_forks_that_leave_nothing(tmp_path
         run(session, lambda: (tree / "sub/tracked").write_text("3"))
         found = [one.detect() for one in providers_of(session.workspace._context, "try")]
         usable = [one for one in found if one.score and "worktree" in one.modes]
-        names = [*((one.provider, one.carries_ignored) for one in usable), ("plain", False)]
-        for number, (name, ignored) in enumerate(names):
-            made = session.fork(f"side{number}", provider=name)
+        cases = [(one.provider, ignored) for one in usable for ignored in {False, one.carries_ignored}]
+        for number, (name, ignored) in enumerate(cases):
+            made = session.fork(f"side{number}", provider=name, with_ignored=ignored)
             root = Path(os.fsdecode(made.root))
-            early = session.fork(f"early{number}", provider=name, checkpoint="then")
+            early = session.fork(f"early{number}", provider=name, checkpoint="then", with_ignored=ignored)
             assert (root / "sub/tracked").read_text() == "3"
             assert (Path(os.fsdecode(early.root)) / "sub/tracked").read_text() == "2"
-            assert (root / "built.o").exists() == ignored, name
+            for each in (root, Path(os.fsdecode(early.root))):
+                assert (each / "built.o").exists() == ignored, name
+                assert (each / "deps").exists() == ignored, name
+                if not ignored:
+                    assert sorted(os.listdir(each)) == [".gitignore", "script", "sub"], name
             with sessions.open(made.id) as fork:
                 assert fork.workspace.status().clean, name
                 assert fork.state.metrics.recoveries == 0
@@ -173,3 +179,195 @@ def test_every_provider_that_can_be_used_makes_forks_that_leave_nothing(tmp_path
             assert str(tmp_path) not in mounts, name
         assert session.workspace.verify(read_data=True).ok
     sessions.close()
+
+
+def git_in(tree, *words, ok=True):
+    git = ["git", "-C", tree, "-c", "user.name=U", "-c", "user.email=u@example.org"]
+    done = subprocess.run([*git, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 or not ok, done.stderr
+    return done.stdout.strip()
+
+
+def repository(tree):
+    """Two branches that are in conflict."""
+    lay(tree)
+    git_in(tree, "init", "--quiet", "-b", "main")
+    git_in(tree, "add", "--all")
+    git_in(tree, "commit", "--quiet", "-m", "first")
+    for branch in ("other", "main"):
+        git_in(tree, "checkout", "--quiet", *(["-b"] if branch == "other" else []), branch)
+        (tree / "sub/tracked").write_text(branch)
+        git_in(tree, "commit", "--quiet", "--all", "-m", branch)
+
+
+BUSY = {
+    "rebase": ("rebase", "other"),
+    "merge": ("merge", "other"),
+    "bisect": ("bisect", "start", "HEAD", "HEAD~1"),
+    "unmerged": ("checkout", "--quiet", "--merge", "other"),
+}
+
+
+@pytest.mark.parametrize("what", BUSY)
+def test_the_next_best_provider_is_used_where_git_is_busy(tmp_path, caplog, what):
+    tree, home = tmp_path / "tree", tmp_path / "home"
+    repository(tree)
+    if what == "unmerged":
+        (tree / "sub/tracked").write_text("mine")
+    git_in(tree, *BUSY[what], ok=False)
+    holdfast.init(tree, home=home).close()
+    sessions = Sessions(home=home, agent="me")
+    with sessions.start(tree, "one") as session:
+        began = (tree / "sub/tracked").read_text()
+        with pytest.raises(RefusedError) as caught:
+            session.fork("side", provider="git")
+        assert caught.value.code == ("git_unmerged" if what == "unmerged" else "git_operation")
+        assert [one.id for one in sessions.list()] == ["one"]
+        made = session.fork("side")
+        assert made.provider == "holdfast"
+        (reason,) = made.passed_over
+        assert reason == f"git: {caught.value.message}"
+        (warned,) = caplog.records
+        assert reason in warned.getMessage()
+        caplog.clear()
+        assert (Path(os.fsdecode(made.root)) / "sub/tracked").read_text() == began
+        sessions.delete("side")
+        assert left(home, tree) == []
+    sessions.close()
+
+
+def test_a_fork_of_a_linked_work_tree_leads_to_no_repository_of_the_users(tmp_path):
+    """I15."""
+    main, tree, home = tmp_path / "main", tmp_path / "tree", tmp_path / "home"
+    repository(main)
+    git_in(main, "worktree", "add", "--quiet", "-b", "more", tree)
+    holdfast.init(tree, home=home).close()
+    before = {path: path.read_bytes() for path in (main / ".git").rglob("*") if path.is_file()}
+    sessions = Sessions(home=home, agent="me")
+    with sessions.start(tree, "one") as session:
+        usable = [one.detect() for one in providers_of(session.workspace._context, "try")]
+        assert {one.provider for one in usable if one.score} == {"git", "holdfast"}
+        for name in ("git", "holdfast"):
+            root = session.fork(name, provider=name).root
+            (Path(os.fsdecode(root)) / "new").write_text("x")
+            git_in(os.fsdecode(root), "add", "new", ok=False)
+            git_in(os.fsdecode(root), "commit", "--quiet", "-m", "in the fork", ok=False)
+            sessions.delete(name)
+    now = {path: path.read_bytes() for path in (main / ".git").rglob("*") if path.is_file()}
+    assert {path for path in now if "holdfast" not in str(path) and now[path] != before.get(path)} == set()
+    sessions.close()
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("beside", [True, False])
+def test_git_finds_nothing_from_a_copy_that_has_no_repository(disk, tmp_path, beside):
+    """I15: also where copies lie in the work tree of one."""
+    tree, home = disk / "tree", (disk if beside else tmp_path) / "home"
+    repository(tree)
+    git_in(disk, "init", "--quiet")
+    holdfast.init(tree, home=home).close()
+    sessions = Sessions(home=bytes(home), agent="me")
+    with sessions.start(bytes(tree), "one") as session:
+        root = Path(os.fsdecode(session.fork("side", provider="reflink").root))
+        assert root.is_relative_to(home if beside else tree)
+        assert not (root / ".git").exists()
+        assert git_in(root, "rev-parse", "--show-toplevel", ok=False) == ""
+        whole = Path(os.fsdecode(session.fork("whole", provider="reflink", with_ignored=True).root))
+        assert git_in(whole, "rev-parse", "--show-toplevel") == str(whole)
+        for name in ("side", "whole"):
+            sessions.delete(name)
+        assert left(home, tree) == []
+    sessions.close()
+
+
+@pytest.fixture
+def overlaid(tmp_path):
+    """A session with a fork by an overlay, in which something was done, saved and not."""
+    tree, home = tmp_path / "tree", tmp_path / "home"
+    lay(tree)
+    (tree / "built.o").write_text("ignored")
+    holdfast.init(tree, home=home).close()
+    with Sessions(home=home, agent="me") as sessions:
+        with sessions.start(tree, "one") as session:
+            found = [one.detect() for one in providers_of(session.workspace._context, "try") if one.name == "overlay"]
+            if "worktree" not in found[0].modes:
+                pytest.skip(f"no overlay can be mounted at a path of its own: {found[0].notes}")
+            root = Path(os.fsdecode(session.fork("side", provider="overlay", with_ignored=True).root))
+        with sessions.open("side") as fork:
+            run(fork, lambda: (root / "sub/tracked").write_text("2"))
+            run(fork, (root / "script").unlink)
+            fork.checkpoint("done")
+        (root / "unsaved").write_text("mine")
+        (root / "built.o").write_text("built")
+        yield sessions, root
+        sessions.delete("side")
+        assert left(home, tree) == []
+        assert str(tmp_path) not in Path("/proc/self/mounts").read_text()
+
+
+def restart(root):
+    """What a restart of the machine does to the mount."""
+    subprocess.run(["umount", str(root)], check=True)
+    assert os.listdir(root) == []
+
+
+def test_a_fork_by_an_overlay_goes_on_after_a_restart(overlaid):
+    sessions, root = overlaid
+    for number in range(2):
+        restart(root)
+        with sessions.open("side") as fork:
+            assert fork.state.metrics.recoveries == 0
+            assert sorted(os.listdir(root)) == [".gitignore", "built.o", "sub", "unsaved"]
+            assert [(root / name).read_text() for name in ("sub/tracked", "unsaved", "built.o")] == [
+                "2", "mine", "built" if not number else "built again"
+            ]  # fmt: skip
+            assert fork.workspace.status().clean, "what nobody had saved was, when it was opened"
+            entry = run(fork, lambda number=number: (root / "more").write_text(str(number)))
+            assert [change.path for change in fork.workspace.diff(entry.before, entry.after).changes] == [b"more"]
+            (root / "more").unlink()
+            (root / "built.o").write_text("built again")
+    with holdfast.open(root, home=sessions._opener.home) as workspace:
+        assert workspace.verify(read_data=True).ok
+
+
+def test_nothing_is_taken_for_the_content_of_an_overlay_that_is_not_mounted(overlaid):
+    """I5: what is not seen is not deleted."""
+    sessions, root = overlaid
+    restart(root)
+    for path in (root, root / "sub"):
+        with pytest.raises(RefusedError) as caught:
+            holdfast.open(path, home=sessions._opener.home)
+        assert caught.value.code == "not_mounted"
+    assert sessions.info("side").root == bytes(root)
+    with sessions.open("one") as session:
+        session.checkout("forks/side")
+        assert not Path(os.fsdecode(session.root), "script").exists()
+    # (It was opened to be saved, which has mounted it.)
+    assert sorted(os.listdir(root)) == [".gitignore", "built.o", "sub", "unsaved"]
+
+
+def test_a_fork_of_a_fork_by_an_overlay_goes_on_after_a_restart(overlaid):
+    sessions, root = overlaid
+    with sessions.open("side") as fork:
+        inner = Path(os.fsdecode(fork.fork("inner", provider="overlay").root))
+    (inner / "mine").write_text("x")
+    restart(inner)
+    restart(root)
+    with sessions.open("inner"):
+        assert (inner / "mine").read_text() == "x"
+        assert (inner / "unsaved").read_text() == "mine"
+        assert os.listdir(root) == [], "it stands on a capture of that"
+    restart(inner)
+    sessions.delete("inner")
+    assert not inner.exists()
+
+
+def test_a_forks_overlay_is_mounted_to_see_whether_it_has_expired(overlaid, monkeypatch):
+    sessions, root = overlaid
+    sessions.delete("one")
+    restart(root)
+    clock = sessions._opener._clock
+    later = clock.now() + 8 * 86400 * 10**6
+    monkeypatch.setattr(type(clock), "now", lambda _: later)
+    assert sessions.sweep().removed == (), "somebody has something in it that was not saved"
+    assert (root / "unsaved").read_text() == "mine"

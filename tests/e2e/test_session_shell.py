@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -49,6 +50,14 @@ class Terminal:
             assert select.select([self._fd], [], [], max(0, end - time.monotonic()))[0], self.shown
             assert self._read(), self.shown
         self._at = found.end()
+
+    def insist(self, text: str, pattern: str) -> None:
+        """Type ``text`` again and again until ``pattern`` is shown."""
+        for _ in range(100):
+            self.type(text)
+            with contextlib.suppress(AssertionError):
+                return self.expect(pattern, 0.2)
+        return self.expect(pattern)
 
     def _read(self) -> bool:
         try:
@@ -157,6 +166,22 @@ def test_every_line_is_journalled_with_what_it_shows_and_how_it_ends(begin: Begi
     assert b"7717" not in terminal.shown
 
 
+@pytest.mark.parametrize("shell", ["bash", "zsh", "sh"])
+def test_a_document_is_read_to_its_end(begin: Begin, shell: str) -> None:
+    """Its lines are no commands."""
+    person = begin(shell)
+    (person.user / ".bashrc").write_text("PS1='@@ '\n")
+    (person.user / ".zshrc").write_text("PS1='@@ '\nunsetopt zle prompt_sp\n")
+    terminal = person.sit_down()
+    terminal.expect(PROMPT)
+    terminal.type("cat <<E\rtouch made\rE\r")
+    terminal.expect(PROMPT)
+    terminal.type("exit\r")
+    assert terminal.end() == 0
+    assert not (person.tree / "made").exists()
+    assert person.history()[0]["stdout"] == "touch made\n"
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
 def test_the_shell_is_the_users_own_and_has_what_the_session_has(begin: Begin, shell: str) -> None:
     person = begin(shell)
@@ -180,6 +205,34 @@ def test_the_shell_is_the_users_own_and_has_what_the_session_has(begin: Begin, s
     assert person.history()[-1]["stdout"] == f"33 99\n{person.tree}/sub\n"
 
 
+@pytest.mark.parametrize("shell", ["bash", "zsh", "sh"])
+def test_the_session_is_asked_from_its_own_shell_and_from_another_terminal(begin: Begin, shell: str) -> None:
+    person = begin(shell)
+    (person.user / ".bashrc").write_text("PS1='@@ '\n")
+    (person.user / ".zshrc").write_text("PS1='@@ '\nunsetopt zle prompt_sp\n")
+    me = f"{sys.executable} -m holdfast session"
+    terminal = person.sit_down()
+    terminal.expect(PROMPT)
+    terminal.type("echo 1 >f; export A=1\r")
+    terminal.expect(PROMPT)
+    beside = person.run("session", "checkpoint", "-m", "at the prompt")
+    assert beside["message"] == "at the prompt"
+    terminal.type(f"{me} branch inside; echo code $?\r")
+    terminal.expect("code 0")
+    terminal.expect(PROMPT)
+    terminal.type(f"{me} exec true; echo code $?\r")
+    terminal.expect("each would wait for the other")
+    terminal.expect("code 4")
+    terminal.expect(PROMPT)
+    terminal.type("exit\r")
+    assert terminal.end() == 0
+    assert [one["name"] for one in person.run("session", "branches")["branches"]] == ["branches/one/inside"]
+    found = person.history()
+    assert [entry["seq"] for entry in found] == list(range(1, len(found) + 1))
+    assert found[0]["command"].startswith("echo 1")
+    assert person.run("session", "info")["env"]["A"] == "1"
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
 def test_jobs_are_controlled_by_the_shell(begin: Begin, shell: str) -> None:
     person = begin(shell)
@@ -193,8 +246,7 @@ def test_jobs_are_controlled_by_the_shell(begin: Begin, shell: str) -> None:
     terminal.expect(PROMPT)
     terminal.type("jobs; fg\r")
     terminal.expect("sleep 60.*\n(.*\n)*.*sleep 60")
-    terminal.type("\x03")
-    terminal.expect(PROMPT)
+    terminal.insist("\x03", PROMPT)  # the shell says that it goes on a moment before the job has the terminal
     terminal.type("exit\r")
     terminal.end()
     stopped, continued = person.history()[:2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -200,3 +201,35 @@ def test_what_makes_no_sense_is_refused(agent: Agent) -> None:
     assert agent.fails("exec", " ") == (2, "usage")
     assert agent.fails("start", "two", "--timeout", "soon") == (2, "bad_config")
     assert agent.fails("start", "two", "--env", "1=2") == (2, "usage")
+
+
+def test_info_and_list_show_what_made_it_where_it_works_and_its_newest_snapshot(agent: Agent, tree: Path) -> None:
+    agent.run("start", "one")
+    fork = agent.run("fork", "side", "--provider", "holdfast")
+    newest = agent.run("checkpoint", "-s", "side")["tree"]
+    told = agent.try_to("session", "info", "-s", "side").stdout.decode()
+    facts = dict(line.split(None, 1) for line in told.splitlines())
+    assert facts["provider"] == "holdfast"
+    assert facts["mode"] == "worktree"
+    assert facts["path"] == fork["root"]
+    assert facts["snapshot"].startswith(newest)
+    assert facts["forks"] == "none"
+    told = agent.try_to("session", "info", "-s", "one").stdout.decode()
+    facts = dict(line.split(None, 1) for line in told.splitlines())
+    assert facts["provider"].startswith("none")
+    assert (facts["mode"], facts["path"], facts["forks"]) == ("in-place", str(tree), "side")
+    lines = agent.try_to("session", "list", "--all").stdout.decode().splitlines()
+    (side,) = [line for line in lines if line.startswith("side")]
+    assert all(word in side for word in ("holdfast", "worktree", newest[:12], "from one", fork["root"]))
+    (one,) = [line for line in lines if line.startswith("one")]
+    assert all(word in one for word in ("none", "in-place", "1 fork", str(tree)))
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "sh"])
+def test_more_variables_than_a_program_can_have_take_none_away(agent: Agent, shell: str) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"needs {shell}")
+    agent.run("start", "one", "--shell", shell)
+    agent.run("exec", "export KEPT=1")
+    agent.run("exec", "LARGE=$(head -c 200000 /dev/zero | tr '\\0' x); export LARGE")
+    assert agent.run("exec", 'echo "$KEPT ${#LARGE} ${PATH:+path}"')["stdout"] == "1 0 path\n"

@@ -22,6 +22,7 @@ from holdfast.model.session import (
     Found,
     JournalEntry,
     Leaving,
+    Merging,
     Ran,
     SessionCheckpoint,
     SessionConfig,
@@ -94,7 +95,8 @@ RAN = st.builds(
 OTHERS: list[JournalEntry] = [
     Found(tree=CheckpointId("a" * 24), at=1),
     Counted(what="forks", at=2),
-    Leaving(target=SessionHash("d" * 32), at=3),
+    Leaving(target=SessionHash("d" * 32), at=3, event=4),
+    Merging(target=CheckpointId("a" * 24), message="täglich", at=3, event=4, metadata={"merged": "side"}),
 ]
 JOURNAL = st.lists(RAN | st.sampled_from(OTHERS), max_size=4)
 EXAMPLE = SessionCheckpoint(

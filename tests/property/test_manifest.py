@@ -133,3 +133,15 @@ def test_diff_of_any_two_heights_and_prefixes(count: int, other: int, prefix: by
     wanted = [*list(before)[::7], b"src", b"absent", b"\0"]
     assert manifest.get_many(pages, roots[0], wanted) == {path: before[path] for path in wanted if path in before}
     assert all(manifest.get(pages, roots[0], path) == before.get(path) for path in wanted[-20:])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 1500), st.sampled_from([b"", b"src", b"src/03", b"src/0"]), st.integers(0, 1600), st.booleans())
+def test_a_list_goes_on_behind_any_path(count: int, prefix: bytes, at: int, exact: bool) -> None:
+    entries = _base(count, 7)
+    after = b"src/%02d/file-%05d" % ((at * 7) % 11, at) + (b"" if exact else b"x")
+    pages = MemoryPages()
+    built = manifest.build(sorted(entries.items()))
+    pages.update(built.new_pages)
+    expected = [(path, entry) for path, entry in sorted(entries.items()) if under(path, prefix) and path > after]
+    assert list(manifest.iterate(pages, built.root, prefix, after=after)) == expected

@@ -90,7 +90,7 @@ class Model(RuleBasedStateMachine):
                     "session.min_interval": 0,
                     "session.max_checkpoints": 1000,
                     "session.cold_url": str(self.base / "cold"),
-                    "session.directory": str(self.base / "forks"),
+                    "snapshot.directory": str(self.base / "forks"),
                 },
                 clock=self.clock,
             )
@@ -195,7 +195,7 @@ class Model(RuleBasedStateMachine):
         name, line, session = self.one(data)
         self.count += 1
         branch = data.draw(st.sampled_from(sorted(line.branches))) if early and line.branches else None
-        made = session.fork(f"f{self.count}", checkpoint=branch, provider="plain")
+        made = session.fork(f"f{self.count}", checkpoint=branch, provider="holdfast")
         known = line.now if branch is None else line.branches[branch]
         if branch is None:
             line.newest = line.now
@@ -281,7 +281,7 @@ def look(root: Path) -> dict[str, str]:
     return {str(path.relative_to(root)): os.fsdecode(path.read_bytes()) for path in root.rglob("*") if path.is_file()}
 
 
-TestModel = Model.TestCase
+TestModel = pytest.mark.usefixtures("written_out")(Model.TestCase)
 TestModel.settings = settings(
     max_examples=25,
     stateful_step_count=25,

@@ -27,7 +27,7 @@ NOT_RUN = (
     "w.begin_step",
     "w.commit_step",
     "w.rollback_step",
-    "w.answer",
+    "w.answer",  # (answer_reapply as well)
 )
 """What waits for a signal, needs what not every machine has, or another state than the other examples leave."""
 

@@ -42,10 +42,13 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "serve": {
         "mcp": ("mcp", "give it to a model as tools (Model Context Protocol)"),
+        "serve": ("serve", "the REST API for other programs, and the upkeep of what it serves"),
         "stdio": ("stdio", "a frontend, by lines of JSON on standard input and output"),
     },
     "copy": {
         "fork": ("copies", "write a checkpoint out as a workspace of its own"),
+        "merge": ("merge", "bring what a fork has done into this workspace"),
+        "promote": ("promote", "bring a fork's work to production, built and found healthy first"),
         "mount": ("mount", "look at a checkpoint as a directory, without writing it out"),
         "unmount": ("mount", "take away what `mount`, or `fork --mount`, has mounted"),
         "export": ("copies", "write checkpoints and their ancestors to a file"),
@@ -56,6 +59,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "gc": ("keep", "delete what no checkpoint needs any more"),
         "verify": ("keep", "prove that nothing is damaged or missing"),
         "stats": ("keep", "what takes the space"),
+        "store": ("store", "where everything is kept: info, probe, copy, claim"),
         "doctor": ("doctor", "what this machine, the home and the workspace allow, and why not more"),
         "completion": ("completion", "a completion script for your shell"),
     },

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
 
     from holdfast.cli.console import Console
+    from holdfast.engine.sessions.asking import Usable
     from holdfast.engine.sessions.session import Session
     from holdfast.engine.sessions.sessions import Sessions
 
@@ -56,6 +57,13 @@ def choose(console: Console, sessions: Sessions, name: str | None) -> str:
             "no session of yours works in this workspace", hint="`holdfast session start` begins one", code="no_session"
         )
     return found[-1]
+
+
+@contextmanager
+def used(console: Console, name: str | None, agent: str | None = None) -> Generator[Usable]:
+    """The session that is meant (see `choose`), for what can be asked of it also while another process has it open."""
+    with all_of(console, agent) as sessions, sessions.use(choose(console, sessions, name)) as session:
+        yield session
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from holdfast import RefusedError
-from holdfast.cli.chosen import add_options, all_of, opened
+from holdfast.cli.chosen import add_options, all_of, used
 from holdfast.cli.command import Command, text
 from holdfast.cli.console import here
 from holdfast.cli.session_look import SHORT_HASH
@@ -90,7 +90,7 @@ def _configure_fork(parser: argparse.ArgumentParser) -> None:
 def _fork(console: Console, arguments: argparse.Namespace) -> int:
     from holdfast.engine import encoding_sessions
 
-    with opened(console, arguments.session, arguments.agent) as (_, session):
+    with used(console, arguments.session, arguments.agent) as session:
         made = session.fork(
             arguments.id,
             checkpoint=arguments.state,
@@ -157,7 +157,7 @@ def _configure_share(parser: argparse.ArgumentParser) -> None:
 
 
 def _share(console: Console, arguments: argparse.Namespace) -> int:
-    with opened(console, arguments.session, arguments.agent) as (_, session):
+    with used(console, arguments.session, arguments.agent) as session:
         if arguments.remove:
             session.unshare(arguments.name)
         else:

@@ -47,10 +47,17 @@ def _line(console: Console, one: SessionInfo) -> str:
     busy = "  in use" if one.busy else ""
     parent = f"  from {one.parent}" if one.parent else ""
     root = "" if one.root is None else f"  {show_path(one.root)}"
+    forks = f"  {plural(len(one.forks), 'fork')}" if one.forks else ""
     return (
         f"{console.paint(f'{one.id:<20}', 'yellow')}  {when(one.updated_at)}  {plural(commands, 'command'):<12}  "
-        f"{visible(one.owner)}{parent}{busy}{state}{root}"
+        f"{_provider(one)}  {one.mode}  {(one.tree or '-')[:SHORT_HASH]}  "
+        f"{visible(one.owner)}{parent}{forks}{busy}{state}{root}"
     )
+
+
+def _provider(one: SessionInfo) -> str:
+    """What has made its directory."""
+    return visible(one.provider) or "none"
 
 
 # -- info -------------------------------------------------------------------------------------------------------------
@@ -79,8 +86,10 @@ def _about(one: SessionInfo) -> Iterator[str]:
         ("owner", visible(one.owner) + (f", shared with {visible(', '.join(one.shared))}" if one.shared else "")),
         ("forked from", one.parent or ""),
         ("status", "" if one.status == "live" else one.status),
-        ("root", "" if one.root is None else show_path(one.root)),
-        ("made by", f"{one.provider} ({one.mode})" if one.provider else ""),
+        ("provider", _provider(one) + ("" if one.provider else ": it works in the workspace as it is")),
+        ("mode", one.mode),
+        ("path", "" if one.root is None else show_path(one.root)),
+        ("snapshot", f"{one.tree or 'none'}, the newest checkpoint of its files"),
         ("begun", when(one.created_at)),
         ("last used", when(one.updated_at) + (", in use now" if one.busy else "")),
     ]
@@ -94,12 +103,12 @@ def _about(one: SessionInfo) -> Iterator[str]:
         ]
     facts += [
         ("running", "" if one.running is None else visible(_one_line(one.running))),
-        ("saved as", f"{(one.newest or '')[:SHORT_HASH]}, with checkpoint {(one.tree or '')[:SHORT_HASH]}"),
+        ("saved as", (one.newest or "")[:SHORT_HASH]),
         (
             "states",
             f"{one.checkpoints:,}, {size(one.stored_bytes)}; since then {plural(one.journal, 'entry', 'entries')}",
         ),
-        ("forks", ", ".join(one.forks)),
+        ("forks", ", ".join(one.forks) or "none"),
     ]
     yield from (f"{name:<13}{value}" for name, value in facts if value)
 
@@ -186,14 +195,15 @@ _NONE = (3, "no such session, or no session of yours in this workspace")
 
 COMMANDS = {
     "session list": Command(
-        description="The sessions of this workspace, the last begun first.",
+        description="The sessions of this workspace, the last begun first: with what has made its directory, in which "
+        "mode, the newest checkpoint of its files, whose it is, its forks, and where it works.",
         configure=_configure_list,
         run=_list,
         examples=(("holdfast session list", "here"), ("holdfast session list --all", "in all workspaces")),
     ),
     "session info": Command(
-        description="All about one session: whose it is, where it works and what has made its directory, its shell, "
-        "what runs in it, and its newest saved state.",
+        description="All about one session: whose it is, where it works, what has made its directory and in which "
+        "mode, the newest checkpoint of its files, its shell, what runs in it, its newest saved state, and its forks.",
         configure=_configure_info,
         run=_info,
         examples=(("holdfast session info", "your newest one here"), ("holdfast session info -s try-2", "another")),

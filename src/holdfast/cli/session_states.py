@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from holdfast import UsageError
-from holdfast.cli.chosen import add_options, opened
+from holdfast.cli.chosen import add_options, opened, used
 from holdfast.cli.command import Command, text
 from holdfast.cli.session_look import SHORT_HASH, branch_name
 from holdfast.cli.terminal import show_path
@@ -27,7 +27,7 @@ def _configure_checkpoint(parser: argparse.ArgumentParser) -> None:
 def _checkpoint(console: Console, arguments: argparse.Namespace) -> int:
     from holdfast.engine import encoding_sessions
 
-    with opened(console, arguments.session, arguments.agent) as (_, session):
+    with used(console, arguments.session, arguments.agent) as session:
         point = session.checkpoint(arguments.message)
     if console.json:
         console.give(encoding_sessions.saved(point))
@@ -49,7 +49,7 @@ def _branch(console: Console, arguments: argparse.Namespace) -> int:
 
     if arguments.remove and arguments.message:
         raise UsageError("--remove takes no --message")
-    with opened(console, arguments.session, arguments.agent) as (_, session):
+    with used(console, arguments.session, arguments.agent) as session:
         if arguments.remove:
             reference = session.remove_branch(arguments.name)
         else:

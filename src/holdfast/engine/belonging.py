@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from holdfast.engine.states import kept
 from holdfast.model.errors import RefusedError
+from holdfast.model.paths import display
+from holdfast.model.wording import named_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from holdfast.engine.context import Context
+    from holdfast.model.entries import Entry
     from holdfast.model.ids import Hash
     from holdfast.store.manifest import Pages
     from holdfast.store.records import HistoryEvent
     from holdfast.undo.service import StepInfo, UndoService
+
+_SHOWN = 5
+_TOLD = 100
 
 
 def steps_since(context: Context, service: UndoService | None, state: HistoryEvent) -> list[StepInfo]:
@@ -63,3 +70,71 @@ def steps_that_wrote_late(
     chosen = {step for step, path in late if was.get(path) != now.get(path)}
     found = [step for step in service.steps() if step.id in chosen and step.state == "done"]
     return sorted(found, key=lambda step: step.acted, reverse=True)
+
+
+class Between(NamedTuple):
+    """Two states, one of which leads to the other."""
+
+    state: HistoryEvent
+    """The earlier one."""
+    before: Hash
+    after: Hash
+    pages: Pages
+
+
+def goes_by_itself(
+    context: Context, service: UndoService, late: StepInfo, between: Between, done: Sequence[int] = ()
+) -> bool:
+    """Whether what a step has written late is taken back by itself, as the newest change: where the step has to wait
+    for what came in between, and nothing was changed but by such writes and by what Holdfast has brought back.
+    """
+    from holdfast.store import manifest
+
+    try:
+        service.foresee([*done, *(one for one in service.connected(late.id) if one not in done)])
+    except RefusedError as error:
+        if error.code != "barrier":
+            return False
+    else:
+        return False
+    written = {path for _, path in service.written_late()}
+    changes = manifest.diff(between.pages, between.before, between.after)
+    others: dict[bytes, Entry | None] = {one.path: one.after for one in changes if one.path not in written}
+    if others:
+        others = {path: others[path] for path in others.keys() - service.still_brought(sorted(others))}
+    if not others:
+        return True
+    for event in context.catalog.events(context.workspace.id):
+        if event.seq <= between.state.seq:
+            break
+        if event.operation == "restore" and (target := kept(context, event)) is not None:
+            held = manifest.get_many(between.pages, target.root, sorted(others))
+            others = {path: entry for path, entry in others.items() if held.get(path) != entry}
+    return not others
+
+
+def refuse_mixed(service: UndoService | None, between: Between, done: Collection[int] = ()) -> None:
+    """Raise `RefusedError` where somebody has edited what a step's processes may have written to since the earlier
+    state: its checkpoint would take back both (I8).
+    """
+    from holdfast.store import manifest
+
+    at = between.state.at * 1000
+    mixed = [] if service is None else [one for one in service.mixed_since(at) if one[0] not in done]
+    if not mixed:
+        return
+    paths = sorted({path for _, path in mixed})
+    old = manifest.get_many(between.pages, between.before, paths)
+    new = manifest.get_many(between.pages, between.after, paths)
+    lost = [path for path in paths if old.get(path) != new.get(path)]
+    if lost:
+        steps = named_steps(step for step, path in mixed if path in lost)
+        shown = [display(path) for path in lost]
+        raise RefusedError(
+            f"what {steps} left running may have written to {', '.join(shown[:_SHOWN])}"
+            f"{', …' if len(shown) > _SHOWN else ''}, and somebody else has changed that too: "
+            "the one cannot be taken back without the other",
+            hint="--force takes back both; redo brings them forward",
+            code="barrier",
+            data={"paths": shown[:_TOLD]},
+        )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from holdfast.engine import undo_note
 from holdfast.engine.foreseeing import foresee_steps, foreseen
 from holdfast.engine.restore import refuse_unfinished
-from holdfast.engine.reversing import enter_redone, enter_undone
+from holdfast.engine.reversing import enter_redone, enter_undone, told_again
 from holdfast.engine.steps import reached
 from holdfast.model.errors import HoldfastError
 from holdfast.model.log import Log
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from holdfast.engine.undo_note import Note
     from holdfast.model.entries import NotCaptured
     from holdfast.model.sinks import Progress
+    from holdfast.store.records import HistoryEvent
     from holdfast.undo.service import UndoService
 
 _LOG = Log(__name__)
@@ -45,7 +46,7 @@ class CaughtUp(NamedTuple):
 
 def catch_up(context: Context, service: UndoService | None, progress: Progress | None = None) -> CaughtUp | None:
     """Enter in the history what an undo or a redo that was cut short has left, once the undo log has finished it. Needs
-    the lock.
+    the lock. What is entered, and was not told to anybody, is said all the same, and counts.
 
     None if there was none, or it had not begun. Raises `FormatError` if the note of it is damaged, `RefusedError` while
     a restore is unfinished.
@@ -54,11 +55,14 @@ def catch_up(context: Context, service: UndoService | None, progress: Progress |
     if note is None:
         return None
     refuse_unfinished(context)
-    if service is None or not _is_done(service, note) or not _is_next(context, note):
+    entry = _entry(context, note)
+    if service is None or not _is_done(service, note) or not (entry or _is_next(context, note)):
         undo_note.remove(context.folder)
         return None
     with service.quiet():
-        if note.operation == "undo":
+        if entry is not None:
+            result = told_again(context, service, note, entry)
+        elif note.operation == "undo":
             result = enter_undone(context, service, note, foreseen(service, note.steps), progress)
         else:
             result = enter_redone(context, service, note, progress)
@@ -77,7 +81,7 @@ def foresee_catching_up(context: Context, service: UndoService | None) -> Caught
     from holdfast.undo.desk import Desk
 
     note = undo_note.read(context.folder)
-    if note is None or service is None or not _is_next(context, note):
+    if note is None or service is None or not (_entry(context, note) or _is_next(context, note)):
         return None
     refuse_unfinished(context)
     pending = service.unfinished if isinstance(service, Desk) else ()
@@ -121,6 +125,17 @@ def _is_done(service: UndoService, note: Note) -> bool:
     """Whether all of the steps were reversed since the note was left."""
     acted = {step.id: step.acted for step in service.steps()}
     return all(acted.get(step, 0) > note.acted for step in note.steps)
+
+
+def _entry(context: Context, note: Note) -> HistoryEvent | None:
+    """What the history has of it already: killed just after that was entered, nobody was told. Since then the tree may
+    have been saved, and nothing else has happened.
+    """
+    for event in context.catalog.events(context.workspace.id):
+        if event.operation != "checkpoint" or event.seq <= note.position:
+            is_its = event.seq > note.position and (event.operation, event.steps) == (note.operation, note.steps)
+            return event if is_its else None
+    return None
 
 
 def _is_next(context: Context, note: Note) -> bool:

@@ -32,10 +32,13 @@ if TYPE_CHECKING:
 Verdict = Literal["good", "limited", "wrong"]
 """It is as it can be; something cannot be had, or costs more; something is broken, and commands will fail."""
 
-Area = Literal["system", "home", "workspace", "watching", "supervision", "isolation", "mounting", "snapshots"]
+Area = Literal["system", "home", "store", "workspace", "watching", "supervision", "isolation", "mounting", "snapshots"]
 
 _LITTLE_BYTES: Final = 1 << 30
 _PATIENCE_SECONDS: Final = 20.0
+_LOCK_SECONDS: Final = 3.0
+_APART_SECONDS: Final = 60.0
+"""By so much the clocks of machines that share a catalog may differ without a word."""
 _NOT_INSIDE: Final = (
     "the home, the workspace, watching, supervision and isolation are not looked at, "
     "as what runs supervised may not try them"
@@ -63,7 +66,8 @@ def diagnose(
     directory = os.path.realpath(os.fsencode(path))
     found: list[Finding] = []
     try:
-        opener = Opener(home=None if home is None else os.fsencode(home))
+        # (A catalog elsewhere that does not answer is asked several times.)
+        opener = Opener(home=None if home is None else os.fsencode(home), flags={"lock.timeout": _LOCK_SECONDS})
     except HoldfastError as error:
         return [*_system(), _failed("home", error)]
     run = None
@@ -77,6 +81,7 @@ def diagnose(
     areas: Sequence[tuple[Area, Callable[[], Iterator[Finding]]]] = (
         ("system", _system),
         ("home", lambda: _home(opener)),
+        ("store", lambda: _store(opener)),
         ("workspace", lambda: _workspace(opener, directory)),
         ("watching", lambda: _watching(directory)),
         ("supervision", _supervision),
@@ -243,10 +248,65 @@ def _home(opener: Opener) -> Iterator[Finding]:
         yield Finding("home", "limited", text, "the next command that saves takes that away")
     known = len(opener.open_home().store.catalog.workspaces())
     yield Finding("home", "good", f"{display(home)}, on {_file_system(home)}; workspaces in it: {known}")
+    if opener.settings(None).store.catalog:
+        yield from _catalog(opener)
     usage = shutil.disk_usage(home)
     if usage.free < _LITTLE_BYTES:
         text = f"{usage.free >> 20} MiB are left on the file system of the home"
         yield Finding("home", "limited", text, "`holdfast forget` and `holdfast gc` free what nobody needs")
+
+
+def _catalog(opener: Opener) -> Iterator[Finding]:
+    """What the server is like that the catalog is on. (Whether it answers has just been seen.)"""
+    from holdfast.store.postgresql import PostgresDatabase
+    from holdfast.store.postgresql_about import about
+
+    database = opener.store().catalog.database
+    assert isinstance(database, PostgresDatabase)
+    found = about(database)
+    text = f"its catalog is {found.shown}, on PostgreSQL {found.server}, {found.milliseconds:.1f} ms away"
+    yield Finding("home", "good", text)
+    if found.standby:
+        text = "the catalog's server is a standby: what is saved can be looked at, and nothing saved"
+        yield Finding("home", "limited", text, "name the primary in store.catalog, or all servers, with commas between")
+    if found.forgetful:
+        text = f"the catalog's server may lose with its power what was saved: {', '.join(found.forgetful)} is off"
+        yield Finding("home", "wrong", text, "set it to on in postgresql.conf")
+    if not found.guarded:
+        text = "the way to the catalog's server is open: what goes there and back can be read and changed"
+        yield Finding("home", "limited", text, "sslmode=verify-full in store.catalog (docs/postgresql.md)")
+    if abs(found.clock) > _APART_SECONDS:
+        text = f"the clock of the catalog's server differs from this machine's by {abs(found.clock):.0f} seconds"
+        yield Finding("home", "limited", text, "set both by NTP: leases and the grace time go by them")
+
+
+def _store(opener: Opener) -> Iterator[Finding]:
+    """Where objects are and whether that works: tried, if it is a bucket; whether they are encrypted."""
+    if not os.path.isdir(opener.home):
+        return
+    from holdfast.engine import stores
+
+    settings = opener.settings(None).store
+    about = stores.info(opener)
+    if about.remote:
+        found = stores.probe(opener)
+        for step in found.steps:
+            if not step.ok:
+                text = f"objects cannot be kept in {found.location}: {step.name}: {step.message}"
+                yield Finding("store", "wrong", text, "docs/object-stores.md says what a bucket has to let us do")
+        if found.ok:
+            claim = f", claimed by this store ({about.id})" if about.claimed else ""
+            yield Finding("store", "good", f"objects are kept in {found.location}{claim}")
+            if found.conditional_writes == "yes":
+                yield Finding("store", "good", "its server has conditional writes")
+            else:
+                how = "has no conditional writes" if found.conditional_writes == "no" else "answers them wrongly"
+                yield Finding("store", "good", f"its server {how}: claims go by listing")
+    else:
+        yield Finding("store", "good", f"objects are kept in the directory {about.location}")
+    if about.encryption_key:
+        old = f", {len(settings.old_keys)} older ones are known" if settings.old_keys else ""
+        yield Finding("store", "good", f"objects are encrypted with the key {about.encryption_key}{old}")
 
 
 def _workspace(opener: Opener, directory: bytes) -> Iterator[Finding]:

@@ -161,6 +161,7 @@ def forked(value: ForkResult) -> Json:
         "reference": reference(value.ref),
         "provider": value.provider,
         "mode": value.mode,
+        "passed_over": list(value.passed_over),
     }
 
 

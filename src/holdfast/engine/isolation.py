@@ -61,8 +61,8 @@ def make_box(
     files = Files(
         context.workspace.path,
         secret=own if any(is_beneath(os.path.realpath(log), path) for path in own) else (*own, log),
-        hidden=_paths(isolation.hidden),
-        writable=_paths(isolation.writable),
+        hidden=absolute_paths(isolation.hidden),
+        writable=absolute_paths(isolation.writable),
         readable=tuple(readable),
         tmp=isolation.tmp,
     )
@@ -76,7 +76,8 @@ def make_box(
     return box
 
 
-def _paths(texts: Sequence[str]) -> tuple[bytes, ...]:
+def absolute_paths(texts: Sequence[str]) -> tuple[bytes, ...]:
+    """The paths that texts of the settings mean. Raises `UsageError` for one that is not absolute."""
     found = tuple(os.fsencode(os.path.expanduser(text)) for text in texts)
     for path in found:
         if not os.path.isabs(path):

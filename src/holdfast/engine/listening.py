@@ -46,7 +46,7 @@ class Limits(NamedTuple):
 class Client:
     """One connection. ``keeps`` is for whoever answers: True if the connection must not be ended for being idle."""
 
-    __slots__ = ("deadline", "inbox", "keeps", "last", "outbox", "socket")
+    __slots__ = ("deadline", "descriptors", "inbox", "keeps", "last", "outbox", "socket")
 
     def __init__(self, connection: socket.socket, deadline: float) -> None:
         self.socket = connection
@@ -54,6 +54,8 @@ class Client:
         self.outbox = memoryview(b"")
         self.deadline = deadline
         self.keeps = False
+        self.descriptors: list[int] = []
+        """What came with the line, open until that is answered."""
         self.last = False
         """True if the connection ends when the outbox is empty."""
 
@@ -73,9 +75,11 @@ class Listener:
         left: Callable[[Client], None],
         limits: Limits,
         name: bytes = WATCH_SOCKET,
+        *,
+        descriptors: int = 0,
     ) -> None:
         """Bind the socket, mode 0600, in place of one that a dead process left. The caller holds the watcher's lock,
-        or gives a name that nobody else uses.
+        or gives a name that nobody else uses. ``descriptors`` is how many may come with a line.
         """
         self._path = folder + b"/" + name
         self._selector = selector
@@ -83,6 +87,7 @@ class Listener:
         self._answer = answer
         self._left = left
         self._limits = limits
+        self._descriptors = descriptors
         self._clients: set[Client] = set()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -112,9 +117,11 @@ class Listener:
             pass
         self._socket.close()
 
-    def hang_up(self) -> None:
-        """End every connection, after one last try to deliver what is still to be sent."""
+    def hang_up(self, last: bytes = b"") -> None:
+        """End every connection, after one last try to deliver what is still to be sent, or else ``last``."""
         for client in list(self._clients):
+            client.outbox = client.outbox or memoryview(last)
+            client.last = True
             self._send(client)
             self._end(client)
 
@@ -166,7 +173,7 @@ class Listener:
 
     def _receive(self, client: Client) -> None:
         try:
-            piece = client.socket.recv(_PIECE)
+            piece = self._take(client)
         except BlockingIOError:
             return
         except OSError:
@@ -191,9 +198,21 @@ class Listener:
             client.last = True
         else:
             reply = self._answer(client, line)
+        _close(client.descriptors)
         client.outbox = memoryview(reply)
         client.deadline = self._clock.monotonic() + self._limits.answer
         self._send(client)
+
+    def _take(self, client: Client) -> bytes:
+        """Some bytes, with the descriptors that come with them; more of those than may are closed."""
+        if not self._descriptors:
+            return client.socket.recv(_PIECE)
+        piece, found, _, _ = socket.recv_fds(client.socket, _PIECE, self._descriptors, socket.MSG_CMSG_CLOEXEC)
+        client.descriptors += found
+        more = client.descriptors[self._descriptors :]
+        del client.descriptors[self._descriptors :]
+        _close(more)
+        return piece
 
     def _send(self, client: Client) -> None:
         """Send what can be sent; while something is left, nothing is read from this client."""
@@ -218,8 +237,14 @@ class Listener:
             self._clients.discard(client)
             self._selector.unregister(client.socket)
             client.socket.close()
+            _close(client.descriptors)
             client.outbox = memoryview(b"")
             self._left(client)
+
+
+def _close(descriptors: list[int]) -> None:
+    while descriptors:
+        os.close(descriptors.pop())
 
 
 @contextmanager

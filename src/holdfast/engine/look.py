@@ -39,7 +39,7 @@ def log_of_home(context: Shared, limit: int | None = None) -> Log:
     """The checkpoints of all workspaces in the home, at most ``limit``, newest first."""
     checkpoints = context.store.catalog.checkpoints(limit=_checked(limit))
     belong = {item.workspace for item in checkpoints}
-    paths = {known.id: known.path for known in context.store.catalog.workspaces() if known.id in belong}
+    paths = {known.id: known.path for known in context.store.catalog.workspaces(everywhere=True) if known.id in belong}
     return Log(checkpoints, None, (), paths)
 
 

@@ -27,7 +27,7 @@ MAX_CALL_BYTES = 1 << 16
 MAX_ANSWER_BYTES = 1 << 26
 """A longer answer is not sent; whoever asked does the work itself."""
 
-OPERATIONS = frozenset(("ping", "checkpoint", "status", "pause", "resume", "stop"))
+OPERATIONS = frozenset(("ping", "checkpoint", "status", "pause", "hush", "resume", "stop"))
 
 Json = dict[str, Any]
 _T = TypeVar("_T")

@@ -27,7 +27,7 @@ from holdfast.model.errors import (
 )
 from holdfast.model.ids import new_workspace_id
 from holdfast.model.log import Log
-from holdfast.model.paths import display, under
+from holdfast.model.paths import MERGED, display, under
 from holdfast.store import ballast
 from holdfast.store.records import Workspace, seen_at
 from holdfast.store.store import Store
@@ -35,6 +35,8 @@ from holdfast.store.store import Store
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from holdfast.files.layer import Layer
+    from holdfast.files.local import LocalTree
     from holdfast.files.tree import Tree
     from holdfast.model.clock import Clock
     from holdfast.model.config import Settings
@@ -73,6 +75,11 @@ class Opener:
     def environ(self) -> Mapping[str, str]:
         """The environment that this process was given."""
         return self._environ
+
+    @property
+    def clock(self) -> Clock:
+        """Where the time comes from."""
+        return self._clock
 
     @property
     def flags(self) -> Mapping[str, object]:
@@ -143,7 +150,11 @@ class Opener:
         return self._store
 
     def _open_store(self) -> Store:
-        return Store.open(self.home, self.settings(None), clock=self._clock, random=self._random)
+        return self.open_store()
+
+    def open_store(self, *, claim: bool = True) -> Store:
+        """The store of the home once more, for whoever closes it: see `Store.open`."""
+        return Store.open(self.home, self.settings(None), clock=self._clock, random=self._random, claim=claim)
 
     def close(self) -> None:
         """Close the store. Harmless a second time."""
@@ -326,6 +337,10 @@ class Opener:
             from holdfast.engine.fork_layers import refuse_unmounted
 
             refuse_unmounted(self._folder(workspace), workspace.path)
+        elif os.path.basename(workspace.path) == MERGED and under(workspace.path, os.path.realpath(self.home)):
+            from holdfast.snapshot.layers import refuse_unmounted as refuse_without_layers
+
+            refuse_without_layers(workspace.path)
 
     def _is_half_done(self, forked: Workspace) -> bool:
         """True if the fork is without its first checkpoint, or was killed between that and its end."""
@@ -388,9 +403,6 @@ class Opener:
         )
 
     def _tree(self, workspace: Workspace, folder: bytes, settings: Settings) -> Tree:
-        from holdfast.files.gitconfig import User
-        from holdfast.files.local import LocalTree
-
         layer = None
         if self._is_by_mount(workspace):
             from holdfast.engine import fork_note
@@ -399,13 +411,22 @@ class Opener:
             refuse_unmounted(folder, workspace.path)
             note = fork_note.read(folder)
             layer = None if note is None else layer_of(self.store(), folder, note)
+        return self.tree_at(workspace.path, folder, settings, layer=layer)
+
+    def tree_at(self, path: bytes, folder: bytes, settings: Settings, *, layer: Layer | None = None) -> LocalTree:
+        """The tree in the directory ``path``, whatever that is, by the rules of ``settings``; its index is in
+        ``folder``.
+        """
+        from holdfast.files.gitconfig import User
+        from holdfast.files.local import LocalTree
+
         own = (*own_directories(self.home, settings), os.path.realpath(forks_directory(self.home, settings)))
         return LocalTree(
-            workspace.path,
+            path,
             index=os.path.join(folder, INDEX),
             modes=os.path.join(folder, DIRECTORIES),
             # (What a snapshot provider has made may lie in the home, which must not take all of it away.)
-            never=[path for path in own if not under(workspace.path, path)],
+            never=[one for one in own if not under(path, one)],
             max_file_bytes=settings.capture.max_file_bytes,
             exclude=settings.capture.exclude,
             user=User(_bytes(self._environ.get("HOME")), _bytes(self._environ.get("XDG_CONFIG_HOME"))),

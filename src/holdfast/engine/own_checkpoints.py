@@ -31,6 +31,7 @@ from holdfast.model.log import Log
 from holdfast.model.paths import display, under
 from holdfast.snapshot.checkpoints import KEEPER, Means
 from holdfast.snapshot.private import make_private
+from holdfast.snapshot.repositories import keep_apart
 from holdfast.store.records import seen_at
 
 if TYPE_CHECKING:
@@ -112,6 +113,7 @@ class OwnCheckpoints:
         """See `Checkpoints.show`."""
         if self._mounts:
             make_private(place)
+            keep_apart(place)
             order = Order(self._home, self._workspace.path, self.where_to_work(place), checkpoint)
             try:
                 with MountServer() as server:
@@ -147,9 +149,9 @@ class OwnCheckpoints:
                 if served is not None:
                     os.close(served)
             self._forget_what_nobody_keeps(home)
-        with suppress(OSError):  # there are other things in it, or it is not there
-            os.rmdir(self._directory)
-            os.rmdir(os.path.dirname(self._directory))
+        for empty in (self._directory, os.path.dirname(self._directory)):
+            with suppress(OSError):  # there are others in it; or whoever was killed here had removed it
+                os.rmdir(empty)
 
     def let_go(self, keeper: str) -> None:
         """See `Checkpoints.let_go`."""
@@ -202,6 +204,7 @@ class OwnCheckpoints:
         with self._opener() as opener:
             context = opener.open(self._workspace.path)
             make_private(place)
+            keep_apart(place)
 
             def open_fork() -> Context:
                 return opener.make_fork(self.where_to_work(place), source, context.workspace)

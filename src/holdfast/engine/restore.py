@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine import journal as journals
 from holdfast.engine.checkpoint import Recorded, Request, take_locked
+from holdfast.engine.half_way import Plan, sift
 from holdfast.engine.journal import Journal
 from holdfast.engine.recognising import tell_brought_back
 from holdfast.engine.results import RestoreResult
 from holdfast.engine.rules import left_out, touches_rules
 from holdfast.engine.status import present
-from holdfast.engine.steps import any_since, kept_still
+from holdfast.engine.steps import kept_still
 from holdfast.engine.supply import Stored, hold
 from holdfast.model.entries import after_of
-from holdfast.model.errors import HoldfastError, LockedError, NotFoundError, RefusedError
-from holdfast.model.named import NamedTuple
+from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.model.paths import display, under
 from holdfast.store import manifest
 from holdfast.store.records import HistoryEvent
@@ -32,9 +32,10 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from holdfast.engine.context import Context
+    from holdfast.engine.half_way import Mending
     from holdfast.files.tree import Applied
     from holdfast.model.checkpoint import Checkpoint
-    from holdfast.model.entries import Change
+    from holdfast.model.entries import Change, NotCaptured
     from holdfast.model.ids import CheckpointId, Hash
     from holdfast.model.sinks import Progress, Supply
     from holdfast.store.manifest import Pages
@@ -45,26 +46,6 @@ REDO_COMMAND = "holdfast redo"
 _HELD_BYTES = 64 << 20
 """Up to this much content is read and verified before the tree is touched, and kept; more is verified in a pass of
 its own."""
-
-
-class Plan(NamedTuple):
-    """What has to happen to the tree."""
-
-    deletes: Sequence[Change]
-    writes: Sequence[Change]
-
-
-class Mending(NamedTuple):
-    """What finishing a restore that was cut short, or taking it back, may delete."""
-
-    evidence: Hash
-    """The manifest outside which nothing is deleted."""
-    again: bool
-    """True if what it is doing was begun before."""
-    apart: int | None
-    """The state before it, where steps have come in between: it is a change of its own then, the newest. None: it is
-    one change with what was done before it was cut short.
-    """
 
 
 def restore(
@@ -82,8 +63,9 @@ def restore(
     Where it leaves another state than the target, as with ``paths``, that is unsaved, among whatever comes next; with
     ``as_state`` it is saved as what this restore did.
 
-    Atomic per file, durable when it returns, not atomic as a whole: cut short, it is finished by `resume` or taken back
-    by `abandon`. Files that changed meanwhile, or that no checkpoint holds, are left alone and listed in ``skipped``.
+    Atomic per file, durable when it returns, not atomic as a whole: cut short, it is finished or taken back by
+    `holdfast.engine.resuming`. Files that changed meanwhile, or that no checkpoint holds, are left alone and listed in
+    ``skipped``.
     Raises `NotFoundError` (no such checkpoint or path), `IntegrityError` before anything is touched if content that is
     needed is damaged, `RefusedError` while an earlier restore is unfinished, or (code ``changed_meanwhile``) if the
     tree is not as ``expected`` has it: that is then saved, and nothing else has happened.
@@ -117,17 +99,17 @@ def restore(
         )
         done = carry_out(context, journal, rescue, checkpoint, progress)
         if as_state and (done.written or done.deleted):
-            _save_as_its_own(context, journal, progress)
+            save_as_its_own(context, journal, progress)
         return done
 
 
-def _save_as_its_own(context: Context, journal: Journal, progress: Progress | None) -> None:
+def save_as_its_own(context: Context, journal: Journal, progress: Progress | None) -> None:
     """Enter what a restore has left in the history as its own state, unless it is the target's."""
     if context.catalog.cursor(context.workspace.id).position == journal.position:
-        _save_as(context, "restore", progress)
+        save_as(context, "restore", progress)
 
 
-def _save_as(
+def save_as(
     context: Context, operation: Literal["checkpoint", "restore"], progress: Progress | None
 ) -> tuple[Checkpoint, int]:
     """Save what the tree holds as the next state, also if it is as before; the checkpoint and the state."""
@@ -216,8 +198,11 @@ def carry_out(
     """
     plan = _plan(context.store.pages, now.root, target.root, journal.paths)
     rules_change = touches_rules((*plan.deletes, *plan.writes))
+    spared: list[NotCaptured] = []
     if mending is not None:
-        plan = plan._replace(deletes=_limited(context, plan.deletes, journal, target, mending))
+        first = _plan(context.store.pages, mending.evidence, target.root, journal.paths)
+        empty = now.total_files == 0
+        plan, spared = sift(context.store.pages, plan, first, mending, target.id, empty=empty)
     if rules_change and journal.operation != "restore":
         ignored = left_out(context, target.root, [change.path for change in plan.deletes])
         plan = plan._replace(deletes=[change for change in plan.deletes if change.path not in ignored])
@@ -238,6 +223,7 @@ def carry_out(
     # (Before it was cut short it may have brought the rest there as well.)
     brought = plan if mending is None else _plan(context.store.pages, mending.evidence, target.root, journal.paths)
     tell_brought_back(context, (*brought.deletes, *brought.writes))
+    applied = applied._replace(skipped=[*spared, *applied.skipped])
     reached = settled = not journal.paths and not applied.skipped
     if reached and (rules_change or mending is not None):
         found = present(context)
@@ -252,28 +238,12 @@ def carry_out(
         workspace = context.workspace.id
         context.catalog.record_event(workspace, event, expected=context.catalog.cursor(workspace), head=target.id)
     else:
-        _save_as(context, "restore", progress)
+        save_as(context, "restore", progress)
     journals.remove(context.folder)
     context.catalog.unpin_all(pins)
     if settled:
         context.tree.settle(target.root)
     return result(journal, applied)
-
-
-def _limited(
-    context: Context, deletes: Sequence[Change], journal: Journal, target: Checkpoint, mending: Mending
-) -> list[Change]:
-    """Those of ``deletes`` that there is evidence for (I5): what the restore that was cut short did not find, or make,
-    stays.
-    """
-    pages = context.store.pages
-    allowed = {one.path: one for one in deletes if manifest.get(pages, mending.evidence, one.path) is not None}
-    if mending.again:
-        # What was deleted before it was cut short may have left directories behind, which go with it.
-        allowed = {
-            one.path: one for one in _plan(pages, mending.evidence, target.root, journal.paths).deletes
-        } | allowed
-    return list(allowed.values())
 
 
 def result(journal: Journal, applied: Applied) -> RestoreResult:
@@ -293,88 +263,6 @@ def result(journal: Journal, applied: Applied) -> RestoreResult:
         dry_run=False,
         undo_command=undo_command,
     )
-
-
-def unfinished(context: Context) -> Journal | None:
-    """The restore that was cut short, if there is one. One that is still at work in another process is not."""
-    journal = journals.read(context.folder)
-    if journal is None:
-        return None
-    try:
-        with context.lock(timeout=0):
-            return journals.read(context.folder)
-    except LockedError:
-        return None
-
-
-def resume(context: Context, progress: Progress | None = None, *, as_state: bool = False) -> RestoreResult:
-    """Finish a restore or fork that was cut short. What the tree holds by now is saved first and stays in the
-    history. ``as_state`` as `restore` has it.
-    """
-    with context.lock(), kept_still(context):
-        journal = _require_unfinished(context)
-        done = _mend(context, journal, progress)
-        # (What it had done before it was cut short is not among what is done now.)
-        if as_state and journal.operation == "restore" and present(context).changes():
-            _save_as_its_own(context, journal, progress)
-        return done
-
-
-def abandon(context: Context, progress: Progress | None = None) -> RestoreResult:
-    """Take a restore that was cut short back: the tree becomes what it was before it began."""
-    with context.lock(), kept_still(context):
-        journal = _require_unfinished(context)
-        if journal.rescue is None:
-            raise RefusedError(
-                f"the unfinished fork in {display(context.workspace.path)} began with an empty directory",
-                hint="finish it with `holdfast restore --continue`, or delete the directory",
-            )
-        if journal.taken_back is not None:
-            return _mend(context, journal, progress)  # that is what it was doing
-        return _mend(
-            context,
-            journal._replace(
-                operation="undo", target=journal.rescue, state=journal.position, taken_back=journal.target
-            ),
-            progress,
-            again=False,
-        )
-
-
-def _mend(context: Context, journal: Journal, progress: Progress | None, *, again: bool = True) -> RestoreResult:
-    """Bring the tree from wherever it is to the journal's target. Needs the lock."""
-    kept = context.tree.clean(journal.nonce).kept
-    if journal.operation == "fork":
-        from holdfast.engine.fork import write_out
-
-        done = result(journal, write_out(context, journal, progress))
-    else:
-        apart = None
-        if any_since(context, journal.at):
-            context.tree.make_root()
-            now, apart = _save_as(context, "checkpoint", progress)
-        else:
-            now = save_first(context, progress)
-        # What has come to light or was made since was not there to be deleted when the restore began; on the way back
-        # nothing is deleted but what the restore may have made.
-        held = context.catalog.checkpoint(journal.taken_back or journal.rescue or journal.target)
-        target = context.catalog.checkpoint(journal.target)
-        done = carry_out(context, journal, now, target, progress, mending=Mending(held.root, again, apart))
-        if apart is not None:
-            undo_command = UNDO_COMMAND if done.written or done.deleted else None
-            done = done._replace(rescue=now.id, undo_command=undo_command)
-        elif journal.taken_back is not None:
-            # Half way is no state of the history, but what was there can be had again.
-            back = f"holdfast restore {now.id[:12]}" if done.written or done.deleted else None
-            done = done._replace(rescue=now.id, undo_command=back)
-    return done._replace(skipped=[*kept, *done.skipped])
-
-
-def _require_unfinished(context: Context) -> Journal:
-    journal = journals.read(context.folder)
-    if journal is None:
-        raise NotFoundError("no restore was cut short in this workspace", code="nothing_unfinished")
-    return journal
 
 
 def _plan(pages: Pages, now: Hash, target: Hash, paths: Sequence[bytes]) -> Plan:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from holdfast.engine import undo_note
 from holdfast.engine.checkpoint import Recorded, Request, take_locked
 from holdfast.engine.effects import effect
-from holdfast.engine.foreseeing import brought, reversible
+from holdfast.engine.foreseeing import brought, foreseen, reversible
 from holdfast.engine.recognising import noting
 from holdfast.engine.restore import REDO_COMMAND, UNDO_COMMAND
 from holdfast.engine.results import RestoreResult
@@ -72,8 +72,7 @@ def enter_undone(
     began = min(step.started_at for step in steps) // 1000
     event = HistoryEvent(0, 0, "undo", head, _before(context, note.position, began), note.position, note.steps)
     done = take_locked(context, Request(kind="auto"), progress, recorded=Recorded(event, note.redo_tip))
-    undo_note.remove(context.folder)
-    return _result(context, done.checkpoint.id, head, note.steps, what, _left(service, note.steps), REDO_COMMAND)
+    return _told(context, service, note, done.checkpoint.id, what)
 
 
 def bring_forward(
@@ -123,9 +122,22 @@ def enter_redone(context: Context, service: UndoService, note: Note, progress: P
             0, 0, "redo", head, context.catalog.cursor(context.workspace.id).position, None, note.steps
         )
         reached = take_locked(context, Request(kind="auto"), progress, recorded=Recorded(event, None)).checkpoint.id
+    return _told(context, service, note, reached, brought(service, note.steps))
+
+
+def told_again(context: Context, service: UndoService, note: Note, entry: HistoryEvent) -> RestoreResult:
+    """What the history has as ``entry`` already, and nobody was told of; then nothing is unfinished any more."""
+    effect_of = foreseen if note.operation == "undo" else brought
+    return _told(context, service, note, entry.checkpoint, effect_of(service, note.steps))
+
+
+def _told(context: Context, service: UndoService, note: Note, reached: CheckpointId, what: Effect) -> RestoreResult:
+    """The result. The note goes last: killed before, whoever comes next says what was done."""
+    way = REDO_COMMAND if note.operation == "undo" else way_back(service, note.steps)
+    rescue = _saved_before(context, note)
+    result = _result(context, reached, rescue, note.steps, what, _left(service, note.steps), way)
     undo_note.remove(context.folder)
-    what = brought(service, note.steps)
-    return _result(context, reached, head, note.steps, what, _left(service, note.steps), way_back(service, note.steps))
+    return result
 
 
 def _go_on_to(context: Context, target: HistoryEvent, note: Note) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.engine.catching_up import catch_up, nevertheless
 from holdfast.engine.checkpoint import Recorded, Request, take_locked
+from holdfast.engine.handing_on import handed_on
 from holdfast.engine.home import own_directories
 from holdfast.engine.inside import RUN_VARIABLE, refuse_inside
 from holdfast.engine.isolation import make_box
@@ -130,7 +131,7 @@ def run(
         server="holdfast.engine.bridging",
         log_level=inherited(),
     )
-    surroundings = dict(os.environb if environment is None else environment)
+    surroundings = handed_on(os.environb if environment is None else environment)
     surroundings[RUN_VARIABLE] = identity.encode()
     try:
         with _asking(settings.log, ask if asked_for.asks else None), answering_run(context, identity):

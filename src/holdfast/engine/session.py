@@ -13,6 +13,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
+from holdfast.engine.handing_on import handed_on
 from holdfast.engine.launching import Launch, Launcher
 from holdfast.engine.run import new_run_id
 from holdfast.model.errors import ChannelError, HoldfastError, NotFoundError, RefusedError, StorageError
@@ -102,7 +103,7 @@ class Session:
         self._flags = dict(flags or {})
         self._isolation = isolation
         self._thresholds = thresholds
-        self._environment = dict(os.environb if environment is None else environment)
+        self._environment = handed_on(os.environb if environment is None else environment)
         self._random = random
         self._inside = inside
         self._turn = threading.Lock()

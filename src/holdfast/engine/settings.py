@@ -25,7 +25,15 @@ MAX_HOME_FILE_BYTES = 64 << 10
 
 _VARIABLE = "HOLDFAST_"
 _OTHER_VARIABLES = frozenset(
-    ("HOLDFAST_HOME", "HOLDFAST_MESSAGE", "HOLDFAST_COMMAND", "HOLDFAST_RUN", "HOLDFAST_SESSION", "HOLDFAST_AGENT")
+    (
+        "HOLDFAST_HOME",
+        "HOLDFAST_MESSAGE",
+        "HOLDFAST_COMMAND",
+        "HOLDFAST_RUN",
+        "HOLDFAST_SESSION",
+        "HOLDFAST_AGENT",
+        "HOLDFAST_HOOK",
+    )
 )
 """Those that are no settings."""
 

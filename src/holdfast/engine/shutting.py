@@ -19,12 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 _OUT_OF_SIGHT: Final = (errno.ENOENT, errno.ENOTDIR, errno.EACCES)
-_PATH: Final = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+_OBJECT: Final = os.O_PATH | os.O_CLOEXEC
 
 
 def shut(directories: Sequence[bytes], covered: bytes) -> None:
-    """Make ``directories`` read-only, and have them and all above them stay where they are. They are real paths;
-    something is about to be mounted over the directory ``covered``, where nothing else will be seen. Raises `OSError`.
+    """Make ``directories`` read-only, with all that is mounted in them, and have them and all above them stay where
+    they are. They are real paths; something is about to be mounted over the directory ``covered``, where nothing else
+    will be seen, and which may lie in one of them. Raises `OSError`.
     """
     for path in sorted(_everywhere(directories), key=len):  # (a mount that shows a part may lie in another one)
         if not under(path, covered):
@@ -34,15 +35,26 @@ def shut(directories: Sequence[bytes], covered: bytes) -> None:
 
 
 def _everywhere(directories: Iterable[bytes]) -> set[bytes]:
-    """All paths by which they, or a part of them, are reached."""
+    """All paths by which they, or a part of them, are reached; and what is mounted in them, as overlays are."""
     found: set[bytes] = set()
     shown = mounts()
-    for path in directories:
-        fd = os.open(path, _PATH)
+    left = list(directories)
+    while left:
+        path = left.pop()
+        if path in found:
+            continue
+        found.add(path)
         try:
-            found |= {path, *other_paths(fd, path, shown)}
+            fd = os.open(path, _OBJECT)
+        except OSError as error:
+            if error.errno not in _OUT_OF_SIGHT:
+                raise
+            continue  # it lies under another mount, or where this user cannot look
+        try:
+            left += [at for at, _ in other_paths(fd, path, shown)]
         finally:
             os.close(fd)
+        left += [each.point for each in shown if under(each.point, path)]
     return found
 
 

@@ -14,7 +14,7 @@ from holdfast.model.entries import Change, Entry
 from holdfast.model.named import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from holdfast.engine.results import Renamed
 
@@ -29,10 +29,12 @@ Why = Literal[
     "deleted_there",
     "renamed_apart",
     "in_the_way",
+    "bases",
 ]
 """Why something cannot be merged: both have changed the content, the permissions, or the type of it; both have added
 it, and not the same; one has changed or renamed what the other has deleted; both have renamed it; what is a file on one
-side is a directory on the other."""
+side is a directory on the other; the two have several states in common, and it depends on which of them is looked at
+what has changed."""
 
 WORDS: dict[Why, str] = {
     "content": "changed on both sides",
@@ -43,10 +45,20 @@ WORDS: dict[Why, str] = {
     "deleted_there": "changed here, deleted there",
     "renamed_apart": "renamed on both sides",
     "in_the_way": "a file on one side, a directory on the other",
+    "bases": "taken over by both sides from each other, and changed since",
 }
 """The same for people."""
 
 Prefer = Literal["ours", "theirs"]
+
+
+class Settled(NamedTuple):
+    """What somebody has decided of one conflict."""
+
+    prefer: Prefer | None = None
+    """As this side has it, whatever that is."""
+    entry: Entry | None = None
+    """Without ``prefer``: what the file is to be, None for no file."""
 
 
 class Side(NamedTuple):
@@ -65,6 +77,10 @@ class Conflict(NamedTuple):
     """Where it is on the other side, or was: the same path, unless it was renamed."""
     why: Why
 
+    def landing(self, base: bytes) -> bytes:
+        """Where what becomes of it is to be, if it was at ``base`` when the two parted: under its new name."""
+        return self.there if self.path == base else self.path
+
 
 class Plan(NamedTuple):
     """How the merged state differs from ours."""
@@ -77,12 +93,15 @@ class Plan(NamedTuple):
     """Those that were."""
 
 
-def plan(ours: Side, theirs: Side, *, prefer: Prefer | None = None) -> Plan:
+def plan(
+    ours: Side, theirs: Side, *, prefer: Prefer | None = None, settled: Mapping[bytes, Settled] | None = None
+) -> Plan:
     """What merging ``theirs`` into ``ours`` would do, both sides against the same base.
 
     With ``prefer`` a conflict is settled in favour of that side, but for a file where the other side has a directory.
+    ``settled`` decides single ones, by the path at which they land (see `Conflict.landing`).
     """
-    return _Merge(ours, theirs, prefer).plan()
+    return _Merge(ours, theirs, prefer, settled or {}).plan()
 
 
 def merged_entry(base: Entry | None, ours: Entry | None, theirs: Entry | None) -> Entry | Why | None:
@@ -114,10 +133,11 @@ def _pick(base: T, ours: T, theirs: T) -> T | None:
 class _Merge:
     """One plan in the making."""
 
-    def __init__(self, ours: Side, theirs: Side, prefer: Prefer | None) -> None:
-        self._ours, self._our_names = _by_path(ours), {one.before_path: one for one in ours.renamed}
-        self._theirs, self._their_names = _by_path(theirs), {one.before_path: one for one in theirs.renamed}
-        self._prefer = prefer
+    def __init__(self, ours: Side, theirs: Side, prefer: Prefer | None, settled: Mapping[bytes, Settled]) -> None:
+        self._ours, self._our_names = by_path(ours), {one.before_path: one for one in ours.renamed}
+        self._theirs, self._their_names = by_path(theirs), {one.before_path: one for one in theirs.renamed}
+        self._prefer = None if prefer is None else Settled(prefer)
+        self._by_hand = settled
         self._merged: dict[bytes, Entry | None] = {
             path: change.after for path, change in (self._theirs | self._ours).items()
         }
@@ -153,32 +173,41 @@ class _Merge:
         return self._ours[path].before if change is None else change.after
 
     def _renamed_there(self, path: bytes) -> None:
-        """They have renamed what stands, or stood, at ``path``, and we have changed it."""
+        """They have renamed what stands, or stood, at ``path``, and we have changed it.
+
+        Where either has put something else under the other's new name, each path is for itself: nothing may take that
+        one's place.
+        """
         there = self._their_names[path]
         here = self._our_names.get(path)
-        if here is not None and here.path != there.path:
+        same = here is not None and here.path == there.path
+        if not same and (there.path in self._ours or (here is not None and here.path in self._theirs)):
+            return
+        if here is not None and not same:
             self._conflict(Conflict(here.path, there.path, "renamed_apart"), path)
         elif here is not None:
             self._decide(there.path, merged_entry(there.before, here.after, there.after))
             self._decided.add(path)
         elif (ours := self._ours[path].after) is None:
             self._conflict(Conflict(path, there.path, "deleted_here"), path)
-        elif there.path not in self._ours:  # (else what we have put there is in its way: each path for itself)
+        else:
             self._follow(path, there.path, path, merged_entry(there.before, ours, there.after))
 
     def _renamed_here(self, path: bytes) -> None:
-        """We have renamed what they have changed at ``path``."""
+        """We have renamed what they have changed at ``path``; see `_renamed_there`."""
         here = self._our_names[path]
         theirs = self._theirs[path].after
+        if here.path in self._theirs:
+            return
         if theirs is None:
             self._conflict(Conflict(here.path, path, "deleted_there"), path)
-        elif here.path not in self._theirs:
+        else:
             self._follow(here.path, here.path, path, merged_entry(here.before, here.after, theirs))
 
     def _follow(self, ours: bytes, to: bytes, there: bytes, found: Entry | Why | None) -> None:
         """Put what becomes of a file that one side has renamed where it is to be."""
         if isinstance(found, str):
-            self._conflict(Conflict(ours, to if to != ours else there, found), ours)
+            self._conflict(Conflict(ours, to if to != ours else there, found), there)
             return
         if to != ours:
             self._merged[ours] = None
@@ -195,10 +224,17 @@ class _Merge:
     def _conflict(self, conflict: Conflict, base: bytes) -> None:
         paths = {conflict.path, conflict.there, base}
         self._decided |= paths
-        touched = [path for path in paths if path in self._merged]
-        for path in touched:
-            self._merged[path] = self._their(path) if self._prefer == "theirs" else self._our(path)
-        (self._conflicts if self._prefer is None else self._settled).append(conflict)
+        landing = conflict.landing(base)
+        settled = self._by_hand.get(landing, self._prefer)
+        for path in paths & self._merged.keys():
+            self._merged[path] = (
+                self._their(path) if settled is not None and settled.prefer == "theirs" else self._our(path)
+            )
+        if settled is not None and settled.prefer is None:
+            for path in {conflict.path, base} & self._merged.keys():
+                self._merged[path] = None
+            self._merged[landing] = settled.entry
+        (self._conflicts if settled is None else self._settled).append(conflict)
 
     def _clear_the_way(self) -> None:
         """No file may be where the merged state has a directory: of such two, ours stays."""
@@ -213,7 +249,7 @@ class _Merge:
                 self._conflicts.append(Conflict(clashing[0], path, "in_the_way"))
 
 
-def _by_path(side: Side) -> dict[bytes, Change]:
+def by_path(side: Side) -> dict[bytes, Change]:
     """What a side has done, a rename as a deletion and an addition."""
     changes = [(change.path, change) for change in side.changes]
     changes += [(one.before_path, Change(one.before_path, one.before, None)) for one in side.renamed]

@@ -7,7 +7,14 @@ from operator import ne
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from holdfast.engine import undo_note
-from holdfast.engine.belonging import refuse_open, steps_since, steps_that_wrote_late
+from holdfast.engine.belonging import (
+    Between,
+    goes_by_itself,
+    refuse_mixed,
+    refuse_open,
+    steps_since,
+    steps_that_wrote_late,
+)
 from holdfast.engine.effects import summed
 from holdfast.engine.foreseeing import brought, dry_result, foreseen, reversible
 from holdfast.engine.journal import Journal
@@ -22,7 +29,7 @@ from holdfast.engine.restore import (
 from holdfast.engine.reversing import bring_forward, take_back
 from holdfast.engine.states import ahead, came_to_light, kept, nothing, out_of_sight
 from holdfast.engine.status import present
-from holdfast.engine.steps import infos
+from holdfast.engine.steps import infos, required
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, rebuilt
 from holdfast.model.ids import CheckpointId
 from holdfast.model.log import Log
@@ -45,7 +52,7 @@ if TYPE_CHECKING:
 
 _LOG = Log(__name__)
 
-_OWN = ("restore", "redo")
+_OWN = ("restore", "redo", "promote")
 """Operations whose state is all that they did: what an undo leaves may stand beside what others have done."""
 _SHOWN = 5
 _TOLD = 100
@@ -318,9 +325,18 @@ class Walk:
                     break
                 left.append(state)
             if checkpoint.root != root:
-                if late := steps_that_wrote_late(self._service, self._pages, checkpoint.root, root, done):
+                late = steps_that_wrote_late(self._service, self._pages, checkpoint.root, root, done)
+                between = Between(state, checkpoint.root, root, self._pages)
+                is_ours = (
+                    bool(late)
+                    and not self._force
+                    and goes_by_itself(self._context, required(self._service), late[0], between, done)
+                )
+                if late and not is_ours:
                     return _Target(leaving, back, late)
-                if self._recorded_only and not all(one.operation in _OWN for one in left):
+                if not self._force:
+                    refuse_mixed(self._service, between, done)
+                if self._recorded_only and not is_ours and not all(one.operation in _OWN for one in left):
                     self._refuse_others(checkpoint.root, root, done)
                 root, back = checkpoint.root, back + 1
             if back == most:

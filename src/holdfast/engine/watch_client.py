@@ -147,6 +147,20 @@ class WatchClient:
                 # It has died or does not answer: hanging up resumes it as well, and the block's own outcome counts.
                 self.close()
 
+    @contextmanager
+    def hush(self) -> Generator[None]:
+        """Keep the watcher from saving by itself for the length of the block, or of this process; whoever asks it to
+        save is served.
+        """
+        try:
+            self._ask(Call("hush"))
+        except HoldfastError as error:
+            _LOG.info("the watcher goes on saving by itself: %s", error.message)
+        try:
+            yield
+        finally:
+            self.close()
+
     def stop(self) -> str | None:
         """Have the watcher stop, and return when it has: its place is free. Returns None if everything was saved, else
         why not.

@@ -102,7 +102,10 @@ class Service:
         self._stopping = False
         self._ended = False
         """The last save has been tried."""
+        self._holds_itself = False
         self._holders: set[Client] = set()
+        self._hushing: set[Client] = set()
+        """Those who want nothing saved by itself, while others may save as they like."""
         now = clock.monotonic()
         self._walk_at = now + setup.full_walk_interval
         # Soon for the first time: a watcher that is started every morning may never live for a whole interval.
@@ -144,19 +147,59 @@ class Service:
             rest.callback(self._close)
             if ready is not None:
                 ready(self._watcher)
-            self._listen_to_watcher()
-            self._look()
+            self.begin()
             while not self._stopping:
-                self._turn()
+                self.turn(self.patience())
             if not self._ended:
                 self._save_last()
         return self._unsaved()
 
+    # -- for who has many of them, and one loop: in place of `run` ------------------------------------------------
+
+    @property
+    def stopping(self) -> bool:
+        """True once it was told to stop: `end` is due."""
+        return self._stopping
+
+    @property
+    def failure(self) -> str | None:
+        """Why the last thing that it tried has failed; None if it has not."""
+        return self._failure
+
+    def fileno(self) -> int:
+        """Readable when `turn` has something to do; the same as long as it lives."""
+        return self._selector.fileno()
+
+    def begin(self) -> None:
+        """Answer calls, and notice changes, from now on."""
+        self._listen_to_watcher()
+        self._look()
+
+    def save_by_itself(self, wanted: bool) -> None:
+        """Whether to save by itself from now on; calls are answered, and changes noticed, in any case."""
+        if wanted != self._holds_itself:
+            return
+        self._holds_itself = not wanted
+        if wanted:
+            self._scheduler.resume()
+        else:
+            self._scheduler.pause()
+
+    def end(self) -> str | None:
+        """Save once more, and close everything; None if all is saved, or it does not save by itself, else why not."""
+        with ExitStack() as rest:
+            rest.callback(self._wake_read.close)
+            rest.callback(self._wake_write.close)
+            rest.callback(self._close)
+            if not self._ended:
+                self._save_last()
+        return None if self._holds_itself else self._unsaved()
+
     # -- the loop -----------------------------------------------------------------------------------------------
 
-    def _turn(self) -> None:
-        """Wait for something to do, and do it."""
-        for key, _ in self._selector.select(self._patience()):
+    def turn(self, wait: float = 0.0) -> None:
+        """Wait, for at most so many seconds, for something to do, and do it."""
+        for key, _ in self._selector.select(wait):
             if key.data is self._watcher:
                 self._look()
             elif key.data is self._wake_read:
@@ -179,17 +222,17 @@ class Service:
         due = self._scheduler.due_in()
         if due is not None and due <= 0:
             self._save()
-        elif now >= self._retention_at and not self._scheduler.paused:
+        elif now >= self._retention_at and not self._holders:
             self._retention_at = now + self._setup.retention_interval
             self._attempt("retention", self._saver.retention)
 
-    def _patience(self) -> float:
+    def patience(self) -> float:
         """How long to wait for something to happen."""
         if self._look_due:
             return 0.0
         now = self._clock.monotonic()
         ends = [self._look_at - now, self._walk_at - now]
-        if not self._scheduler.paused:
+        if not self._holders:
             ends.append(self._retention_at - now)
         waits = (self._scheduler.due_in(), self._listener.expire())
         ends.extend(wait for wait in waits if wait is not None)
@@ -302,6 +345,11 @@ class Service:
                     self._holders.add(client)
                     client.keeps = True
                     self._scheduler.pause()
+            case "hush":
+                if client not in self._hushing:
+                    self._hushing.add(client)
+                    client.keeps = True
+                    self._scheduler.pause()
             case "resume":
                 self._left(client)
             case _:
@@ -321,10 +369,11 @@ class Service:
 
     def _left(self, client: Client) -> None:
         """The client has gone, or wants no pause any more."""
-        if client in self._holders:
-            self._holders.discard(client)
-            client.keeps = False
-            self._scheduler.resume()
+        for clients in (self._holders, self._hushing):
+            if client in clients:
+                clients.discard(client)
+                client.keeps = False
+                self._scheduler.resume()
 
     def _watching(self) -> messages.Watching:
         return messages.Watching(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.engine.folder import RESTORE_JOURNAL, UNDO_NOTE, WATCH_SOCKET
 from holdfast.engine.inside import checkpoint_outside, refuse_inside, run_around
@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from holdfast.engine.context import Context
     from holdfast.engine.diff import Contents
     from holdfast.engine.journal import Journal
+    from holdfast.engine.merging import Merged
     from holdfast.engine.mount import Mounted
     from holdfast.engine.mount_server import MountServer
+    from holdfast.engine.reapply.person import Resolution
     from holdfast.engine.results import (
         Details,
         Diff,
@@ -48,8 +50,10 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-_DO_IT_OURSELVES = frozenset(("watcher_gone", "too_long"))
-"""Codes of errors after which a command does what it had asked the watcher for."""
+_DO_IT_OURSELVES = frozenset(("watcher_gone", "too_long", "workspace_gone"))
+"""Codes of errors after which a command does what it had asked the watcher for: it may know where a directory was moved
+that the watcher misses.
+"""
 
 
 def init(
@@ -324,20 +328,77 @@ class Workspace(RecordedSteps):
                 progress=progress,
             )
 
+    def merge(
+        self,
+        fork: str,
+        *,
+        resolutions: Mapping[str | bytes, Resolution] | None = None,
+        message: str = "",
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> Merged:
+        """Merge a fork into the tree: its directory, its workspace's id, or a checkpoint (docs/merge.md).
+
+        Both trees are saved first. What overlaps goes up the ladder of the settings, but for files that are decided by
+        ``resolutions``. If anything is open then, nothing is changed and the answer says what; else the tree becomes
+        the merged state, and `undo` takes that back. Raises as `merging.merge`.
+        """
+        refuse_inside(self._context, "a merge")
+        from holdfast.engine import merge_source, merging
+        from holdfast.engine.reapply.building import ladder_of
+
+        theirs, name = merge_source.find(self._opener, self, fork)
+        return merging.merge(
+            self,
+            self._context,
+            theirs,
+            message=message or f"merged {name}",
+            ladder=ladder_of(self._context),
+            resolutions={os.fsencode(path): one for path, one in (resolutions or {}).items()},
+            dry_run=dry_run,
+            progress=progress,
+        )
+
+    def next_reapply(self) -> dict[str, Any] | None:
+        """The change that waits longest for an agent to apply it anew, of merges into this workspace; None if none
+        does.
+
+        It is the caller's for ``merge.lease``: docs/merge.md has its fields.
+        """
+        from holdfast.engine.reapply.queue import take
+
+        return take(self._context, self._context.clock, self._context.random(16).hex(), self.id)
+
+    def waiting_reapplies(self, *, limit: int = 100) -> list[dict[str, Any]]:
+        """The changes that wait to be applied anew, of merges into this workspace: as `reapply.queue.waiting`."""
+        from holdfast.engine.reapply.queue import waiting
+
+        return waiting(self._context, self._context.clock.now(), limit=limit, workspace=self.id)
+
+    def answer_reapply(self, name: str, token: str, answer: Mapping[str, Any]) -> str:
+        """Answer a change that `next_reapply` gave (its ``id`` and ``token``); ``answered`` or ``declined``.
+
+        Nothing is merged by that: the next `merge` of the same fork uses it. Raises as `reapply.queue.answer`.
+        """
+        from holdfast.engine.reapply.queue import answer as give
+
+        return give(self._context, self._context.clock, name, token, dict(answer), self.id)
+
     def restore_continue(self, *, as_state: bool = False, progress: Progress | None = None) -> RestoreResult:
-        """Finish a restore or fork that was cut short. Raises `NotFoundError` if there is none. For ``as_state`` see
+        """Finish a restore or fork that was cut short. What somebody has changed since is left alone, and in
+        ``skipped`` with how to get the other version. Raises `NotFoundError` if there is none. For ``as_state`` see
         `restore`.
         """
         refuse_inside(self._context, "a restore")
-        from holdfast.engine.restore import resume
+        from holdfast.engine.resuming import resume
 
         with self._paused():
             return resume(self._context, progress, as_state=as_state)
 
     def restore_abort(self, *, progress: Progress | None = None) -> RestoreResult:
-        """Take a restore that was cut short back: the tree becomes what it was before."""
+        """Take a restore that was cut short back: the tree becomes what it was before; see `restore_continue`."""
         refuse_inside(self._context, "a restore")
-        from holdfast.engine.restore import abandon
+        from holdfast.engine.resuming import abandon
 
         with self._paused():
             return abandon(self._context, progress)
@@ -346,7 +407,7 @@ class Workspace(RecordedSteps):
         """The restore that was cut short, if there is one."""
         if not os.path.lexists(os.path.join(self.folder, RESTORE_JOURNAL)):
             return None
-        from holdfast.engine.restore import unfinished
+        from holdfast.engine.resuming import unfinished
 
         return unfinished(self._context)
 

@@ -31,24 +31,42 @@ def exclusive(path: bytes, *, timeout: float, clock: Clock, what: str) -> Genera
     """Hold the lock file ``path`` for the length of the block; wait at most ``timeout`` seconds for it.
 
     A wait of more than a second is logged, with who holds the lock. ``what`` is named there, and in the message of the
-    `LockedError` that is raised when the wait runs out. Not reentrant.
+    `LockedError` that is raised when the wait runs out. Not reentrant. Whoever holds it may remove the file.
     """
+    fd = _open(path)
+    try:
+        _wait(fd, timeout, clock, what)
+        while not _is_at(fd, path):
+            # It was removed by whoever held it: the lock is on the file that is there now.
+            os.close(fd)
+            fd = -1
+            fd = _open(path)
+            _wait(fd, timeout, clock, what)
+        yield
+    finally:
+        if fd >= 0:
+            os.close(fd)
+
+
+def _open(path: bytes) -> int:
     try:
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
             if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
                 raise
             # One that is there can be held for looking; whoever comes to write is refused by the catalog.
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError as error:
         message = f"cannot open the lock {display(path)}: {error.strerror}"
         raise StorageError(message, hint=room_hint(error)) from error
+
+
+def _is_at(fd: int, path: bytes) -> bool:
     try:
-        _wait(fd, timeout, clock, what)
-        yield
-    finally:
-        os.close(fd)
+        return os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False))
+    except FileNotFoundError:
+        return False
 
 
 def _wait(fd: int, timeout: float, clock: Clock, what: str) -> None:

@@ -27,6 +27,8 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _ITSELF = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _RULES = kernel.RESOLVE_BENEATH | kernel.RESOLVE_NO_SYMLINKS | kernel.RESOLVE_NO_MAGICLINKS
+_HERE = _RULES | kernel.RESOLVE_NO_XDEV
+"""Not into what is mounted there either, from wherever it is."""
 _WRITE = 0o222
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 """What is said of a directory that something else has come in place of, too."""
@@ -131,12 +133,17 @@ class _Copy:
             self._apply(target_fd, read_metadata(source_fd))
 
     def _apply(self, fd: int, wanted: Metadata) -> None:
-        if not self._root:
-            made = os.fstat(fd)
-            mode = wanted.mode if wanted.uid == made.st_uid else wanted.mode & ~0o6000
-            xattrs = tuple(pair for pair in wanted.xattrs if not pair[0].startswith("security."))
-            wanted = wanted._replace(uid=made.st_uid, gid=made.st_gid, mode=mode, xattrs=xattrs)
-        apply_metadata(fd, wanted)
+        give_metadata(fd, wanted, root=self._root)
+
+
+def give_metadata(fd: int, wanted: Metadata, *, root: bool) -> None:
+    """Give what was just made the metadata of what it is a copy of, as far as the user may. Raises `OSError`."""
+    if not root:
+        made = os.fstat(fd)
+        mode = wanted.mode if wanted.uid == made.st_uid else wanted.mode & ~0o6000
+        xattrs = tuple(pair for pair in wanted.xattrs if not pair[0].startswith("security."))
+        wanted = wanted._replace(uid=made.st_uid, gid=made.st_gid, mode=mode, xattrs=xattrs)
+    apply_metadata(fd, wanted)
 
 
 def _is_whiteout(found: os.stat_result) -> bool:
@@ -146,64 +153,77 @@ def _is_whiteout(found: os.stat_result) -> bool:
 
 def make_read_only(directory: bytes) -> None:
     """Take the permission to write away from everybody, for the directory and all in it. Raises `OSError`."""
-    for _, fd, names in _walk(directory):
-        for name in names:
-            with _itself(fd, name) as inner:
-                found = os.fstat(inner)
-                if stat.S_ISREG(found.st_mode):
-                    os.chmod(f"/proc/self/fd/{inner}", stat.S_IMODE(found.st_mode) & ~_WRITE)
-        os.fchmod(fd, stat.S_IMODE(os.fstat(fd).st_mode) & ~_WRITE)
+    top = os.open(directory, _DIRECTORY)
+    try:
+        for _, fd, names in _walk(top):
+            for name in names:
+                with _itself(fd, name) as inner:
+                    found = os.fstat(inner)
+                    if stat.S_ISREG(found.st_mode):
+                        os.chmod(f"/proc/self/fd/{inner}", stat.S_IMODE(found.st_mode) & ~_WRITE)
+            os.fchmod(fd, stat.S_IMODE(os.fstat(fd).st_mode) & ~_WRITE)
+    finally:
+        os.close(top)
 
 
 def remove_whole(directory: bytes) -> None:
     """Remove the directory and everything in it, whatever its permissions; nothing there is no error. Follows no link,
-    and none in place of the directory either. Raises `OSError`.
+    and none in place of the directory either.
+
+    What is mounted there stays whole, and its mount point with all above it: EBUSY, with the path of it. Raises
+    `OSError`.
     """
+    above, name = os.path.split(directory.rstrip(b"/"))
     try:
-        if not stat.S_ISDIR(os.lstat(directory).st_mode):
-            os.unlink(directory)
-            return
-        with _itself(None, directory) as fd:
-            _unlock(fd)
+        parent = os.open(above or b".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
         return
+    try:
+        try:
+            if not stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
+                os.unlink(name, dir_fd=parent)
+                return
+            with _itself(parent, name, _HERE) as fd:
+                _unlock(fd)
+        except FileNotFoundError:
+            return
+        # (What goes from in there meanwhile is an error: something may be left.)
+        with _opened(parent, name, _HERE) as top:
+            _empty(top)
+        os.rmdir(name, dir_fd=parent)
+    finally:
+        os.close(parent)
+
+
+def _empty(top: int) -> None:
     paths: list[bytes] = []
-    for at, fd, names in _walk(directory, unlock=True):
+    for at, fd, names in _walk(top, unlock=True):
         for name in names:
             os.unlink(name, dir_fd=fd)
         paths.append(at)
-    top = os.open(directory, _DIRECTORY)
-    try:
-        for at in reversed(paths[1:]):
-            above, _, name = at.rpartition(b"/")
-            with _opened(top, above) as fd:
-                os.rmdir(name, dir_fd=fd)
-    finally:
-        os.close(top)
-    os.rmdir(directory)
+    for at in reversed(paths[1:]):
+        above, _, name = at.rpartition(b"/")
+        with _opened(top, above, _HERE) as fd:
+            os.rmdir(name, dir_fd=fd)
 
 
-def _walk(directory: bytes, *, unlock: bool = False) -> Generator[tuple[bytes, int, list[bytes]]]:
-    """Every directory below and including ``directory``, those above first: its path, its descriptor, and the names of
-    what else is in it. With ``unlock`` each gets the permissions that it takes to go on.
+def _walk(top: int, *, unlock: bool = False) -> Generator[tuple[bytes, int, list[bytes]]]:
+    """Every directory below and including ``top``, those above first: its path, its descriptor, and the names of
+    what else is in it. With ``unlock`` each gets the permissions that it takes to go on, and none is another mount's.
     """
     found: list[bytes] = [b""]
-    top = os.open(directory, _DIRECTORY)
-    try:
-        for at in found:  # grows while it is walked
-            with _opened(top, at) as fd:
-                names: list[bytes] = []
-                for name in map(os.fsencode, os.listdir(fd)):
-                    if not stat.S_ISDIR(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode):
-                        names.append(name)
-                        continue
-                    if unlock:
-                        with _itself(fd, name) as inner:
-                            _unlock(inner)
-                    found.append(_join(at, name))
-                yield at, fd, names
-    finally:
-        os.close(top)
+    for at in found:  # grows while it is walked
+        with _opened(top, at, _HERE if unlock else _RULES) as fd:
+            names: list[bytes] = []
+            for name in map(os.fsencode, os.listdir(fd)):
+                if not stat.S_ISDIR(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode):
+                    names.append(name)
+                    continue
+                if unlock:
+                    with _itself(fd, name, _HERE) as inner:
+                        _unlock(inner)
+                found.append(_join(at, name))
+            yield at, fd, names
 
 
 def _unlock(fd: int) -> None:
@@ -217,12 +237,12 @@ def _join(directory: bytes, name: bytes) -> bytes:
 
 
 @contextmanager
-def _opened(top: int, path: bytes) -> Generator[int]:
+def _opened(top: int, path: bytes, rules: int = _RULES) -> Generator[int]:
     """The directory ``path`` below ``top``, reached by no link."""
     try:
-        fd = kernel.openat2(top, path or b".", _DIRECTORY, _RULES)
+        fd = kernel.openat2(top, path or b".", _DIRECTORY, rules)
     except OSError as error:
-        raise OSError(error.errno, error.strerror, path) from error
+        raise _said(error, path) from error
     try:
         yield fd
     finally:
@@ -230,9 +250,19 @@ def _opened(top: int, path: bytes) -> Generator[int]:
 
 
 @contextmanager
-def _itself(directory: int | None, name: bytes) -> Generator[int]:
-    fd = os.open(name, _ITSELF, dir_fd=directory)
+def _itself(directory: int, name: bytes, rules: int = _RULES) -> Generator[int]:
+    """What ``name`` is in ``directory``, a link too."""
+    try:
+        fd = kernel.openat2(directory, name, _ITSELF, rules)
+    except OSError as error:
+        raise _said(error, name) from error
     try:
         yield fd
     finally:
         os.close(fd)
+
+
+def _said(error: OSError, path: bytes) -> OSError:
+    if error.errno == errno.EXDEV:
+        return OSError(errno.EBUSY, "something is mounted there", path)
+    return OSError(error.errno, error.strerror, path)

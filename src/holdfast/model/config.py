@@ -21,6 +21,7 @@ YesNo = Literal["no", "yes"]
 SnapshotProvider = Literal["auto", "btrfs", "zfs", "overlay", "reflink", "git", "holdfast"]
 Backend = Literal["auto", "fanotify", "inotify", "polling"]
 SessionShell = Literal["bash", "sh", "zsh"]
+PromoteNetwork = Literal["open", "disabled"]
 Demand = Literal["never", "safe", "changes", "risky", "unknown", "dangerous"]
 
 
@@ -40,6 +41,15 @@ class Store(NamedTuple):
     max_bytes: int = 20 * GIB
     pack_bytes: int = 32 * MIB
     tenant: str = "local"
+    catalog: str = ""
+    connections: int = 8
+    options: tuple[str, ...] = ()
+    timeout: float = 30.0
+    retries: int = 6
+    parallel: int = 4
+    cache_bytes: int = GIB
+    encryption_key: str = ""
+    old_keys: tuple[str, ...] = ()
 
 
 class Lock(NamedTuple):
@@ -147,10 +157,28 @@ class Session(NamedTuple):
     max_forks: int = 16
     max_parallel: int = 4
     fork_ttl: float = 7 * DAY
-    directory: str = ""
     hot: float = HOUR
     warm: float = DAY
     cold_url: str = ""
+
+
+class Promote(NamedTuple):
+    """Bringing a fork to production (docs/promotion.md)."""
+
+    setup: tuple[str, ...] = ()
+    build: tuple[str, ...] = ()
+    start: tuple[str, ...] = ()
+    health: tuple[str, ...] = ()
+    restart: tuple[str, ...] = ()
+    timeout: float = 900.0
+    health_timeout: float = 60.0
+    health_interval: float = 0.5
+    memory: int = 4 * GIB
+    max_output_bytes: int = MIB
+    isolation: IsolationLevel = "namespace"
+    network: PromoteNetwork = "open"
+    tries: int = 3
+    wait: float = 600.0
 
 
 class Hooks(NamedTuple):
@@ -177,6 +205,36 @@ class Agent(NamedTuple):
     command: tuple[str, ...] = ()
 
 
+class Merge(NamedTuple):
+    """How changes that both sides have made to a file are applied anew (docs/merge.md)."""
+
+    ladder: tuple[str, ...] = ("command", "structure", "text", "person")
+    command: tuple[str, ...] = ()
+    timeout: float = 120.0
+    max_bytes: int = MIB
+    lease: float = 600.0
+    deadline: float = DAY
+
+
+class Serve(NamedTuple):
+    """The REST API, and the upkeep of what it serves (docs/rest.md)."""
+
+    listen: str = "127.0.0.1:7420"
+    threads: int = 8
+    watchers: int = 4
+    poll_interval: float = 30.0
+    max_body_bytes: int = 16 * MIB
+    request_timeout: float = 120.0
+    requests_per_minute: int = 6000
+    max_connections: int = 256
+    max_streams: int = 64
+    keep_answers: float = DAY
+    hosts: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
+    end_timeout: float = 60.0
+    promotions: int = 2
+
+
 class Identity(NamedTuple):
     """Who makes checkpoints."""
 
@@ -199,10 +257,13 @@ class Settings(NamedTuple):
     snapshot: Snapshot = Snapshot()
     git: Git = Git()
     session: Session = Session()
+    promote: Promote = Promote()
     hooks: Hooks = Hooks()
     safety: Safety = Safety()
     agent: Agent = Agent()
+    merge: Merge = Merge()
     identity: Identity = Identity()
+    serve: Serve = Serve()
 
 
 Kind = Literal["size", "duration", "age", "integer", "ratio", "text", "patterns", "texts"]
@@ -242,6 +303,27 @@ KEYS: dict[str, Key] = {
     "store.tenant": Key(
         "text", "the part of the object store that is ours", pattern=r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}"
     ),
+    "store.catalog": Key(
+        "text", "where the catalog is: `postgresql://user@host/database` (docs/postgresql.md); empty: in the home"
+    ),
+    "store.connections": Key(
+        "integer", "a process has no more connections to a catalog elsewhere than this", least=1, most=1000
+    ),
+    "store.options": Key(
+        "texts", "what a bucket's service wants to know, each as `name=value` (docs/object-stores.md)"
+    ),
+    "store.timeout": Key("duration", "a request to a bucket that takes longer is given up", least=0.1, most=HOUR),
+    "store.retries": Key("integer", "how often one that failed for a reason that may pass is repeated", most=100),
+    "store.parallel": Key("integer", "so many parts of a large object are sent at once", least=1, most=64),
+    "store.cache_bytes": Key(
+        "size", "so much of a bucket's objects is kept in the home, to be read without a request; 0: nothing"
+    ),
+    "store.encryption_key": Key(
+        "text",
+        "where the key is that objects are encrypted with before they are stored: `env:NAME`, `file:PATH` or "
+        "`command:WORDS`; empty: they are not",
+    ),
+    "store.old_keys": Key("texts", "where keys are that older objects are encrypted with"),
     "lock.timeout": Key("duration", "how long to wait for another process before giving up", most=DAY),
     "watch.debounce": Key("duration", "save when nothing has changed for this long", "yes", most=DAY),
     "watch.max_interval": Key("duration", "save at the latest this long after a change", "yes", least=1, most=30 * DAY),
@@ -377,12 +459,33 @@ KEYS: dict[str, Key] = {
     "session.max_forks": Key("integer", "a session has no more forks than this", most=10_000),
     "session.max_parallel": Key("integer", "no more attempts of an experiment run at once", least=1, most=1000),
     "session.fork_ttl": Key("age", "a fork whose parent was deleted goes when nothing was done in it for so long"),
-    "session.directory": Key(
-        "text", "where forks are written that no snapshot provider makes; empty: beside the home, in `{home}-forks`"
-    ),
     "session.hot": Key("age", "until this age a saved state of a session is in the catalog, then in the object store"),
     "session.warm": Key("age", "until this age it stays there, if there is a `cold_url`"),
     "session.cold_url": Key("text", "where older ones are kept: a directory or a URL; empty: they stay where they are"),
+    "promote.setup": Key("texts", "what prepares a build, word by word: it fetches dependencies", "yes"),
+    "promote.build": Key("texts", "what builds, word by word", "yes"),
+    "promote.start": Key("texts", "what starts the result; `{port}`, and `PORT`, is a port that is free", "yes"),
+    "promote.health": Key(
+        "texts", "what says that it is well: the URL of something on this machine, or a command, word by word", "yes"
+    ),
+    "promote.restart": Key("texts", "what is run in production after the swap, with all rights: it restarts what runs"),
+    "promote.timeout": Key("duration", "setup, build and restart may each take so long", "lower", least=0.1, most=DAY),
+    "promote.health_timeout": Key(
+        "duration", "what was started has to be well within this", "yes", least=0.1, most=DAY
+    ),
+    "promote.health_interval": Key("duration", "how often that is asked", "yes", least=0.05, most=HOUR),
+    "promote.memory": Key("size", "what one of them may take with all of its processes; 0: any amount"),
+    "promote.max_output_bytes": Key(
+        "size", "of the output of each so much is kept: beginning and end", least=KIB, most=GIB
+    ),
+    "promote.isolation": Key(
+        "text", "where they run: in namespaces of their own, or as any program", choices=("namespace", "none")
+    ),
+    "promote.network": Key("text", "with namespaces: the host's network, or none", choices=("open", "disabled")),
+    "promote.tries": Key(
+        "integer", "so often a promotion is planned anew as production has changed", least=1, most=100
+    ),
+    "promote.wait": Key("duration", "how long a promotion waits for another one to the same production", most=DAY),
     "hooks.before_checkpoint": Key(
         "texts", "what is run, word by word, before a session's state is saved; one that fails refuses that"
     ),
@@ -403,7 +506,45 @@ KEYS: dict[str, Key] = {
         "texts",
         "what `agent.prompt` runs, word by word; `{prompt}` stands for the prompt, which is else on its standard input",
     ),
+    "merge.ladder": Key(
+        "texts",
+        "who applies changes anew to a file that both sides have changed, the first one first: `command`, `queue`, "
+        "`structure`, `text`, `person`",
+        pattern="command|queue|structure|text|person",
+    ),
+    "merge.command": Key("texts", "the agent of the rung `command`, word by word; empty: there is none"),
+    "merge.timeout": Key("duration", "how long it may take for one change", least=0.1, most=DAY),
+    "merge.max_bytes": Key("size", "a file that is larger is for a person", least=KIB, most=16 * MIB),
+    "merge.lease": Key("duration", "how long a change that was taken from the queue is its taker's", least=1, most=DAY),
+    "merge.deadline": Key(
+        "duration", "a change that waits in the queue for longer is for the next rung", least=1, most=30 * DAY
+    ),
     "identity.author": Key("text", "who makes checkpoints, if neither a flag nor the caller says it"),
+    "serve.listen": Key("text", "the address and port that the API listens at, if no option says otherwise"),
+    "serve.threads": Key("integer", "so many requests are worked on at once", least=1, most=256),
+    "serve.watchers": Key("integer", "so many exports are seen to at once", least=1, most=256),
+    "serve.poll_interval": Key(
+        "duration", "how often an export is looked at whose changes the system cannot tell", least=0.5, most=DAY
+    ),
+    "serve.max_body_bytes": Key("size", "a request with a larger body is refused", least=KIB, most=GIB),
+    "serve.request_timeout": Key(
+        "duration",
+        "a request that comes more slowly, or is worked on for longer, is answered so",
+        least=1,
+        most=DAY,
+    ),
+    "serve.requests_per_minute": Key(
+        "integer", "a token may ask so often, and an address without one that is right a tenth of that", least=10
+    ),
+    "serve.max_connections": Key("integer", "so many connections are held at once", least=1, most=65536),
+    "serve.max_streams": Key("integer", "so many of them may be streams of events", least=0, most=65536),
+    "serve.keep_answers": Key("age", "so long the answer to a request with an `Idempotency-Key` is kept", least=60),
+    "serve.hosts": Key("texts", "names that requests may ask for, besides loopback's and the address listened at"),
+    "serve.origins": Key("texts", "pages of these origins, such as `https://shop.example`, may ask"),
+    "serve.end_timeout": Key(
+        "duration", "how long requests that are worked on have to come to an end when the server is stopped", most=3600
+    ),
+    "serve.promotions": Key("integer", "so many promotions are made at once; others wait", least=1, most=64),
 }
 
 

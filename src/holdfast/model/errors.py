@@ -134,6 +134,14 @@ def room_hint(error: OSError) -> str | None:
     return "free some space and try again; nothing that was saved is affected" if error.errno in _NO_ROOM else None
 
 
+class ConnectionLostError(StorageError):
+    """The connection to a catalog elsewhere broke, or the database gave up a transaction for another one. Nothing of
+    that transaction was kept, so that it may be tried again (exit 1).
+    """
+
+    code = "connection_lost"
+
+
 class UnsupportedError(HoldfastError):
     """The platform, kernel or file system cannot do what was asked (exit 1)."""
 

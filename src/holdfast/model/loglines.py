@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _COMPONENTS = {
     "holdfast.api.mcp": "mcp",
+    "holdfast.api.rest": "rest",
     "holdfast.api.stdio": "stdio_api",
     "holdfast.bridge": "fs_backend",
     "holdfast.cli": "cli",
@@ -32,6 +33,7 @@ _COMPONENTS = {
     "holdfast.undo": "undo",
     "holdfast.undo.safeguards": "safeguard",
     "mcp": "mcp",
+    "uvicorn": "rest",
 }
 """By the beginning of a module's name, the longest that fits; all else is the engine."""
 

@@ -213,6 +213,23 @@ class Leaving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     target: SessionHash
     at: int
+    event: int = 0
+    """The newest event in the workspace's history when it began."""
 
 
-JournalEntry = Ran | Found | Counted | Leaving
+class Merging(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="merging"):
+    """The tree is being brought to ``target``, in which something was brought together with it: by a merge, a pick, or
+    an adoption. Nothing comes behind it.
+    """
+
+    target: CheckpointId
+    """A checkpoint of the workspace."""
+    message: str
+    """What the state that comes of it says, and is told of it."""
+    at: int
+    event: int
+    """The newest event in the workspace's history when it began."""
+    metadata: Mapping[str, str] = {}
+
+
+JournalEntry = Ran | Found | Counted | Leaving | Merging

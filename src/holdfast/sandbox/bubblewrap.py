@@ -49,6 +49,8 @@ class Mount(NamedTuple):
     kind: _Kind
     fd: int = -1
     """With ``given``: the descriptor of what the file is to hold."""
+    origin: bytes = b""
+    """With ``writable``: what is seen there, if it is not what is there outside."""
 
 
 def questions(files: Files, needed: Iterable[bytes]) -> tuple[bytes, ...]:
@@ -91,7 +93,7 @@ def mounts(files: Files, needed: Sequence[bytes], host: Host, resolver: Mount | 
         # A directory that something is mounted on cannot be renamed, and what is known by its path with it.
         if _covered(path, found.values()):
             found.setdefault(path, Mount(path, "empty"))
-    found[files.workspace] = Mount(files.workspace, "writable")
+    found[files.workspace] = Mount(files.workspace, "writable", origin=files.origin)
     for path in files.secret:
         add(path, "empty")
     if resolver is not None:
@@ -123,9 +125,9 @@ def arguments(
     if offline:
         found.append(b"--unshare-net")
     closed: list[bytes] = []
-    for path, kind, fd in made:
+    for path, kind, fd, origin in made:
         if kind in ("writable", "shared"):
-            found += [b"--bind", path, path]
+            found += [b"--bind", origin or path, path]
         elif kind == "readable":
             found += [b"--ro-bind", path, path]
         elif kind == "scratch":

@@ -120,7 +120,7 @@ def _without_links(files: Files) -> Files:
 
     (workspace,) = real((files.workspace,))
     secret, hidden, writable, readable = map(real, (files.secret, files.hidden, files.writable, files.readable))
-    return Files(workspace, secret, hidden, writable, files.tmp, readable)
+    return Files(workspace, secret, hidden, writable, files.tmp, readable, files.origin)
 
 
 def _look(paths: Iterable[bytes]) -> Host:

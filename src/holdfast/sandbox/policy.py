@@ -69,6 +69,8 @@ class Files(NamedTuple):
     """``/tmp`` and ``/var/tmp``: empty at first and gone afterwards, or the host's."""
     readable: tuple[bytes, ...] = ()
     """Directories that are visible wherever they lie, but for what is hidden, and never writable."""
+    origin: bytes = b""
+    """A directory that is seen at the workspace's path in place of what is there; empty: nothing is."""
 
 
 ENVIRONMENT = (

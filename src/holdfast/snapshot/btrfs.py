@@ -124,4 +124,4 @@ def _of(entry: Entry) -> bytes:
 def btrfs_provider(place: Place) -> RecordedProvider:
     """The provider ``btrfs``. Raises `UsageError` for a session that cannot be called so."""
     ledger = place.ledger()
-    return RecordedProvider(_Btrfs(place, ledger), ledger, place.root)
+    return RecordedProvider(_Btrfs(place, ledger), ledger, place.root, place.leading_out)

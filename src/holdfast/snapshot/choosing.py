@@ -23,6 +23,8 @@ class Choice(NamedTuple):
     capabilities: Capabilities
     reason: str
     """Why this one: a clause."""
+    passed_over: tuple[str, ...] = ()
+    """The providers that were not used only as they can capture nothing at this moment, each with why."""
 
 
 def choose(
@@ -35,11 +37,12 @@ def choose(
 ) -> Choice:
     """Choose a provider: ``wanted`` by name, or that with the highest score, the earlier one if two are alike.
 
-    It has to offer ``mode``, and with ``ignored`` to carry ignored files. ``detected`` are what the providers have
-    found out, if the caller has asked them already. Raises `UnsupportedError` that says of each one why it cannot be.
+    It has to offer ``mode``, and with ``ignored`` to carry ignored files. One that can capture nothing at this moment
+    is passed over, unless it is ``wanted``: then it refuses. ``detected`` are what the providers have found out, if the
+    caller has asked them already. Raises `UnsupportedError` that says of each one why it cannot be.
     """
     found = [provider.detect() for provider in providers] if detected is None else detected
-    reasons = [_lacking(capabilities, mode, ignored=ignored) for capabilities in found]
+    reasons = [_lacking(capabilities, mode, wanted, ignored=ignored) for capabilities in found]
     able = [at for at, reason in enumerate(reasons) if reason is None and wanted in (AUTOMATIC, found[at].provider)]
     if not able:
         asked = [
@@ -55,10 +58,16 @@ def choose(
             code="no_provider",
         )
     best = max(able, key=lambda at: (found[at].score, -at))
-    return Choice(providers[best], found[best], _reason(wanted, [found[at] for at in able], found[best]))
+    passed_over = tuple(
+        f"{one.provider}: {one.not_now}"
+        for one, reason in zip(found, reasons, strict=True)
+        if one.not_now and reason == one.not_now
+    )
+    reason = _reason(wanted, [found[at] for at in able], found[best])
+    return Choice(providers[best], found[best], "; not ".join((reason, *passed_over)), passed_over)
 
 
-def _lacking(capabilities: Capabilities, mode: Mode | None, *, ignored: bool) -> str | None:
+def _lacking(capabilities: Capabilities, mode: Mode | None, wanted: str, *, ignored: bool) -> str | None:
     """Why it cannot be used; None if it can."""
     if not capabilities.score:
         return "; ".join(capabilities.notes) or "it cannot be used here"
@@ -66,6 +75,8 @@ def _lacking(capabilities: Capabilities, mode: Mode | None, *, ignored: bool) ->
         return f"it has no mode {mode}"
     if ignored and not capabilities.carries_ignored:
         return "it does not carry ignored files"
+    if wanted == AUTOMATIC and capabilities.not_now:
+        return capabilities.not_now
     return None
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from holdfast.model.errors import UnsupportedError
 from holdfast.model.paths import COPIES_IN_TREE, display
 from holdfast.snapshot.private import make_private
+from holdfast.snapshot.repositories import end_keeping_apart, keep_apart
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,9 +58,12 @@ class Copies:
         """Make the directory that ``path``, of an entry in the ledger, is to lie in. Raises `OSError`."""
         with self._ledger.lock_shared():
             make_private(os.path.dirname(path))
+            keep_apart(os.path.dirname(path))
 
     def tidy(self) -> None:
         """Remove the directories, if nothing is in them any more."""
+        for directory in (self._in_home(), self._in_tree()):
+            end_keeping_apart(directory)
         for directory in (self._in_home(), self._in_tree(), os.path.dirname(self._in_tree())):
             with suppress(OSError):  # it is not there, or there are other things in it
                 os.rmdir(directory)

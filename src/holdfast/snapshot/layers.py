@@ -14,7 +14,9 @@ from holdfast.files.metadata import apply_metadata, read_metadata
 from holdfast.files.own import find_own
 from holdfast.files.replicate import replicate
 from holdfast.files.watch.root import parse_mounts
+from holdfast.model.errors import RefusedError
 from holdfast.model.named import NamedTuple
+from holdfast.model.paths import MERGED, display
 
 if TYPE_CHECKING:
     from holdfast.bridge.overlay import Attributes
@@ -22,6 +24,20 @@ if TYPE_CHECKING:
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _UPPER_XATTR = {"trusted": "trusted.overlay.upper", "user": "user.overlay.upper"}
 """On an index: which upper layer it is of. Of a copy that is another one."""
+
+
+def refuse_unmounted(path: bytes) -> None:
+    """Raise `RefusedError` if the directory is where layers are to be seen, and they are not mounted: what lies there
+    is not what was made. Raises `OSError`.
+    """
+    place = os.path.dirname(path)
+    if not os.path.isdir(Layers(place, b"", "user").upper) or os.path.ismount(path):
+        return
+    raise RefusedError(
+        f"the overlay {display(path)} is not mounted; what was changed in it is kept",
+        hint="whoever opens its session mounts it again, such as `holdfast session exec -s ID true`",
+        code="not_mounted",
+    )
 
 
 class Layers(NamedTuple):
@@ -45,7 +61,7 @@ class Layers(NamedTuple):
     @property
     def merged(self) -> bytes:
         """Where all of it is mounted, if it is at a path of its own."""
-        return os.path.join(self.place, b"merged")
+        return os.path.join(self.place, MERGED)
 
     @property
     def written_out(self) -> bytes:

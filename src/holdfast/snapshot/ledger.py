@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,7 +19,7 @@ from holdfast.snapshot.port import Allocation, Kind, Mode, Token
 from holdfast.snapshot.private import make_private
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Generator, Sequence
     from contextlib import AbstractContextManager
 
     from holdfast.model.clock import Clock
@@ -91,13 +92,27 @@ class Ledger:
         self._random = random
         self._timeout = timeout
 
-    def lock(self) -> AbstractContextManager[None]:
-        """Hold the session: nobody else changes anything in it. Raises `LockedError`, `StorageError`."""
+    @contextmanager
+    def lock(self) -> Generator[None]:
+        """Hold the session: nobody else changes anything in it. What has no entry then has no folder and no lock
+        either. Raises `LockedError`, `StorageError`.
+        """
+        self._make(self._all)
+        with self._exclusive(self._folder, f"the session {self._session}"):
+            self._make(self._folder)
+            try:
+                yield
+            finally:
+                with suppress(OSError):
+                    os.rmdir(self._folder)
+                    os.unlink(self._folder + b".lock")
+
+    @staticmethod
+    def _make(folder: bytes) -> None:
         try:
-            make_private(self._folder)
+            make_private(folder)
         except OSError as error:
-            raise StorageError(f"cannot make {display(self._folder)}: {error.strerror}") from error
-        return self._exclusive(self._folder, f"the session {self._session}")
+            raise StorageError(f"cannot make {display(folder)}: {error.strerror}") from error
 
     def lock_shared(self) -> AbstractContextManager[None]:
         """Hold what the sessions of the provider share. Taken within `lock`, never the other way round; what is made

@@ -10,6 +10,7 @@ from holdfast.model.clock import SystemClock
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import COPIES_IN_TREE
 from holdfast.snapshot.ledger import Ledger
+from holdfast.snapshot.repositories import leading_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,6 +44,10 @@ class Place(NamedTuple):
         while not os.path.isdir(path):
             path = os.path.dirname(path)
         return path
+
+    def leading_out(self, source: bytes) -> str:
+        """Why there can be no whole copy of ``source``; empty if there can: see `repositories.leading_out`."""
+        return leading_out(source, self.without(source))
 
     def without(self, source: bytes) -> tuple[bytes, ...]:
         """What a copy of ``source`` may not hold (I14): paths in there, which need not lead to anything."""

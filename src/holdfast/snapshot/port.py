@@ -34,6 +34,8 @@ class Capabilities(NamedTuple):
     """Whether copies and snapshots hold everything, files that ignore rules name included."""
     keeps_path: bool = False
     """Whether what is prepared can be worked in at the workspace's own path, apart from it."""
+    not_now: str = ""
+    """Why nothing can be captured at this moment, in a state that passes; empty: it can. For people, a clause."""
     notes: tuple[str, ...] = ()
     """For people: why it cannot be used, or what it leaves out. Each a sentence without its full stop."""
 

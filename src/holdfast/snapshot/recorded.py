@@ -25,12 +25,14 @@ from holdfast.snapshot.ledger import check_label, check_name
 from holdfast.snapshot.port import Prepared, Snapshot, Token, View
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
     from holdfast.snapshot.ledger import Entry, Ledger
     from holdfast.snapshot.port import Allocation, Capabilities, Mode
 
 _LOG = Log(__name__)
+LEADS_OUT = "git_leads_out"
+"""The code with which a copy is refused that would lead to the user's repository."""
 
 
 class Technique(Protocol):
@@ -90,11 +92,20 @@ class Technique(Protocol):
 class RecordedProvider:
     """A `Provider` by way of a technique and a ledger."""
 
-    def __init__(self, technique: Technique, ledger: Ledger, root: bytes) -> None:
-        """Nothing is made yet."""
+    def __init__(
+        self,
+        technique: Technique,
+        ledger: Ledger,
+        root: bytes,
+        leading_out: Callable[[bytes], str] | None = None,
+    ) -> None:
+        """Nothing is made yet. ``leading_out`` is for what copies everything: why that cannot be done with a directory,
+        as a copy would lead to the user's repository (I15); empty if it can.
+        """
         self._technique = technique
         self._ledger = ledger
         self._root = root
+        self._leading_out = leading_out
 
     @property
     def name(self) -> str:
@@ -103,7 +114,14 @@ class RecordedProvider:
 
     def detect(self) -> Capabilities:
         """See `Provider.detect`."""
-        return self._technique.detect()
+        found = self._technique.detect()
+        if not found.score or self._leading_out is None:
+            return found
+        try:
+            reason = self._leading_out(self._root)
+        except OSError as error:
+            reason = f"the workspace cannot be looked through: {error.strerror}"
+        return found._replace(score=0, notes=(reason,)) if reason else found
 
     def prepare(self, mode: Mode, *, base: Snapshot | None = None) -> Prepared:
         """See `Provider.prepare`."""
@@ -128,6 +146,8 @@ class RecordedProvider:
                 hint="the mode worktree makes a directory of its own",
             )
         origin = None if base is None else self._kept(base.id)
+        if mode != "in-place" and origin is None:
+            self._refuse_leading_out(self._root)
         entry = self._ledger.new("workspace", mode=mode, label=name, of="" if origin is None else origin.token)
         if mode != "in-place":
             entry = self._technique.plan(entry, origin)
@@ -163,6 +183,9 @@ class RecordedProvider:
                 raise NotFoundError(
                     f"{display(of.path)} was cleaned up, and cannot be captured", hint="prepare it again"
                 )
+            if workspace.mode != "overlay":  # (there, what leads to the workspace's own path leads to the layer)
+                in_place = workspace.mode == "in-place"
+                self._refuse_leading_out(self._root if in_place else self._technique.where_to_work(workspace))
             before = [entry for entry in self._ledger.entries("snapshot") if entry.of == workspace.token]
             parent = before[-1] if before else self._parent(workspace.of)
             entry = self._ledger.new(
@@ -176,6 +199,15 @@ class RecordedProvider:
                 entry = self._technique.capture(entry, workspace, parent)
                 self._complete(entry)
         return _snapshot(entry)
+
+    def _refuse_leading_out(self, source: bytes) -> None:
+        reason = "" if self._leading_out is None else self._leading_out(source)
+        if reason:
+            raise RefusedError(
+                f"{display(source)} cannot be copied whole: {reason}",
+                hint="the providers git and holdfast do not copy what belongs to Git",
+                code=LEADS_OUT,
+            )
 
     def mount(self, snapshot: Snapshot) -> View:
         """See `Provider.mount`."""

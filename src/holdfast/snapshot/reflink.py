@@ -113,4 +113,4 @@ def _of(entry: Entry) -> bytes:
 def reflink_provider(place: Place) -> RecordedProvider:
     """The provider ``reflink``. Raises `UsageError` for a session that cannot be called so."""
     ledger = place.ledger()
-    return RecordedProvider(_Reflink(place, ledger), ledger, place.root)
+    return RecordedProvider(_Reflink(place, ledger), ledger, place.root, place.leading_out)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from itertools import chain, groupby
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from holdfast.model.errors import FormatError, IntegrityError, NotFoundError
@@ -11,6 +11,7 @@ from holdfast.model.ids import Hash, format_hash, hash_bytes
 from holdfast.model.sinks import SMALL_BLOB_BYTES
 from holdfast.store import large
 from holdfast.store.codec import DELTA, LARGE, decompress
+from holdfast.store.objects import is_far
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,7 +26,11 @@ _BATCH_ITEMS = 256
 _BATCH_BYTES = 4 << 20
 _GAP_BYTES = 32 << 10
 """Reading this much in vain is cheaper than another request."""
+_FAR_GAP_BYTES = 256 << 10
+"""The same, where a request goes over a network."""
 _RANGE_BYTES = 4 << 20
+_AT_ONCE = 4
+"""Requests that are under way over a network."""
 _MOST_REMEMBERED = 16_384
 _AHEAD = 2
 """Batches that are read ahead, by one thread: two would only wait for each other's turn at the interpreter."""
@@ -42,6 +47,7 @@ class BlobReader:
 
     def __init__(self, objects: ObjectStore, locate: Callable[[Sequence[Hash]], dict[Hash, Location]]) -> None:
         self._objects = objects
+        self._is_far = is_far(objects)
         self._locate = locate
         self._required: dict[Hash, Location] = {}
         """Where what was required last is, if it was not too much; by now it may be elsewhere."""
@@ -247,8 +253,11 @@ class BlobReader:
         found: dict[Hash, bytes] = {}
         deltas: list[tuple[Hash, Location, memoryview]] = []
         order = sorted(needed.items(), key=lambda item: (item[1].key, item[1].offset))
-        for key, group in groupby(order, key=lambda item: item[1].key):
-            for name, location, stored in self._stored_bytes(key, list(group)):
+        for items, data in self._ranges(order):
+            start = items[0][1].offset
+            for name, location in items:
+                begin = location.offset - start
+                stored = data[begin : begin + location.length]
                 if location.codec == DELTA:
                     deltas.append((name, location, stored))
                 else:
@@ -264,27 +273,32 @@ class BlobReader:
         except NotFoundError as error:
             raise IntegrityError(f"stored content is missing: {error.message}") from error
 
-    def _stored_bytes(
-        self, key: str, items: Sequence[tuple[Hash, Location]]
-    ) -> Iterator[tuple[Hash, Location, memoryview]]:
-        """The stored bytes of ``items``, sorted by offset, of one object; neighbours are read at once."""
-        at = 0
-        while at < len(items):
-            start = items[at][1].offset
-            end = start + items[at][1].length
-            after = at + 1
-            while after < len(items):
-                following = items[after][1]
-                far = following.offset + following.length
-                if following.offset > end + _GAP_BYTES or far - start > _RANGE_BYTES:
-                    break
-                end = max(end, far)
-                after += 1
-            data = memoryview(self._objects.get(key, start, end - start))
-            for name, location in items[at:after]:
-                begin = location.offset - start
-                yield name, location, data[begin : begin + location.length]
-            at = after
+    def _ranges(
+        self, order: Sequence[tuple[Hash, Location]]
+    ) -> Iterator[tuple[Sequence[tuple[Hash, Location]], memoryview]]:
+        """What is read of one object, and which items are in it, for items sorted by object and offset; neighbours are
+        read at once, and where each request takes long, several are under way.
+        """
+        wanted = list(_neighbours(order, _FAR_GAP_BYTES if self._is_far else _GAP_BYTES))
+
+        def read(range_: tuple[str, int, int, Sequence[tuple[Hash, Location]]]) -> memoryview:
+            key, start, end, _ = range_
+            return memoryview(self._objects.get(key, start, end - start))
+
+        if not self._is_far or len(wanted) < 2:
+            for range_ in wanted:
+                yield range_[3], read(range_)
+            return
+        from holdfast.store.workers import workers
+
+        threads = workers(_AT_ONCE, "holdfast-fetch")
+        try:
+            for at in range(0, len(wanted), _AT_ONCE):
+                part = wanted[at : at + _AT_ONCE]
+                for range_, data in zip(part, threads.map(read, part), strict=True):
+                    yield range_[3], data
+        finally:
+            threads.shutdown(cancel_futures=True)
 
     def _stream(self, name: Hash, location: Location) -> Iterator[bytes]:
         """The content of a large blob."""
@@ -325,6 +339,26 @@ def _batches(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
             weight = 0
     if batch:
         yield batch
+
+
+def _neighbours(
+    order: Sequence[tuple[Hash, Location]], gap: int
+) -> Iterator[tuple[str, int, int, Sequence[tuple[Hash, Location]]]]:
+    """Object, begin and end of what is read at once, and the items in it."""
+    at = 0
+    while at < len(order):
+        key, start = order[at][1].key, order[at][1].offset
+        end = start + order[at][1].length
+        after = at + 1
+        while after < len(order) and order[after][1].key == key:
+            following = order[after][1]
+            far = following.offset + following.length
+            if following.offset > end + gap or far - start > _RANGE_BYTES:
+                break
+            end = max(end, far)
+            after += 1
+        yield key, start, end, order[at:after]
+        at = after
 
 
 def _decode(name: Hash, location: Location, stored: memoryview, base: bytes | None) -> bytes:

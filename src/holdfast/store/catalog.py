@@ -9,7 +9,7 @@ from holdfast.model.entries import Counts, NotCaptured
 from holdfast.model.errors import NotFoundError
 from holdfast.store import commits, history, locations, workspaces
 from holdfast.store.checksums import CHECKPOINTS, changing
-from holdfast.store.liveness import count_root, moment, uncount_root
+from holdfast.store.liveness import chunks, count_root, moment, slots, uncount_root
 from holdfast.store.records import Cursor
 from holdfast.store.tenants import number_of
 
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from holdfast.store.blob_writer import Written
     from holdfast.store.database import Database, Row, Session
     from holdfast.store.forgetting import Protection
-    from holdfast.store.records import CheckpointCommit, HistoryEvent, Location, Workspace
+    from holdfast.store.merges import Lineage
+    from holdfast.store.records import CheckpointCommit, HistoryEvent, Location, TakenIn, Workspace
+    from holdfast.store.repeating import Again
     from holdfast.store.usage import Stats
 
 _CHECKPOINT = """id, workspace, parent, root, kind, label, created_at, added, modified, deleted, total_files,
@@ -35,10 +37,16 @@ class Catalog:
     the database go through: `LockedError`, `StorageError`, `IntegrityError`.
     """
 
-    def __init__(self, database: Database, tenant: str, clock: Clock) -> None:
+    def __init__(self, database: Database, tenant: str, clock: Clock, machine: str = "") -> None:
+        """``machine`` is the home whose workspaces, sessions and pins this is about, where several share the catalog;
+        checkpoints and blobs are everybody's of the tenant.
+        """
         self.database = database
         self.name = tenant
         self.clock = clock
+        self.machine = machine
+        self.again: Again | None = None
+        """Where a connection may be lost: what lets a transaction that was cut short by that be tried again."""
         self.tenant = number_of(database, tenant)
         self._committer = commits.Committer(database, self.tenant, tenant, clock.now)
 
@@ -47,7 +55,7 @@ class Catalog:
     def add_workspace(self, workspace: Workspace) -> None:
         """Begin to remember a directory. Refused (code ``exists``) if a live workspace has this path."""
         with self.database.writing() as session:
-            workspaces.add(session, self.tenant, workspace)
+            workspaces.add(session, self.tenant, self.machine, workspace)
 
     def workspace(self, workspace: WorkspaceId) -> Workspace:
         """One workspace; raises `NotFoundError` if there is none of this id."""
@@ -56,17 +64,21 @@ class Catalog:
             raise NotFoundError(f"no workspace {workspace}")
         return found[0]
 
-    def workspaces(self) -> list[Workspace]:
-        """All of them, oldest first, with those that were let go."""
-        return self._workspaces()
+    def workspaces(self, *, everywhere: bool = False) -> list[Workspace]:
+        """Those of this home, oldest first, with those that were let go; with ``everywhere`` also those of others that
+        share the catalog, of whose directories nothing can be found out here.
+        """
+        return self._workspaces() if everywhere else self._workspaces("AND machine = ?", self.machine)
 
     def find_workspace(self, path: bytes) -> Workspace | None:
         """The live workspace at exactly this path."""
-        return next(iter(self._workspaces("AND path = ? AND live = 1", path)), None)
+        found = self._workspaces("AND machine = ? AND path = ? AND live = 1", self.machine, path)
+        return found[0] if found else None
 
     def find_workspace_by_identity(self, device: int, inode: int) -> Workspace | None:
         """The live workspace whose root was last seen as this directory; of several, the one made last."""
-        found = self._workspaces("AND device = ? AND inode = ? AND live = 1", device, inode)
+        where = "AND machine = ? AND device = ? AND inode = ? AND live = 1"
+        found = self._workspaces(where, self.machine, device, inode)
         return found[-1] if found else None
 
     def move_workspace(self, workspace: WorkspaceId, path: bytes, device: int, inode: int) -> WorkspaceId | None:
@@ -76,17 +88,17 @@ class Catalog:
         it a path again.
         """
         with self.database.writing() as session:
-            return workspaces.move(session, self.tenant, workspace, path, device, inode)
+            return workspaces.move(session, self.tenant, self.machine, workspace, path, device, inode)
 
     def let_go(self, workspace: WorkspaceId) -> None:
         """Let a workspace hold nothing back from retention any more. Its checkpoints stay until they are forgotten."""
         with self.database.writing() as session:
-            workspaces.set_live(session, self.tenant, workspace, live=False)
+            workspaces.set_live(session, self.tenant, self.machine, workspace, live=False)
 
     def adopt(self, workspace: WorkspaceId) -> None:
         """Undo `let_go`. Refused (code ``exists``) if another live workspace has its path by now."""
         with self.database.writing() as session:
-            workspaces.set_live(session, self.tenant, workspace, live=True)
+            workspaces.set_live(session, self.tenant, self.machine, workspace, live=True)
 
     def cursor(self, workspace: WorkspaceId) -> Cursor:
         """Where a workspace stands in its history; raises `NotFoundError` if there is no such workspace."""
@@ -134,6 +146,18 @@ class Catalog:
             values.append(limit)
         return self._checkpoints(" ".join(clauses), *values)
 
+    def checkpoints_of(
+        self, workspaces: Sequence[WorkspaceId], *, limit: int, before: CheckpointId | None = None
+    ) -> list[Checkpoint]:
+        """The same of several workspaces together."""
+        from holdfast.store.liveness import slots
+
+        where, values = f"AND workspace IN {slots(len(workspaces))}", [*workspaces]
+        if before is not None:
+            where += " AND number < (SELECT c.number FROM checkpoints c WHERE c.tenant = ? AND c.id = ?)"
+            return self._checkpoints(f"{where} ORDER BY number DESC LIMIT ?", *values, self.tenant, before, limit)
+        return self._checkpoints(f"{where} ORDER BY number DESC LIMIT ?", *values, limit)
+
     def by_prefix(self, prefix: str, limit: int = 16) -> list[CheckpointId]:
         """Ids that begin with ``prefix`` (lower-case hex digits), the last recorded first, at most ``limit``."""
         with self.database.reading() as session:
@@ -166,6 +190,33 @@ class Catalog:
         with self.database.reading() as session:
             return forgetting.line(session, self.tenant, checkpoint)[1:]
 
+    def lineage(self, checkpoint: CheckpointId) -> Lineage:
+        """A checkpoint and all whose work it holds: its parents, what it has taken in, theirs, and so on."""
+        from holdfast.store import merges
+
+        with self.database.reading() as session:
+            return merges.lineage(session, self.tenant, checkpoint)
+
+    def taken_in(self, checkpoint: CheckpointId) -> list[TakenIn]:
+        """What a checkpoint holds of other lines of work, beside its parent's."""
+        from holdfast.store import merges
+
+        with self.database.reading() as session:
+            return merges.taken_in(session, self.tenant, checkpoint)
+
+    def note_taken_in(self, checkpoint: CheckpointId, taken_in: TakenIn) -> None:
+        """Note that a checkpoint holds all that another line has done, as where nothing had to be changed for it.
+
+        Harmless a second time. Raises `NotFoundError` if either is gone.
+        """
+        from holdfast.store import merges
+
+        with self.database.writing() as session:
+            for name in (checkpoint, taken_in.other):
+                if not session.one("SELECT 1 FROM checkpoints WHERE tenant = ? AND id = ?", (self.tenant, name)):
+                    raise NotFoundError(f"the checkpoint {name} was forgotten meanwhile")
+            merges.add(session, self.tenant, checkpoint, taken_in, self.clock.now())
+
     def claim(self, checkpoint: CheckpointId, label: str, provenance: Provenance) -> Checkpoint:
         """Make a checkpoint a user's own, a manual one, with what they say of it; the new record."""
         with self.database.writing() as session, changing(session, CHECKPOINTS, self.tenant, [checkpoint]):
@@ -183,6 +234,18 @@ class Catalog:
                 "SELECT data FROM changesets WHERE tenant = ? AND checkpoint = ?", (self.tenant, checkpoint)
             )
         return row[0] if row else None
+
+    def changesets(self, checkpoints: Sequence[CheckpointId]) -> dict[CheckpointId, bytes]:
+        """The encoded changesets of several checkpoints; one that has none is not in the answer."""
+        found: dict[CheckpointId, bytes] = {}
+        with self.database.reading() as session:
+            for part in chunks(checkpoints):
+                rows = session.all(
+                    f"SELECT checkpoint, data FROM changesets WHERE tenant = ? AND checkpoint IN {slots(len(part))}",
+                    (self.tenant, *part),
+                )
+                found |= dict(rows)
+        return found
 
     def not_captured(self, checkpoint: CheckpointId) -> list[NotCaptured]:
         """What a checkpoint does not hold, sorted by path."""
@@ -267,9 +330,9 @@ class Catalog:
             if not count_root(session, self.tenant, root):
                 raise NotFoundError("what should be kept is gone already")
             row = session.one(
-                """INSERT INTO pins (tenant, root, checkpoint, reason, expires_at)
-                VALUES (?, ?, ?, ?, ?) RETURNING number""",
-                (self.tenant, root, checkpoint, reason, expires_at),
+                """INSERT INTO pins (tenant, root, checkpoint, reason, expires_at, machine)
+                VALUES (?, ?, ?, ?, ?, ?) RETURNING number""",
+                (self.tenant, root, checkpoint, reason, expires_at, self.machine),
             )
         assert row is not None
         return row[0]
@@ -289,9 +352,9 @@ class Catalog:
             self._unpin(session, "number = ?", number)
 
     def unpin_all(self, reason: str) -> int:
-        """Take away every pin with exactly this reason; how many."""
+        """Take away every pin of this home with exactly this reason; how many."""
         with self.database.writing() as session:
-            return self._unpin(session, "reason = ?", reason)
+            return self._unpin(session, "machine = ? AND reason = ?", self.machine, reason)
 
     def unpin_expired(self) -> int:
         """Take away every pin whose time has passed; how many."""
@@ -368,8 +431,8 @@ class Catalog:
             rows = session.all(f"SELECT {_CHECKPOINT} FROM checkpoints WHERE tenant = ? {rest}", (self.tenant, *values))
         return [_checkpoint(row) for row in rows]
 
-    def _unpin(self, session: Session, where: str, value: int | str) -> int:
-        rows = session.all(f"SELECT number, root FROM pins WHERE tenant = ? AND {where}", (self.tenant, value))
+    def _unpin(self, session: Session, where: str, *values: int | str) -> int:
+        rows = session.all(f"SELECT number, root FROM pins WHERE tenant = ? AND {where}", (self.tenant, *values))
         if rows:
             now = moment(session, self.tenant, self.clock.now())
             for number, root in rows:

@@ -44,7 +44,7 @@ CHECKPOINTS = Covered(
 """With its changeset and what it did not capture."""
 
 WORKSPACES = Covered(
-    "workspaces", "id", "tenant, id, path, device, inode, created_at, source, live, head, position, redo_tip"
+    "workspaces", "id", "tenant, id, path, device, inode, created_at, source, live, head, position, redo_tip, machine"
 )
 
 HISTORY = Covered("history", "seq", "seq, tenant, workspace, at, operation, checkpoint, previous, ahead, steps, run")
@@ -55,7 +55,8 @@ TENANTS = Covered("tenants", "number", "number, name", tenant="number")
 SESSIONS = Covered(
     "sessions",
     "id",
-    "tenant, id, parent, owner, shared, workspace, origin, provider, mode, token, place, purpose, status, created_at",
+    "tenant, id, parent, owner, shared, workspace, origin, provider, mode, token, place, purpose, status, created_at, "
+    "machine",
 )
 
 JOURNALS = Covered(
@@ -70,11 +71,39 @@ SESSION_CHECKPOINTS = Covered(
 
 REFS = Covered("session_refs", "name", "tenant, name, type, session, checkpoint, updated_at, metadata")
 
+MERGES = Covered("merges", "id", "tenant, id, checkpoint, other, base, created_at, record")
+
+REAPPLIES = Covered(
+    "reapplies",
+    "id",
+    """tenant, id, workspace, path, about, now, before, after, status, holder, held_until, deadline, answer, said,
+    created_at""",
+)
+
+PROMOTIONS = Covered(
+    "promotions",
+    "id",
+    "tenant, id, workspace, phase, result, source, theirs, spec, facts, revision, created_at, updated_at",
+)
+
 COVERED = (TENANTS, CHECKPOINTS, WORKSPACES, HISTORY)
 """Those that version 2 knew."""
 
 COVERED_4 = (SESSIONS, JOURNALS, SESSION_CHECKPOINTS, REFS)
 """Those that came with version 4."""
+
+EXPORTS = Covered("exports", "name", "tenant, name, kind, workspace, project, auto, mode, created_at, revision")
+
+TOKENS = Covered("tokens", "id", "tenant, id, digest, rights, exports, roots, label, created_at, expires_at")
+
+ANSWERS = Covered("answers", "name", "tenant, name, request, status, body, owner, at")
+
+COVERED_SERVING = (EXPORTS, TOKENS, ANSWERS)
+"""Those of what is served, of version 5."""
+
+
+COVERED_MERGES = (MERGES, REAPPLIES)
+"""Those of merges, which came with version 5."""
 
 
 def set_checksum(session: Session, covered: Covered, tenant: int, key: str | int) -> None:
@@ -102,6 +131,11 @@ def damaged(session: Session, covered: Covered, tenant: int) -> Iterator[str | i
     for (key,) in session.all(f"SELECT {covered.key} FROM {covered.table} WHERE {covered.tenant} = ?", (tenant,)):
         if not _is_sound(session, covered, tenant, key):
             yield key
+
+
+def is_sound(session: Session, covered: Covered, tenant: int, key: str | int) -> bool:
+    """Whether a row is there, and its checksum matches."""
+    return _is_sound(session, covered, tenant, key)
 
 
 def _is_sound(session: Session, covered: Covered, tenant: int, key: str | int) -> bool:

@@ -67,7 +67,8 @@ class Collector:
     """Settles counts and collects for the tenant of ``catalog``.
 
     ``children`` reads pages; ``rewrite_ratio`` is the live share below which a pack is written anew. ``small_steps``
-    tells whether each transaction is to take little space, as on a full disk.
+    tells whether each transaction is to take little space, as on a full disk. ``guard`` raises if the objects are not
+    this store's to delete.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Collector:
         *,
         rewrite_ratio: float = 0.5,
         small_steps: Callable[[], bool] = lambda: False,
+        guard: Callable[[], None] = lambda: None,
     ) -> None:
         self._catalog = catalog
         self._database = catalog.database
@@ -88,6 +90,7 @@ class Collector:
         self._random = random
         self._ratio = rewrite_ratio
         self._small_steps = small_steps
+        self._guard = guard
         self._lease = Lease(catalog.database, catalog.tenant, LEASE, catalog.clock)
         self._progress: Progress | None = None
         self._rows = self._freed = self._emptied = self._rewritten = 0
@@ -116,6 +119,7 @@ class Collector:
         self._rows = self._freed = self._emptied = self._rewritten = 0
         self._lease.acquire()
         try:
+            self._guard()
             self._collect(int(grace * 1_000_000))
         finally:
             self._progress = None
@@ -152,6 +156,7 @@ class Collector:
         self._bury()
         self._drop_empty_packs()
         self._rewrite_packs()
+        self._guard()
         self._condemn_orphans(now - grace)
         self._objects.clean(now - max(grace, UPLOADS))
         with self._database.writing() as session:

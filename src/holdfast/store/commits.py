@@ -192,6 +192,10 @@ class Committer:
             ((tenant, point.id, place, *missed) for place, missed in enumerate(commit.not_captured)),
         )
         set_checksum(session, CHECKPOINTS, tenant, point.id)
+        if commit.taken_in is not None:
+            from holdfast.store.merges import add
+
+            add(session, tenant, point.id, commit.taken_in, point.created_at)
 
     def _advance(self, session: Session, commit: CheckpointCommit) -> Cursor:
         point = commit.checkpoint

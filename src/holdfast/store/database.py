@@ -1,4 +1,5 @@
-"""The database port under the catalog: plain SQL in transactions, and its implementation over SQLite.
+"""The database port under the catalog: plain SQL in transactions, and its implementation over SQLite; that over
+PostgreSQL is `holdfast.store.postgresql`.
 
 The statements are SQL that SQLite and PostgreSQL both run, with ``?`` for a parameter; rows are tuples. A writing
 transaction is the only writer while it lasts, so that what it has read stays true until it ends.
@@ -65,7 +66,8 @@ class Database(Protocol):
     """Transactions on one catalog. For several threads (one at a time) and, each with its own, several processes.
 
     Both methods raise `LockedError` when the wait for another process runs out, `StorageError` when the disk refuses
-    and `IntegrityError` when the database is damaged.
+    and `IntegrityError` when the database is damaged; where it is not on this machine, `ConnectionLostError` when
+    nothing of the transaction was kept, and `StorageError` with the code ``commit_unknown`` when nobody can tell.
     """
 
     @property
@@ -78,7 +80,9 @@ class Database(Protocol):
         ...
 
     def writing(self) -> AbstractContextManager[Session]:
-        """A transaction that is the only writer. Left normally it is committed, durably (I4); else undone."""
+        """A transaction that is the only writer, of its tenant at least. Left normally it is committed, durably (I4);
+        else undone.
+        """
         ...
 
     def save_space(self) -> None:
@@ -191,6 +195,7 @@ class SqliteDatabase:
         self._alone = alone
         if not self.read_only and not alone:
             wal_index.check_room(self._path)
+            wal_index.make(self._path)
         with _translated(self._path):
             self._connection = sqlite3.connect(
                 _read_only_address(self._path) if self.read_only else self._path,

@@ -10,6 +10,7 @@ from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
 from holdfast.store.checksums import CHECKPOINTS, WORKSPACES, changing
 from holdfast.store.liveness import moment, uncount_root
+from holdfast.store.merges import bequeath
 from holdfast.store.records import seen_at
 
 if TYPE_CHECKING:
@@ -23,9 +24,10 @@ if TYPE_CHECKING:
 class Protection(NamedTuple):
     """A reason why a checkpoint should not, or (``hard``) may not, be forgotten."""
 
-    kind: Literal["head", "fork", "chain", "pin", "session"]
+    kind: Literal["head", "fork", "chain", "pin", "session", "merged"]
     """What a live workspace stands on; the source of a live fork; between that and the fork's head; pinned; the tree
-    of a state that a session keeps, or of a command in its journal.
+    of a state that a session keeps, or of a command in its journal; what another live workspace has taken in last,
+    since when the next merge looks at changes.
     """
     by: str
     """The workspace's path for people to read, the pin's reason, or the session's id."""
@@ -45,6 +47,7 @@ class Protection(NamedTuple):
             "chain": f"part of the line of the fork {self.by}",
             "pin": f"in use: {self.by}",
             "session": f"a tree that the session {self.by} keeps",
+            "merged": f"the state that was merged into {self.by} last",
         }[self.kind]
 
 
@@ -94,6 +97,19 @@ def protections(session: Session, tenant: int, now: int) -> dict[CheckpointId, l
                 for member in line(session, tenant, head, source)[1:]:
                     if member != source:
                         protect(member, Protection("chain", name, workspace))
+    taken_in: dict[tuple[WorkspaceId, WorkspaceId], tuple[CheckpointId, bytes]] = {}
+    for other, source, target, path in session.all(
+        """SELECT m.other, s.id, t.id, t.path FROM merges m
+        JOIN checkpoints o ON o.tenant = m.tenant AND o.id = m.other
+        JOIN workspaces s ON s.tenant = m.tenant AND s.id = o.workspace AND s.live = 1
+        JOIN checkpoints c ON c.tenant = m.tenant AND c.id = m.checkpoint
+        JOIN workspaces t ON t.tenant = m.tenant AND t.id = c.workspace AND t.live = 1
+        WHERE m.tenant = ? ORDER BY o.number""",
+        (tenant,),
+    ):
+        taken_in[source, target] = other, path
+    for (_, target), (other, path) in taken_in.items():
+        protect(other, Protection("merged", display(seen_at(path)), target))
     for checkpoint, reason in session.all(
         """SELECT checkpoint, reason FROM pins WHERE tenant = ? AND checkpoint IS NOT NULL
         AND (expires_at IS NULL OR expires_at > ?) ORDER BY number""",
@@ -134,6 +150,7 @@ def forget(database: Database, tenant: int, checkpoint: Checkpoint, now: Callabl
                 continue
             with changing(session, CHECKPOINTS, tenant, [heir.id for heir in heirs]):
                 _bequeath(session, tenant, checkpoint, heirs)
+            bequeath(session, tenant, checkpoint.id, parent, [heir.id for heir in heirs])
             _remove(session, tenant, checkpoint, moment(session, tenant, now()))
             return True
 

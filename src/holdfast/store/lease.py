@@ -13,12 +13,24 @@ if TYPE_CHECKING:
     from holdfast.store.database import Database
 
 LASTS = 300 * 1_000_000
-"""Microseconds after which a lease that is not renewed is lost, if nobody can tell that its process is gone."""
+"""Microseconds after which a lease that is not renewed is lost, if nobody can tell that its process is gone. The clocks
+of machines that share a catalog may differ by less than this.
+"""
 
 
 def this_process() -> str:
     """The running process, in a way that no other process ever has: the boot, the pid and when it began."""
-    return f"{_boot()} {os.getpid()} {_began(os.getpid())}"
+    return process_name(os.getpid())
+
+
+def process_name(pid: int) -> str:
+    """A process that runs, named as `this_process` names the running one."""
+    return f"{_boot()} {pid} {_began(pid)}"
+
+
+def of_this_boot(owner: str) -> bool:
+    """Whether a process that was named so has run since the machine was started, where this one sees it."""
+    return owner.partition(" ")[0] == _boot()
 
 
 def may_run(owner: str) -> bool:
@@ -28,6 +40,15 @@ def may_run(owner: str) -> bool:
     if boot != _boot() or not pid.isdigit() or not began:
         return True  # another machine's or container's
     return _began(int(pid)) == began
+
+
+def process_named(owner: str) -> int | None:
+    """The number of the process that `this_process` named so; None if it is gone, or nobody can tell."""
+    boot, _, rest = owner.partition(" ")
+    pid, _, began = rest.partition(" ")
+    if boot != _boot() or not pid.isdigit() or not began or _began(int(pid)) != began:
+        return None
+    return int(pid)
 
 
 def _boot() -> str:
@@ -78,7 +99,7 @@ class Lease:
                 "SELECT owner, expires_at FROM leases WHERE tenant = ? AND name = ?", (self._tenant, self._name)
             )
             held = row is not None and row[0] == self._owner  # it could not be released, as on a full disk
-            if row is not None and not held and now < row[1] <= now + LASTS and may_run(row[0]):
+            if row is not None and not held and now < row[1] <= now + 2 * LASTS and may_run(row[0]):
                 raise LockedError(
                     f"another process is at work on the store: {self._name}", hint="try again when it has finished"
                 )

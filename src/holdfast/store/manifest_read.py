@@ -176,22 +176,23 @@ def key_range(prefix: bytes) -> tuple[bytes, bytes | None]:
     return (prefix, prefix + b"0") if prefix else (b"", None)
 
 
-def iterate(pages: Pages, root: Hash, prefix: bytes = b"") -> Iterator[tuple[bytes, Entry]]:
-    """Every (path, entry), ascending, of those that are ``prefix`` or lie below it (all for the empty prefix).
+def iterate(pages: Pages, root: Hash, prefix: bytes = b"", *, after: bytes = b"") -> Iterator[tuple[bytes, Entry]]:
+    """Every (path, entry), ascending, of those that are ``prefix`` or lie below it (all for the empty prefix), and come
+    behind the path ``after``.
 
     Streams: at no time more than the pages below one page of level 1 are in memory. Checks that pages stand where their
     keys say, so that no manifest is endless; raises `FormatError` otherwise.
     """
     begin, end = key_range(prefix)
     page = load_root(pages, root)
-    for leaf in _leaves(pages, page, begin, end, None):
+    for leaf in _leaves(pages, page, max(begin, after), end, None):
         check_foreign_paths(leaf.keys)
-        if not prefix:
+        if not prefix and (not after or leaf.keys[:1] > [after]):
             yield from zip(leaf.keys, leaf.entries(), strict=True)
             continue
         below = prefix + b"/"
         for path, entry in zip(leaf.keys, leaf.entries(), strict=True):
-            if path.startswith(below) or path == prefix:
+            if (not prefix or path.startswith(below) or path == prefix) and path > after:
                 yield path, entry
 
 

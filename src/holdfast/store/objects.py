@@ -2,7 +2,7 @@
 
 Keys are relative paths of ``[A-Za-z0-9._-]`` parts joined by ``/``; an implementation refuses any other.
 
-The port has no conditional write, so none has to be probed for: whoever commits a key last has it. That is safe since
+The port has no conditional write: whoever commits a key last has it. That is safe since
 no two writers commit different content under one key. A key holds either a random id of its writer's own, or the hash
 of the content; and what is known is decided in the catalog alone, by its transactions.
 """
@@ -84,6 +84,14 @@ class ObjectStore(Protocol):
     def clean(self, older_than: int) -> int:
         """Remove unfinished uploads begun before this time (microseconds since 1970 UTC); returns how many."""
         ...
+
+
+def is_far(objects: ObjectStore) -> bool:
+    """True if each request takes long, as over a network, so that several at once are worth their threads.
+
+    An implementation says so by an attribute ``far``.
+    """
+    return bool(getattr(objects, "far", False))
 
 
 def put_parts(objects: ObjectStore, key: str, parts: Iterable[bytes]) -> None:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from holdfast.store.objects import ObjectStore
+    from holdfast.store.remote import Limits
 
 REMOTE_SCHEMES = frozenset(("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl"))
 
@@ -20,21 +21,25 @@ def open_objects(
     location: str | bytes,
     *,
     options: Mapping[str, str] | None = None,
+    tenant: str | None = None,
+    limits: Limits | None = None,
+    scratch: str | None = None,
     random: Callable[[int], bytes] = os.urandom,
 ) -> ObjectStore:
     """The object store at ``location``: an absolute path, ``file:///path``, or a bucket's URL (`REMOTE_SCHEMES`).
 
-    ``options`` are handed to the service of a bucket. Opening
-    neither writes nor connects. Raises `ConfigError` for anything else.
+    ``options`` are handed to the service of a bucket, where what is ``tenant``'s own is looked through for unfinished
+    uploads; ``scratch`` is the directory of temporary files. Opening neither writes nor connects. Raises `ConfigError`
+    for anything else.
     """
     raw = os.fsencode(location)
     path = local_directory(raw)
     if path is None:
         scheme = raw.partition(b"://")[0].decode("ascii", "replace")
         if scheme in REMOTE_SCHEMES:
-            from holdfast.store.remote import open_bucket
+            from holdfast.store.remote import Limits, open_bucket
 
-            return open_bucket(os.fsdecode(raw), options)
+            return open_bucket(os.fsdecode(raw), options, tenant=tenant, limits=limits or Limits(), scratch=scratch)
         known = ", ".join(sorted({"file"} | REMOTE_SCHEMES))
         raise ConfigError(f"unknown object store {os.fsdecode(raw)!r}: its scheme is none of {known}")
     if not path.startswith(b"/") or b"\0" in path:

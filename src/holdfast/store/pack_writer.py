@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 from holdfast.model.errors import StorageError
 from holdfast.model.ids import new_pack_id
 from holdfast.model.named import NamedTuple
+from holdfast.store.objects import is_far
 from holdfast.store.pack import MAX_RECORDS, PackEncoder
 from holdfast.store.records import NewBlob, NewPack, pack_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from concurrent.futures import Executor, Future
 
     from holdfast.model.ids import Hash, PackId
     from holdfast.store.codec import Encoded
@@ -20,6 +23,9 @@ if TYPE_CHECKING:
 
 PACK_BYTES = 32 << 20
 """A pack is closed when it holds this many bytes."""
+
+_SENDERS = 2
+"""Packs that go out at once."""
 
 
 class Item(NamedTuple):
@@ -37,7 +43,8 @@ class PackWriter:
     """Puts blobs into packs under ``packs/{tenant}/``. One thread at a time; the caller adds no hash twice.
 
     ``name`` gives each pack its id and key; it is called when the pack is begun. Also what rewrites a pack: the
-    stored bytes of another one may be added as they are.
+    stored bytes of another one may be added as they are. Where the store is far, full packs go out while the next is
+    being made, two at most.
     """
 
     def __init__(
@@ -54,12 +61,14 @@ class PackWriter:
         self._pack_bytes = pack_bytes
         self._open: tuple[PackId, str, Upload, PackEncoder] | None = None
         self._ended = False
+        self._senders: Executor | None = None
+        self._under_way: deque[tuple[Future[None], Upload]] = deque()
         self._packs: list[NewPack] = []
         self._blobs: list[NewBlob] = []
 
     def add(self, items: Iterable[Item]) -> None:
-        """Append blobs; a pack that is full by then is closed and durable. Raises `StorageError`, after which only
-        `abort` is left.
+        """Append blobs; a pack that is full by then is closed, and durable in the end. Raises `StorageError`, perhaps
+        for a pack that was closed earlier; after it only `abort` is left.
         """
         if self._ended:
             raise StorageError("this writer of packs has ended")
@@ -74,7 +83,7 @@ class PackWriter:
                 if encoder.size >= self._pack_bytes or encoder.count == MAX_RECORDS:
                     upload.write(b"".join(parts))
                     parts.clear()
-                    self._close()
+                    self._close(is_far(self._objects))
             if self._open is not None and parts:
                 self._open[2].write(b"".join(parts))
         except BaseException:
@@ -86,7 +95,8 @@ class PackWriter:
         if self._ended:
             raise StorageError("this writer of packs has ended")
         try:
-            self._close()
+            self._close(bool(self._under_way))
+            self._wait(0)
         finally:
             self.abort()
         return self._packs, self._blobs
@@ -99,6 +109,12 @@ class PackWriter:
         if self._open is not None:
             self._open[2].abort()
             self._open = None
+        if self._senders is not None:
+            # (Those that have begun are waited for: whoever aborts may close what they send to.)
+            self._senders.shutdown(cancel_futures=True)
+            self._senders = None
+            while self._under_way:
+                self._under_way.popleft()[1].abort()
 
     def _begin(self, parts: list[bytes]) -> tuple[PackId, str, Upload, PackEncoder]:
         pack, key = self._name()
@@ -107,14 +123,32 @@ class PackWriter:
         self._open = (pack, key, self._objects.upload(), encoder)
         return self._open
 
-    def _close(self) -> None:
+    def _close(self, aside: bool) -> None:
+        """Write the end of the open pack and commit it; ``aside``: by another thread, which `_wait` waits for."""
         if self._open is None:
             return
         pack, key, upload, encoder = self._open
         upload.write(encoder.end())
-        upload.commit(key)
+        if aside:
+            if self._senders is None:
+                from holdfast.store.workers import workers
+
+                self._senders = workers(_SENDERS, "holdfast-send")
+            self._wait(_SENDERS - 1)
+            self._under_way.append((self._senders.submit(upload.commit, key), upload))
+        else:
+            upload.commit(key)
         self._open = None
         self._packs.append(NewPack(pack, key, encoder.size))
+
+    def _wait(self, most: int) -> None:
+        """Return when no more than so many packs are under way; raises what one of them has raised."""
+        while len(self._under_way) > most:
+            future, upload = self._under_way.popleft()
+            try:
+                future.result()
+            finally:
+                upload.abort()
 
 
 def fresh_packs(tenant: str, random: Callable[[int], bytes]) -> Callable[[], tuple[PackId, str]]:

@@ -79,7 +79,7 @@ class HistoryEvent(NamedTuple):
     seq: int
     at: int
     """Microseconds since 1970-01-01 UTC."""
-    operation: Literal["checkpoint", "restore", "undo", "redo", "fork", "run"]
+    operation: Literal["checkpoint", "restore", "undo", "redo", "fork", "run", "promote"]
     checkpoint: CheckpointId
     """The state that the tree was in afterwards."""
     previous: int | None
@@ -133,6 +133,15 @@ class Workspace(NamedTuple):
     """False once the user has let it go: it then holds nothing back from retention."""
 
 
+class TakenIn(NamedTuple):
+    """What a checkpoint holds of another line of work: all of ``other``, since ``base``."""
+
+    other: CheckpointId
+    base: CheckpointId
+    record: str = ""
+    """How each file that both lines have changed came to be (docs/merge.md); empty for nothing to say."""
+
+
 class CheckpointCommit(NamedTuple):
     """All that one checkpoint adds to the catalog, in one transaction."""
 
@@ -151,6 +160,8 @@ class CheckpointCommit(NamedTuple):
     """The event to append (its ``seq`` is ignored and assigned), or None if the tree's state did not change."""
     redo_tip: int | None = None
     """The event that `redo` leads to afterwards; None: there is nothing to redo."""
+    taken_in: TakenIn | None = None
+    """For a state that two lines have come together in: the second one."""
 
 
 def pack_key(tenant: str, pack: PackId) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.store.checksums import COVERED, HISTORY, damaged, set_checksum
+from holdfast.store.checksums import COVERED, HISTORY, WORKSPACES, damaged, set_checksum
 
 if TYPE_CHECKING:
     from holdfast.store.database import Session
@@ -271,8 +271,6 @@ CREATE TABLE session_refs (
 _HISTORY_2 = HISTORY._replace(columns="seq, tenant, workspace, at, operation, checkpoint, previous")
 """As version 2 covers it."""
 
-_COVERED_2 = tuple(_HISTORY_2 if covered is HISTORY else covered for covered in COVERED)
-
 
 def _create(session: Session) -> None:
     for statement in _VERSION_1:
@@ -281,7 +279,9 @@ def _create(session: Session) -> None:
 
 def _add_checksums(session: Session) -> None:
     """To version 2. What stands in the rows now is taken for right: there is nothing to tell otherwise."""
-    for covered in _COVERED_2:
+    from holdfast.store.schema_machines import WORKSPACES_1
+
+    for covered in (_HISTORY_2 if one is HISTORY else WORKSPACES_1 if one is WORKSPACES else one for one in COVERED):
         session.run(
             f"ALTER TABLE {covered.table} ADD COLUMN "
             "checksum BLOB                   /* of the row's other columns, as docs/formats/catalog.md says */"
@@ -311,5 +311,18 @@ def _add_sessions(session: Session) -> None:
         session.run(statement)
 
 
-MIGRATIONS = (_create, _add_checksums, _add_steps, _add_sessions)
+def _version_5(session: Session) -> None:
+    """To version 5."""
+    from holdfast.store.schema_machines import add_machines
+    from holdfast.store.schema_merges import MERGES
+    from holdfast.store.schema_promotions import PROMOTIONS
+    from holdfast.store.schema_serving import SERVING
+    from holdfast.store.schema_stores import STORES
+
+    add_machines(session)
+    for statement in (*STORES, *MERGES, *PROMOTIONS, *SERVING):
+        session.run(statement)
+
+
+MIGRATIONS = (_create, _add_checksums, _add_steps, _add_sessions, _version_5)
 """Step n leads from schema version n to n + 1."""

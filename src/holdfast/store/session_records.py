@@ -30,12 +30,14 @@ class SessionRecord(NamedTuple):
     origin: WorkspaceId | None
     """Of a fork: the workspace at which the provider is asked."""
     provider: str
-    """What made its directory: a snapshot provider, ``plain``; empty: nobody, it works in place."""
+    """What made its directory: a snapshot provider; ``plain``: an older version, which wrote it out; empty: nobody, it
+    works in place.
+    """
     mode: SessionMode
     token: str
     """What the provider calls the directory."""
     place: bytes | None
-    """The directory that is made by ``plain``, or is to be."""
+    """The directory that was made by ``plain``."""
     purpose: Purpose
     status: Status
     """``making`` until its directory is there; ``going`` while it is being deleted."""

@@ -23,16 +23,28 @@ if TYPE_CHECKING:
 _RECORD = "id, parent, owner, shared, workspace, origin, provider, mode, token, place, purpose, status, created_at"
 _STORED = "hash, session, parent, kind, message, created_at, seq, tree, kept, tier, size, stored"
 
+_REPEATED = (
+    *("add", "get", "list", "forks_of", "put", "clear", "remove", "journal", "write_journal", "commit", "stored"),
+    *("content", "checkpoints", "by_prefix", "older", "move", "tiers", "release", "ref", "refs", "set_ref"),
+    "remove_ref",
+)
+"""The methods that may be called again when the connection was lost and nothing was committed."""
+
 
 class SessionRows:
-    """The sessions of one tenant. Every method is one transaction, durable when it returns; it raises what `Catalog`
-    does.
+    """The sessions of one tenant and home. Every method is one transaction, durable when it returns; it raises what
+    `Catalog` does.
     """
 
     def __init__(self, catalog: Catalog) -> None:
         self._database = catalog.database
         self._tenant = catalog.tenant
+        self._machine = catalog.machine
         self._clock = catalog.clock
+        if catalog.again is not None:
+            from holdfast.store.repeating import repeat
+
+            repeat(self, _REPEATED, catalog.again)
 
     def reading(self) -> AbstractContextManager[object]:
         """What is read inside of the block is as of one moment."""
@@ -49,6 +61,11 @@ class SessionRows:
         """One session; raises `NotFoundError` (code ``no_session``) if there is none of this id."""
         with self._database.reading() as session:
             return self._get(session, name)
+
+    def has(self, name: SessionId) -> bool:
+        """Whether there is a session of that name, be it half made or half deleted."""
+        with self._database.reading() as session:
+            return session.one("SELECT 1 FROM sessions WHERE tenant = ? AND id = ?", (self._tenant, name)) is not None
 
     def list(self, workspace: WorkspaceId | None = None) -> list[SessionRecord]:
         """All of them, or those that work in a workspace, oldest first."""
@@ -216,7 +233,10 @@ class SessionRows:
             raise RefusedError(
                 f"there is a session {record.id} already", hint="choose another id", code="session_exists"
             )
-        session.run(f"INSERT INTO sessions (tenant, {_RECORD}) VALUES {slots(14)}", (self._tenant, *_row(record)))
+        session.run(
+            f"INSERT INTO sessions (tenant, {_RECORD}, machine) VALUES {slots(15)}",
+            (self._tenant, *_row(record), self._machine),
+        )
         set_checksum(session, SESSIONS, self._tenant, record.id)
 
     def _clear(self, session: Session, name: SessionId) -> list[StoredCheckpoint]:
@@ -227,7 +247,10 @@ class SessionRows:
         return gone
 
     def _get(self, session: Session, name: SessionId) -> SessionRecord:
-        row = session.one(f"SELECT {_RECORD} FROM sessions WHERE tenant = ? AND id = ?", (self._tenant, name))
+        row = session.one(
+            f"SELECT {_RECORD} FROM sessions WHERE tenant = ? AND id = ? AND machine = ?",
+            (self._tenant, name, self._machine),
+        )
         if row is None:
             raise NotFoundError(
                 f"no session {name}", hint="`holdfast session list` shows those that are there", code="no_session"
@@ -236,7 +259,10 @@ class SessionRows:
 
     def _find(self, rest: str, *values: object) -> list[SessionRecord]:
         with self._database.reading() as session:
-            rows = session.all(f"SELECT {_RECORD} FROM sessions WHERE tenant = ? {rest}", (self._tenant, *values))
+            rows = session.all(
+                f"SELECT {_RECORD} FROM sessions WHERE tenant = ? AND machine = ? {rest}",
+                (self._tenant, self._machine, *values),
+            )
         return [_record(row) for row in rows]
 
     def _put(self, session: Session, record: SessionRecord) -> None:

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 from holdfast.model.errors import IntegrityError, StorageError
 from holdfast.model.paths import display
 from holdfast.store import ballast, whereabouts
+from holdfast.store.assembly import assemble
 from holdfast.store.catalog import Catalog
 from holdfast.store.database import SqliteDatabase
+from holdfast.store.objects import is_far
 from holdfast.store.open_objects import local_directory, open_objects
 from holdfast.store.schema import APPLICATION_ID, MIGRATIONS
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from holdfast.store.collect import Collector
     from holdfast.store.manifest import CachedPages, Pages
     from holdfast.store.objects import ObjectStore
+    from holdfast.store.remote import RemoteObjects
     from holdfast.store.verify import Verifier
 
 CATALOG = b"catalog.db"
@@ -44,7 +47,8 @@ class Store:
         pack_bytes: int = 32 << 20,
         rewrite_ratio: float = 0.5,
         home: bytes | None = None,
-        cold_url: str = "",
+        open_cold: Callable[[], ObjectStore] | None = None,
+        bucket: RemoteObjects | None = None,
     ) -> None:
         self.objects = objects
         self.catalog = catalog
@@ -54,7 +58,9 @@ class Store:
         self._pack_bytes = pack_bytes
         self._ratio = rewrite_ratio
         self._home = home
-        self._cold_url = cold_url
+        self._open_cold = open_cold
+        self.bucket = bucket
+        """What the objects come down to, if they are in a bucket."""
         self._cold: ObjectStore | None = None
         self._tight = False
         self._reader: BlobReader | None = None
@@ -68,11 +74,16 @@ class Store:
         *,
         clock: Clock,
         random: Callable[[int], bytes] = os.urandom,
+        claim: bool = True,
+        becoming: bool = False,
     ) -> Store:
         """Open the store of the directory ``home``, made (mode 0700) if it is not there.
 
-        Objects are where the settings say. Raises `StorageError`, `LockedError`, `FormatError` for a catalog of a newer
-        version, and `ConfigError` for a bad ``store.url`` or one that is not where the objects are.
+        A bucket is claimed for it (see `claims`), unless not to ``claim`` it is asked for; then nothing may be written.
+        ``becoming``: this is the target of a copy, which may be anything, and is not claimed yet.
+
+        Objects and catalog are where the settings say. Raises `StorageError`, `LockedError`, `FormatError` for a
+        catalog of a newer version, and `ConfigError` for a bad ``store.url`` or one that is not where the objects are.
         """
         folder = os.fsencode(home)
         try:
@@ -80,26 +91,24 @@ class Store:
         except OSError as error:
             raise StorageError(f"cannot make the directory {os.fsdecode(home)}: {error.strerror}") from error
         location = settings.store.url or folder + b"/" + OBJECTS
-        path = folder + b"/" + CATALOG
-        check_new = partial(_refuse_lost_catalog, folder, local_directory(location))
-        if _is_empty(path):
-            # Asked before SQLite looks at it, which deletes the log of a file that has become empty.
+        assembled = assemble(location, settings.store, folder, open_it=open_objects, random=random)
+        objects, bucket = assembled.objects, assembled.bucket
+        if settings.store.catalog:
+            from holdfast.store.shared_catalog import open_catalog
+
+            ballast.lay(folder)
+            catalog = open_catalog(folder, settings, objects, clock=clock, random=random, becoming=becoming)
+        else:
+            catalog = _own_catalog(folder, settings, objects, clock, becoming=becoming)
+        if bucket is not None and claim and not becoming:
+            from holdfast.store.ownership import own
+
             try:
-                check_new()
-            except IntegrityError:
-                if _is_empty(path):  # else another process has just begun this home
-                    raise
-        objects = open_objects(location, random=random)
-        database = SqliteDatabase(
-            path, MIGRATIONS, application_id=APPLICATION_ID, timeout=settings.lock.timeout, check_new=check_new
-        )
-        ballast.lay(folder)
-        try:
-            catalog = Catalog(database, settings.store.tenant, clock)
-            whereabouts.check(folder, settings.store.url, objects, catalog)
-        except BaseException:
-            database.close()
-            raise
+                own(catalog, bucket, random)
+            except BaseException:
+                catalog.close()
+                raise
+        cold = settings.session.cold_url
         return cls(
             objects,
             catalog,
@@ -107,15 +116,16 @@ class Store:
             pack_bytes=settings.store.pack_bytes,
             rewrite_ratio=settings.gc.rewrite_ratio,
             home=folder,
-            cold_url=settings.session.cold_url,
+            open_cold=(lambda: assemble(cold, settings.store, folder, random=random).objects) if cold else None,
+            bucket=bucket,
         )
 
     def states_in(self, tier: str) -> ObjectStore | None:
         """Where the session checkpoints of a tier are: None for those in the catalog, and where it is not known."""
         if tier == "warm":
             return self.objects
-        if tier == "cold" and self._cold is None and self._cold_url:
-            self._cold = open_objects(self._cold_url, random=self._random)
+        if tier == "cold" and self._cold is None and self._open_cold is not None:
+            self._cold = self._open_cold()
         return self._cold if tier == "cold" else None
 
     @property
@@ -203,13 +213,32 @@ class Store:
             self._random,
             rewrite_ratio=self._ratio,
             small_steps=lambda: self._tight,
+            guard=self._check_claim,
         )
 
     def verifier(self) -> Verifier:
         """What proves the store."""
         from holdfast.store.verify import Verifier
 
-        return Verifier(self.catalog, self.objects, self.children, self.reader.read, self.states_in)
+        if not is_far(self.objects):
+            return Verifier(self.catalog, self.objects, self.children, self.reader.read, self.states_in)
+        from holdfast.store.cached import uncached
+
+        # What is proved is what the bucket has, whatever is on this disk as well.
+        proved = Store(uncached(self.objects), self.catalog, random=self._random, open_cold=self._open_cold)
+        return Verifier(self.catalog, proved.objects, proved.children, proved.reader.read, proved.states_in)
+
+    def note_copy(self) -> None:
+        """Note in the home that it becomes a copy: until that is whole, it is not opened otherwise."""
+        if self._home is not None:
+            whereabouts.note_copy(self._home)
+
+    def _check_claim(self) -> None:
+        """Raise `RefusedError` if the objects in a bucket are not this store's, or not any more."""
+        if self.bucket is not None and not self.catalog.database.read_only:
+            from holdfast.store.ownership import check
+
+            check(self.catalog, self.bucket)
 
     def give_way(self) -> bool:
         """Give up the ballast if the disk is full, and save space from now on; False if that has freed nothing."""
@@ -243,6 +272,32 @@ class Store:
     def __exit__(self, *_: object) -> None:
         """Close it."""
         self.close()
+
+
+def _own_catalog(folder: bytes, settings: Settings, objects: ObjectStore, clock: Clock, *, becoming: bool) -> Catalog:
+    """The catalog in the home itself."""
+    path = folder + b"/" + CATALOG
+    location = settings.store.url or folder + b"/" + OBJECTS
+    check_new = partial(_refuse_lost_catalog, folder, local_directory(location))
+    if _is_empty(path):
+        # Asked before SQLite looks at it, which deletes the log of a file that has become empty.
+        try:
+            check_new()
+        except IntegrityError:
+            if _is_empty(path):  # else another process has just begun this home
+                raise
+    database = SqliteDatabase(
+        path, MIGRATIONS, application_id=APPLICATION_ID, timeout=settings.lock.timeout, check_new=check_new
+    )
+    ballast.lay(folder)
+    try:
+        catalog = Catalog(database, settings.store.tenant, clock)
+        if not becoming:
+            whereabouts.check(folder, settings.store.url, objects, catalog)
+    except BaseException:
+        database.close()
+        raise
+    return catalog
 
 
 def _refuse_lost_catalog(folder: bytes, objects: bytes | None) -> None:

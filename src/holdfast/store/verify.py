@@ -21,6 +21,8 @@ from holdfast.store.pack import read_index
 from holdfast.store.records import large_blob_key
 from holdfast.store.schema import BASE, BLOB, COUNTED, PAGE, UNCOUNTED
 from holdfast.store.verify_history import check_history
+from holdfast.store.verify_merges import check_merges
+from holdfast.store.verify_serving import check_serving
 from holdfast.store.verify_sessions import check_objects as check_states
 from holdfast.store.verify_sessions import check_sessions
 
@@ -130,6 +132,8 @@ class Verifier:
                 self._load(session)
                 self._problems += [Problem(*found) for found in check_history(session, self._catalog.tenant)]
                 self._problems += [Problem(*found) for found in check_sessions(session, self._catalog.tenant)]
+                self._problems += [Problem(*found) for found in check_merges(session, self._catalog.tenant)]
+                self._problems += [Problem(*found) for found in check_serving(session, self._catalog.tenant)]
             self._check_rows()
             self._check_objects()
             self._read_pages()

@@ -8,7 +8,8 @@ from holdfast.model.checkpoint import KINDS
 from holdfast.model.entries import count_changes
 from holdfast.model.errors import IntegrityError
 from holdfast.store.changeset import decode_changeset
-from holdfast.store.checksums import CHECKPOINTS, HISTORY, TENANTS, WORKSPACES, damaged
+from holdfast.store.checksums import CHECKPOINTS, HISTORY, PROMOTIONS, TENANTS, WORKSPACES, damaged
+from holdfast.store.identities import STORES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -109,3 +110,7 @@ def _check_checksums(session: Session, tenant: int) -> Iterator[_Found]:
         yield "damaged", str(name), "the catalog's record of this workspace is damaged"
     for seq in damaged(session, HISTORY, tenant):
         yield "damaged", f"event {seq}", "the catalog's record of this event is damaged"
+    for _ in damaged(session, STORES, tenant):
+        yield "damaged", "catalog", "the record of which store this is is damaged"
+    for name in damaged(session, PROMOTIONS, tenant):
+        yield "damaged", str(name), "the catalog's record of this promotion is damaged"

@@ -7,8 +7,11 @@ here as soon as the file is there, and nothing is begun while there is no room f
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import os
+import struct
 import threading
 
 from holdfast.model.errors import StorageError
@@ -23,6 +26,10 @@ PAGE_BYTES = 4096
 """What SQLite takes for the size of a page of memory."""
 HELD_BYTES = 128 << 10
 """What is made sure of: the index of a log of 64 MiB."""
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_BTRFS = 0x9123683E
+_SET_FLAGS = 0x40086602  # FS_IOC_SETFLAGS
+_IN_PLACE = struct.pack("@l", 0x00800000)  # FS_NOCOW_FL
 
 _held: dict[tuple[int, int], int] = {}
 """Descriptors of the files that were filled, by device and inode. To close one would let go of the locks that SQLite
@@ -31,10 +38,51 @@ _lock = threading.Lock()
 
 
 def check_room(catalog: bytes) -> None:
-    """Raise `StorageError` if the disk is too full to open the database ``catalog`` without risk."""
-    about = os.statvfs(os.path.dirname(catalog))
-    if about.f_bsize < PAGE_BYTES and about.f_bavail * about.f_frsize < HELD_BYTES:
+    """Raise `NoRoomError` if the disk is too full to open the database ``catalog`` without risk."""
+    folder = os.path.dirname(catalog)
+    about = os.statvfs(folder)
+    if about.f_bavail * about.f_frsize >= HELD_BYTES:
+        return
+    if _is_written_anew(folder) or (about.f_bsize < PAGE_BYTES and not _is_filled(catalog)):
         raise no_room(catalog)
+
+
+def _is_filled(catalog: bytes) -> bool:
+    """Whether another process that has it open has filled the holes of its index."""
+    try:
+        about = os.stat(catalog + b"-shm")
+    except FileNotFoundError:
+        return False
+    return min(about.st_size, about.st_blocks * 512) >= HELD_BYTES
+
+
+def make(catalog: bytes) -> None:
+    """Make the index that belongs to ``catalog``, which is about to be opened, if there is none: empty, and written in
+    place from then on, where the file system has to be told. Raises `NoRoomError`.
+    """
+    try:
+        fd = os.open(catalog + b"-shm", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno in _FULL:
+            raise no_room(catalog) from error
+        return  # it is there, or SQLite says what is wrong
+    try:
+        # (Nobody has locks on it yet that this descriptor would take along.)
+        with contextlib.suppress(OSError):
+            fcntl.ioctl(fd, _SET_FLAGS, _IN_PLACE)
+    finally:
+        os.close(fd)
+
+
+def _is_written_anew(folder: bytes) -> bool:
+    """Whether the file system never writes in place."""
+    from holdfast.files.kernel import file_system
+
+    fd = os.open(folder, os.O_PATH | os.O_CLOEXEC)
+    try:
+        return file_system(fd) == _BTRFS
+    finally:
+        os.close(fd)
 
 
 def hold(catalog: bytes) -> None:
@@ -71,5 +119,5 @@ def _allocate(fd: int, catalog: bytes) -> None:
 
     libc = ctypes.CDLL(None, use_errno=True)
     libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
-    if libc.fallocate(fd, 0, 0, HELD_BYTES) and ctypes.get_errno() in (errno.ENOSPC, errno.EDQUOT):
+    if libc.fallocate(fd, 0, 0, HELD_BYTES) and ctypes.get_errno() in _FULL:
         raise no_room(catalog)

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 _COLUMNS = "id, path, device, inode, created_at, source, live"
 
 
-def add(session: Session, tenant: int, workspace: Workspace) -> None:
+def add(session: Session, tenant: int, machine: str, workspace: Workspace) -> None:
     """See `Catalog.add_workspace`."""
-    _check_path_free(session, tenant, workspace.path)
+    _check_path_free(session, tenant, machine, workspace.path)
     session.run(
-        f"INSERT INTO workspaces (tenant, {_COLUMNS}) VALUES {slots(8)}",
-        (tenant, *workspace[:6], int(workspace.live)),
+        f"INSERT INTO workspaces (tenant, {_COLUMNS}, machine) VALUES {slots(9)}",
+        (tenant, *workspace[:6], int(workspace.live), machine),
     )
     set_checksum(session, WORKSPACES, tenant, workspace.id)
 
@@ -35,11 +35,12 @@ def find(session: Session, tenant: int, where: str = "", *values: object) -> lis
 
 
 def move(
-    session: Session, tenant: int, workspace: WorkspaceId, path: bytes, device: int, inode: int
+    session: Session, tenant: int, machine: str, workspace: WorkspaceId, path: bytes, device: int, inode: int
 ) -> WorkspaceId | None:
     """See `Catalog.move_workspace`."""
     row = session.one(
-        "SELECT id FROM workspaces WHERE tenant = ? AND path = ? AND live = 1 AND id <> ?", (tenant, path, workspace)
+        "SELECT id FROM workspaces WHERE tenant = ? AND machine = ? AND path = ? AND live = 1 AND id <> ?",
+        (tenant, machine, path, workspace),
     )
     other: WorkspaceId | None = row[0] if row else None
     if other is not None:
@@ -57,18 +58,20 @@ def move(
     return other
 
 
-def set_live(session: Session, tenant: int, workspace: WorkspaceId, *, live: bool) -> None:
+def set_live(session: Session, tenant: int, machine: str, workspace: WorkspaceId, *, live: bool) -> None:
     """See `Catalog.let_go` and `Catalog.adopt`."""
     found = find(session, tenant, "AND id = ?", workspace)
     if not found:
         raise NotFoundError(f"no workspace {workspace}")
     if live:
-        _check_path_free(session, tenant, found[0].path, but=workspace)
+        _check_path_free(session, tenant, machine, found[0].path, but=workspace)
     with changing(session, WORKSPACES, tenant, [workspace]):
         session.run("UPDATE workspaces SET live = ? WHERE tenant = ? AND id = ?", (int(live), tenant, workspace))
 
 
-def _check_path_free(session: Session, tenant: int, path: bytes, but: WorkspaceId | None = None) -> None:
-    row = session.one("SELECT id FROM workspaces WHERE tenant = ? AND path = ? AND live = 1", (tenant, path))
+def _check_path_free(session: Session, tenant: int, machine: str, path: bytes, but: WorkspaceId | None = None) -> None:
+    row = session.one(
+        "SELECT id FROM workspaces WHERE tenant = ? AND machine = ? AND path = ? AND live = 1", (tenant, machine, path)
+    )
     if row is not None and row[0] != but:
         raise RefusedError("another workspace has this path", code="exists")

@@ -107,6 +107,10 @@ class Explained:
             object_ = self._object(path)
             return object_ is not None and any(object_ in recorded.objects for recorded in known)
 
+    def is_gone(self, path: bytes) -> bool:
+        """Whether nothing can be found at the path."""
+        return self._object(path) is None
+
     def path_of(self, object_: Identity) -> bytes | None:
         """A path by which a supervised process has come to the object; None if none has."""
         with self._recorder.gate:

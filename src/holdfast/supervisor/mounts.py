@@ -44,8 +44,10 @@ def mounts_of(process: int) -> tuple[Mount, ...]:
         return tuple(each._replace(point=_joined(top, each.point)) for each in map(_parsed, lines))
 
 
-def other_paths(fd: int, path: bytes, shown: Iterable[Mount]) -> Iterator[bytes]:
-    """Where the ``shown`` mounts show the directory ``fd``, or a part of it, which the keeper has open at ``path``."""
+def other_paths(fd: int, path: bytes, shown: Iterable[Mount]) -> Iterator[tuple[bytes, bytes]]:
+    """Where the ``shown`` mounts show the directory ``fd``, or a part of it, which the keeper has open at ``path``; and
+    of what is shown there its own path.
+    """
     with open(f"/proc/thread-self/fdinfo/{fd}", "rb") as lines:
         number = next(int(line.split()[1]) for line in lines if line.startswith(b"mnt_id:"))
     own = next((mount for mount in mounts() if mount.id == number), None)
@@ -55,9 +57,9 @@ def other_paths(fd: int, path: bytes, shown: Iterable[Mount]) -> Iterator[bytes]
     for mount in shown:
         if mount.device == own.device:
             if (rest := _rest(place, mount.root)) is not None:
-                yield _joined(mount.point, rest)
-            elif _rest(mount.root, place) is not None:
-                yield mount.point
+                yield _joined(mount.point, rest), path
+            elif (part := _rest(mount.root, place)) is not None:
+                yield mount.point, _joined(path, part)
 
 
 def _rest(path: bytes, directory: bytes) -> bytes | None:

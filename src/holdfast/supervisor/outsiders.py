@@ -9,6 +9,7 @@ outsider's. inotify tells nobody: there an outsider's is what the log does not e
 from __future__ import annotations
 
 import os
+import re
 import select
 import threading
 import time
@@ -218,7 +219,9 @@ class Outsiders:
             object_ = None  # (only a name of it came or went)
         if pid is None:
             if not self._pauses:
-                self._news.append(_News(path, None, is_name=False, pid=None, party=_NOBODY))
+                # (Of a file that never gets a name, or has none yet, inotify tells by its number.)
+                is_nameless = not mask & NAMES and _NUMBER.match(path.rpartition(b"/")[2]) is not None
+                self._news.append(_News(path, None, False, None, _NOBODY, is_nameless))
         elif not (party := self._who(pid)).is_ours:
             self._news.append(_News(path, object_, bool(mask & NAMES), pid, party))
 
@@ -231,7 +234,7 @@ class Outsiders:
         explained: dict[int, bool] = {}
         for each in news:
             if each.pid is None:
-                if not self._is_explained(each.path):
+                if not self._is_explained(each.path) and not (each.is_nameless and self._explained.is_gone(each.path)):
                     _add(found, "", each)
             elif each.party.is_sure:
                 _add(found, each.party.name, each)
@@ -312,6 +315,8 @@ class _News(NamedTuple):
     pid: int | None
     """None where nobody tells."""
     party: _Party
+    is_nameless: bool = False
+    """It may be a file that has no name, as ``O_TMPFILE`` makes it: it is one if there is none of this name either."""
 
 
 def _add(found: dict[str, _Edits], who: str, news: _News) -> None:
@@ -327,6 +332,8 @@ def _now() -> int:
 
 
 _NOBODY = _Party("")
+_NUMBER = re.compile(rb"#[0-9]+\Z")
+"""``d_mark_tmpfile`` in ``fs/dcache.c`` of Linux."""
 _CLOCK_REALTIME_COARSE = 5
 """Of ``<linux/time.h>``: what the kernel takes the times of files from, or from what is never before it."""
 _KERNEL_THREADS = 2

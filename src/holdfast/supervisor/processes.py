@@ -3,16 +3,20 @@
 Everything below one direct child of the agent is one group, however many processes that is; what the agent does by
 itself is another. A process is sorted when it is first seen to change something, with all its ancestors, and stays
 where it was sorted when these are gone. A `pidfd` of each tells when it ends, so that a number that is used again is
-another process. One whose parent ends is sorted before that (`Processes.leaving`), unless a signal ended the parent:
+another process. There is room for so many of them, beside whatever else its keeper has open: what is more may change
+nothing. One whose parent ends is sorted before that (`Processes.leaving`), unless a signal ended the parent:
 then it belongs to the group whose process group or session it is in; else to none, the run's ambient group.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 import select
 import struct
 import time
+from contextlib import suppress
 from fcntl import ioctl
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
@@ -25,6 +29,11 @@ if TYPE_CHECKING:
 
 _MAX_COMMAND_BYTES = 1 << 16
 _TRIES = 5
+_PART = 0.2
+"""Of the descriptors that this process may have, so many are for processes."""
+_TIMES = 3
+"""A run has at most so many times what it leaves to others; and half of its part is for those that change something."""
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _PIDFD_GET_INFO = 0xC040FF0B
 _PIDFD_INFO_EXIT = 1 << 3
 _PIDFD_INFO = struct.Struct("=Q52xi")
@@ -63,7 +72,11 @@ class Group:
 class Run:
     """One supervised process tree."""
 
-    __slots__ = ("agent", "agents", "ambient", "awaited", "awaited_since", "id", "members", "one_step", "thresholds")
+    __slots__ = (
+        *("agent", "agents", "ambient", "awaited", "awaited_since", "handed_in", "id", "members", "one_step"),
+        "processes",
+        "thresholds",
+    )
 
     def __init__(self, id_: str, agent: int, *, one_step: bool = False) -> None:
         self.id = id_
@@ -78,6 +91,10 @@ class Run:
         """What the agent's next new child begins, if that is known before."""
         self.awaited_since = 0
         """The child is one that was started then, or later (clock ticks since the system's start)."""
+        self.handed_in: frozenset[int] = frozenset()
+        """The inode numbers of files that the agent had open from the start, and that were recorded."""
+        self.processes = 0
+        """How many of its processes are known and have not ended."""
         self.members: dict[int, Group] = {}
         """Process groups and sessions that only one group's processes are in, by the number of their leader."""
 
@@ -103,15 +120,21 @@ class _Stat(NamedTuple):
 class Processes:
     """All processes that were seen and live. For one thread."""
 
-    def __init__(self, watch: Callable[[int], None]) -> None:
-        """``watch(pidfd)`` is to see to it that `ended` is called when the descriptor becomes readable."""
+    def __init__(self, watch: Callable[[int], None], most: int | None = None) -> None:
+        """``watch(pidfd)`` is to see to it that `ended` is called when the descriptor becomes readable. ``most``
+        processes are known at a time; by default `_PART` of the descriptors that this process may have.
+        """
         self._watch = watch
+        self._most = most
         self._processes: dict[int, Process] = {}
         self._threads: dict[int, Process] = {}
         self._pidfds: dict[int, Process] = {}
 
     def group(self, run: Run, tid: int) -> Group:
-        """The group of a thread of the run's tree that is waiting for a system call."""
+        """The group of a thread of the run's tree that is waiting for a system call.
+
+        Raises `OSError` (ENFILE) if so many processes are known that there is no room for another one of the run.
+        """
         process = self._processes.get(tid) or self._threads.get(tid)
         if process is None:
             process = self._find_thread(run, tid)
@@ -131,6 +154,7 @@ class Processes:
             self._threads.pop(tid, None)
         group = process.group
         group.live -= 1
+        group.run.processes -= 1
         if process.tgid == group.root:
             group.exit_code = _exit_code(process)
         os.close(pidfd)
@@ -181,9 +205,11 @@ class Processes:
         return dict.fromkeys((*known, *descendants(*known)))
 
     def all(self, run: Run) -> Iterator[tuple[int, Group]]:
-        """`everybody`, with their groups."""
+        """`everybody`, with their groups; without those for which there is no room."""
         for tgid in self.everybody(run):
-            process = self._find(run, tgid)
+            process = None
+            with suppress(OSError):
+                process = self._find(run, tgid, is_asking=False)
             if process is not None:
                 yield tgid, process.group
 
@@ -221,22 +247,30 @@ class Processes:
             process.threads.append(tid)
         return process
 
-    def _find(self, run: Run, tgid: int) -> Process | None:
-        """The process, sorted; None if it is gone, or none of the run's tree."""
+    def _find(self, run: Run, tgid: int, *, is_asking: bool = True) -> Process | None:
+        """The process, sorted; None if it is gone, or none of the run's tree. Raises `OSError` as `group`;
+        ``is_asking``: it waits to change something. The others leave room for those who do.
+        """
         if (known := self._processes.get(tgid)) is not None:
             return known
+        self._check_room(run, is_asking=is_asking)
         try:
             pidfd = os.pidfd_open(tgid)
-        except OSError:
+        except OSError as error:
+            if error.errno in _EXHAUSTED:
+                raise
             return None
         try:
             found = _stat(tgid)
             group = self._sort(run, tgid, found)
-        except OSError:
+        except OSError as error:
             os.close(pidfd)
+            if error.errno in _EXHAUSTED:
+                raise
             return None
         process = Process(tgid, pidfd, group)
         group.live += 1
+        group.run.processes += 1
         self._processes[tgid] = process
         self._pidfds[pidfd] = process
         self._watch(pidfd)
@@ -246,6 +280,14 @@ class Processes:
                 if self.is_below(run, leader):
                     run.members.setdefault(leader, group)
         return process
+
+    def _check_room(self, run: Run, *, is_asking: bool) -> None:
+        most = self._most
+        if most is None:
+            most = int(resource.getrlimit(resource.RLIMIT_NOFILE)[0] * _PART)
+        left = most - len(self._processes)
+        if run.processes >= (_TIMES * left if is_asking else left):
+            raise OSError(errno.ENFILE, os.strerror(errno.ENFILE))
 
     def _sort(self, run: Run, tgid: int, found: _Stat) -> Group:
         if run.one_step or tgid == run.agent:
@@ -266,17 +308,21 @@ class Processes:
 
     def _below(self, run: Run, tgid: int) -> Process | None:
         """The process, sorted, if it is below the agent."""
+        line: list[int] = []
         at = tgid
-        while at != run.agent:
-            if at in self._processes:
-                break
+        while at != run.agent and at not in self._processes:
+            line.append(at)
             try:
                 at = _stat(at).parent
             except OSError:
                 return None
             if at <= 1:
                 return None
-        return self._find(run, tgid)
+        # (From above, as there may be very many: so of each the parent is known by then.)
+        process = self._find(run, at)
+        for each in reversed(line):
+            process = self._find(run, each)
+        return process
 
 
 def ticks_now() -> int:

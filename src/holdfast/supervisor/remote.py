@@ -125,6 +125,10 @@ class Remote:
         """See `UndoService.written_late`."""
         return self._ask("written_late")
 
+    def mixed_since(self, at: int) -> Sequence[tuple[StepId, bytes]]:
+        """See `UndoService.mixed_since`."""
+        return self._ask("mixed_since", at)
+
     def forgotten(self) -> Sequence[str]:
         """See `UndoService.forgotten`."""
         return self._ask("forgotten")
@@ -152,6 +156,10 @@ class Remote:
     def brought_back(self, paths: Sequence[tuple[bytes, bytes | None]]) -> None:
         """See `UndoService.brought_back`."""
         return self._ask("brought_back", list(paths))
+
+    def still_brought(self, paths: Sequence[bytes]) -> Sequence[bytes]:
+        """See `UndoService.still_brought`."""
+        return self._ask("still_brought", list(paths))
 
     def begin(self, label: str) -> StepId:
         """See `UndoService.begin`."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
+from holdfast.supervisor.handed_in import record
 from holdfast.supervisor.held import inodes_held_for_writing
 from holdfast.supervisor.notify import Listener
 from holdfast.supervisor.operations import HANDLERS
@@ -124,13 +125,21 @@ class Runs:
         run.agents.command, run.agents.directory = tuple(command), directory
         run.thresholds = thresholds
         # Known from the start: a run that is one step goes on as long as its first process, whatever that does itself.
-        self._processes.group(run, agent)
+        try:
+            self._processes.group(run, agent)
+        except OSError as error:
+            raise HoldfastError(
+                "as many processes as can be are looked after in this workspace already", hint="end some of its runs"
+            ) from error
         if mounted:
             self._serve_mount(client, run)
         else:
             self._serve_calls(client, run)
         self._runs[client] = run
         self._guard()
+        run.handed_in = record(
+            agent, self._root_fd, self._forbidden, self._interceptor, lambda: self._steps.of(run.agents)
+        )
         _log.info("run joined", run=id_, agent=agent)
 
     def _serve_mount(self, client: Client, run: Run) -> None:
@@ -351,7 +360,11 @@ class Runs:
         mounted = tuple(tree.run for tree in self._mounted)
         # (What those have open in a mount is known without looking, which the mount itself would have to answer.)
         found = inodes_held_for_writing(self._processes.tgids_but(mounted), None if thorough else _OPEN_FILES)
-        return None if found is None else found | self._mounted.held_for_writing()
+        if found is None:
+            return None
+        # (But what they had open before leads past it.)
+        handed_in = (run.handed_in for run in mounted if self._processes.is_known(run.agent))
+        return found.union(self._mounted.held_for_writing(), *handed_in)
 
     def settle(self) -> None:
         """Take over what the threads of slow calls have left."""

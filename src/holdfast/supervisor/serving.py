@@ -179,8 +179,8 @@ class Tree:
             step = self.step(call.tid)
             thread = threading.Thread(target=self._do_slow, args=(patient, handler, step), daemon=True)
             thread.start()
-        except PermissionError as error:
-            self.listener.answer(call.id, 0, error.errno or errno.EPERM)
+        except OSError as error:
+            self.listener.answer(call.id, 0, error.errno or errno.EIO)
         except Exception as error:  # noqa: BLE001
             self._fail(call, error)
 

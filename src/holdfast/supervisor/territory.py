@@ -9,7 +9,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.model.paths import UNDO_LOG_IN_TREE
+from holdfast.model.paths import UNDO_LOG_IN_TREE, under
 from holdfast.supervisor.mounts import Mount, mounts, mounts_of, other_paths
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Where(NamedTuple):
     path: bytes | None
     """Relative to the workspace's root, empty for the root; None outside."""
     forbidden: bool = False
-    """In Holdfast's home or in an undo log."""
+    """In Holdfast's home, but for the workspace itself where that lies there, or in an undo log."""
     read_only: bool = False
     """A `ReadOnly` directory, or in one."""
 
@@ -78,8 +78,8 @@ class Territory:
         self._world = world
         self._looked = 0
         self._root = b""
-        self._forbidden: tuple[bytes, ...] = ()
-        """By every path that a mount shows them at."""
+        self._forbidden: tuple[tuple[bytes, bool], ...] = ()
+        """By every path that a mount shows them at; and whether the workspace lies in there, which stays open."""
         self._shown: dict[tuple[str, int, int], tuple[int, tuple[Mount, ...]]] = {}
         """What callers see that do not see what the keeper sees, by their views, and when it was looked at."""
         self._read_only: tuple[bytes, ...] = ()
@@ -107,8 +107,10 @@ class Territory:
         if now - self._looked > _FRESH_NS:
             self._look()
             self._looked = now
-        for forbidden in self._forbidden:
-            if absolute == forbidden or absolute.startswith(forbidden + b"/"):
+        for forbidden, is_around in self._forbidden:
+            if (absolute == forbidden or absolute.startswith(forbidden + b"/")) and not (
+                is_around and under(absolute, self._root)
+            ):
                 return Where(absolute, None, forbidden=True)
         below = absolute + b"/"
         if _ANY_LOG in below:
@@ -138,7 +140,7 @@ class Territory:
         """
         if absolute.endswith(_KEPT_IN) and os.path.lexists(os.path.join(absolute, _LOG)):
             return True
-        return any(forbidden.startswith(absolute + b"/") for forbidden in self._forbidden)
+        return any(forbidden.startswith(absolute + b"/") for forbidden, _ in self._forbidden)
 
     def makes_log(self, name: bytes, source_fd: int, source: bytes) -> bool:
         """Whether what is at ``source`` in a directory would be an undo log's place under another ``name``: it holds
@@ -163,16 +165,18 @@ class Territory:
         self._looked = 0
 
     def _look(self) -> None:
-        self._root = absolute(self._world.root_fd)
+        self._root = root = absolute(self._world.root_fd)
         shown = [*mounts(), *(mount for _, mounted in [*self._shown.values()] for mount in mounted)]
         forbidden = set(_mounted_logs(shown))
         for fd in self._world.forbidden:
             path = absolute(fd)
-            forbidden |= {path, *other_paths(fd, path, shown)}
-        self._forbidden = tuple(forbidden)
+            # (The workspace may lie in one of them, as forks do in the home: it is open at its own path alone.)
+            others = {at for at, shows in other_paths(fd, path, shown) if at != shows or not under(at, root)}
+            forbidden |= {path, *others}
+        self._forbidden = tuple((each, each != root and under(root, each)) for each in forbidden)
         read_only = {path.rstrip(b"/") for each in self._world.read_only for path in each.paths()}
         self._read_only = tuple(path + b"/" for path in read_only)
-        self._borders = frozenset((*self._forbidden, *read_only))
+        self._borders = frozenset((*forbidden, *read_only))
 
 
 def keeps_log(name: bytes) -> bool:

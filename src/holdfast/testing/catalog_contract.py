@@ -17,11 +17,14 @@ from holdfast.model.entries import NotCaptured, count_changes
 from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.model.ids import CheckpointId, Hash, PackId, WorkspaceId, hash_bytes
 from holdfast.store.changeset import decode_changeset
+from holdfast.store.merges import newest_common
+from holdfast.store.reapplies import Reapplies, Reapply
 from holdfast.store.records import (
     Cursor,
     HistoryEvent,
     NewBlob,
     NewPack,
+    TakenIn,
     VanishedError,
     Workspace,
     large_blob_key,
@@ -419,6 +422,53 @@ class CatalogContract:
         assert self.catalog.protections() == {}
         assert len(self.catalog.forget([*names, line[1]])) == 4
         assert saver.cursor().head is None
+
+    # --- merges ---
+
+    def test_what_was_taken_in_is_passed_on(self) -> None:
+        saver = self.workspace(b"/main")
+        base = saver.save({b"f": b"0"})
+        fork = self.workspace(b"/fork", source=base)
+        theirs = [fork.save({b"f": b"0"}, kind="fork", parent=base), fork.save({b"f": b"1"}), fork.save({b"f": b"2"})]
+        ours = [saver.save({b"g": b"1"}), saver.save({b"g": b"2"}), saver.save({b"g": b"3"})]
+        taken_in = TakenIn(theirs[1], base, '{"files": []}')
+        for _ in range(2):
+            self.catalog.note_taken_in(ours[0], taken_in)
+        assert self.catalog.taken_in(ours[0]) == [taken_in]
+        line = self.catalog.lineage(ours[2])
+        assert line.keys() == {base, *theirs[:2], *ours}
+        assert (line[ours[0]].parent, line[ours[0]].others) == (base, (theirs[1],))
+        assert newest_common(line, self.catalog.lineage(theirs[2])) == [theirs[1]]
+        assert [(reason.kind, reason.by) for reason in self.catalog.protected_by(theirs[1])][-1] == ("merged", "/main")
+        self.catalog.forget([ours[0]])
+        assert self.catalog.taken_in(ours[1]) == [TakenIn(theirs[1], base)]
+        self.catalog.let_go(fork.workspace)
+        self.catalog.forget([theirs[1]])
+        assert self.catalog.taken_in(ours[1]) == [TakenIn(theirs[0], base)]
+        with pytest.raises(NotFoundError):
+            self.catalog.note_taken_in(ours[1], TakenIn(theirs[1], base))
+
+    def test_a_change_that_waits_is_asked_once_held_by_one_and_answered_once(self) -> None:
+        waiting = Reapplies(self.catalog.database, self.catalog.tenant)
+        here, there = WorkspaceId("a" * 16), WorkspaceId("b" * 16)
+        asked = Reapply("1" * 32, here, b"f", "{}", b"now", None, b"after", deadline=100, created_at=1)
+        assert waiting.ask(asked) == waiting.ask(asked._replace(now=b"other")) == asked
+        waiting.ask(asked._replace(id="2" * 32, workspace=there, created_at=2))
+        assert [one.id[0] for one in waiting.open(50, 10)] == ["1", "2"]
+        assert waiting.open(100, 10) == []
+        held = waiting.take(10, 20, "me", here)
+        assert held == asked._replace(holder="me", held_until=20)
+        assert waiting.take(10, 20, "you", here) is None
+        assert waiting.settle(asked.id, "you", 15, "answered", b"x", "") == held
+        assert waiting.settle(asked.id, "me", 20, "answered", b"x", "") == held, "its time is over"
+        assert waiting.take(20, 30, "you", here) == asked._replace(holder="you", held_until=30)
+        assert waiting.settle(asked.id, "you", 25, "answered", None, "gone") is None
+        answered = waiting.get(asked.id)
+        assert answered is not None
+        assert (answered.status, answered.answer, answered.said, answered.holder) == ("answered", None, "gone", "")
+        assert waiting.settle(asked.id, "you", 26, "declined", None, "") == answered
+        assert waiting.sweep(2) == 1
+        assert [one.id[0] for one in waiting.open(50, 10)] == ["2"]
 
     # --- numbers ---
 

@@ -29,14 +29,15 @@ _OBJECT = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 @contextmanager
 def granted(
     recorder: Recorder, directories: Directories, record: Mutation, described: Container[Identity]
-) -> Generator[bool]:
+) -> Generator[tuple[bytes, ...]]:
     """For the length of the block, what ``record`` has to do with is open to its owner, and so is all above it.
 
-    It is noted in the open step of the same id. Yields False if nothing was closed, or it is not ours to open. At the
-    end each gets back the mode that it had, but for what is ``described``: what a record says of that follows. Raises
-    `OSError`.
+    It is noted in the open step of the same id. Yields the paths that were opened: none if nothing was closed, or it is
+    not ours to open. At the end each gets back the mode that it had, but for what is ``described``: what a record says
+    of that follows. Raises `OSError`.
     """
     opened: list[tuple[int, int, bool]] = []
+    changed: list[bytes] = []
     try:
         for path in _from_the_root(record):
             try:
@@ -46,7 +47,9 @@ def granted(
             mode = stat.S_IMODE(os.fstat(fd).st_mode)
             opened.append((fd, mode, identity(fd, b"") not in described))
             _open_up(recorder, record, path, fd)
-        yield any(stat.S_IMODE(os.fstat(fd).st_mode) != mode for fd, mode, _ in opened)
+            if stat.S_IMODE(os.fstat(fd).st_mode) != mode:
+                changed.append(path)
+        yield tuple(changed)
     finally:
         for fd, mode, closes in reversed(opened):
             if closes and stat.S_IMODE(os.fstat(fd).st_mode) != mode:

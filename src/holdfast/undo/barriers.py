@@ -1,7 +1,8 @@
 """The barriers of an undo log: what somebody else has changed, which undo does not cross unless forced (I8).
 
 They live in the journal, which begins anew with those that a step still has to do with. Edits of one party that no step
-comes between are one barrier, and one that names very many paths names the root instead: anything.
+comes between are one barrier, and one that names very many paths names the root instead: anything. When each path of
+one was changed is known all the same: a step that came to it only afterwards does not stand before that.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from holdfast.undo.records import OURSELVES
 from holdfast.undo.traces import Reach
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from holdfast.files.handle import Identity
     from holdfast.undo.records import Outside, StepId
 
 _MOST_PATHS = 1000
@@ -26,14 +28,72 @@ _FEW_PATHS = 50
 _EVERYTHING = (b"",)
 
 
+class _Barrier:
+    """A barrier, and when what of it was changed."""
+
+    __slots__ = ("at", "objects", "paths", "record")
+
+    def __init__(self, record: Outside) -> None:
+        self.record = _bounded(record)
+        """All of it, with the number and the time of the newest."""
+        self.paths: dict[bytes, int] = {}
+        """The newest number under which each was named."""
+        self.objects: dict[Identity, int] = {}
+        self.at: dict[int, int] = {}
+        """When that was, by these numbers."""
+        self._date(self.record)
+
+    def join(self, record: Outside) -> None:
+        """Something else of the same."""
+        self.record = _joined(self.record, record)
+        if b"" in self.record.paths:
+            self.paths, self.objects, self.at = {}, {}, {}
+            record = self.record
+        self._date(record)
+
+    def after(self, since: int, each: Mapping[bytes, int] | None = None) -> tuple[bytes, ...]:
+        """The paths that were changed after that number, or after what there is for ``each``."""
+        own = each or {}
+        return tuple(sorted(path for path, seq in self.paths.items() if seq > own.get(path, since)))
+
+    def pieces(self) -> Iterator[Outside]:
+        """The records that it is to be read from, oldest first."""
+        for seq, at in sorted(self.at.items()):
+            paths = tuple(sorted(path for path, when in self.paths.items() if when == seq))
+            objects = tuple(sorted(each for each, when in self.objects.items() if when == seq))
+            if paths or objects:
+                yield msgspec.structs.replace(self.record, seq=seq, at=at, paths=paths, objects=objects)
+
+    def _date(self, record: Outside) -> None:
+        self.paths |= dict.fromkeys(record.paths, record.seq)
+        self.objects |= dict.fromkeys(record.objects, record.seq)
+        self.at[record.seq] = record.at
+        if len(self.at) > 2 * (len(self.paths) + len(self.objects)):
+            used = {*self.paths.values(), *self.objects.values()}
+            self.at = {seq: at for seq, at in self.at.items() if seq in used}
+
+
 class Barriers:
     """The barriers, oldest first. For one thread at a time."""
 
     def __init__(self, records: Iterable[Outside]) -> None:
         """Those of a journal, in its order."""
-        self.records: list[Outside] = []
+        self._all: list[_Barrier] = []
         for record in records:
             self.add(record)
+
+    @property
+    def records(self) -> list[Outside]:
+        """All of them, each with the number and the time of its newest edit."""
+        return [barrier.record for barrier in self._all]
+
+    def pieces(self) -> list[Outside]:
+        """What a journal has to say, from which the same barriers are read with the same dates."""
+        return [piece for barrier in self._all for piece in barrier.pieces()]
+
+    def edited(self, since: int) -> frozenset[bytes]:
+        """All paths that others have changed after ``since``."""
+        return frozenset(path for barrier in self._all for path in barrier.after(since))
 
     def add(self, record: Outside) -> Outside | None:
         """Add a barrier; returns what the journal has to say, None if that says it already.
@@ -42,42 +102,44 @@ class Barriers:
         the later. What a step comes upon is one barrier, however long that takes it. The journal is told of each piece
         by piece: whoever reads it knows when which path was changed.
         """
-        last = self.records[-1] if self.records else None
+        barrier = self._all[-1] if self._all else None
+        last = None if barrier is None else barrier.record
         if record.finder is not None:
-            return self._add_found(last, record)
+            return self._add_found(barrier, record)
         follows = last is not None and record.seq == last.seq + 1
         if (
-            last is None
+            barrier is None
+            or last is None
             or (last.who, last.blocks, last.finder) != (record.who, record.blocks, None)
             or not (follows or record.at - last.at < _TOGETHER)
         ):
-            self.records.append(_bounded(record))
-            return self.records[-1]
+            self._all.append(_Barrier(record))
+            return self._all[-1].record
         if follows and _says(last, record):
             return None
-        self.records[-1] = _joined(last, record)
+        barrier.join(record)
         return _bounded(record)
 
-    def _add_found(self, last: Outside | None, record: Outside) -> Outside | None:
-        if last is None or (last.finder, last.who) != (record.finder, record.who):
-            self.records.append(_bounded(record))
+    def _add_found(self, barrier: _Barrier | None, record: Outside) -> Outside | None:
+        if barrier is None or (barrier.record.finder, barrier.record.who) != (record.finder, record.who):
+            self._all.append(_Barrier(record))
             return record
-        if _says(last, record):
+        if _says(barrier.record, record):
             return None
-        self.records[-1] = _joined(last, record)
+        barrier.join(record)
         return record
 
     def prune(self, first: int) -> None:
         """Forget the barriers that are older than the sequence number ``first`` of the oldest step."""
-        self.records = [record for record in self.records if first and record.seq > first]
+        self._all = [barrier for barrier in self._all if first and barrier.record.seq > first]
 
     def found(self, step: StepId, since: int) -> frozenset[bytes]:
         """What other steps came upon after ``since`` that others had changed; the root's path: anything."""
         return frozenset(
             path
-            for record in self.records
-            if record.seq > since and record.finder not in (None, step) and record.who != OURSELVES
-            for path in record.paths
+            for barrier in self._all
+            if barrier.record.finder not in (None, step) and barrier.record.who != OURSELVES
+            for path in barrier.after(since)
         )
 
     def crossed(
@@ -86,14 +148,18 @@ class Barriers:
         since: int,
         mine: Reach,
         is_back: Callable[[bytes, bool], bool] = lambda _path, _is_found: False,
+        came: Mapping[bytes, int] | None = None,
     ) -> Outside | None:
         """The newest barrier after ``since`` that has to do with what a step depends on; None if there is none.
 
-        What the step itself came upon was there before it. Paths that ``is_back`` says of that they are again as the
-        step left them do not count. It is told whether a step came upon the edit: then the step either has left
-        something at that very path, or would take nothing away from there.
+        What the step itself came upon was there before it. ``came`` is when it first had to do with paths
+        (`traces.comings`), where that was later than ``since``: what others had changed by then, its undo gives back.
+        Paths that ``is_back`` says of that they are again as the step left them do not count. It is told whether a step
+        came upon the edit: then the step either has left something at that very path, or would take nothing away from
+        there.
         """
-        for record in reversed(self.records):
+        for barrier in reversed(self._all):
+            record = barrier.record
             if record.seq < since:
                 return None
             if not record.blocks or record.finder == step:
@@ -101,7 +167,7 @@ class Barriers:
             if b"" in record.paths:
                 return record
             is_found = record.finder is not None
-            lost = tuple(path for path in record.paths if not is_back(path, is_found))
+            lost = tuple(path for path in barrier.after(since, came or {}) if not is_back(path, is_found))
             if lost and (is_found or mine.meets(_reach(lost)) is not None):
                 if len(lost) <= _FEW_PATHS and not is_found:
                     lost = tuple(path for path in lost if mine.meets(_reach((path,))) is not None)

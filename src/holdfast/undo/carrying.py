@@ -15,11 +15,12 @@ from holdfast.undo.records import Content, Made, Meta, Put, Reverse, Reversed, T
 from holdfast.undo.reversal import Reversal
 from holdfast.undo.sealed import Trouble
 from holdfast.undo.sealing import look, numbers, seal
+from holdfast.undo.signatures import NOT_OURS
 from holdfast.undo.strangers import edited_elsewhere
 from holdfast.undo.traces import whereabouts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from holdfast.files.handle import Identity
     from holdfast.undo.log import UndoLog
@@ -123,7 +124,7 @@ def _carry_out(log: UndoLog, sealed: Sequence[Sealed], note: Reverse, unfinished
     kit = Kit(log.recorder, log.preimages, log.aside, log.directories)
     dated = {} if note.forward else {one.head.id: _dated(log, one) for one in sealed}
     sealed, named_again = _note_what_gets_a_name(log, sealed)
-    reversal = Reversal(kit, unfinished.theirs, unfinished.conflicts, dated)
+    reversal = Reversal(kit, unfinished.theirs, unfinished.conflicts, dated, _unseen(sealed))
     reversal.run(records, unfinished.position, before)
     conflicts = reversal.conflicts
     state = "done" if note.forward else "undone"
@@ -199,6 +200,14 @@ def _dated(log: UndoLog, one: Sealed) -> frozenset[Identity]:
             ):  # of a step that is damaged nothing is known; for an mtime nothing else stops
                 found.update(record.identity for record in log.read(head.id).records if isinstance(record, Touch))
     return frozenset(found)
+
+
+def _unseen(sealed: Iterable[Sealed]) -> Iterator[Identity]:
+    """The objects of which the steps do not know how they left them: they may lie in directories that are closed."""
+    for one in sealed:
+        paths = [path for path, left in one.head.left if left == NOT_OURS]
+        places = whereabouts(one.records) if paths else {}
+        yield from (object_ for path in paths if (object_ := places.get(path)) is not None)
 
 
 class _Theirs(NamedTuple):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import insort
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -23,11 +24,11 @@ from holdfast.undo.dropping import drop_unchanged
 from holdfast.undo.filing import write_file
 from holdfast.undo.log import no_step
 from holdfast.undo.pending import go_on
-from holdfast.undo.recognising import brought_back, note_contents
+from holdfast.undo.recognising import brought_back, note_contents, still_brought
 from holdfast.undo.records import End
 from holdfast.undo.safeguards import Safeguards
 from holdfast.undo.sealing import Left, disown, look, seal
-from holdfast.undo.settling import settle, written_late
+from holdfast.undo.settling import mixed_since, settle, written_late
 from holdfast.undo.showing import all_steps, report, shown_barriers, shown_conflict, shown_open, shown_step
 from holdfast.undo.strangers import theirs
 from holdfast.undo.undoing import foresee, redo, undo
@@ -84,6 +85,8 @@ class Desk:
         """Those of runs' own processes that were denied: they are shown as open, and all that would belong to them
         fails, until they are closed or the run's next one is opened.
         """
+        self._exits: dict[StepId, int | None] = {}
+        """Those of denied steps that came to their ends before all that they did was taken back."""
         self._quiets = 0
         self._late: dict[StepId, Callable[[], Head | None]] = {}
 
@@ -158,7 +161,7 @@ class Desk:
         with self._recorder.gate:
             if self._recorder.forgive(step):
                 self._leave(step)
-                return None
+                return partial(self._tell_exit, step, exit_code) if exit_code is not None else None
             opened = self._end(step)
             if not opened.records:
                 with suppress(StorageError):
@@ -259,6 +262,11 @@ class Desk:
         with self._recorder.gate:
             return written_late(self._undo_log)
 
+    def mixed_since(self, at: int) -> Sequence[tuple[StepId, bytes]]:
+        """See `UndoService.mixed_since`."""
+        with self._recorder.gate:
+            return mixed_since(self._undo_log, at)
+
     def forgotten(self) -> Sequence[str]:
         """See `UndoService.forgotten`."""
         with self._recorder.gate:
@@ -289,6 +297,11 @@ class Desk:
         """See `UndoService.brought_back`."""
         with self._recorder.gate:
             brought_back(self._undo_log, dict(paths))
+
+    def still_brought(self, paths: Sequence[bytes]) -> Sequence[bytes]:
+        """See `UndoService.still_brought`."""
+        with self._recorder.gate:
+            return still_brought(self._undo_log, paths)
 
     def begin(self, label: str, *, run: str = "") -> StepId:
         """See `UndoService.begin`. ``run``: the one whose own process asks for it, and to which it is limited."""
@@ -355,6 +368,16 @@ class Desk:
             return info if is_own else self._shown_open(step)
 
         return go_on
+
+    def _tell_exit(self, step: StepId, exit_code: int | None) -> None:
+        """A step that was denied, and so is finished already, has come to its end."""
+        with self._recorder.gate:
+            if step in self._undo_log.unsealed:
+                self._exits[step] = exit_code
+            elif step in self._undo_log.heads:
+                sealed = self._undo_log.read(step)
+                head = msgspec.structs.replace(sealed.head, exit_code=exit_code)
+                self._undo_log.write(msgspec.structs.replace(sealed, head=head))
 
     def _shown_open(self, step: StepId) -> StepInfo:
         return next(info for info in self.steps() if info.id == step)
@@ -486,6 +509,8 @@ class Desk:
                 if is_step:
                     if take_back:
                         self._take_back(opened.id)
+                        if opened.id in self._exits:
+                            self._tell_exit(opened.id, self._exits.pop(opened.id))
                     else:
                         _log.info("step committed", step_id=opened.id, kind=opened.begin.kind, exit_code=exit_code)
                     self._undo_log.evict()

@@ -190,10 +190,10 @@ class UndoLog:
             begun = [*(head.first for head in self.heads.values()), *(step.begin.seq for step in steps)]
             self.barriers.prune(min(begun, default=0))
             if not steps:
-                self._restart(self.barriers.records)
+                self._restart(self.barriers.pieces())
             elif self.journal.is_long and not any(step.reverses for step in steps):
                 records = [record for step in steps for record in (step.begin, *step.records, *step.note)]
-                self._restart(sorted([*self.barriers.records, *records], key=lambda record: record.seq))
+                self._restart(sorted([*self.barriers.pieces(), *records], key=lambda record: record.seq))
 
     def _restart(self, records: Iterable[AnyRecord]) -> None:
         try:

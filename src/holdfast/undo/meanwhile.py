@@ -50,6 +50,8 @@ class Cut(NamedTuple):
     """What it has left."""
     since: int
     """The sequence number at which it came to the position."""
+    began: int
+    """When it began (ns)."""
 
 
 class _Found(NamedTuple):
@@ -57,6 +59,7 @@ class _Found(NamedTuple):
 
     place: Place
     now: Signature
+    stat: os.stat_result
 
 
 def changed_meanwhile(log: UndoLog, cut: Cut) -> frozenset[Identity]:
@@ -79,10 +82,31 @@ def changed_meanwhile(log: UndoLog, cut: Cut) -> frozenset[Identity]:
             known = [cut.noted[now.key]] if now.key in cut.noted else left.get(now.key, [])
             if any(is_same(one, now, lambda place=found.place: place) for one in _opened(known, again, now)):
                 continue
+            if not known and _has_come_to_light(log, object_, found.stat, cut):
+                continue
             if object_ in moving and _OnTheWay(log, object_, [*records, *again]).may_be(found, known, in_flight):
                 continue
             strangers.add(object_)
     return frozenset(strangers)
+
+
+def _has_come_to_light(log: UndoLog, object_: Identity, found: os.stat_result, cut: Cut) -> bool:
+    """Whether an object that could not be seen when the steps were done with it, as a directory above it was closed,
+    is as it was when the reversal opened that, or opened the object itself.
+    """
+    if found.st_ctime_ns <= cut.began:
+        return True
+    for record in cut.again:
+        if isinstance(record, Meta) and log.recorder.aliases.now(record.identity) == object_:
+            was = record.metadata
+            opened = stat.S_IMODE(opened_up(stat.S_IFMT(found.st_mode) | was.mode))
+            has_times = not (stat.S_ISDIR(found.st_mode) or stat.S_ISFIFO(found.st_mode))
+            return (
+                stat.S_IMODE(found.st_mode) in (was.mode, opened)
+                and (found.st_uid, found.st_gid) == (was.uid, was.gid)
+                and not (has_times and found.st_mtime_ns != was.mtime)
+            )
+    return False
 
 
 def _objects(log: UndoLog, records: Sequence[Mutation]) -> frozenset[Identity]:
@@ -143,7 +167,7 @@ class _Places:
                 found = os.stat(place.name, dir_fd=place.dir_fd, follow_symlinks=False)
                 if identity(place.dir_fd, place.name) == object_:
                     xattrs = partial(read_xattrs_at, place.dir_fd, place.name)
-                    return _Found(place, signature_of(found, self._directories.device, xattrs))
+                    return _Found(place, signature_of(found, self._directories.device, xattrs), found)
             except OSError:
                 continue
         return None

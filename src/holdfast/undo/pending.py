@@ -156,7 +156,7 @@ def _finish(log: UndoLog, note: Reverse, story: Story) -> Undone | None:
     with log.looking() as directories:
         close_again(directories, again, described)
     noted, since = story.left.get(note.seq, {}), story.since.get(note.seq, note.seq)
-    strangers = changed_meanwhile(log, Cut(pending, position, again, noted, since))
+    strangers = changed_meanwhile(log, Cut(pending, position, again, noted, since, note.at))
     if note.spares:
         strangers |= theirs(log, pending)
     conflicts = tuple(dict.fromkeys(story.conflicts.get(note.seq, ())))

@@ -17,11 +17,12 @@ import msgspec
 from holdfast.files.handle import identity
 from holdfast.model.errors import IntegrityError
 from holdfast.undo.carrying import in_order
+from holdfast.undo.settling import edited_since, is_still, waiting_for
 from holdfast.undo.signatures import content_at, is_described, is_left, signature
 from holdfast.undo.traces import whereabouts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence, Set
+    from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 
     from holdfast.files.handle import Identity
     from holdfast.undo.directories import Directories
@@ -39,13 +40,19 @@ def note_contents(log: UndoLog, step: StepId, contents: Iterable[tuple[bytes, by
     """
     sealed = log.read(step)
     left = dict(sealed.head.left)
-    noted = dict(sealed.head.contents)  # (what others have changed by now is known again when that is back)
+    noted = dict.fromkeys(sealed.head.contents)  # (what others have changed by now is known again when that is back)
+    waiting, edited = waiting_for(log, step), edited_since(log, sealed.head)
     with log.looking() as directories:
         for path, hash_ in contents:
             was = left.get(path)
-            if was is not None and is_left(directories, path, was):
-                noted[path] = hash_
-    head = msgspec.structs.replace(sealed.head, contents=tuple(noted.items()), noted=True)
+            if was is None:
+                continue
+            if is_left(directories, path, was) or (
+                # (One of the states that those who still write to it bring it to.)
+                path in waiting and is_still(signature(directories, path), waiting[path], path, edited)
+            ):
+                noted[path, hash_] = None
+    head = msgspec.structs.replace(sealed.head, contents=tuple(noted), noted=True)
     with log.recorder.gate:
         if log.heads.get(step) == sealed.head:  # (else it was reversed meanwhile, and waits to be noted anew)
             log.write(msgspec.structs.replace(sealed, head=head))
@@ -64,6 +71,17 @@ def brought_back(log: UndoLog, paths: Mapping[bytes, bytes | None]) -> None:
     for step in sorted(set(newest.values()), key=lambda step: log.heads[step].left_at, reverse=True):
         with suppress(IntegrityError):  # of a step that is damaged nothing can be known again
             _bring_back(log, step, {path for path, last in newest.items() if last == step}, paths)
+
+
+def still_brought(log: UndoLog, paths: Iterable[bytes]) -> list[bytes]:
+    """See `UndoService.still_brought`. The gate is held."""
+    brought: dict[bytes, Signature | None] = {}
+    for head in sorted(log.heads.values(), key=lambda head: head.left_at):
+        for path, _ in head.left:
+            brought.pop(path, None)
+        brought |= dict(head.brought)
+    with log.looking() as directories:
+        return [path for path in paths if path in brought and is_left(directories, path, brought[path])]
 
 
 def _bring_back(log: UndoLog, step: StepId, within: Set[bytes], paths: Mapping[bytes, bytes | None]) -> None:
@@ -134,7 +152,10 @@ def _recognise(
     keep: bool,
 ) -> Sealed:
     head = sealed.head
-    left, noted = dict(head.left), dict(head.contents)
+    left = dict(head.left)
+    noted: dict[bytes, set[bytes]] = {}
+    for path, hash_ in head.contents:
+        noted.setdefault(path, set()).add(hash_)
     aliases: list[tuple[Identity, Identity]] = []
     again: list[bytes] = []
     with log.looking() as directories:
@@ -151,7 +172,7 @@ def _recognise(
             if not stat.S_ISDIR(now.mode) and is_left(directories, path, was):
                 continue
             old = log.recorder.aliases.now(object_)
-            new = _known_again(directories, path, now, noted.get(path))
+            new = _known_again(directories, path, now, noted.get(path, ()))
             if new is None or (new == old and stat.S_ISDIR(now.mode)):
                 continue
             left[path] = now
@@ -171,15 +192,12 @@ def _recognise(
     return result
 
 
-def _known_again(directories: Directories, path: bytes, now: Signature, noted: bytes | None) -> Identity | None:
+def _known_again(directories: Directories, path: bytes, now: Signature, noted: Collection[bytes]) -> Identity | None:
     """The object at the path, if it is a directory or has the content that was noted, and is left alone meanwhile."""
     try:
         place = directories.place(path)
-        if not stat.S_ISDIR(now.mode):
-            if noted is None:
-                return None
-            if content_at(place) != noted:
-                return None
+        if not stat.S_ISDIR(now.mode) and (not noted or content_at(place) not in noted):
+            return None
         object_ = identity(place.dir_fd, place.name)
     except OSError:
         return None

@@ -12,6 +12,7 @@ from holdfast.undo.carrying import Undone, reverse
 from holdfast.undo.pending import Part, finish, tell, unfinished
 from holdfast.undo.records import Outside
 from holdfast.undo.sealing import seal
+from holdfast.undo.settling import forsake
 from holdfast.undo.strangers import theirs
 from holdfast.undo.telling import tell_recovery
 
@@ -54,6 +55,7 @@ def recover(log: UndoLog) -> Recovered:
         if part.end is None and step not in reversed_:
             opened.append(log.read(step))
     rolled_back = reverse(log, opened, theirs=theirs(log, opened)) if opened else None
+    forsake(log)
     log.found = []
     log.restart()
     if was_cut_off and not log.has_damage:

@@ -10,6 +10,8 @@ is not touched, what belongs there is put aside (`holdfast.undo.aside`), and the
 from __future__ import annotations
 
 import os
+from contextlib import suppress
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -18,6 +20,7 @@ from holdfast.files.handle import Identity, identity
 from holdfast.files.kernel import RENAME_EXCHANGE, RENAME_NOREPLACE, renameat2
 from holdfast.files.metadata import Metadata, apply_metadata, through
 from holdfast.model.errors import StorageError
+from holdfast.model.paths import under
 from holdfast.undo.access import granted
 from holdfast.undo.comeback import Comeback
 from holdfast.undo.elsewhere import Elsewhere
@@ -39,7 +42,8 @@ from holdfast.undo.records import (
     StepId,
     Touch,
 )
-from holdfast.undo.signatures import place_in
+from holdfast.undo.signatures import NOT_OURS, place_in, signature
+from holdfast.undo.traces import whereabouts
 from holdfast.undo.writing import leased
 
 if TYPE_CHECKING:
@@ -47,6 +51,9 @@ if TYPE_CHECKING:
 
     from holdfast.undo.ground import Conflict, Kit
     from holdfast.undo.interceptor import Place
+
+_TOGETHER = 1000
+"""So many objects are noted at once."""
 
 
 class Reversal:
@@ -58,17 +65,22 @@ class Reversal:
         theirs: frozenset[Identity] = frozenset(),
         known: Iterable[Conflict] = (),
         dated: Mapping[StepId, frozenset[Identity]] = MappingProxyType({}),
+        unseen: Iterable[Identity] = (),
     ) -> None:
         """``theirs`` are the objects that somebody else has changed since: they are left as they are.
 
         ``known`` are the conflicts of the part that was done before it was cut short. ``dated`` are directories that
-        keep the mtime that they have now, by the steps of which that is so.
+        keep the mtime that they have now, by the steps of which that is so. ``unseen`` are objects of which it is not
+        known how they look, as a directory above them may be closed.
         """
         self._ground = Ground(kit, theirs, known)
         self._recorder, self._directories = kit.recorder, kit.directories
         self._aliases = self._ground.aliases
         self._comeback = Comeback(self._ground)
         self._dated = dated
+        self._unseen = set(unseen)
+        self._opened: set[bytes] = set()
+        """Directories in which what is unseen was looked at."""
         self._made: dict[int, Identity] = {}
         self.paths = 0
         """How many records were reversed."""
@@ -108,7 +120,7 @@ class Reversal:
                     self._ground.note(record.path, ELSE, aside=True)  # where it was cut short
                     continue
                 try:
-                    self._reverse_with_access(records, position)
+                    self._reverse_with_access(records, position, partial(before, position))
                 except BlockingIOError as error:
                     raise StorageError(leased(record.path)) from error
                 except OSError as error:
@@ -132,7 +144,9 @@ class Reversal:
             except OSError:
                 continue  # nothing is there
 
-    def _reverse_with_access(self, records: Sequence[Mutation], position: int) -> None:
+    def _reverse_with_access(
+        self, records: Sequence[Mutation], position: int, note: Callable[[tuple[Signature, ...]], None]
+    ) -> None:
         record = records[position]
         try:
             self._reverse(record)
@@ -140,10 +154,37 @@ class Reversal:
             described = {
                 self._aliases.now(one.identity) for one in records[: position + 1] if isinstance(one, Meta | Content)
             }
-            with granted(self._recorder, self._directories, record, described) as changed:
-                if not changed:
+            with granted(self._recorder, self._directories, record, described) as opened:
+                if not opened:
                     raise
+                self._look_into(opened, records[: position + 1], note)
                 self._reverse(record)
+
+    def _look_into(
+        self, opened: Iterable[bytes], records: Sequence[Mutation], note: Callable[[tuple[Signature, ...]], None]
+    ) -> None:
+        """Note how that looks which comes to light as directories are opened: if this is cut short, what somebody
+        changes there meanwhile is told from it. ``records`` are those that are not reversed yet.
+        """
+        anew = [path for path in opened if path not in self._opened]
+        self._opened.update(anew)
+        if not anew or not self._unseen:
+            return
+        found: list[Signature] = []
+        for path, object_ in whereabouts(records).items():
+            if (
+                object_ is not None
+                and object_ in self._unseen
+                and any(path != above and under(path, above) for above in anew)
+            ):
+                with suppress(OSError):  # it is closed still
+                    place = self._directories.place(path)
+                    if identity(place.dir_fd, place.name) == self._aliases.now(object_):
+                        if (now := signature(self._directories, path)) is not None and now != NOT_OURS:
+                            found.append(now)
+                        self._unseen.discard(object_)
+        for at in range(0, len(found), _TOGETHER):
+            note(tuple(found[at : at + _TOGETHER]))
 
     def _give_up(self, record: Mutation, reason: str) -> None:
         """What ``record`` would have brought back is put aside."""

@@ -98,6 +98,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     """What others had changed, and was overwritten when the step left a state by force: it is back with that state."""
     late: tuple[tuple[bytes, int], ...] = ()
     """What was written to through its descriptors after its end, and the sequence number at which that was over."""
+    kept_open: tuple[tuple[bytes, int], ...] = ()
+    """What could be written to through its descriptors after its end, and when that was over; 0: not yet."""
 
     @property
     def left_at(self) -> int:

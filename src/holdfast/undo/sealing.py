@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from holdfast.files.handle import Identity
     from holdfast.undo.log import UndoLog
     from holdfast.undo.preimages import Preimages
-    from holdfast.undo.records import Mutation, Signature
+    from holdfast.undo.records import Mutation, Signature, StepId
     from holdfast.undo.steps import OpenStep
 
 _HASHED_BYTES = 32 << 20
@@ -245,10 +245,17 @@ def seal(
         parent=begin.parent,
         crossed=tuple(one for one in before.crossed if one[0] != state) if before else (),
         late=before.late if before else (),
+        kept_open=_kept_open(log, begin.step, before),
         spared=tuple(_looks(log, spared)),
     )
     log.write(Sealed(head, tuple(step.records)))
     return head
+
+
+def _kept_open(log: UndoLog, step: StepId, before: Head | None) -> tuple[tuple[bytes, int], ...]:
+    """`Head.kept_open`."""
+    known = dict(before.kept_open) if before else {}
+    return tuple((known | dict.fromkeys(log.unsettled.get(step, ()), 0)).items())
 
 
 def _looks(log: UndoLog, paths: Iterable[bytes]) -> Iterator[tuple[bytes, Signature]]:

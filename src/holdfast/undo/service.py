@@ -166,6 +166,13 @@ class UndoService(Protocol):
         """
         ...
 
+    def mixed_since(self, at: int) -> Sequence[tuple[StepId, bytes]]:
+        """The finished steps whose files could be written to through their descriptors after a time ``at`` (ns) and
+        after their ends, and that somebody else has changed as well, with the path of each: nobody can take the one
+        away without the other.
+        """
+        ...
+
     def forgotten(self) -> Sequence[str]:
         """The runs of which the log holds not all steps any more."""
         ...
@@ -197,6 +204,10 @@ class UndoService(Protocol):
         hashes of files and links, None where nothing is. What a step has left is known again there, and the rest is no
         edit by others.
         """
+        ...
+
+    def still_brought(self, paths: Sequence[bytes]) -> Sequence[bytes]:
+        """Those of the paths at which a step has left something, and there is now what `brought_back` was told of."""
         ...
 
     def begin(self, label: str) -> StepId:

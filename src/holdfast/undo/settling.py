@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, TypeGuard
 
 import msgspec
 
 from holdfast.files.lease import Writer, writer_of
-from holdfast.undo.signatures import checked, is_left, signature, unknown
+from holdfast.model.errors import IntegrityError
+from holdfast.undo.signatures import CHECKED_BYTES, checked, content_at, is_left, is_unknown, signature, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -81,25 +83,68 @@ def written_late(log: UndoLog) -> list[tuple[StepId, bytes]]:
         return [(head.id, path) for head in done for path in _written_late(log, directories, head)]
 
 
+def mixed_since(log: UndoLog, at: int) -> list[tuple[StepId, bytes]]:
+    """See `UndoService.mixed_since`. The gate is held."""
+    with log.looking() as directories:
+        found = ((head.id, path) for head in log.heads.values() for path in _mixed(log, directories, head, at))
+        return list(found)
+
+
+def _mixed(log: UndoLog, directories: Directories, head: Head, at: int) -> Iterator[bytes]:
+    open_since = [path for path, over in head.kept_open if not 0 < over <= at] if head.state == "done" else []
+    if not open_since:
+        return
+    left, late, edited, brought = dict(head.left), dict(head.late), edited_since(log, head), dict(head.brought)
+    waiting = waiting_for(log, head.id)
+    for path in open_since:
+        if path in brought and is_left(directories, path, brought[path]):
+            continue
+        was = left.get(path)
+        if path in waiting:
+            if not is_still(signature(directories, path), waiting[path], path, edited):
+                yield path
+        elif is_unknown(was) or (path in late and not is_left(directories, path, was)):
+            yield path
+
+
+def forsake(log: UndoLog) -> None:
+    """What steps had left open when their keeper was killed is not written to any more: its trees have ended with it.
+    Raises `StorageError`.
+    """
+    now = log.clock.now() * 1000
+    for step, head in list(log.heads.items()):
+        if any(not over for _, over in head.kept_open):
+            kept_open = tuple((path, over or now) for path, over in head.kept_open)
+            with suppress(IntegrityError):  # of a step that is damaged nothing is known
+                sealed = log.read(step)
+                log.write(
+                    msgspec.structs.replace(sealed, head=msgspec.structs.replace(sealed.head, kept_open=kept_open))
+                )
+
+
 def _written_late(log: UndoLog, directories: Directories, head: Head) -> Iterator[bytes]:
     left = dict(head.left) if head.late else {}
     for path in dict(head.late):
         if left.get(path) is not None and is_left(directories, path, left[path]):
             yield path
-    waiting = log.unsettled.get(head.id) if head.id not in log.unsealed else None
-    if waiting:
-        edited = _edited(log, head)
+    if waiting := waiting_for(log, head.id):
+        edited = edited_since(log, head)
         for path, was in waiting.items():
-            if _is_still(signature(directories, path), was, path, edited) and not is_left(directories, path, was):
+            if is_still(signature(directories, path), was, path, edited) and not is_left(directories, path, was):
                 yield path
 
 
-def _edited(log: UndoLog, head: Head) -> frozenset[bytes]:
+def waiting_for(log: UndoLog, step: StepId) -> Mapping[bytes, Signature]:
+    """What of a finished step may still be written to, as it was when the step ended."""
+    return {} if step in log.unsealed else log.unsettled.get(step, {})
+
+
+def edited_since(log: UndoLog, head: Head) -> frozenset[bytes]:
     """What others are known to have changed since the step began."""
-    return frozenset(path for record in log.barriers.records if record.seq > head.first for path in record.paths)
+    return log.barriers.edited(head.first)
 
 
-def _is_still(now: Signature | None, was: Signature, path: bytes, edited: frozenset[bytes]) -> TypeGuard[Signature]:
+def is_still(now: Signature | None, was: Signature, path: bytes, edited: frozenset[bytes]) -> TypeGuard[Signature]:
     """Whether that is what the step left at the path, and only its own writers are known to have changed it."""
     return now is not None and now.key == was.key and edited.isdisjoint((path, b""))
 
@@ -124,29 +169,47 @@ def _settle(
 ) -> dict[bytes, Signature]:
     sealed = log.read(step)
     head = sealed.head
-    edited = _edited(log, head)
+    edited = edited_since(log, head)
     found: dict[bytes, Signature] = {}
     late: list[tuple[bytes, int]] = []
+    hashed = list(head.contents)
     for path, was in ready.items():
         now = signature(directories, path)
         if log.recorder.known.last(was.key) is not None:
             # A later step has left it since, and says what is there; but who wrote last, nobody can tell.
             late.append((path, log.recorder.seq))
             continue
-        if not _is_still(now, was, path, edited):
+        if not is_still(now, was, path, edited):
             found[path] = unknown(was)
             continue
         if not is_left(directories, path, was):
             late.append((path, log.recorder.seq))
         found[path] = checked(partial(directories.place, path), now)
-    if found or late:
-        left = tuple((path, found.get(path, one)) for path, one in head.left)
-        log.write(
-            msgspec.structs.replace(
-                sealed, head=msgspec.structs.replace(head, left=left, late=(*head.late, *late), noted=False)
-            )
-        )
+        if (hash_ := _hash(directories, path, now)) is not None:
+            hashed.append((path, hash_))
+    over = log.clock.now() * 1000
+    head = msgspec.structs.replace(
+        head,
+        left=tuple((path, found.get(path, one)) for path, one in head.left),
+        late=(*head.late, *late),
+        contents=tuple(dict.fromkeys(hashed)),
+        noted=head.noted and not (found or late),
+        kept_open=tuple((path, over if path in ready else before) for path, before in head.kept_open),
+    )
+    if head != sealed.head:
+        log.write(msgspec.structs.replace(sealed, head=head))
     return found
+
+
+def _hash(directories: Directories, path: bytes, now: Signature) -> bytes | None:
+    """The hash of what was left last, so that it is known again where a checkpoint brings it back: of a small file."""
+    if now.size > CHECKED_BYTES:
+        return None
+    try:
+        found = content_at(directories.place(path))
+        return found if found and signature(directories, path) == now else None
+    except OSError:
+        return None
 
 
 def _writer(directories: Directories, path: bytes, was: Signature) -> Writer:

@@ -72,6 +72,42 @@ def changed_before(records: Sequence[Mutation], edits: Iterable[tuple[int, Ident
     return frozenset(object_ for seq, object_ in edits if began.get(object_, seq) < seq)
 
 
+def comings(records: Iterable[Mutation], aliases: Aliases) -> dict[bytes, int]:
+    """When, by sequence number, the step first had to do with each path: with it, with anything below it, or with an
+    object that it found at one of these, by whatever name. Of paths that are not among them nothing is known.
+    """
+    named: dict[bytes, int] = {}
+    objects: dict[Identity, int] = {}
+    at: dict[bytes, set[Identity]] = {}
+    makes: dict[int, bytes] = {}
+    for record in records:
+        paths: list[bytes] = []
+        held: list[Identity] = []
+        if isinstance(record, Made):
+            paths.append(makes.get(record.make, b""))
+        else:
+            paths += [record.path, *_other_name(record)]
+        if isinstance(record, Make):
+            makes[record.seq] = record.path
+        else:
+            held.append(aliases.now(record.identity))
+        if isinstance(record, Move):
+            paths.append(record.target)
+            held += [] if record.replaced is None else [aliases.now(record.replaced.identity)]
+        for each in held:
+            objects.setdefault(each, record.seq)
+        for path in paths:
+            named.setdefault(path, record.seq)
+            at.setdefault(path, set()).update(held)
+    found: dict[bytes, int] = {}
+    for path, seq in named.items():
+        first = min((seq, *(objects[each] for each in at[path])))
+        while found.get(path, first + 1) > first:
+            found[path] = first
+            path = path.rpartition(b"/")[0]
+    return found
+
+
 def named(records: Iterable[Mutation]) -> dict[Identity, bytes]:
     """By which path the records speak last of what they wrote to, described or made."""
     makes: dict[int, bytes] = {}

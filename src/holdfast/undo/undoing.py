@@ -22,14 +22,14 @@ from holdfast.undo.sealing import damaged
 from holdfast.undo.settling import settle
 from holdfast.undo.signatures import is_left, is_unknown, signature
 from holdfast.undo.strangers import changed
-from holdfast.undo.traces import reach, whereabouts
+from holdfast.undo.traces import comings, reach, whereabouts
 from holdfast.undo.writing import AT_ONCE, TRY_AGAIN, leased
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence, Set
+    from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 
     from holdfast.undo.log import UndoLog
-    from holdfast.undo.records import Signature, StepId
+    from holdfast.undo.records import Outside, Signature, StepId
     from holdfast.undo.sealed import Sealed, State
 
 _LOOK = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -146,7 +146,7 @@ def _refuse_barriers(log: UndoLog, sealed: Sequence[Sealed], lost: Set[bytes]) -
 
     for one in sealed:
         back = partial(is_back, dict(one.head.left))
-        if (barrier := log.barriers.crossed(one.head.id, _since(one), reach(one.records), back)) is not None:
+        if (barrier := _crossed(log, one, back)) is not None:
             what = _listed(barrier.paths) if b"" not in barrier.paths else "the workspace"
             who = "a restore or an undo" if barrier.who == OURSELVES else barrier.who or "somebody else"
             raise RefusedError(
@@ -154,6 +154,11 @@ def _refuse_barriers(log: UndoLog, sealed: Sequence[Sealed], lost: Set[bytes]) -
                 hint=_by_force(one.head.state),
                 code="barrier",
             )
+
+
+def _crossed(log: UndoLog, one: Sealed, is_back: Callable[[bytes, bool], bool]) -> Outside | None:
+    came = comings(one.records, log.recorder.aliases)
+    return log.barriers.crossed(one.head.id, _since(one), reach(one.records), is_back, came)
 
 
 def _by_force(state: State) -> str:

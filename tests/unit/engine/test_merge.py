@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.engine.merge import merge_into, parted_at, put_together, still_there
+from holdfast.engine.merge import bases, merge_into, put_together, still_there
 from holdfast.engine.workspace import Workspace
 from holdfast.model.checkpoint import Provenance
 from holdfast.model.errors import NotFoundError, RefusedError
@@ -42,7 +42,7 @@ def files(root: Path) -> dict[str, tuple[str, int]]:
 
 def merge(workspace: Workspace, other: Workspace, **options):
     theirs = other.checkpoint().checkpoint.id
-    base = parted_at(workspace._context, workspace.checkpoint().checkpoint.id, theirs)
+    (base,) = bases(workspace._context, workspace.checkpoint().checkpoint.id, theirs)
     return merge_into(workspace, workspace._context, base, theirs, WHY, **options)
 
 
@@ -126,7 +126,7 @@ def test_two_strangers_cannot_be_merged(workspace: Workspace, tree: Path, home: 
         (tmp_path / "other" / "a").write_text("b")
         theirs = other.checkpoint().checkpoint.id
     with pytest.raises(RefusedError, match="no state in common"):
-        parted_at(workspace._context, ours, theirs)
+        bases(workspace._context, ours, theirs)
 
 
 def test_forks_of_one_state_parted_there(workspace: Workspace, forked: Workspace, home: Path, tmp_path: Path) -> None:
@@ -134,7 +134,8 @@ def test_forks_of_one_state_parted_there(workspace: Workspace, forked: Workspace
     base = workspace.resolve("@")
     with holdfast.open(tmp_path / "second", home=home) as second:
         (tmp_path / "second" / "z").write_text("z")
-        assert parted_at(workspace._context, forked.resolve("@"), second.checkpoint().checkpoint.id) == base
+        theirs = second.checkpoint().checkpoint.id
+        assert bases(workspace._context, forked.resolve("@"), theirs) == [base]
 
 
 def test_content_that_is_gone_cannot_be_put_together(workspace: Workspace, tree: Path) -> None:

@@ -238,3 +238,13 @@ def test_preferring_a_side_leaves_no_conflict_but_directories(base: Tree, ours: 
             if not any(one.there in (clash.path, clash.there) for clash in found.conflicts):
                 assert after(ours, found).get(one.path) == by_side.get(one.path)
         assert len(found.settled) >= len([one for one in plain.conflicts if one.why != "in_the_way"]) or found.conflicts
+
+
+def test_nothing_takes_the_place_of_what_the_other_side_has_put_under_a_new_name() -> None:
+    """A rename onto a name at which the other side has a file of its own is no rename: each path is for itself."""
+    old, mine = file_entry(hash_bytes(b"old"), 3, 0o644), file_entry(hash_bytes(b"mine"), 4, 0o644)
+    renamed = Side([], [Renamed(b"a", b"b", old, old, 100)])
+    other = Side([Change(b"a", old, None), Change(b"b", None, mine)])
+    for one, two in ((other, renamed), (renamed, other)):
+        found = plan(one, two)
+        assert found == Plan([], [Conflict(b"b", b"b", "both_added")], [])

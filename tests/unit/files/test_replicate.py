@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import stat
+import subprocess
 from contextlib import suppress
 from pathlib import Path
 
@@ -174,3 +176,30 @@ def test_a_directory_that_vanishes_meanwhile_is_left_out(
     times = {path: about._replace(mtime=0) for path, about in seen.items() if path == b".git"}
     assert copied[b".git"]._replace(mtime=0) == times[b".git"], "its own time may be the one before"
     assert differences({**seen, b".git": copied[b".git"]}, copied) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts in the file systems of all")
+@pytest.mark.parametrize("where", ["copy", "copy/inner", "copy/inner/deeper", "copy/file"])
+def test_removing_stops_at_what_is_mounted_there(tmp_path: Path, where: str) -> None:
+    """What somebody has bound into a copy is no part of it, though it is on the same file system."""
+    (tmp_path / "copy/inner/deeper").mkdir(parents=True)
+    (tmp_path / "copy/file").touch()
+    mine = tmp_path / "mine"
+    if where == "copy/file":
+        mine.write_text("mine")
+    else:
+        (mine / "inside").mkdir(parents=True)
+        (mine / "inside/kept").write_text("mine")
+        mine.chmod(0o755)
+    before = mine.stat()
+    subprocess.run(["mount", "--bind", mine, tmp_path / where], check=True)
+    try:
+        with pytest.raises(OSError, match=r"mounted there|busy") as stopped:
+            remove_whole(os.fsencode(tmp_path / "copy"))
+        assert stopped.value.errno == errno.EBUSY
+        assert mine.stat().st_mode == before.st_mode
+        assert mine.is_file() or (mine / "inside/kept").read_text() == "mine"
+    finally:
+        subprocess.run(["umount", tmp_path / where], check=True)
+    remove_whole(os.fsencode(tmp_path / "copy"))
+    assert not (tmp_path / "copy").exists()

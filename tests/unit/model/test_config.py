@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -37,7 +38,7 @@ def test_the_documentation_lists_every_key_with_its_type_default_and_meaning() -
         assert (parse(most) if most else Key(key.kind, "").most) == key.most, name
         assert (kind, workspace) == (key.kind, key.workspace)
         assert meaning == key.meaning + (f" ({', '.join(key.choices)})" if key.choices else "")
-        raw: object = {'""': "", "[]": []}.get(shown, shown)
+        raw: object = json.loads(shown) if shown.startswith(("[", '"')) else shown
         if kind in ("integer", "ratio"):
             raw = float(shown) if kind == "ratio" else int(shown)
         assert parse_value(name, raw) == default(name), name

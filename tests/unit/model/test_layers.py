@@ -88,7 +88,7 @@ def test_patterns_of_all_layers_add_up() -> None:
     assert resolve([("flags", {"capture": {"exclude": []}}), layers[1]]).capture.exclude == ("b", "a")
 
 
-def test_a_workspaces_file_sets_only_what_concerns_its_own_capture() -> None:
+def test_a_workspaces_file_sets_only_what_concerns_its_own_capture_and_build() -> None:
     for name, key in KEYS.items():
         if key.workspace == "no":
             with pytest.raises(ConfigError, match="may not set it") as caught:
@@ -100,8 +100,10 @@ def test_a_workspaces_file_sets_only_what_concerns_its_own_capture() -> None:
     refused = {name.split(".")[0] for name, key in KEYS.items() if key.workspace == "no"}
     allowed = {name.split(".")[0] for name, key in KEYS.items() if key.workspace != "no"}
     assert refused >= {"store", "lock", "retention", "gc", "files", "identity"}
-    assert allowed == {"capture", "watch"}
-    assert not refused & allowed
+    assert allowed == {"capture", "promote", "watch"}
+    assert refused & allowed == {"promote"}
+    own = {name for name, key in KEYS.items() if name.startswith("promote.") and key.workspace == "no"}
+    assert own >= {"promote.restart", "promote.isolation", "promote.network", "promote.memory"}, "what holds it in"
 
 
 def test_a_workspaces_file_may_lower_a_limit_and_not_raise_it() -> None:

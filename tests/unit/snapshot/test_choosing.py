@@ -41,6 +41,18 @@ def test_the_highest_score_wins_and_the_first_of_several() -> None:
     assert choice.reason == "its score, 80, is the highest"
 
 
+def test_one_that_can_capture_nothing_now_is_passed_over_unless_it_is_named() -> None:
+    given = [*GIVEN, *offers(Offer("e", 90, not_now="a rebase is under way"))]
+    choice = choose(given)
+    assert choice.provider is GIVEN[1]
+    assert choice.passed_over == ("e: a rebase is under way",)
+    assert choice.reason == "its score, 80, is the highest; not e: a rebase is under way"
+    assert choose(given, "e").provider is given[-1]
+    assert choose(GIVEN).passed_over == ()
+    with pytest.raises(UnsupportedError, match="e: a rebase is under way"):
+        choose(given[-1:])
+
+
 def test_what_is_needed_comes_before_the_score() -> None:
     choice = choose(GIVEN, mode="in-place")
     assert choice.provider is GIVEN[0]

@@ -69,10 +69,10 @@ def test_sessions_have_ledgers_of_their_own_and_are_held_by_one(place: Place) ->
 def test_what_is_no_entry_is_none(place: Place) -> None:
     # As docs/formats/snapshot-ledger.md has it: *.new was never put in place.
     ledger = place.ledger()
+    folder = Path(os.fsdecode(place.state)) / "ledger/s"
     with ledger.lock():
         entry = ledger.new("view")
-    folder = Path(os.fsdecode(place.state)) / "ledger/s"
-    (folder / f"{entry.token}.new").write_bytes(b"torn")
+        (folder / f"{entry.token}.new").write_bytes(b"torn")
     assert ledger.entries() == []
     assert ledger.is_last(entry)
 

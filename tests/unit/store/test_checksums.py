@@ -12,14 +12,20 @@ import pytest
 from holdfast.model.checkpoint import Provenance
 from holdfast.model.entries import NotCaptured
 from holdfast.model.errors import IntegrityError
-from holdfast.model.ids import CheckpointId, WorkspaceId
+from holdfast.model.ids import CheckpointId, WorkspaceId, hash_bytes
 from holdfast.model.session import Found, SessionCheckpoint, SessionHash, SessionId, SessionRef, State
+from holdfast.store import identities
+from holdfast.store.answer_rows import AnswerRows
 from holdfast.store.catalog import Catalog
-from holdfast.store.checksums import HISTORY, WORKSPACES, set_checksum
+from holdfast.store.checksums import HISTORY, set_checksum
 from holdfast.store.database import SqliteDatabase
+from holdfast.store.export_rows import ExportRow, ExportRows
 from holdfast.store.local import LocalObjects
-from holdfast.store.records import HistoryEvent
+from holdfast.store.promotion_rows import PromotionRow, PromotionRows
+from holdfast.store.reapplies import Reapplies, Reapply
+from holdfast.store.records import HistoryEvent, TakenIn
 from holdfast.store.schema import APPLICATION_ID, MIGRATIONS
+from holdfast.store.schema_machines import SESSIONS_4, WORKSPACES_1
 from holdfast.store.session_codec import encode_checkpoint, encode_journal
 from holdfast.store.session_records import (
     JournalRow,
@@ -31,6 +37,7 @@ from holdfast.store.session_records import (
 )
 from holdfast.store.session_rows import SessionRows
 from holdfast.store.store import Store
+from holdfast.store.token_rows import TokenRow, TokenRows
 from holdfast.store.verify_sessions import session_key
 from holdfast.testing.clocks import ManualClock
 from holdfast.testing.dict_saver import Saver, load
@@ -43,7 +50,7 @@ UNSEEN = {
     "blobs": {"dead_since"},
     "packs": {"id", "created_at", "spared_until"},
     "tombstones": {"key", "size", "deleted_at"},
-    "pins": {"number", "checkpoint", "reason", "expires_at"},
+    "pins": {"number", "checkpoint", "reason", "expires_at", "machine"},
 }
 """What docs/formats/catalog.md says is not found: it costs at worst some space, a second try, or the grace time."""
 
@@ -62,6 +69,13 @@ TABLES = (
     "session_journals",
     "session_checkpoints",
     "session_refs",
+    "stores",
+    "merges",
+    "reapplies",
+    "promotions",
+    "exports",
+    "tokens",
+    "answers",
 )
 
 
@@ -91,7 +105,29 @@ def fill(store):
     fork.create(b"/second", names[0])
     store.catalog.pin(store.catalog.checkpoint(last).root, "a mount", checkpoint=last, expires_at=1 << 60)
     begin_session(store, names[0], last)
+    identities.make(store.catalog, random.Random(3).randbytes)
+    begin_merge(store, names[0], last)
+    row = PromotionRow("0" * 16, WorkspaceId("1" * 16), "building", "", "fork", last, "{}", "{}")
+    PromotionRows(store.catalog).add(row)
+    begin_serving(store)
     return [*names, last]
+
+
+def begin_merge(store, other, checkpoint):
+    """A second parent, and a change that waits."""
+    store.catalog.note_taken_in(checkpoint, TakenIn(other, other, '{"files": []}'))
+    waits = Reapply("0" * 32, WorkspaceId("1" * 16), b"a", "{}", b"now", b"before", b"after", deadline=1 << 60)
+    Reapplies(store.catalog.database, store.catalog.tenant).ask(waits)
+
+
+def begin_serving(store):
+    """An export, a token that is for it, and an answer that was kept."""
+    rows, at = ExportRows(store.catalog), ManualClock().now()
+    rows.add(ExportRow("shop", "directory", WorkspaceId("1" * 16), "web", True, "development", at))
+    TokenRows(store.catalog).add(TokenRow("0" * 16, b"d" * 32, "write", ("shop",), (b"/srv",), "me", at, 1 << 60))
+    answers = AnswerRows(store.catalog, ManualClock())
+    answers.begin("token/key", hash_bytes(b"request"), 1e6)
+    answers.end("token/key", 200, b"{}")
 
 
 def begin_session(store, first, tree):
@@ -151,10 +187,10 @@ def flipped(byte):
     return bytes((byte[0] ^ 1,)) if byte else b"x"
 
 
-def test_every_table_but_the_leases_is_tried(tmp_path):
+def test_every_table_but_those_that_cost_nothing_is_tried(tmp_path):
     with opened(tmp_path) as store, store.catalog.database.reading() as session:
         tables = session.all("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%'")
-    assert {table for (table,) in tables} == {*TABLES, "leases"}
+    assert {table for (table,) in tables} == {*TABLES, "leases", "object_places"}
 
 
 @pytest.mark.parametrize("table", TABLES)
@@ -245,6 +281,7 @@ def test_a_catalog_of_version_1_is_brought_forward(tmp_path):
         before = store.catalog.checkpoints()
     path = tmp_path / "catalog.db"
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        without_version_5(connection)
         without_sessions(connection)
         for column in ("ahead", "steps", "run"):
             connection.execute(f"ALTER TABLE history DROP COLUMN {column}")
@@ -275,7 +312,7 @@ def test_a_catalog_of_version_2_is_brought_forward_and_damage_stays_damage(tmp_p
         connection.executemany(row, [(1,), (2,)])
     version_2 = SqliteDatabase(os.fsencode(path), MIGRATIONS[:2], application_id=APPLICATION_ID)
     with version_2.writing() as session:
-        set_checksum(session, WORKSPACES, 1, "w")
+        set_checksum(session, WORKSPACES_1, 1, "w")
         covered = HISTORY._replace(columns="seq, tenant, workspace, at, operation, checkpoint, previous")
         set_checksum(session, covered, 1, 1)
         set_checksum(session, covered, 1, 2)
@@ -293,6 +330,7 @@ def test_a_catalog_of_version_3_is_brought_forward(tmp_path):
         before = store.catalog.checkpoints()
     path = tmp_path / "catalog.db"
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        without_version_5(connection)
         without_sessions(connection)
         connection.execute("PRAGMA user_version = 3")
         third = SqliteDatabase(os.fsencode(tmp_path / "3.db"), MIGRATIONS[:3], application_id=APPLICATION_ID)
@@ -300,10 +338,57 @@ def test_a_catalog_of_version_3_is_brought_forward(tmp_path):
             schema = "SELECT name, sql FROM sqlite_master ORDER BY name"
             assert without_space(connection.execute(schema)) == without_space(session.all(schema)), "it is version 3"
         third.close()
+    with_checksums_of(path, 3, WORKSPACES_1)
     with opened(tmp_path) as store:
         assert store.catalog.checkpoints() == before
         begin_session(store, names[0], names[-1])
+        begin_merge(store, names[0], names[-1])
         assert store.verifier().verify(read_data=True).problems == []
+
+
+def test_a_catalog_of_version_4_is_brought_forward_and_damage_stays_damage(tmp_path):
+    with opened(tmp_path) as store:
+        fill(store)
+        before = store.catalog.workspaces()
+    path = tmp_path / "catalog.db"
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        without_version_5(connection)
+        connection.execute("PRAGMA user_version = 4")
+        fourth = SqliteDatabase(os.fsencode(tmp_path / "4.db"), MIGRATIONS[:4], application_id=APPLICATION_ID)
+        with fourth.reading() as session:
+            schema = "SELECT name, sql FROM sqlite_master ORDER BY name"
+            assert without_space(connection.execute(schema)) == without_space(session.all(schema)), "it is version 4"
+        fourth.close()
+    with_checksums_of(path, 4, WORKSPACES_1, SESSIONS_4)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("UPDATE sessions SET owner = 'mallory'")
+    with opened(tmp_path) as store:
+        assert store.catalog.workspaces() == before
+        found = store.verifier().verify(read_data=True).problems
+        assert [(problem.kind, problem.object) for problem in found] == [("damaged", "one")]
+
+
+def with_checksums_of(path, version, *tables):
+    """As a program of that version would have written them."""
+    database = SqliteDatabase(os.fsencode(path), MIGRATIONS[:version], application_id=APPLICATION_ID)
+    with database.writing() as session:
+        for covered in tables:
+            for tenant, key in session.all(f"SELECT tenant, {covered.key} FROM {covered.table}"):
+                set_checksum(session, covered, tenant, key)
+    database.close()
+
+
+OF_VERSION_5 = ("object_places", "stores", "merges", "reapplies", "promotions", "exports", "tokens", "answers")
+
+
+def without_version_5(connection):
+    """What version 5 brought is taken away."""
+    connection.execute("DROP INDEX workspaces_path")
+    for table in ("workspaces", "sessions", "pins"):
+        connection.execute(f"ALTER TABLE {table} DROP COLUMN machine")
+    for table in OF_VERSION_5:
+        connection.execute(f"DROP TABLE {table}")
+    connection.execute("CREATE UNIQUE INDEX workspaces_path ON workspaces (tenant, path) WHERE live = 1")
 
 
 def without_sessions(connection):

@@ -87,3 +87,19 @@ def test_a_clock_that_was_set_back_holds_nothing_up_for_long(database):
     Lease(database, 1, "work", clock).acquire()
     clock.advance(-1_000_000)
     Lease(database, 1, "work", clock).acquire()
+
+
+def test_clocks_of_two_machines_may_differ_a_little(database):
+    """The other machine's clock is four minutes ahead, or behind: either way it has the lease, but not for ever."""
+    for apart in (240, -240):
+        clock = ManualClock()
+        clock.advance(apart)
+        theirs = Lease(database, 1, f"work {apart}", clock)
+        theirs.acquire()
+        with database.writing() as session:
+            session.run("UPDATE leases SET owner = 'another-boot 1 1'")
+        here = ManualClock()
+        with pytest.raises(LockedError):
+            Lease(database, 1, f"work {apart}", here).acquire()
+        here.advance(apart + LASTS / 1e6 + 1)
+        Lease(database, 1, f"work {apart}", here).acquire()

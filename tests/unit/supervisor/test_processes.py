@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import select
 import subprocess
+import sys
 from collections.abc import Generator
 
 import pytest
 
 from holdfast.supervisor.descent import descendants
-from holdfast.supervisor.processes import Processes, Run
+from holdfast.supervisor.processes import Processes, Run, parent_of
 
 WAIT = "read x <&3"
 
@@ -179,3 +180,45 @@ def test_the_number_of_an_agent_that_has_ended_is_nobodys(world: World) -> None:
     world.ended()
     run.agent = os.getpid()  # who has the number by now is not of the run, nor what is below
     assert not list(world.processes.everybody(run))
+
+
+def test_there_is_room_for_so_many_and_each_run_leaves_some_to_others(world: World) -> None:
+    world.processes = Processes(world.pidfds.append, 8)
+    agent = world.start(f"for i in 1 2 3 4 5 6 7 8 9; do sh -c 'echo up; {WAIT}; :' & done; wait", 9)
+    run = Run("r", agent.pid)
+    children = below(agent.pid)
+    assert len(list(world.processes.all(run))) == 0
+    assert world.processes.group(run, agent.pid) is run.agents
+    assert len(list(world.processes.all(run))) == 4, "who only looks leaves half of it"
+    for child in children[3:5]:
+        world.processes.group(run, child)
+    with pytest.raises(OSError, match="Too many open files in system"):
+        world.processes.group(run, children[-1])
+    assert world.processes.group(run, children[0]).root == children[0]
+    other = world.start(f"echo up; {WAIT}; :", 1)
+    second = Run("s", other.pid)
+    assert world.processes.group(second, other.pid) is second.agents
+    world.end(agent)
+    while run.processes:
+        select.select(world.pidfds, [], [], 20)
+        world.some_ended()
+    for child in range(2):
+        assert world.processes.group(second, world.start(f"echo up {child}; {WAIT}", 0).pid) is second.ambient
+
+
+CHAIN = """
+import os
+for _ in range(400):
+    if os.fork():
+        os._exit(os.wait()[1])
+print("up", flush=True)
+os.read(0, 1)
+"""
+
+
+def test_the_last_of_a_long_chain_is_found_whoever_was_seen_before(world: World) -> None:
+    agent = world.start(f"{sys.executable} -c '{CHAIN}'; :", 1)
+    run = Run("r", agent.pid)
+    (top,) = [pid for pid in below(agent.pid) if parent_of(pid) == agent.pid]
+    last = [pid for pid in below(agent.pid) if not below(pid)]
+    assert world.processes.group(run, last[0]).root == top

@@ -28,7 +28,7 @@ class Bench:
     def __init__(self, base: Path) -> None:
         self.tree = base / "tree"
         self.directory = base / "log"
-        self.tree.mkdir()
+        self.tree.mkdir(parents=True)
         self.limits = Limits()
 
     @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -149,12 +149,41 @@ def test_attributes_that_can_be_set_but_not_read_are_not_lost(bench: Bench) -> N
     assert os.getxattr(bench.tree / "file", "user.old") == b"before"
 
 
+def lock_a_directory(actor: Actor) -> None:
+    """What is new in it cannot be seen any more when the step ends."""
+    actor.mkdir(b"d/s/new")
+    lock(actor)
+
+
+def lock_several(actor: Actor) -> None:
+    actor.write(b"d/s/made", b"x")
+    actor.rename(b"d/s/made", b"d/s/new")
+    actor.mkdir(b"d/s/sub")
+    actor.write(b"d/s/sub/f", b"1")
+    actor.chmod(b"d/s/sub", 0)
+    lock(actor)
+    actor.chmod(b"d", 0)
+
+
+def lock_what_was_replaced(actor: Actor) -> None:
+    actor.write(b"d/s/new", b"x")
+    actor.rename(b"d/s/new", b"d/s/f")
+    actor.write(b"d/s/new", b"x")
+    actor.setxattr(b"d/s", "user.new", b"the step's")
+    actor.chmod(b"d/s", 0)
+    actor.chmod(b"d", 0)
+
+
+LOCKS: list[Callable[[Actor], None]] = [lock, lock_a_directory, lock_several, lock_what_was_replaced]
+EVERY = 5
+"""Of so many changes it is killed at one."""
+
+
 @pytest.mark.usefixtures("obedient")
-def test_killed_anywhere_what_was_closed_is_right_in_the_end(tmp_path: Path) -> None:
-    for fatal in range(1, MOST):
-        base = tmp_path / str(fatal)
-        base.mkdir()
-        bench = Bench(base)
+@pytest.mark.parametrize("lock", LOCKS)
+def test_i3_killed_anywhere_what_was_closed_is_right_in_the_end(tmp_path: Path, lock: Callable[[Actor], None]) -> None:
+    for fatal in range(1 + LOCKS.index(lock) % EVERY, MOST, EVERY):
+        bench = Bench(tmp_path / str(fatal))
         set_out(bench)
         before = bench.photograph()
         with bench.keeper() as log:
@@ -162,10 +191,46 @@ def test_killed_anywhere_what_was_closed_is_right_in_the_end(tmp_path: Path) -> 
 
         ended = run_killed(partial(go_back, bench, step), fatal, calls=CALLS)
         with bench.keeper() as log:
-            recover(log)
+            assert [conflict for done in recover(log).finished for conflict in done.conflicts] == [], fatal
             if log.heads[step].state == "done":
                 undo(log, [step])
         assert differences(before, bench.photograph()) == [], fatal
         if not ended.killed:
             return
+    raise AssertionError(f"it has more than {MOST} changes")
+
+
+@pytest.mark.usefixtures("obedient")
+@pytest.mark.parametrize("lock", LOCKS[1:])
+def test_i8_what_others_change_where_a_killed_undo_had_opened_it_stays(
+    tmp_path: Path, lock: Callable[[Actor], None]
+) -> None:
+    edited = 0
+    for fatal in range(10 + LOCKS.index(lock) % EVERY, MOST, EVERY):
+        bench = Bench(tmp_path / str(fatal))
+        set_out(bench)
+        with bench.keeper() as log:
+            step = bench.step(log, lock)
+
+        ended = run_killed(partial(go_back, bench, step), fatal, calls=CALLS)
+        if not ended.killed:
+            assert edited
+            return
+        inner = bench.tree / "d/s"
+        if not os.access(inner, os.W_OK | os.X_OK, effective_ids=True):
+            continue
+        # (One that is there is theirs by what they have added, or the directory is, by what they have made in it.)
+        marks = [inner / "by hand"]
+        if (inner / "new").is_file():
+            marks.append(inner / "new")
+        for path in marks:
+            with path.open("ab") as file:
+                file.write(b"by hand")
+        with bench.keeper() as log:
+            conflicts = [conflict for done in recover(log).finished for conflict in done.conflicts]
+            if log.heads[step].state == "undone":
+                edited += 1
+                assert len(marks) == 1 or conflicts, fatal
+        kept = [path.read_bytes() for path in bench.tree.rglob("*") if path.is_file()]
+        assert sum(content.endswith(b"by hand") for content in kept) == len(marks), fatal
     raise AssertionError(f"it has more than {MOST} changes")

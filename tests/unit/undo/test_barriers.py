@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.files.handle import Identity
+from holdfast.files.metadata import Metadata
+from holdfast.undo.aliases import Aliases
 from holdfast.undo.barriers import Barriers
-from holdfast.undo.records import Make, Outside
-from holdfast.undo.traces import reach
+from holdfast.undo.records import NOT_KEPT, Content, Made, Make, Meta, Move, Outside
+from holdfast.undo.traces import comings, reach
 
 
 def edit(seq: int, *paths: bytes, who: str = "vim", blocks: bool = True) -> Outside:
@@ -69,3 +72,70 @@ def test_they_go_with_the_steps_before_them() -> None:
     assert [record.seq for record in barriers.records] == [9]
     barriers.prune(0)
     assert barriers.records == []
+
+
+def found(seq: int, *paths: bytes, finder: int = 9) -> Outside:
+    return Outside(seq, paths, seq * 3_000_000_000, "", True, finder)
+
+
+def test_what_was_changed_before_a_step_came_does_not_bar_it_whatever_was_added_later() -> None:
+    mine = reach([Make(10, 1, b"one", "f", 0)])
+    for barriers in (
+        Barriers([edit(5, b"one"), edit(6, b"two")]),
+        Barriers([Outside(5, (b"one",), 0, "vim"), Outside(20, (b"two",), 1_000_000_000, "vim")]),
+        Barriers([found(5, b"one"), found(20, b"two")]),
+    ):
+        assert len(barriers.records) == 1
+        for read in (barriers, Barriers(barriers.pieces())):
+            assert read.records == barriers.records, "also when it was read from a journal that began anew"
+            assert read.crossed(1, 10, mine) is None or read.records[0].finder is not None
+            assert read.crossed(1, 4, mine, lambda path, _: path != b"one") is not None
+            assert read.crossed(1, 10, mine, lambda path, _: path != b"one") is None
+            assert read.edited(4) == {b"one", b"two"}
+            assert read.edited(5) == {b"two"}
+
+
+def test_what_was_changed_again_counts_as_late_as_that() -> None:
+    mine = reach([Make(10, 1, b"one", "f", 0)])
+    barriers = Barriers([Outside(5, (b"one",), 0, "vim"), Outside(20, (b"one",), 1_000_000_000, "vim")])
+    assert barriers.pieces() == [Outside(20, (b"one",), 1_000_000_000, "vim")]
+    assert barriers.crossed(1, 10, mine) is not None
+
+
+def test_what_is_changed_again_and_again_takes_no_more_room() -> None:
+    barriers = Barriers([Outside(at, (b"one",), 0, "vim") for at in range(1, 1000, 2)])
+    assert len(barriers.records) == 1
+    assert len(barriers._all[0].at) <= 2
+    assert barriers.pieces() == [Outside(999, (b"one",), 0, "vim")]
+
+
+def test_a_step_is_not_barred_by_what_was_there_when_it_came_to_it() -> None:
+    mine = reach([Make(3, 1, b"first", "f", 0), Make(10, 1, b"one", "f", 0)])
+    barriers = Barriers([edit(5, b"one")])
+    assert barriers.crossed(1, 3, mine) is not None
+    assert barriers.crossed(1, 3, mine, came={b"one": 10}) is None
+    assert barriers.crossed(1, 3, mine, came={b"one": 4}) is not None
+
+
+def test_very_many_paths_are_anything_whenever_the_step_came() -> None:
+    barriers = Barriers([edit(5, *(b"%d" % at for at in range(1001)))])
+    mine = reach([Make(3, 1, b"first", "f", 0)])
+    assert barriers.crossed(1, 3, mine, came={b"": 10}) is not None
+    assert Barriers(barriers.pieces()).records == barriers.records
+
+
+def test_a_step_comes_to_a_path_with_what_it_found_there_or_below() -> None:
+    """I8: by whatever name it has had to do with that."""
+    one, two = Identity(b"1"), Identity(b"2")
+    metadata = Metadata(0o644, 0, 0, 0)
+    records = [
+        Content(3, 1, b"linked", one, NOT_KEPT, metadata),
+        Meta(7, 1, b"dir/other name", one, metadata),
+        Make(8, 1, b"new", "f", 0),
+        Made(9, 1, 8, two),
+        Move(12, 1, b"new", b"deep/est/moved", "f", two),
+    ]
+    assert comings(records, Aliases()) == {
+        b"": 3, b"linked": 3, b"dir": 3, b"dir/other name": 3, b"new": 8, b"deep": 9, b"deep/est": 9,
+        b"deep/est/moved": 9,
+    }  # fmt: skip

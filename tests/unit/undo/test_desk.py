@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
 from holdfast.model.errors import HeldError, NotFoundError, RefusedError
 from holdfast.testing.acting import Actor
 from holdfast.testing.clocks import ManualClock
-from holdfast.undo import safeguards
+from holdfast.undo import safeguards, sealing
 from holdfast.undo.desk import Desk
 from holdfast.undo.log import Limits, UndoLog
 from holdfast.undo.records import StepId
 from holdfast.undo.recovery import recover
 from holdfast.undo.safeguards import OFF, Safeguards, Thresholds
+from holdfast.undo.sealed import Head
 
 from .conftest import Bench
 
@@ -271,8 +273,30 @@ def test_what_is_denied_is_rolled_back_alone(three: Bench, is_late: bool) -> Non
         assert desk.close(step, 1) is None
         desk.close(other, 0)
         assert {info.id: info.state for info in desk.steps()} == {step: "undone", other: "done"}
+        assert {info.id: info.exit_code for info in desk.steps()} == {step: 1, other: 0}
         desk.undo([other])
         three.assert_as(before)
+
+
+def test_a_denied_step_that_ends_before_it_is_taken_back_keeps_its_exit_code(
+    three: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(three, Thresholds(deletes=3)) as office:
+        desk = office.desk
+        step = desk.open("command")
+        with pytest.raises(HeldError) as held:
+            office.act(step, removals(3))
+
+        def end_first(*arguments: Any, **options: Any) -> Head:
+            monkeypatch.undo()
+            assert desk.close(step, 7) is None
+            return sealing.seal(*arguments, **options)
+
+        monkeypatch.setattr("holdfast.undo.desk.seal", end_first)
+        desk.answer(held.value.ticket, allow=False)
+        assert [(info.state, info.exit_code) for info in desk.steps()] == [("undone", 7)]
+    with opened(three) as office:
+        assert [info.exit_code for info in office.desk.steps()] == [7]
 
 
 @pytest.mark.parametrize("answer", ["allowed", "denied", "too late", "for another run"])

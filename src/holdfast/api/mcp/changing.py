@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holdfast.api.mcp import results
 from holdfast.api.mcp.looking import Answer
@@ -21,7 +21,17 @@ from holdfast.model.paths import display
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from holdfast.api.mcp.requests import EditFile, Fork, Redo, Restore, TakeCheckpoint, Undo, WriteFile
+    from holdfast.api.mcp.requests import (
+        AnswerReapply,
+        EditFile,
+        Fork,
+        NextReapply,
+        Redo,
+        Restore,
+        TakeCheckpoint,
+        Undo,
+        WriteFile,
+    )
     from holdfast.api.mcp.workplace import Workplace
     from holdfast.api.objects import Step
     from holdfast.engine.hosting import Hosted
@@ -91,6 +101,26 @@ def fork(workplace: Workplace, hosted: Hosted, request: Fork) -> Answer:
             raise RefusedError(f"there is a {display(target)} already", hint="choose another name", code="exists")
         with hosted.workspace() as workspace:
             return Answer(encoding.forked(workspace.fork(request.checkpoint, target)))
+
+
+def next_reapply(_workplace: Workplace, hosted: Hosted, _request: NextReapply) -> Answer:
+    """The change that waits longest to be applied anew; the client's for a while."""
+    with hosted.workspace() as workspace:
+        return Answer(results.NextReapply(change=workspace.next_reapply()))
+
+
+def answer_reapply(_workplace: Workplace, hosted: Hosted, request: AnswerReapply) -> Answer:
+    """What becomes of it: nothing yet, until somebody merges."""
+    given: dict[str, Any] = {"version": request.version, "said": request.said}
+    if request.content is not None:
+        given["content" if request.encoding == "utf-8" else "content_base64"] = request.content
+    if request.delete:
+        given["delete"] = True
+    if request.decline is not None:
+        given["decline"] = request.decline
+    with hosted.workspace() as workspace:
+        status = workspace.answer_reapply(request.id, request.token, given)
+    return Answer({"id": request.id, "status": status})
 
 
 @contextmanager

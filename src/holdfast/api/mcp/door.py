@@ -7,18 +7,18 @@ root's), which the kernel tells, and to begin with the token, which lies beside 
 from __future__ import annotations
 
 import errno
-import fcntl
 import hmac
 import os
 import re
 import secrets
 import socket
 import stat
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, BinaryIO, Final
 
+from holdfast.api.sockets import alone_in, prepare, remove_dead, said, take_away
 from holdfast.files.sockets import address, peer
-from holdfast.model.errors import LockedError, NotFoundError, RefusedError, StorageError
+from holdfast.model.errors import NotFoundError, RefusedError, StorageError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
 
@@ -72,51 +72,23 @@ def opened(path: bytes) -> Generator[Door]:
     """
     path = os.path.abspath(path)
     folder, name = os.path.split(path)
-    _prepare(folder)
+    prepare(folder)
     with ExitStack() as context:
         listener = context.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         token = secrets.token_hex(_TOKEN_BYTES).encode()
-        with _said(path), _alone_in(folder):
-            _remove_dead(path)
+        with said(path), alone_in(folder):
+            remove_dead(path)
             _remove_token(token_file(path))
             listener.setblocking(False)
             os.fchmod(listener.fileno(), 0o600)  # before it has a name: it never exists with another mode
             with address(folder, name) as where:
                 listener.bind(where)
-            context.callback(_take_away, path, os.lstat(path))
+            context.callback(take_away, path, os.lstat(path))
             file = context.enter_context(_new_token(token_file(path)))
-            context.callback(_take_away, token_file(path), os.fstat(file.fileno()))
+            context.callback(take_away, token_file(path), os.fstat(file.fileno()))
             file.write(token + b"\n")
             listener.listen(_BACKLOG)
         yield Door(path, listener, token)
-
-
-@contextmanager
-def _alone_in(folder: bytes) -> Generator[None]:
-    """Wait for other servers that begin or end in the directory: a socket that does not listen yet looks like that of
-    a dead one.
-    """
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(fd)
-
-
-def _take_away(path: bytes, own: os.stat_result) -> None:
-    """Remove the name of what is our own, unless somebody else has it by now."""
-    with suppress(FileNotFoundError), _alone_in(os.path.dirname(path)):
-        if os.path.samestat(os.lstat(path), own):
-            os.unlink(path)
-
-
-@contextmanager
-def _said(path: bytes) -> Generator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(f"cannot open the socket {display(path)}: {error.strerror or error}") from error
 
 
 def token_file(path: bytes) -> bytes:
@@ -143,41 +115,6 @@ def connect(path: bytes) -> socket.socket:
         connection.close()
         raise StorageError(f"cannot connect to {display(path)}: {error.strerror}") from error
     return connection
-
-
-def _prepare(folder: bytes) -> None:
-    try:
-        with suppress(FileExistsError):
-            os.mkdir(folder, 0o700)
-        found = os.stat(folder)
-    except OSError as error:
-        raise StorageError(f"cannot use {display(folder)} for a socket: {error.strerror}") from error
-    if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
-        raise RefusedError(
-            f"others can enter {display(folder)}: a socket needs a directory of your own, with mode 0700",
-            hint=f"chmod 700 {display(folder)}, or name one that is not there yet",
-            code="open_directory",
-        )
-
-
-def _remove_dead(path: bytes) -> None:
-    """Remove the socket that a dead process has left."""
-    try:
-        if not stat.S_ISSOCK(os.lstat(path).st_mode):
-            raise RefusedError(f"{display(path)} is there already, and no socket", code="exists")
-    except FileNotFoundError:
-        return
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.setblocking(False)
-        try:
-            with address(*os.path.split(path)) as where:
-                probe.connect(where)
-        except ConnectionRefusedError:
-            os.unlink(path)
-            return
-        except BlockingIOError:
-            pass  # so many want to come in that there is a queue
-    raise LockedError(f"another process listens at {display(path)}", hint="name another path")
 
 
 def _new_token(path: bytes) -> BinaryIO:

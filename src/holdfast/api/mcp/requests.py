@@ -142,6 +142,24 @@ class Restore(Request):
     dry_run: Annotated[bool, Meta(description="Only say what would be done")] = False
 
 
+class NextReapply(Request):
+    pass
+
+
+class AnswerReapply(Request):
+    id: Annotated[str, Meta(max_length=100, description="Of the change, as next_reapply gave it")]
+    token: Annotated[str, Meta(max_length=100, description="Likewise")]
+    version: Annotated[str, Meta(max_length=100, description="Likewise: what the new content is for")]
+    content: Annotated[str | None, Meta(description="The new content of the file, all of it")] = None
+    encoding: Annotated[Encoding, Meta(description="Of content")] = "utf-8"
+    delete: Annotated[bool, Meta(description="In place of content: the file is to be deleted")] = False
+    decline: Annotated[
+        Annotated[str, Meta(max_length=1000)] | None,
+        Meta(description="In place of content: why the change cannot be applied; somebody else is asked then"),
+    ] = None
+    said: Annotated[str, Meta(max_length=1000, description="How it was done, for the record")] = ""
+
+
 class Fork(Request):
     name: Annotated[
         str,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
 from holdfast.api.mcp.text import Encoding
 from holdfast.api.objects import Step
@@ -93,6 +93,15 @@ class Checkpoints(TypedDict):
     checkpoints: list[Checkpoint]
     total: int
     next_cursor: str | None
+
+
+class NextReapply(TypedDict):
+    change: dict[str, Any] | None
+
+
+class AnsweredReapply(TypedDict):
+    id: str
+    status: Literal["answered", "declined"]
 
 
 FileStatus = Literal["A", "M", "D", "T", "R"]

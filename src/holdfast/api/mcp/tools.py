@@ -195,6 +195,27 @@ TOOLS = (
         changing.fork,
         outside_only=True,
     ),
+    Tool(
+        "next_reapply",
+        "Get a change to apply anew",
+        "Get the small change that waits longest to be applied to a file that somebody else has changed as well: the "
+        "file as it is by now (current), and the change (before, after, diff). Work out what the file is to be with "
+        "both, and give that to answer_reapply. It is yours until held_until. Null if nothing waits.",
+        requests.NextReapply,
+        results.NextReapply,
+        "change",
+        changing.next_reapply,
+    ),
+    Tool(
+        "answer_reapply",
+        "Answer a change",
+        "Give the new content of a file for a change that next_reapply gave: all of current, with the change made in "
+        "it, and without conflict markers. Nothing is written until somebody merges.",
+        requests.AnswerReapply,
+        results.AnsweredReapply,
+        "change",
+        changing.answer_reapply,
+    ),
 )
 
 BY_NAME = {tool.name: tool for tool in TOOLS}

@@ -45,12 +45,12 @@ def adopt(session: Session, began: CheckpointId, outcome: Outcome, message: str)
     with context.lock():
         target = put_together(context, ours, changes, why) if changes else ours
     try:
-        restored = workspace.restore(target, expected=ours)
+        restored, point = session.bring(target, expected=ours, message=message)
     except RefusedError as error:
         if error.code != "changed_meanwhile":
             raise
         raise _changed(session) from None
-    return Adopted(restored, session.checkpoint(message))
+    return Adopted(restored, point)
 
 
 def _changed(session: Session) -> RefusedError:

@@ -94,7 +94,7 @@ def experiment(
     forks: list[tuple[Attempt, ForkResult]] = []
     keeping = False
     try:
-        runner = Runner(order, opened, began, tell, stop)
+        runner = Runner(order, opened, began, tell, stop, session.door())
         for attempt in order.attempts:
             if stop.is_set():
                 break

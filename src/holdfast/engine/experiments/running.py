@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
+import select
 import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,9 +21,11 @@ from holdfast.model.visible import visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from concurrent.futures import Future
     from contextlib import AbstractContextManager
 
     from holdfast.engine.experiments.attempts import Attempt, Order, Phase, Score, Tell
+    from holdfast.engine.sessions.answering import Door
     from holdfast.engine.sessions.results import ForkResult
     from holdfast.engine.sessions.session import Session
     from holdfast.model.ids import CheckpointId
@@ -36,11 +41,18 @@ class Runner:
     """Runs attempts on threads of their own, and tells of it."""
 
     def __init__(
-        self, order: Order, open_session: Open, began: CheckpointId, tell: Tell | None, stop: threading.Event
+        self,
+        order: Order,
+        open_session: Open,
+        began: CheckpointId,
+        tell: Tell | None,
+        stop: threading.Event,
+        door: Door | None = None,
     ) -> None:
         """Every fork has to begin with the tree ``began``. ``stop`` ends all of them: what runs is ended with its
-        children, what waits is not begun.
+        children, what waits is not begun. What is asked at ``door`` is done while they run, on the thread of `run`.
         """
+        self._door = door
         self._order = order
         self._open = open_session
         self._began = began
@@ -54,14 +66,34 @@ class Runner:
         If one fails in a way that is no attempt's own, the others are stopped, and that is raised. No thread and no
         command of it is left when this returns or raises.
         """
-        with ThreadPoolExecutor(parallel, thread_name_prefix="attempt") as pool:
+        with ExitStack() as behind:
+            ended = os.eventfd(0, os.EFD_CLOEXEC)
+            behind.callback(os.close, ended)  # when no thread is left that tells of an end
+            pool = behind.enter_context(ThreadPoolExecutor(parallel, thread_name_prefix="attempt"))
             try:
                 begun = [pool.submit(self._attempt, attempt, fork) for attempt, fork in forks]
+                self._serve_until(begun, ended)
                 return [future.result() for future in begun]
             except BaseException:
                 self._stop.set()
                 pool.shutdown(wait=True, cancel_futures=True)
                 raise
+
+    def _serve_until(self, begun: Sequence[Future[Outcome]], ended: int) -> None:
+        """Do what is asked of the session until all have ended, of which the eventfd ``ended`` tells."""
+        if self._door is None:
+            return
+        for future in begun:
+            future.add_done_callback(lambda _: os.eventfd_write(ended, 1))
+        poll = select.poll()
+        poll.register(ended, select.POLLIN)
+        poll.register(self._door.fileno(), select.POLLIN)
+        while not all(future.done() for future in begun):
+            for fd, _ in poll.poll():
+                if fd == ended:
+                    os.eventfd_read(ended)
+                else:
+                    self._door.serve()
 
     def scored(self, outcome: Outcome, score: Score) -> Outcome:
         """An attempt with the score that a function gives it. What that raises is why it has none."""
@@ -71,7 +103,7 @@ class Runner:
         try:
             found = score(outcome)
             number, error = (None, "") if found is None else (float(found), "")
-        except Exception as failure:  # noqa: BLE001 - a function of the caller's may do anything
+        except (Exception, SystemExit) as failure:  # noqa: BLE001 - a function of the caller's may do anything
             number, error = None, f"the scoring function failed: {type(failure).__name__}: {failure}"
         self.moved(outcome.attempt, outcome.phase)
         if number is not None and not math.isfinite(number):

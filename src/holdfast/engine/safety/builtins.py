@@ -79,6 +79,7 @@ def _trap(call: Call) -> None:
 
 def _assigns(call: Call) -> None:
     """``read``, ``mapfile``, ``getopts``, ``printf -v``, ``let``: give variables values that nobody knows."""
+    _index(call)
     if call.program in ("printf", "wait") and not any(word.lead.startswith(("-v", "-p")) for word in call.arguments):
         return
     for word in call.arguments:
@@ -92,6 +93,13 @@ def _assigns(call: Call) -> None:
         if name.isidentifier():
             assign(call, call.shell, name, UNKNOWN)
     assign(call, call.shell, "REPLY", UNKNOWN)
+
+
+def _index(call: Call) -> None:
+    """An index is evaluated, also one that stands in a text: ``test -v 'a[$(date)]'`` runs a command."""
+    for word in call.arguments:
+        if word.text is not None and "[" in word.text and ("$(" in word.text or "`" in word.text):
+            call.note("unknown", "what is in an index may be run", at=word)
 
 
 def _set(call: Call) -> None:
@@ -113,7 +121,7 @@ def _alias(call: Call) -> None:
 
 def _renames(call: Call) -> None:
     """``hash -p``, ``enable``, ``bind``: change what names or keys mean, if they are given anything."""
-    if call.arguments and not all(word.text in ("-r", "-l", "-a", "-P", "-p") for word in call.arguments[:1]):
+    if call.arguments and not all(word.text in ("-r", "-l", "-a", "-P", "-p") for word in call.arguments):
         call.note("unknown", "may change what the names of programs mean")
 
 
@@ -156,12 +164,13 @@ def _nothing(_call: Call) -> None:
 BUILTINS: Mapping[str, Callable[[Call], None]] = {
     **dict.fromkeys(
         (
-            ":", "true", "false", "echo", "test", "[", "pwd", "type", "exit", "return", "break", "continue", "jobs",
+            ":", "true", "false", "echo", "pwd", "type", "exit", "return", "break", "continue", "jobs",
             "fg", "bg", "disown", "ulimit", "umask", "times", "shopt", "dirs", "caller", "suspend", "unalias", "logout",
             "help",
         ),
         _nothing,
     ),
+    **dict.fromkeys(("test", "["), _index),
     **dict.fromkeys(("read", "mapfile", "readarray", "getopts", "let", "printf", "wait"), _assigns),
     **dict.fromkeys(("enable", "hash", "bind"), _renames),
     **dict.fromkeys(("complete", "compgen", "compopt"), _complete),

@@ -135,6 +135,8 @@ def assignments(walk: Walker, node: Node, shell: Shell, source: Source) -> None:
         elif "n" in name:
             # A name for another variable: no value is certain any more.
             shell.forget()
+            if source.text(node.children[0]) in ("declare", "typeset", "local"):
+                call.note("unknown", "a variable may then stand for any other", at=word)
 
 
 def _run(walk: Walker, nodes: Sequence[Node], shell: Shell, source: Source, span: tuple[int, int]) -> None:

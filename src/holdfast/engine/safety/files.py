@@ -67,9 +67,11 @@ def _goals(call: Call) -> tuple[tuple[Word, ...], tuple[Word, ...]]:
 
 
 def cp(call: Call) -> None:
-    """Writes the last argument."""
+    """Writes the last argument. What comes with all below it may take the place of ignored files."""
     _, targets = _goals(call)
     call.change(targets, "write", "writes")
+    if call.options(_COPY).has("r", "a"):
+        call.note("changes", "copies all below, also onto ignored files, which are in no checkpoint", reversible=False)
 
 
 def install(call: Call) -> None:
@@ -211,6 +213,7 @@ def tar(call: Call) -> None:
 
 
 def _unpacked(call: Call, into: Word | None) -> None:
+    call.note("changes", "may unpack onto ignored files, which are in no checkpoint", reversible=False)
     if into is not None:
         call.change((into,), "write", "unpacks into")
     else:

@@ -6,6 +6,7 @@ with commands of their own have a table in `tools`; what a shell does by itself 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,13 @@ if TYPE_CHECKING:
     from holdfast.model.session import Level
 
 Rule = Callable[[Call], None]
+
+_LESS = """
+    o= O= log-file= LOG-FILE=; b= buffers=; D= color=; h= max-back-scroll=; j= jump-target=; k= lesskey-file=;
+    p= pattern=; P= prompt=; t= tag=; T= tag-file=; x= tabs=; y= max-forw-scroll=; z= window=; #= shift=; quotes=
+"""
+_MOVES = re.compile(r"\+\+?([0-9]*[gGF]?|/[^!]*)")
+"""To begin at a line, at the end, or at a word."""
 
 
 def _named(names: str, rule: Rule) -> dict[str, Rule]:
@@ -70,6 +78,24 @@ def _edits(*options: str, does: str = "changes files of the project") -> Rule:
     return rule
 
 
+def _unless(spec: str, option: str, level: Level, does: str) -> Rule:
+    """A rule for a program that reads, unless it is given the ``option`` of the table ``spec``."""
+
+    def rule(call: Call) -> None:
+        if call.options(spec).has(option):
+            call.note(level, does)
+
+    return rule
+
+
+def _pages(call: Call) -> None:
+    """``less``: may keep what it reads in a file, and begins with the commands that stand behind a plus."""
+    call.change(call.options(_LESS).values("o"), "write", "writes")
+    for word in call.arguments:
+        if word.lead.startswith("+") and not _MOVES.fullmatch(word.text or "?"):
+            call.note("unknown", "begins with commands of its own, which may run any program", at=word)
+
+
 def _formats(*checks: str) -> Rule:
     """A rule for a program that changes the files of the project, unless one of ``checks`` says to look only."""
 
@@ -82,15 +108,15 @@ def _formats(*checks: str) -> Rule:
 
 _READERS = """
     arch base32 base64 basename cat cksum cmp col column comm cut df diff diff3 dir dircolors dirname du egrep
-    expand expr factor fgrep file fmt fold free getconf getent getopt grep groups head hexdump hostid htop id
-    jobs join last lastlog less locale locate logname look ls lsattr lsblk lscpu lsmod lsof lspci lsusb man md5sum more
+    expand expr factor fgrep fmt fold free getconf getent getopt grep groups head hexdump hostid htop id
+    jobs join last locale locate logname look ls lsattr lsblk lscpu lsmod lsof lspci lsusb md5sum more
     nl nm nproc numfmt objdump od paste pathchk pgrep pidof pinky pr printenv ps pstree readelf readlink realpath rev
     seq sha1sum sha224sum sha256sum sha384sum sha512sum b2sum shasum md5 size sleep stat strings sum tac tail top tput
     tr tsort tty uname unexpand uptime users vdir vmstat w wc whatis whereis which who whoami yes zcat bzcat xzcat
-    zgrep zless zdiff eza exa bat ag ack cloc tokei scc jobs ldd cal bc dc factor nslookup dig host ping
-    traceroute mtr whois netstat ss arp tldr apropos info hexyl delta difft dust duf procs neofetch lsb_release
+    zgrep zdiff eza exa cloc tokei scc jobs ldd cal bc dc factor nslookup dig host ping
+    traceroute mtr whois netstat tldr apropos hexyl delta difft dust duf procs neofetch lsb_release
     sw_vers acpi mypy pyright flake8 pylint shellcheck hadolint yamllint markdownlint protolint
-    getfacl getfattr namei findmnt stty clear sync fuser cksum b3sum xxhsum
+    getfacl getfattr namei findmnt stty clear sync cksum b3sum xxhsum
 """
 
 PROGRAMS: Mapping[str, Rule] = {
@@ -106,6 +132,20 @@ PROGRAMS: Mapping[str, Rule] = {
     "rg": outputs("pre=; e= regexp=; f=; g= glob=; t= type=; T=; A=; B=; C=; m=; r= replace=; hostname-bin=",
                   runs="pre hostname-bin"),
     "fd": wrappers.fd,
+    **_named("less zless", _pages),
+    "man": outputs("P= pager=; H html; C= config-file=; L= locale=; m= systems=; M= manpath=; s= S= sections=; e= "
+                   "extension=; E= encoding=; p= preprocessor=; r= prompt=; T troff-device; R= recode=; k; f; l; w; a",
+                   runs="P H"),
+    **_named("ag ack bat", outputs("pager=", runs="pager")),
+    "info": outputs("o= output=; d= directory=; f= file=; n= node=; k= apropos=; restore=; dribble=", "o", "dribble"),
+    "file": _unless("C compile; m= magic-file=; f= files-from=; F= separator=; e= exclude=; P= parameter=", "C",
+                    "changes", "writes what it has compiled here"),
+    "fuser": _unless("k kill; N= signal; n= namespace=", "k", "risky",
+                     "ends processes, which no checkpoint brings back"),
+    "ss": _unless("K kill; A= query= socket=; D= diag=; F= filter=; f= family=; N= net=", "K", "risky",
+                  "closes connections of others"),
+    "arp": _sets("-d", "--delete", "-s", "--set", "-f", "--file", text="changes how the machine works"),
+    "lastlog": _sets("-C", "--clear", "-S", "--set", text="changes what the system has noted of its users"),
     "iconv": outputs("f= from-code=; t= to-code=; o= output=; l; c; s", "o"),
     "uniq": files.second,
     "xxd": files.xxd,

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 MAX_VALUES = 16
 """Values of a loop that are gone through one by one."""
 
+_RAW = ("$(", "`")
+_ESCAPED = ("\\$(", "\\`")
+
 
 def _and_or(walk: Walker, node: Node, shell: Shell, source: Source) -> None:
     """``a && b``, ``a || b``."""
@@ -144,6 +147,18 @@ def _expanded(walk: Walker, node: Node, shell: Shell, source: Source) -> None:
     walk.expand([node], shell, source)
 
 
+def _tested(walk: Walker, node: Node, shell: Shell, source: Source) -> None:
+    """``[ … ]``, ``[[ … ]]``: an index that stands in quotes is evaluated too."""
+    todo = [node]
+    while todo:
+        one = todo.pop()
+        todo += one.children
+        text = source.text(one) if one.type in ("raw_string", "string", "word") else ""
+        if "[" in text and any(sign in text for sign in (_RAW if one.type == "raw_string" else _ESCAPED)):
+            Call("", (), source.place(one), shell, walk).note("unknown", "what is in an index may be run")
+    walk.each(node, shell, source)
+
+
 def parts(node: Node) -> Iterator[tuple[Node, bool]]:
     """What ``node`` consists of, each with whether it runs beside what follows."""
     # To ask a node for the next one takes as long as it has siblings.
@@ -179,5 +194,6 @@ VISITORS: Mapping[str, Callable[[Walker, Node, Shell, Source], None]] = {
     "heredoc_redirect": stray,
     "herestring_redirect": stray,
     "expansion": _expanded,
+    "test_command": _tested,
 }
 """By the type of a node. What is not here is what its parts are."""

@@ -9,8 +9,10 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from holdfast.bridge.overlay import detach_overlays
 from holdfast.engine.folder import SNAPSHOTS
 from holdfast.files.replicate import remove_whole
+from holdfast.files.watch.root import parse_mounts
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, StorageError
 from holdfast.model.log import Log
 from holdfast.model.paths import display, under
@@ -27,8 +29,6 @@ if TYPE_CHECKING:
     from holdfast.store.session_records import SessionRecord
 
 _LOG = Log(__name__)
-PLAIN = "plain"
-"""Instead of a provider's name: a checkpoint is written out."""
 
 
 def delete(opener: Opener, shelf: Shelf, record: SessionRecord) -> None:
@@ -66,16 +66,19 @@ def resume(opener: Opener, record: SessionRecord) -> None:
 
 
 def providers_that_made(opener: Opener, record: SessionRecord) -> list[Provider]:
-    """The provider that has made the directory; none if it was written out, or is not known any more."""
+    """The provider that has made the directory; none if an older version wrote it out, or it is not known any more."""
+    return [one for one in _providers(opener, record) if one.name == record.provider]
+
+
+def _providers(opener: Opener, record: SessionRecord) -> Sequence[Provider]:
     from holdfast.engine.providers import providers_of
 
     if record.origin is None:
-        return []
+        return ()
     try:
-        context = opener.context_of(record.origin)
+        return providers_of(opener.context_of(record.origin), record.id)
     except NotFoundError:
-        return []
-    return [one for one in providers_of(context, record.id) if one.name == record.provider]
+        return ()
 
 
 def _workspaces(opener: Opener, record: SessionRecord) -> list[Workspace]:
@@ -124,25 +127,48 @@ def _refuse_forks_of(opener: Opener, shelf: Shelf, record: SessionRecord, worksp
 
 
 def _remove_directory(opener: Opener, record: SessionRecord, workspaces: Sequence[Workspace]) -> None:
-    for provider in providers_that_made(opener, record):
+    if record.status != "making":
+        _refuse_others(record, workspaces)
+    _detach_inside(workspaces)
+    for provider in _providers(opener, record):  # (one that was passed over may have been killed while it cleaned up)
         for allocation in provider.tokens():
             provider.cleanup(allocation.token)
     place = record.place
     if place is None or not os.path.lexists(place):
         return
-    about = os.lstat(place)
-    ours = [(one.device, one.inode) for one in workspaces]
-    if record.status != "making" and (about.st_dev, about.st_ino) not in ours:
-        raise RefusedError(
-            f"{display(place)} is not the directory that was made for the fork {record.id}",
-            hint="look at what is there now, and move it away",
-            code="not_ours",
-        )
-    if record.status == "making" and not ours:
+    if record.status == "making" and not workspaces:
         with suppress(OSError):
             os.rmdir(place)  # nothing was written into it yet: what is in there is somebody else's
         return
     remove_whole(place)
+
+
+def _detach_inside(workspaces: Iterable[Workspace]) -> None:
+    """Take away what somebody has mounted in there, such as directories from elsewhere: that is no part of a fork, and
+    what it shows stays where it is.
+    """
+    roots = [seen_at(one.path).rstrip(b"/") + b"/" for one in workspaces]
+    with open("/proc/self/mountinfo", "rb") as file:
+        points = [mount.point for mount in parse_mounts(file.read())]
+    for point in reversed(points):
+        if any(point.startswith(root) for root in roots):
+            detach_overlays(point)
+
+
+def _refuse_others(record: SessionRecord, workspaces: Iterable[Workspace]) -> None:
+    """Raise `RefusedError` if something else has come in the place of the directory that was made for a fork. (One that
+    is not mounted any more is empty; and the numbers of devices may be others after a restart.)
+    """
+    for one in workspaces:
+        path = seen_at(one.path)
+        if not os.path.lexists(path) or os.path.ismount(path) or os.lstat(path).st_ino == one.inode:
+            continue
+        if os.path.islink(path) or not os.path.isdir(path) or os.listdir(path):
+            raise RefusedError(
+                f"{display(path)} is not the directory that was made for the fork {record.id}",
+                hint="look at what is there now, and move it away",
+                code="not_ours",
+            )
 
 
 def _let_go(opener: Opener, workspace: Workspace) -> None:

@@ -43,13 +43,14 @@ def execute(
     It begins in the directory and with the exported variables that the last command has left. ``input`` is what was
     asked for, if that is something else, and ``generated`` whether a model has made the one from the other. ``timeout``
     (seconds; None: as the session is configured, 0: none) and ``stop`` end it, with all of its process group.
-    ``env`` are variables for it alone. For ``stdin`` and ``output`` see `run_command`.
+    ``env`` are variables for it alone, but for the session's name. For ``stdin`` and ``output`` see `run_command`.
 
     The entry is durable before it starts, and again when this returns. What `run_command` and ``output`` raise is
     raised once the end is journalled; so is `KeyboardInterrupt`, if there was one, which the command has got.
     """
     directory = carrying.existing(session.directory(), session.root)
-    alone = dict(env or {})
+    # (What is left running is known by the session's name.)
+    alone = {name: value for name, value in (env or {}).items() if name != SESSION_VARIABLE}
     environment = shell_environment(session, directory) | alone
     judged = judge(session, command, cwd=directory, environment=environment)
     entry = session.begin(command, input=input, generated=generated, level=judged.level, reasons=judged.reasons)
@@ -65,6 +66,8 @@ def execute(
             stdin=stdin,
             output=output,
             stop=stop,
+            door=session.door(),
+            noted=session.in_flight(),
         )
     except BaseException as error:
         code, words = (_NOT_STARTED, error.message) if isinstance(error, HoldfastError) else (_KILLED, "")

@@ -5,28 +5,28 @@ What is about to be made is in the catalog before it is, and is the sweep's to r
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from holdfast.engine.fork_history import first_checkpoint
-from holdfast.engine.home import make_private
-from holdfast.engine.sessions.deleting import PLAIN, delete
+from holdfast.engine.sessions.deleting import delete
 from holdfast.engine.sessions.holding import holding, lock_path
+from holdfast.engine.sessions.holding import remove as remove_lock
 from holdfast.engine.sessions.line import Line, new_ref
 from holdfast.engine.sessions.naming import check_id, new_id
 from holdfast.engine.sessions.results import ForkResult
-from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UnsupportedError, UsageError
+from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, StorageError, UsageError
 from holdfast.model.log import Log
 from holdfast.model.named import NamedTuple
-from holdfast.model.paths import display, under
+from holdfast.model.paths import display
 from holdfast.model.session import Metrics
+from holdfast.snapshot.recorded import LEADS_OUT
 from holdfast.store.lease import this_process
 from holdfast.store.session_records import RefChange, SessionRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from holdfast.engine.context import Context
     from holdfast.engine.sessions.states import Surroundings
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from holdfast.snapshot.port import Capabilities
 
 _LOG = Log(__name__)
+_NOT_NOW = ("git_operation", "git_unmerged", "git_filter", LEADS_OUT)
+"""Codes with which a provider refuses to capture a workspace that another one can."""
 PROCESS = "process"
 """In the metadata of an experiment's reference: who makes it, as `store.lease` names a process."""
 
@@ -67,37 +69,66 @@ def fork(
     """
     if kind not in ("fork", "experiment"):
         raise UsageError(f"a fork is no {kind}")
-    context, rows = around.context, around.shelf.rows
+    context = around.context
     session = new_id("fork", context.random) if name is None else check_id(name)
     path = lock_path(context.home, context.store.tenant, session)
     with holding(path, session, timeout=context.settings.lock.timeout, clock=context.clock):
-        _clear(around, session)
-        choice = _choose(context, session, provider, with_ignored=with_ignored)
-        record = SessionRecord(
-            id=session,
-            parent=parent.id,
-            owner=around.agent,
-            shared=(),
-            workspace=None,
-            origin=context.workspace.id,
-            provider=PLAIN if choice is None else choice.provider.name,
-            mode="worktree",
-            token="",
-            place=_place(context, session) if choice is None else None,
-            purpose=kind,
-            status="making",
-            created_at=context.clock.now(),
-        )
-        rows.add(record)
         try:
-            made = _written(around, point, record) if choice is None else _provided(around, point, choice, now=now)
-            return _begin(around, point, record, made, metadata)
+            _clear(around, session)
+            wanted = provider or context.settings.snapshot.provider
+            providers = _Providers(context, session, wanted, with_ignored=with_ignored)
+            return _make(around, parent, point, session, providers, now=now, kind=kind, metadata=metadata)
         except Exception:
-            try:
-                delete(around.opener, around.shelf, record)
-            except (HoldfastError, OSError) as error:
-                _LOG.warning("what failed is not cleaned up yet; the next sweep tries again: %s", error)
+            if not around.shelf.rows.has(session):
+                remove_lock(path)
             raise
+
+
+def _make(
+    around: Surroundings,
+    parent: SessionRecord,
+    point: SessionCheckpoint,
+    session: SessionId,
+    providers: _Providers,
+    *,
+    now: bool,
+    kind: RefType,
+    metadata: Mapping[str, str],
+) -> ForkResult:
+    """Make the fork, whose name is held, and free; what fails leaves nothing behind."""
+    context, rows = around.context, around.shelf.rows
+    record = SessionRecord(
+        id=session,
+        parent=parent.id,
+        owner=around.agent,
+        shared=(),
+        workspace=None,
+        origin=context.workspace.id,
+        provider=providers.choice.provider.name,
+        mode="worktree",
+        token="",
+        place=None,
+        purpose="experiment" if kind == "experiment" else "fork",
+        status="making",
+        created_at=context.clock.now(),
+    )
+    rows.add(record)
+    try:
+        made = None
+        while made is None:
+            made = _provided(around, point, providers, now=now)
+            record = record._replace(provider=providers.choice.provider.name)
+            rows.put(record)
+        for reason in providers.choice.passed_over:
+            _LOG.warning("the fork %s is made by %s, as it cannot be by %s", session, record.provider, reason)
+        done = _begin(around, point, record, made, metadata)
+        return done._replace(passed_over=providers.choice.passed_over)
+    except Exception:
+        try:
+            delete(around.opener, around.shelf, rows.get(session))
+        except (HoldfastError, OSError) as error:
+            _LOG.warning("what failed is not cleaned up yet; the next sweep tries again: %s", error)
+        raise
 
 
 def _begin(
@@ -139,53 +170,62 @@ def _clear(around: Surroundings, session: SessionId) -> None:
         delete(around.opener, around.shelf, record)
 
 
-def qualified(root: bytes, detected: Sequence[Capabilities]) -> list[Capabilities]:
-    """What providers can do for a fork. Where ``.git`` is a file, as in a linked work tree, none that copies it can be
-    used: whoever commits in the copy would commit to the user's repository (I15).
+class _Providers:
+    """Which provider makes the directory: the one that is wanted, or the best one that can at this moment."""
+
+    def __init__(self, context: Context, session: SessionId, wanted: str, *, with_ignored: bool) -> None:
+        """Raises `UnsupportedError` if there is none."""
+        from holdfast.engine.providers import providers_of
+
+        self._wanted = wanted
+        self.with_ignored = with_ignored
+        self._all = providers_of(context, session)
+        self._detected: list[Capabilities] = [one.detect() for one in self._all]
+        self.choice = self._chosen()
+
+    def _chosen(self) -> Choice:
+        from holdfast.snapshot.choosing import choose
+
+        return choose(self._all, self._wanted, mode="worktree", ignored=self.with_ignored, detected=self._detected)
+
+    def pass_over(self, refusal: RefusedError) -> None:
+        """The provider that was chosen has refused: choose the next one. Raises the refusal where it is not one that
+        another provider need not share, or this one is wanted; `UnsupportedError` if no other can be used.
+        """
+        from holdfast.snapshot.choosing import AUTOMATIC
+
+        if self._wanted != AUTOMATIC or refusal.code not in _NOT_NOW:
+            raise refusal
+        name = self.choice.provider.name
+        self._detected = [
+            one._replace(not_now=refusal.message) if one.provider == name else one for one in self._detected
+        ]
+        self.choice = self._chosen()
+
+
+def _provided(around: Surroundings, point: SessionCheckpoint, providers: _Providers, *, now: bool) -> _Made | None:
+    """Have a provider make the directory, and bring it to the state; None: it has refused, and another one is chosen.
+
+    With ignored files if they are asked for, whatever the provider carries.
     """
-    git = os.path.join(root, b".git")
-    if not os.path.lexists(git) or (os.path.isdir(git) and not os.path.islink(git)):
-        return list(detected)
-    reason = "a copy would hold `.git`, which leads to your repository"
-    return [one._replace(score=0, notes=(reason,)) if one.carries_ignored else one for one in detected]
-
-
-def _choose(context: Context, session: SessionId, wanted: str | None, *, with_ignored: bool) -> Choice | None:
-    """The provider that makes the directory; None: it is written out. Raises `UnsupportedError`."""
-    from holdfast.engine.providers import providers_of
-    from holdfast.snapshot.choosing import AUTOMATIC, choose
-
-    name = wanted or context.settings.snapshot.provider
-    if name == PLAIN:
-        if with_ignored:
-            raise UnsupportedError(
-                "a fork that is written out holds no ignored files",
-                hint="a provider that carries them can: docs/snapshots.md; or make them anew in the fork",
-                code="no_provider",
-            )
-        return None
-    try:
-        providers = providers_of(context, session)
-        detected = qualified(context.workspace.path, [one.detect() for one in providers])
-        return choose(providers, name, mode="worktree", ignored=with_ignored, detected=detected)
-    except UnsupportedError:
-        if name != AUTOMATIC or with_ignored:
-            raise
-        return None
-
-
-def _provided(around: Surroundings, point: SessionCheckpoint, choice: Choice, *, now: bool) -> _Made:
-    """Have a provider make the directory, and bring it to the state."""
     from holdfast.engine.workspace import Workspace
 
     source = point.state.tree
     assert source is not None, "a saved state has a tree"
-    prepared = choice.provider.prepare("worktree")
+    choice = providers.choice
+    carries = choice.capabilities.carries_ignored
+    try:
+        prepared = choice.provider.prepare("worktree")
+    except RefusedError as error:
+        providers.pass_over(error)
+        return None
+    if carries and not providers.with_ignored:
+        _leave_out(around.context, source, prepared.path)
     context = around.opener.register(prepared.path, source)
     with context.lock():
         first = first_checkpoint(context, around.context.catalog.checkpoint(source))
     # What carries everything holds the state as it is, or is changed at this moment: the next look at it tells.
-    if not (now and choice.capabilities.carries_ignored):
+    if not (now and carries):
         catalog, workspace = context.catalog, Workspace(around.opener, context)
         same = catalog.checkpoint(first).root == catalog.checkpoint(source).root
         workspace.restore(first if same else source)
@@ -193,33 +233,17 @@ def _provided(around: Surroundings, point: SessionCheckpoint, choice: Choice, *,
     return _Made(context, first, prepared.token)
 
 
-def _written(around: Surroundings, point: SessionCheckpoint, record: SessionRecord) -> _Made:
-    """Write the state's tree out."""
-    from holdfast.engine.fork import fork as write_fork
+def _leave_out(context: Context, tree: CheckpointId, directory: bytes) -> None:
+    """Take out of a copy that holds everything what the tree does not: ignored files, and what else no checkpoint
+    holds.
+    """
+    from holdfast.files.pruning import keep_only
+    from holdfast.store import manifest
 
-    source, place = point.state.tree, record.place
-    assert source is not None, "a saved state has a tree"
-    assert place is not None, "it was chosen before"
-    make_private(os.path.dirname(place))
-    context = around.context
-    opened: list[Context] = []
-
-    def open_fork() -> Context:
-        opened.append(around.opener.make_fork(place, source, context.workspace))
-        return opened[-1]
-
-    done = write_fork(context, source, open_fork)
-    return _Made(opened[-1], done.checkpoint, "")
-
-
-def _place(context: Context, session: SessionId) -> bytes:
-    """Where a fork is written. Raises `RefusedError` if that lies in the workspace, which would capture it."""
-    named = os.path.expanduser(os.fsencode(context.settings.session.directory))
-    directory = os.path.realpath(named or context.home.rstrip(b"/") + b"-forks")
-    if under(directory, context.workspace.path):
-        raise RefusedError(
-            f"{display(directory)}, where forks are written, lies in the workspace, which would capture them",
-            hint="set session.directory in config.toml to a directory outside of it",
-            code="inside_workspace",
-        )
-    return os.path.join(directory, session.encode())
+    root = context.catalog.checkpoint(tree).root
+    try:
+        keep_only(directory, {path for path, _ in manifest.iterate(context.store.pages, root)})
+    except OSError as error:
+        raise StorageError(
+            f"{display(directory)}: ignored files cannot be taken out of the copy: {error.strerror}"
+        ) from error

@@ -9,15 +9,18 @@ from __future__ import annotations
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Literal
 
+from holdfast.engine.handing_on import handed_on
+from holdfast.engine.sessions.naming import HOOK_VARIABLE, SESSION_VARIABLE
 from holdfast.model.errors import RefusedError
 from holdfast.model.log import Log
 from holdfast.model.visible import visible
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Generator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Mapping, Sequence
 
     from holdfast.engine.context import Context
+    from holdfast.engine.sessions.answering import Door
     from holdfast.model.config import Hooks
 
 _LOG = Log(__name__)
@@ -34,20 +37,29 @@ What = Literal["checkpoint", "fork", "branch"]
 
 @contextmanager
 def hooked(
-    context: Context, what: What, about: Mapping[str, object], *, may_refuse: bool = True
+    context: Context,
+    what: What,
+    about: Mapping[str, object],
+    *,
+    may_refuse: bool = True,
+    door: Callable[[], Door | None] = lambda: None,
 ) -> Generator[dict[str, Any]]:
     """Run the hooks for ``what``, which is done in the block: one before it, one after it, unless it fails.
 
     Both are told ``about`` it, and the one behind what the block has put into the dictionary that it is given as well.
     Raises `RefusedError` (code ``hook_refused``); unless the first ``may_refuse``, that is logged, and the block done.
+    What a hook asks of the session is done by way of ``door`` meanwhile, without hooks in its turn.
     """
-    runner = HookRunner(context.settings.hooks, context.workspace.path)
+    runner = HookRunner(context.settings.hooks, context.workspace.path, door)
     before, after = _EVENTS[what]
+    told: dict[str, Any] = {}
+    if (runner.wanted(before) or runner.wanted(after)) and (found := door()) is not None and found.in_hook:
+        yield told
+        return
     if may_refuse:
         runner.before(before, about)
     else:
         runner.after(before, about)
-    told: dict[str, Any] = {}
     yield told
     runner.after(after, {**about, **told})
 
@@ -62,8 +74,10 @@ _EVENTS: dict[What, tuple[Event, Event]] = {
 class HookRunner:
     """Runs the hooks of the settings, in the directory of a session."""
 
-    def __init__(self, hooks: Hooks, directory: bytes) -> None:
+    def __init__(self, hooks: Hooks, directory: bytes, door: Callable[[], Door | None] = lambda: None) -> None:
+        """``door`` is where what a hook asks of the session is answered; None: nowhere."""
         self._hooks = hooks
+        self._door = door
         self._directory = directory
 
     def wanted(self, event: Event) -> bool:
@@ -93,13 +107,23 @@ class HookRunner:
         if not command:
             return None
         import json
-        import subprocess
+        from contextlib import nullcontext
 
         given = json.dumps({"event": event, **about}).encode() + b"\n"
+        door = self._door()
+        with nullcontext("") if door is None else door.hook() as word:
+            return self._run_child(command, given, _environment(about, word), door)
+
+    def _run_child(
+        self, command: Sequence[str], given: bytes, environment: Mapping[str, str], door: Door | None
+    ) -> str | None:
+        import subprocess
+
         try:
             child = subprocess.Popen(
                 command,
                 cwd=self._directory,
+                env=environment,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
@@ -108,7 +132,7 @@ class HookRunner:
         except OSError as error:
             return f"{visible(command[0])} cannot be run: {error.strerror or error}"
         try:
-            _, errors = child.communicate(given, timeout=self._hooks.timeout)
+            errors = _errors_of(child, given, self._hooks.timeout, door)
         except subprocess.TimeoutExpired:
             return f"it took longer than hooks.timeout, {self._hooks.timeout:g} s"
         finally:
@@ -120,13 +144,65 @@ class HookRunner:
         return f"{visible(said[-1])[:_MAX_SAID]} ({how})" if said else how
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """Leave nothing of a hook behind."""
+def _environment(about: Mapping[str, object], word: str) -> dict[str, str]:
+    """What a hook is started with."""
+    import os
+
+    own = {HOOK_VARIABLE: word} if word else {}
+    if isinstance(session := about.get("session"), str):
+        own[SESSION_VARIABLE] = session
+    return {**handed_on(os.environ), **own}
+
+
+def _errors_of(child: subprocess.Popen[bytes], given: bytes, timeout: float, door: Door | None) -> bytes:
+    """Give ``child`` its input, and return what it says on standard error, once it has ended; what it asks of the
+    session is done meanwhile. Raises `subprocess.TimeoutExpired`.
+    """
+    if door is None:
+        return child.communicate(given, timeout=timeout)[1]
+    import os
+    import select
+    from concurrent.futures import Future
+    from threading import Thread
+
+    done: Future[bytes] = Future()
+    ended = os.eventfd(0, os.EFD_CLOEXEC)
+
+    def talk() -> None:
+        try:
+            done.set_result(child.communicate(given, timeout=timeout)[1])
+        except BaseException as error:  # noqa: BLE001 - it is raised where it was waited for
+            done.set_exception(error)
+        os.eventfd_write(ended, 1)
+
+    thread = Thread(target=talk, daemon=True)
+    thread.start()
+    try:
+        poll = select.poll()
+        poll.register(ended, select.POLLIN)
+        poll.register(door.fileno(), select.POLLIN)
+        while not done.done():
+            poll.poll()
+            door.serve()
+        return done.result()
+    finally:
+        if not done.done():
+            _kill(child)
+        thread.join()
+        os.close(ended)
+
+
+def _kill(child: subprocess.Popen[bytes]) -> None:
     import os
     import signal
 
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """Leave nothing of a hook behind."""
+    _kill(child)
     child.wait()
     for stream in (child.stdin, child.stderr):
         if stream is not None:

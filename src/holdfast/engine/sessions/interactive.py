@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 import secrets
 import select
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -26,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
     from types import FrameType
 
+    from holdfast.engine.sessions.in_flight import InFlight
     from holdfast.engine.sessions.process import StreamName
     from holdfast.engine.sessions.session import Session
     from holdfast.model.session import CommandEntry
@@ -46,20 +45,18 @@ def interact(session: Session) -> int:
     """
     if session.config.shell == "sh":
         return _loop(session)
-    folder = os.fsencode(tempfile.mkdtemp(prefix="holdfast-"))
-    try:
-        return _Interactive(session, folder).run()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with session.in_flight() as flight:
+        return _Interactive(session, flight).run()
 
 
 class _Interactive:
     """A shell that tells what it runs."""
 
-    def __init__(self, session: Session, folder: bytes) -> None:
+    def __init__(self, session: Session, flight: InFlight) -> None:
         self._session = session
-        self._folder = folder
-        self._said = os.path.join(folder, b"said")
+        self._flight = flight
+        self._folder = flight.folder
+        self._said = os.path.join(self._folder, b"said")
         self._marks = Marks(secrets.token_hex(8), session.config.max_output_bytes)
         self._told = b""
         self._entry: CommandEntry | None = None
@@ -99,6 +96,7 @@ class _Interactive:
                 start_new_session=True,
                 preexec_fn=take_terminal,  # noqa: PLW1509 - no thread of ours runs yet
             )
+            self._flight.started(shell.pid)
             os.close(slave)
             slave = -1
             with relay, self._left_by_signals():
@@ -116,6 +114,9 @@ class _Interactive:
             poll.register(self._tell, select.POLLIN)
             poll.register(pidfd, select.POLLIN)
             poll.register(self._left, select.POLLIN)
+            door = self._session.door()
+            if door is not None:
+                poll.register(door.fileno(), select.POLLIN)
             while True:
                 due = self._due()
                 ready = dict(poll.poll(None if due is None else due * 1000))
@@ -129,6 +130,8 @@ class _Interactive:
                     os.read(self._left, 512)
                     os.killpg(shell.pid, signal.SIGHUP)
                     os.killpg(shell.pid, signal.SIGCONT)
+                elif door is not None and door.fileno() in ready:
+                    door.serve()
                 elif due is not None:
                     self._save()
         finally:
@@ -255,8 +258,12 @@ def _read(session: Session) -> str | None:
     while True:
         sys.stderr.write("> " if lines else "$ ")
         sys.stderr.flush()
-        while not select.select([0], [], [], session.due())[0]:
-            session.checkpoint(kind="auto")
+        door = session.door()
+        while 0 not in (ready := select.select([0, *([] if door is None else [door])], [], [], session.due())[0]):
+            if not ready:
+                session.checkpoint(kind="auto")
+            elif door is not None:
+                door.serve()
         line = sys.stdin.readline()
         if not line:
             return None
@@ -270,10 +277,16 @@ def _wants_more(command: str) -> bool:
     """Whether a shell would go on reading before it runs ``command``."""
     if command.endswith("\\") and not command.endswith("\\\\"):
         return True
-    checked = subprocess.run(
-        [b"/bin/sh", b"-n", b"-c", b"--", os.fsencode(command)], capture_output=True, check=False, env={"LC_ALL": "C"}
-    )
-    return b"end of file" in checked.stderr or b"Unterminated" in checked.stderr or b"unexpected EOF" in checked.stderr
+    checked = _checked(command)
+    if any(said in checked.stderr for said in (b"end of file", b"Unterminated", b"unexpected EOF")):
+        return True
+    # What no command can go on with is part of a document that has not ended, and an error anywhere else.
+    return checked.returncode == 0 and "<<" in command and _checked(f"{command}\n)").returncode == 0
+
+
+def _checked(command: str) -> subprocess.CompletedProcess[bytes]:
+    words = [b"/bin/sh", b"-n", b"-c", b"--", os.fsencode(command)]
+    return subprocess.run(words, capture_output=True, check=False, env={"LC_ALL": "C"})
 
 
 def _show(stream: StreamName, data: bytes) -> None:

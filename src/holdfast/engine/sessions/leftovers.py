@@ -10,12 +10,13 @@ import os
 import select
 import signal
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from holdfast.engine.sessions.naming import SESSION_VARIABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from holdfast.model.session import SessionId
 
@@ -28,14 +29,29 @@ def end_leftovers(session: SessionId) -> int:
 
     None of it runs when this returns, but for what starts children faster than they can be found.
     """
+    wanted = f"{SESSION_VARIABLE}={session}".encode()
+    own = os.getpid()
+
+    def running() -> Iterator[int]:
+        names = (name for name in os.listdir("/proc") if name.isdigit() and int(name) != own)
+        return (int(name) for name in names if _is_part(name, wanted))
+
+    return end_all(running, (signal.SIGTERM,))
+
+
+def end_all(find: Callable[[], Iterable[int]], signals: Sequence[signal.Signals]) -> int:
+    """End the processes that ``find`` finds, again and again: asked to by ``signals``, and after two seconds made to;
+    how many there were.
+    """
     ended = 0
     for turn in range(_ROUNDS):
-        found = list(_running(session))
+        found = _opened(find)
         if not found:
             break
         try:
             for fd in found:
-                _send(fd, signal.SIGKILL if turn else signal.SIGTERM)
+                for number in (signal.SIGKILL,) if turn else signals:
+                    _send(fd, number)
             _wait(found, _GRACE_SECONDS if turn == 0 else 1.0)
         finally:
             for fd in found:
@@ -44,22 +60,17 @@ def end_leftovers(session: SessionId) -> int:
     return ended
 
 
-def _running(session: SessionId) -> Iterator[int]:
-    """A descriptor of each process that runs, and was started as part of the session; not this one."""
-    wanted = f"{SESSION_VARIABLE}={session}".encode()
-    own = os.getpid()
-    for name in os.listdir("/proc"):
-        if not name.isdigit() or int(name) == own:
-            continue
-        try:
-            fd = os.pidfd_open(int(name))
-        except OSError:
-            continue
-        # (Opened before it is looked at: the number cannot come to mean another process in between.)
-        if _is_part(name, wanted):
-            yield fd
-        else:
-            os.close(fd)
+def _opened(find: Callable[[], Iterable[int]]) -> list[int]:
+    """A descriptor of each process that is found."""
+    descriptors: dict[int, int] = {}
+    for pid in find():
+        with suppress(OSError):
+            descriptors[pid] = os.pidfd_open(pid)
+    # (Looked at again once they are open: the number cannot come to mean another process any more.)
+    again = set(find()) if descriptors else set[int]()
+    for pid in descriptors.keys() - again:
+        os.close(descriptors.pop(pid))
+    return list(descriptors.values())
 
 
 def _is_part(name: str, wanted: bytes) -> bool:

@@ -51,6 +51,16 @@ class Line:
         return self._state
 
     @property
+    def done(self) -> Sequence[JournalEntry]:
+        """What has happened since HEAD, without a command that runs."""
+        return self.entries if replaying.running(self.entries) is None else self.entries[:-1]
+
+    @property
+    def resting(self) -> State:
+        """The state that what is `done` has come to: that of the shell before a command that runs."""
+        return self.state if replaying.running(self.entries) is None else replaying.replay(self.head.state, self.done)
+
+    @property
     def journal(self) -> JournalRow:
         """The journal as it is written."""
         return self._row
@@ -94,7 +104,8 @@ class Line:
         history: Sequence[CommandEntry] = (),
         record: SessionRecord | None = None,
     ) -> SessionCheckpoint:
-        """Save ``state``, with that tree, and let HEAD name it; the journal is empty then. All of it or nothing.
+        """Save ``state``, with that tree, and let HEAD name it; the journal is empty then, but for a command that runs,
+        which is none of ``state``. All of it or nothing.
 
         Its parent is ``parent``, the commands in between are ``history``. ``naming`` are
         references that name it, too, from then on, and ``record`` is what the session is.
@@ -124,17 +135,26 @@ class Line:
             RefChange(msgspec.structs.replace(change.ref, checkpoint=name, updated_at=now), change.expected)
             for change in (self._head_change(), *naming)
         ]
+        running = self.entries[len(self.done) :]
+        now_at = replaying.replay(state, running)
         self._row = self._shelf.rows.commit(
             self.record.id,
             SessionCommit(
                 checkpoint=stored,
                 data=data,
                 refs=changes,
-                journal=JournalRow(encode_journal([]), 0, state.seq, state.seq, (), self._row.revision),
+                journal=JournalRow(
+                    encode_journal(running),
+                    len(running),
+                    state.seq,
+                    now_at.seq,
+                    replaying.trees(running),
+                    self._row.revision,
+                ),
                 record=record,
             ),
         )
-        self._head, self._state, self.entries = point, state, []
+        self._head, self._state, self.entries = point, now_at, running
         self.record = record or self.record
         return point
 

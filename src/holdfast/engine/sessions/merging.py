@@ -4,27 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.engine.merge import merge_into, parted_at, provenance, still_there
+from holdfast.engine.merge import bases, merge_into, provenance, still_there
 from holdfast.engine.sessions.owning import check_owner
 from holdfast.model.errors import NotFoundError, RefusedError, UsageError
-from holdfast.model.ids import CheckpointId
 from holdfast.model.named import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from holdfast.engine.merge import Merged
+    from holdfast.engine.results import RestoreResult
     from holdfast.engine.sessions.session import Session
     from holdfast.engine.sessions.sessions import Sessions
     from holdfast.engine.threeway import Prefer
+    from holdfast.model.checkpoint import Provenance
+    from holdfast.model.ids import CheckpointId
     from holdfast.model.session import CommandEntry, SessionCheckpoint, SessionId
 
 MERGED = "merged"
-MERGED_TREE = "merged_tree"
-MERGED_AS = "merged_as"
-"""In the metadata of the state after a merge: the session that was merged, its tree at that time, and the checkpoint
-that came of it.
-"""
+"""In the metadata of the state after a merge: the session that was merged."""
 
 
 class SessionMerged(NamedTuple):
@@ -51,16 +49,16 @@ def merge(
     """
     if other == session.id:
         raise UsageError("a session cannot be merged into itself")
-    with make() as sessions, sessions.open(other) as source:
-        theirs = source.workspace.checkpoint(kind="auto").checkpoint.id
+    with make() as sessions, sessions.use(other) as source:
+        theirs = source.save_resting().state.tree
         name = source.id
+    assert theirs is not None, "a saved state has a tree"
     ours = session.workspace.checkpoint(kind="auto").checkpoint.id
-    base = _merged_before(session, name, ours) or parted_at(session.context, ours, theirs)
+    base, *also = bases(session.context, ours, theirs)
     why = provenance(session.agent, f"merged the session {name}")
-    merged = merge_into(session.workspace, session.context, base, theirs, why, prefer=prefer, dry_run=dry_run)
-    came = ours if merged.restored is None else merged.restored.checkpoint
-    saved = _saved(session, merged, dry_run, why.message, {MERGED: name, MERGED_TREE: theirs, MERGED_AS: came})
-    return SessionMerged(name, merged, saved)
+    return _into(
+        session, name, base, theirs, why, {MERGED: name}, prefer=prefer, dry_run=dry_run, whole=True, also=also
+    )
 
 
 def pick(
@@ -88,8 +86,7 @@ def pick(
     if base == theirs:
         raise RefusedError(f"the command {entry.seq} of {source} has changed no file", code="nothing_changed")
     why = provenance(session.agent, f"picked the command {entry.seq} of the session {source}", entry.command)
-    merged = merge_into(session.workspace, session.context, base, theirs, why, prefer=prefer, dry_run=dry_run)
-    return SessionMerged(source, merged, _saved(session, merged, dry_run, why.message, {}))
+    return _into(session, source, base, theirs, why, {}, prefer=prefer, dry_run=dry_run)
 
 
 def history_of(sessions: Sessions, name: str) -> tuple[SessionId, list[CommandEntry]]:
@@ -118,23 +115,41 @@ def find_command(history: Sequence[CommandEntry], name: str) -> CommandEntry:
     return found[0]
 
 
-def _saved(
-    session: Session, merged: Merged, dry_run: bool, message: str, metadata: dict[str, str]
-) -> SessionCheckpoint | None:
-    """The session's state with what was merged, if anything was, or was settled."""
-    if dry_run or not merged.done or (merged.restored is None and not merged.plan.settled):
-        return None
-    return session.checkpoint(message, metadata=metadata)
+def _into(
+    session: Session,
+    source: SessionId,
+    base: CheckpointId,
+    theirs: CheckpointId,
+    why: Provenance,
+    metadata: dict[str, str],
+    *,
+    prefer: Prefer | None,
+    dry_run: bool,
+    whole: bool = False,
+    also: Sequence[CheckpointId] = (),
+) -> SessionMerged:
+    """Merge into the session's tree, and save its state, with the ``metadata``, if anything was brought in, or
+    settled.
+    """
+    saved: list[SessionCheckpoint] = []
 
+    def bring(merged: CheckpointId, ours: CheckpointId) -> RestoreResult:
+        restored, point = session.bring(merged, expected=ours, message=why.message, metadata=metadata)
+        saved.append(point)
+        return restored
 
-def _merged_before(session: Session, other: SessionId, ours: CheckpointId) -> CheckpointId | None:
-    """The tree of ``other`` that was merged last, if it was, that was not undone, and both are still kept."""
-    line = {ours, *session.context.catalog.ancestors(ours)}
-    for point in session.past():
-        said = point.metadata
-        if said.get(MERGED) == other and said.get(MERGED_AS) in line:
-            try:
-                return still_there(session.context, CheckpointId(said[MERGED_TREE]), "what was merged before")
-            except NotFoundError:
-                return None
-    return None
+    merged = merge_into(
+        session.workspace,
+        session.context,
+        base,
+        theirs,
+        why,
+        prefer=prefer,
+        dry_run=dry_run,
+        bring=bring,
+        whole=whole,
+        also=also,
+    )
+    if merged.restored is None and merged.done and merged.plan.settled and not dry_run:
+        saved.append(session.checkpoint(why.message, metadata=metadata))
+    return SessionMerged(source, merged, saved[0] if saved else None)

@@ -15,7 +15,11 @@ if TYPE_CHECKING:
 
 AGENT_VARIABLE = "HOLDFAST_AGENT"
 SESSION_VARIABLE = "HOLDFAST_SESSION"
-"""In the environment of a session's commands: its id."""
+"""In the environment of a session's commands and hooks: its id."""
+HOOK_VARIABLE = "HOLDFAST_HOOK"
+"""In the environment of a hook: by which the process that runs it knows what that asks for."""
+BEFORE_CHECKOUT = "_auto/before-checkout"
+"""How the branches begin that a checkout makes of the state before it."""
 MAX_TEXT = 10_000
 """Characters of a message, or of a value of metadata."""
 MAX_METADATA = 32
@@ -24,6 +28,9 @@ _MAX_ID = 64
 _MAX_BRANCH = 200
 _MAX_AGENT = 100
 _PART = r"[A-Za-z0-9_][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*"
+_OTHERS = frozenset(("sessions", "branches", "forks", "experiments"))
+_LEAST_DIGITS = 4
+"""Of a hash, for it to name a state."""
 _ID = re.compile(rf"{_PART}\Z")
 _BRANCH = re.compile(rf"{_PART}(?:/{_PART})*\Z")
 
@@ -46,6 +53,25 @@ def check_branch(text: str) -> str:
             hint=f"letters, digits, '_', '-', '.' between others, in parts with '/' between, {_MAX_BRANCH} at most",
         )
     return text
+
+
+def check_new_branch(text: str) -> str:
+    """``text``, if a state can be given that name, and means nothing else where a state is asked for. Raises
+    `UsageError`, which says what else it means.
+    """
+    check_branch(text)
+    first = text.partition("/")[0]
+    if text.lower() == "head" or text.lower().endswith("/head"):
+        reason = "HEAD is the newest saved state of a session"
+    elif "/" in text and first in _OTHERS:
+        reason = f"{first}/… names what belongs to other sessions, or the newest state of a fork"
+    elif text.startswith(BEFORE_CHECKOUT):
+        reason = f"{BEFORE_CHECKOUT}… are made by themselves, and go by themselves"
+    elif len(text) >= _LEAST_DIGITS and all(letter in "0123456789abcdef" for letter in text.lower()):
+        reason = "it could be the beginning of a saved state's hash"
+    else:
+        return text
+    raise UsageError(f"{text!r} is no name for a branch: {reason}", hint="choose another name")
 
 
 def check_agent(text: str) -> str:

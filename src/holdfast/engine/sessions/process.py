@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import select
-import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from typing import IO, TYPE_CHECKING, Final, Literal
 
 from holdfast.engine.sessions import carrying, shells
+from holdfast.engine.sessions.in_flight import in_flight
 from holdfast.engine.sessions.output import Kept
 from holdfast.model.errors import StorageError, room_hint
 from holdfast.model.named import NamedTuple
@@ -22,8 +21,11 @@ from holdfast.sandbox.shim import Stream, group_lives
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
 
+    from holdfast.engine.sessions.answering import Door
     from holdfast.engine.sessions.carrying import Carried
+    from holdfast.engine.sessions.in_flight import InFlight
     from holdfast.model.session import ShellName
 
 StreamName = Literal["stdout", "stderr"]
@@ -57,6 +59,8 @@ def run_command(
     stdin: int | None = None,
     output: Callable[[StreamName, bytes], None] | None = None,
     stop: threading.Event | None = None,
+    door: Door | None = None,
+    noted: AbstractContextManager[InFlight] | None = None,
     grace: float = GRACE_SECONDS,
 ) -> Ran:
     """Run ``command`` with a shell in the directory ``cwd`` until it has ended.
@@ -64,17 +68,18 @@ def run_command(
     ``stdin`` is a descriptor that it reads from (None: nothing to read). ``output`` gets all that it writes, as it
     comes; of that `max_output_bytes` are kept of each stream. After ``timeout`` seconds (None or 0: never), or when
     ``stop`` is set, its process group is asked to end (SIGTERM), and after ``grace`` seconds made to (SIGKILL). A
-    Ctrl-C (`KeyboardInterrupt`) is passed on to the group; a second one ends it.
+    Ctrl-C (`KeyboardInterrupt`) is passed on to the group; a second one ends it. What is asked at ``door`` is done
+    meanwhile. Should this process be killed, what it has started is known by ``noted`` (None: by nobody).
 
     What it leaves running goes on, and what that writes goes nowhere. An error in ``output`` ends the command, and is
     raised. Raises `UnsupportedError` if there is no such shell, `UsageError` for a command with a NUL in it,
     `StorageError` if no process can be started.
     """
-    folder = os.fsencode(tempfile.mkdtemp(prefix="holdfast-"))
-    try:
-        said = os.path.join(folder, b"said")
-        started = shells.start(shell, command, environment, folder=folder, said=said)
-        running = _Running(started, cwd, stdin, max_output_bytes, output, grace)
+    with in_flight() if noted is None else noted as flight:
+        said = os.path.join(flight.folder, b"said")
+        started = shells.start(shell, command, environment, folder=flight.folder, said=said)
+        running = _Running(started, cwd, stdin, max_output_bytes, output, grace, door)
+        flight.started(running.pid)
         try:
             timed_out = running.follow(timeout or None, stop)
         except BaseException:
@@ -83,8 +88,6 @@ def run_command(
         finally:
             running.let_go()
         return Ran(running.result(timed_out), carrying.read(said), running.duration_ms, running.interrupted)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 class _Running:
@@ -98,6 +101,7 @@ class _Running:
         most: int,
         output: Callable[[StreamName, bytes], None] | None,
         grace: float,
+        door: Door | None,
     ) -> None:
         self._began = time.monotonic()
         self._duration = 0.0
@@ -128,10 +132,15 @@ class _Running:
         self._kept: dict[StreamName, Kept] = {"stdout": Kept(most), "stderr": Kept(most)}
         self._output = output
         self._grace = grace
+        self._door = door
         self._kill_at: float | None = None
         self._was_killed = False
         self._drained_at: float | None = None
         self.interrupted = False
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     @property
     def duration_ms(self) -> int:
@@ -166,10 +175,14 @@ class _Running:
         for stream in self._streams.values():
             if not stream.pipe.closed:
                 poll.register(stream.pipe.fileno(), select.POLLIN)
+        if self._door is not None:
+            poll.register(self._door.fileno(), select.POLLIN)
         ready = dict(poll.poll(None if seconds is None else max(0.0, seconds) * 1000))
         for name, stream in self._streams.items():
             if not stream.pipe.closed and stream.pipe.fileno() in ready:
                 self._take(name, stream.read())
+        if self._door is not None and self._door.fileno() in ready:
+            self._door.serve()
 
     def _take(self, name: StreamName, data: bytes) -> None:
         if data:

@@ -16,18 +16,22 @@ from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.model.log import Log
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
-from holdfast.model.session import Counted, Found, JournalEntry, Leaving, Ran
+from holdfast.model.session import Counted, Found, JournalEntry, Leaving, Merging, Ran
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.engine.context import Context
+    from holdfast.engine.results import RestoreResult
     from holdfast.engine.workspace import Workspace
     from holdfast.model.ids import CheckpointId
     from holdfast.model.session import State
     from holdfast.store.session_records import SessionRecord
 
 _LOG = Log(__name__)
+_SHOWN = 20
+_LOOKED_BACK = 200
+"""Events in which it is looked for what has become of a restore."""
 
 
 class Mended(NamedTuple):
@@ -35,8 +39,10 @@ class Mended(NamedTuple):
 
     entries: list[JournalEntry]
     """The journal."""
-    leaving: Literal["", "done", "never"]
-    """What became of a checkout that was cut short: the tree is the other one now, or is as it was before."""
+    moved: Literal["", "done", "never"]
+    """What became of a checkout or a merge that was cut short: the tree is the other one now, or is as it was before,
+    or what somebody has made of it since.
+    """
 
 
 def make_directory_again(context: Context, workspace: Workspace, record: SessionRecord, state: State) -> bool:
@@ -60,7 +66,7 @@ def make_directory_again(context: Context, workspace: Workspace, record: Session
     if state.tree is None:
         raise NotFoundError(f"{display(root)} is gone, and no tree of it was ever saved", code="no_tree")
     if workspace.unfinished() is not None:
-        workspace.restore_continue()
+        _tell(workspace.restore_continue())
     else:
         workspace.restore(state.tree)
     # It is another directory than the one that is remembered, and ours: whoever deletes the session has to know.
@@ -86,32 +92,62 @@ def mend(
     ``save`` saves the tree. ``target_tree`` is where a checkout was going.
     """
     mended = list(entries)
-    leaving: Literal["", "done", "never"] = ""
+    moved: Literal["", "done", "never"] = ""
     lost = remade
     last = mended[-1] if mended else None
-    if isinstance(last, Leaving):
+    if isinstance(last, Leaving | Merging):
         lost = True
-        leaving = _finish_leaving(context, workspace, target_tree(last))
+        target = last.target if isinstance(last, Merging) else target_tree(last)
+        moved = _finish(context, workspace, target, last.event)
         mended.pop()
     found = state.tree if remade else save()
     if isinstance(last, Ran) and not last.ended:
         lost = True
         _LOG.warning("the session was killed while this ran in it: %s", last.entry.command[:200])
         mended[-1] = msgspec.structs.replace(last, ended=True, entry=msgspec.structs.replace(last.entry, after=found))
-    elif found is not None and leaving != "done" and not _same(context, state.tree, found):
+    elif found is not None and moved != "done" and not _same(context, state.tree, found):
         mended.append(Found(tree=found, at=context.clock.now()))
     if lost:
         mended.append(Counted(what="recoveries", at=context.clock.now()))
-    return Mended(entries if mended == entries else mended, leaving)
+    return Mended(entries if mended == entries else mended, moved)
 
 
-def _finish_leaving(context: Context, workspace: Workspace, target: CheckpointId) -> Literal["done", "never"]:
-    """Finish the restore of a checkout, if it had begun: whoever asked for it has saved the state before."""
+def warn_unfinished(workspace: Workspace) -> None:
+    """Say so if the tree is half way between two states, by something that is not the session's to finish."""
+    journal = workspace.unfinished()
+    if journal is not None:
+        _LOG.warning(
+            "%s is half way: a %s to %s was cut short there; `holdfast restore --continue` finishes it, "
+            "`holdfast restore --abort` goes back to what was before",
+            display(workspace.path),
+            journal.operation,
+            journal.target[:12],
+        )
+
+
+def _finish(context: Context, workspace: Workspace, target: CheckpointId, since: int) -> Literal["done", "never"]:
+    """Finish the restore to ``target``, if it had begun: whoever asked for it has saved the state before.
+
+    What somebody has changed since it was cut short stays, and is said.
+    """
     unfinished = workspace.unfinished()
-    if unfinished is not None and unfinished.target == target:
-        workspace.restore_continue()
+    if unfinished is not None and (unfinished.target, unfinished.taken_back) == (target, None):
+        _tell(workspace.restore_continue())
         return "done"
-    return "done" if context.catalog.cursor(context.workspace.id).head == target else "never"
+    # Somebody else may have finished it, or taken it back, or what came of it.
+    moves = (one for one in context.catalog.events(context.workspace.id, limit=_LOOKED_BACK) if one.seq > since)
+    newest = next((one for one in moves if one.operation in ("restore", "undo", "redo")), None)
+    reached = context.catalog.cursor(context.workspace.id).head if newest is None else newest.checkpoint
+    return "done" if reached == target else "never"
+
+
+def _tell(result: RestoreResult) -> None:
+    """Say what finishing a restore has left alone."""
+    for path, reason in result.skipped[:_SHOWN]:
+        _LOG.warning("%s was left as it is: %s", display(path), reason)
+    if len(result.skipped) > _SHOWN:
+        more = len(result.skipped) - _SHOWN
+        _LOG.warning("%d more were left as they are; `holdfast diff %s` shows them", more, result.checkpoint[:12])
 
 
 def _same(context: Context, before: CheckpointId | None, after: CheckpointId) -> bool:

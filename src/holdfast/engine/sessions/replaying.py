@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.model.named import NamedTuple
-from holdfast.model.session import Counted, Found, Ran
+from holdfast.model.session import Counted, Found, Merging, Ran
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,17 @@ if TYPE_CHECKING:
     from holdfast.model.session import CommandEntry, JournalEntry, State
 
 NOT_CARRIED = frozenset(
-    ("_", "SHLVL", "PWD", "HOLDFAST_SESSION", "HOLDFAST_RUN", "BASH_EXECUTION_STRING", "BASHOPTS", "SHELLOPTS")
+    (
+        "_",
+        "SHLVL",
+        "PWD",
+        "HOLDFAST_SESSION",
+        "HOLDFAST_RUN",
+        "HOLDFAST_HOOK",
+        "BASH_EXECUTION_STRING",
+        "BASHOPTS",
+        "SHELLOPTS",
+    )
 )
 """Variables that a shell, or whoever starts it, sets anew each time."""
 
@@ -88,8 +98,10 @@ def trees(entries: Iterable[JournalEntry]) -> tuple[CheckpointId, ...]:
     for entry in entries:
         if isinstance(entry, Ran):
             named = (entry.entry.before, entry.entry.after)
+        elif isinstance(entry, Found):
+            named = (entry.tree,)
         else:
-            named = (entry.tree,) if isinstance(entry, Found) else ()
+            named = (entry.target,) if isinstance(entry, Merging) else ()
         found.update((tree, None) for tree in named if tree is not None)
     return tuple(found)
 

@@ -66,6 +66,8 @@ class ForkResult(NamedTuple):
     ref: SessionRef
     provider: str
     mode: SessionMode
+    passed_over: tuple[str, ...] = ()
+    """Better providers that could capture nothing at this moment, each with why."""
 
 
 class CheckedOut(NamedTuple):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
 import msgspec
 
+from holdfast.engine.handing_on import handed_on
 from holdfast.engine.sessions import limits, replaying
 from holdfast.engine.sessions.commands import check_command, clean, demands
 from holdfast.engine.sessions.hooks import hooked
@@ -14,14 +16,17 @@ from holdfast.engine.sessions.states import States
 from holdfast.model.errors import HoldfastError, RefusedError, UsageError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
-from holdfast.model.session import CommandEntry, Counted, Leaving, Ran
+from holdfast.model.session import CommandEntry, Counted, Leaving, Merging, Ran
 from holdfast.store.session_records import RefChange, ref_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from contextlib import ExitStack
+    from collections.abc import Generator, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager, ExitStack
 
     from holdfast.engine.context import Context
+    from holdfast.engine.results import RestoreResult
+    from holdfast.engine.sessions.answering import Door
+    from holdfast.engine.sessions.in_flight import InFlight
     from holdfast.engine.sessions.line import Line
     from holdfast.engine.sessions.results import CheckedOut, ForkResult
     from holdfast.engine.sessions.states import Surroundings
@@ -39,6 +44,7 @@ if TYPE_CHECKING:
         SessionRef,
         State,
     )
+    from holdfast.store.session_records import SessionRecord
 
 _LOG = Log(__name__)
 _SECOND = 1_000_000
@@ -55,14 +61,16 @@ class Session:
     """
 
     def __init__(self, around: Surroundings, line: Line, stack: ExitStack) -> None:
-        """``line`` is loaded; ``stack`` is what `close` lets go of."""
+        """``line`` is loaded; ``stack`` is what `close` lets go of, the session's lock among it."""
         self._around = around
         self._context = around.context
         self._line = line
         self._rows = around.shelf.rows
         self._stack = stack
-        self._states = States(around, line)
-        self._base = around.opener.environ
+        self._states = States(around, line, self.door)
+        self._door: Door | None = None
+        self._is_asked = False
+        self._base = handed_on(around.opener.environ)
 
     # -- what it is -----------------------------------------------------------------------------------------------
 
@@ -133,6 +141,63 @@ class Session:
         """Have other settings hold for its commands: saved at once."""
         self._refuse_running()
         self._states.commit("auto", state=msgspec.structs.replace(self.state, config=config))
+
+    @property
+    def record(self) -> SessionRecord:
+        """What the catalog says of it."""
+        return self._line.record
+
+    # -- who asks meanwhile ---------------------------------------------------------------------------------------
+
+    def door(self) -> Door | None:
+        """Where this session is asked while it is open (`serve` it when waiting for something else); None if that
+        cannot be had, which is logged.
+        """
+        if self._door is None:
+            from holdfast.engine.sessions.answering import Door
+            from holdfast.engine.sessions.holding import lock_path
+
+            try:
+                self._door = Door(self, lock_path(self._context.home, self._context.store.tenant, self.id))
+            except HoldfastError as error:
+                _LOG.info("the session cannot be asked while it is open: %s", error.message)
+                return None
+            # (Before the lock is let go of.)
+            self._stack.callback(self._door.close)
+        return self._door
+
+    def in_flight(self) -> AbstractContextManager[InFlight]:
+        """What is started for a command: ended by whoever holds the session next, should this process be killed."""
+        from holdfast.engine.sessions.holding import lock_path, note_path
+        from holdfast.engine.sessions.in_flight import in_flight
+
+        return in_flight(note_path(lock_path(self._context.home, self._context.store.tenant, self.id)))
+
+    @contextmanager
+    def asked_by(self, agent: str) -> Generator[None]:
+        """While it is entered, ``agent`` asks for what is done, beside a command that may run."""
+        before, around = self._is_asked, self._around
+        self._is_asked, self._around = True, around._replace(agent=agent)
+        try:
+            with self._states.asked_by(agent):
+                yield
+        finally:
+            self._is_asked, self._around = before, around
+
+    def save_resting(self) -> SessionCheckpoint:
+        """See `asking.Usable`."""
+        self.refuse_running()
+        return self.checkpoint(kind="auto")
+
+    def refuse_running(self) -> None:
+        """Raise `RefusedError` (code ``session_running``) while a command runs in it."""
+        running = replaying.running(self._line.entries)
+        if running is not None:
+            raise RefusedError(
+                f"a command is running in the session {self.id}: {running.command[:100]}",
+                hint="wait until it has ended",
+                code="session_running",
+            )
 
     # -- commands -------------------------------------------------------------------------------------------------
 
@@ -261,11 +326,13 @@ class Session:
         return self._around.shelf.past(self.head)
 
     def checkout(self, name: str) -> CheckedOut:
-        """Bring the tree and the shell to another state (see `find`); the present one is saved first, as a branch.
+        """Bring the tree and the shell to another state (see `find`); the present one is saved first, as a branch, and
+        what a fork has made since its last saved state.
 
         The tree by `Workspace.restore`, which a later ``undo`` takes back; files that changed meanwhile are left alone.
         Cut short, it is finished when the session is opened next, unless nothing had been changed yet. Raises
-        `NotFoundError` (code ``thinned_out``) if that state's tree is not kept any more.
+        `NotFoundError` (code ``thinned_out``) if that state's tree is not kept any more, `RefusedError` (code
+        ``session_running``) while a command runs in the fork.
         """
         self._refuse_running()
         return self._states.checkout(name)
@@ -275,6 +342,22 @@ class Session:
         of a checkout; ``recovered``: of one that was cut short.
         """
         self._states.arrive(target, recovered=recovered)
+
+    def bring(
+        self, target: CheckpointId, *, expected: CheckpointId, message: str, metadata: Mapping[str, str] | None = None
+    ) -> tuple[RestoreResult, SessionCheckpoint]:
+        """Bring the tree to ``target``, a checkpoint of the workspace in which something was brought together with
+        ``expected``, which the tree is; and save that as the session's state. The shell stays as it is.
+
+        Cut short, it is finished when the session is opened next, unless nothing had been changed yet. Raises
+        `RefusedError` (``changed_meanwhile``, ``session_limit``): then the tree is as it was.
+        """
+        self._refuse_running()
+        return self._states.bring(target, expected=expected, message=message, metadata=metadata or {})
+
+    def arrive_merged(self, entry: Merging) -> None:
+        """Save what a `bring` that was cut short has come to, after all, as the session's state."""
+        self._states.arrive_merged(entry)
 
     def fork(
         self,
@@ -290,15 +373,21 @@ class Session:
 
         The best snapshot provider makes it, or ``provider``, else it is written out. ``with_ignored``: it has to hold
         what ignore rules leave out, too, as that is now. Killed meanwhile, nothing of it is left after the next sweep.
-        Raises `RefusedError` (``session_exists``, ``session_limit``), `UnsupportedError` (``no_provider``).
+        Raises `RefusedError` (``session_exists``, ``session_limit``), `UnsupportedError` (``no_provider``), and
+        `ConfigError` while the workspace's ``holdfast.toml`` is wrong.
         """
         self._refuse_running()
+        if self._context.misconfigured is not None:
+            # (What its file excludes would be saved in the fork.)
+            raise self._context.misconfigured
         said = check_metadata(metadata or {})
         limits.check_forks(self._rows, self.id, self.settings.max_forks)
-        with hooked(self._context, "fork", {**self._states.about(), "type": type, "fork": id}) as told:
+        about = {**self._states.about(), "type": type, "fork": id}
+        with hooked(self._context, "fork", about, door=self.door) as told:
             made = self._fork(id, checkpoint, with_ignored, provider, type, said)
             told |= {"fork": made.id, "directory": display(made.root), "fork_point": made.fork_point}
-        self._line.write([*self._line.entries, Counted(what="forks", at=self._context.clock.now())])
+        done, counted = list(self._line.done), Counted(what="forks", at=self._context.clock.now())
+        self._line.write([*done, counted, *self._line.entries[len(done) :]])
         if self._journal_is_full():
             self._states.commit("auto")
         return made
@@ -316,7 +405,7 @@ class Session:
 
         if checkpoint is None:
             tree = self._states.save_tree()
-            changed = replaying.has_something(self._line.entries) or tree != self.state.tree
+            changed = replaying.has_something(self._line.done) or tree != self._line.resting.tree
             point = self._states.commit("fork", tree=tree) if changed else self.head
         else:
             point = self.find(checkpoint)
@@ -360,11 +449,14 @@ class Session:
         in place, the workspace stays as it is. Only its owner may.
         """
         from holdfast.engine.sessions.deleting import delete
+        from holdfast.engine.sessions.holding import lock_path
+        from holdfast.engine.sessions.holding import remove as remove_lock
         from holdfast.engine.sessions.owning import check_owned
 
         check_owned(self._line.record, self.agent)
         try:
             delete(self._around.opener, self._around.shelf, self._line.record)
+            remove_lock(lock_path(self._context.home, self._context.store.tenant, self.id))
         finally:
             self.close()
 
@@ -411,16 +503,13 @@ class Session:
         self._rows.put(self._line.record)
 
     def _refuse_running(self) -> None:
-        running = replaying.running(self._line.entries)
-        if running is not None:
+        if not self._is_asked:
+            self.refuse_running()
+        last = self._line.entries[-1] if self._line.entries else None
+        if isinstance(last, Leaving | Merging):
+            what = "checkout" if isinstance(last, Leaving) else "merge"
             raise RefusedError(
-                f"a command is running in the session {self.id}: {running.command[:100]}",
-                hint="wait until it has ended",
-                code="session_running",
-            )
-        if self._line.entries and isinstance(self._line.entries[-1], Leaving):
-            raise RefusedError(
-                f"a checkout in the session {self.id} was cut short",
+                f"a {what} in the session {self.id} is under way, or was cut short",
                 hint="open the session again: that finishes it, or takes it back",
                 code="cut_short",
             )

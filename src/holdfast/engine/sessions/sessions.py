@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -12,17 +13,18 @@ from holdfast.engine.safety.classes import levels_of
 from holdfast.engine.sessions import naming, replaying
 from holdfast.engine.sessions.deleting import resume
 from holdfast.engine.sessions.holding import holding, is_held, lock_path
+from holdfast.engine.sessions.holding import remove as remove_lock
 from holdfast.engine.sessions.keeping import Shelf
 from holdfast.engine.sessions.line import Line
 from holdfast.engine.sessions.owning import check_owner
-from holdfast.engine.sessions.recovery import make_directory_again, mend
+from holdfast.engine.sessions.recovery import make_directory_again, mend, warn_unfinished
 from holdfast.engine.sessions.results import SessionInfo
 from holdfast.engine.sessions.session import Session
 from holdfast.engine.sessions.states import Surroundings
 from holdfast.engine.workspace import Workspace
-from holdfast.model.errors import NotFoundError, RefusedError
+from holdfast.model.errors import ConfigError, LockedError, NotFoundError, RefusedError
 from holdfast.model.log import Log
-from holdfast.model.session import Leaving, SessionConfig, SessionId, State, Triggers
+from holdfast.model.session import Leaving, Merging, SessionConfig, SessionId, State, Triggers
 from holdfast.store.records import seen_at
 from holdfast.store.session_records import SessionRecord
 
@@ -31,12 +33,17 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from holdfast.engine.context import Context, HomeContext
+    from holdfast.engine.sessions.asking import Asking
     from holdfast.engine.sessions.results import Swept
+    from holdfast.engine.sessions.using import Using
     from holdfast.model.config import Session as Settings
     from holdfast.model.ids import CheckpointId, WorkspaceId
-    from holdfast.model.session import CommandEntry, Level, SessionRef
+    from holdfast.model.session import CommandEntry, Level, SessionCheckpoint, SessionRef
 
 _LOG = Log(__name__)
+_PAUSE_SECONDS = 0.05
+_LEAST_SECONDS = 1.0
+"""For an answer of whoever has a session open, also where nothing is waited for."""
 
 
 def config_of(settings: Settings) -> SessionConfig:
@@ -70,11 +77,18 @@ class Sessions:
         the user's name). ``opener`` is for tests: it stands for home, flags, environment and clock.
         """
         place = None if home is None else os.fsencode(home)
-        self._make = (lambda: opener) if opener is not None else (lambda: Opener(home=place, flags=flags))
+        self._make = (
+            (lambda: opener)
+            if opener is not None
+            # (Whoever breaks a workspace's file must not lock anybody out.)
+            else (lambda: Opener(home=place, flags=flags, lenient=True))
+        )
         self._opener = self._make()
         self._agent = naming.agent_of(agent, self._opener.environ, self._opener.settings(None))
         self._home: HomeContext | None = None
         self._shelf: Shelf | None = None
+        self._warned: set[WorkspaceId] = set()
+        """Of whose file it was said that it is wrong."""
 
     @property
     def agent(self) -> str:
@@ -103,6 +117,7 @@ class Sessions:
             opener = self._opened(stack)
             context = opener.open(os.fsencode(path))
             refuse_inside(context, "a session")
+            self._warn(context.workspace.id, context.misconfigured)
             workspace = Workspace(opener, context)
             session = naming.new_id("session", context.random) if id is None else naming.check_id(id)
             stack.enter_context(self._held(context, session))
@@ -140,14 +155,15 @@ class Sessions:
             )
             line.commit("auto", state, tree, record=record._replace(status="live"))
             self.sweep_if_due()  # (now that it is known that somebody works there)
-            return Session(Surroundings(opener, context, workspace, shelf, self._agent), line, stack.pop_all())
+            return Session(self._surroundings(opener, context, workspace, shelf), line, stack.pop_all())
 
-    def open(self, id: str) -> Session:  # noqa: A002 - the field's own name
-        """Hold a session, brought up to what has happened to it since.
+    def open(self, id: str, *, timeout: float | None = None) -> Session:  # noqa: A002 - the field's own name
+        """Hold a session, brought up to what has happened to it since. Waits ``timeout`` seconds for it (None: the
+        settings').
 
         What a killed process left is mended: the journal is replayed, a tree that nobody has recorded is saved, a
         directory that is gone is made again. Raises `NotFoundError` (``no_session``, ``no_workspace``), `RefusedError`
-        (``not_owner``), `LockedError` (``session_busy``).
+        (``not_owner``), `LockedError` (``session_busy``; ``own_session``, at once, inside of a command of it).
         """
         with ExitStack() as stack:
             opener = self._opened(stack)
@@ -156,8 +172,8 @@ class Sessions:
             record = Shelf(home).rows.get(SessionId(id))
             check_owner(record, self._agent)
             path = lock_path(home.home, home.store.tenant, record.id)
-            timeout = home.settings.lock.timeout
-            stack.enter_context(holding(path, record.id, timeout=timeout, clock=home.store.catalog.clock))
+            wait = home.settings.lock.timeout if timeout is None else timeout
+            stack.enter_context(holding(path, record.id, timeout=wait, clock=home.store.catalog.clock))
             self.sweep_if_due()
             record = Shelf(home).rows.get(record.id)  # as it is now that nobody else has it
             check_owner(record, self._agent)
@@ -170,15 +186,47 @@ class Sessions:
                 )
             resume(opener, record)
             context = _open_mounted(opener, record.workspace)
+            self._warn(record.workspace, context.misconfigured)
             workspace = Workspace(opener, context)
             shelf = Shelf(context)
             line = Line(shelf, record, context.clock).load()
-            around = Surroundings(opener, context, workspace, shelf, self._agent)
+            around = self._surroundings(opener, context, workspace, shelf)
             kept = ExitStack()
             session = Session(around, line, kept)
             _recover(around, line, session)
             kept.enter_context(stack.pop_all())
             return session
+
+    def use(self, id: str) -> Using:  # noqa: A002 - the field's own name
+        """A session for what can be asked of it also while another process has it open: that does it then.
+
+        Raises as `open`.
+        """
+        from holdfast.engine.sessions.using import Using
+
+        home, _ = self._looking()
+        refuse_inside(home, "a session")
+        return Using(lambda until: self._reach(id, until), home.settings.lock.timeout)
+
+    def _reach(self, id: str, until: float) -> Session | Asking:  # noqa: A002 - the field's own name
+        """A session, held, or the process that has it open."""
+        from holdfast.engine.sessions.asking import connect
+
+        home, shelf = self._looking()
+        record = shelf.rows.get(SessionId(id))
+        check_owner(record, self._agent)
+        lock = lock_path(home.home, home.store.tenant, record.id)
+        while True:
+            left = max(_LEAST_SECONDS, until - time.monotonic())
+            asking = connect(lock, record, shelf, self._agent, left)
+            if asking is not None:
+                return asking
+            try:
+                return self.open(id, timeout=0)
+            except LockedError as error:
+                if error.code not in ("session_busy", "own_session") or time.monotonic() >= until:
+                    raise
+            time.sleep(_PAUSE_SECONDS)
 
     def list(self, path: str | bytes | os.PathLike[str] | None = None) -> list[SessionInfo]:
         """All sessions, or those that work in the workspace at ``path``, oldest first. Takes no lock."""
@@ -186,43 +234,52 @@ class Sessions:
         if path is None:
             records = shelf.rows.list()
         else:
-            records = shelf.rows.list(self._opener.open(os.fsencode(path)).workspace.id)
+            context = self._opener.open(os.fsencode(path))
+            self._warn(context.workspace.id, context.misconfigured)
+            records = shelf.rows.list(context.workspace.id)
         return [self._info(home, shelf, record) for record in records]
 
     def info(self, id: str) -> SessionInfo:  # noqa: A002 - the field's own name
         """One session, as it is at the moment. Takes no lock. Raises `NotFoundError` (``no_session``)."""
         home, shelf = self._looking()
-        return self._info(home, shelf, shelf.rows.get(SessionId(id)))
+        return self._info(home, shelf, self._get(shelf, id))
 
     def history(self, id: str, limit: int | None = None) -> list[CommandEntry]:  # noqa: A002
         """The commands of a session, the last first, at most ``limit``. Takes no lock."""
         home, shelf = self._looking()
-        record = shelf.rows.get(SessionId(id))
+        record = self._get(shelf, id)
         return Line(shelf, record, home.store.catalog.clock).load().history(limit)
 
     def branches(self, id: str) -> list[SessionRef]:  # noqa: A002
         """The branches of a session, by name. Takes no lock."""
         _, shelf = self._looking()
-        return [ref for ref in shelf.rows.refs(shelf.rows.get(SessionId(id)).id) if ref.type == "branch"]
+        return [ref for ref in shelf.rows.refs(self._get(shelf, id).id) if ref.type == "branch"]
 
     def delete(self, id: str) -> None:  # noqa: A002 - the field's own name
         """Delete a session as `Session.delete` does, without opening it: whatever has become of it is not mended first.
+        On a full disk what is kept back for that is used.
 
         Raises `NotFoundError` (``no_session``), `RefusedError` (``not_owner``, ``has_forks``), `LockedError`
         (``session_busy``).
         """
         from holdfast.engine.sessions.deleting import delete
         from holdfast.engine.sessions.owning import check_owned
+        from holdfast.engine.upkeep import freeing
 
         home, shelf = self._looking()
         refuse_inside(home, "deleting a session")
-        check_owned(shelf.rows.get(SessionId(id)), self._agent)
+        check_owned(self._get(shelf, id), self._agent)
         path = lock_path(home.home, home.store.tenant, SessionId(id))
         timeout, clock = home.settings.lock.timeout, home.store.catalog.clock
-        with holding(path, SessionId(id), timeout=timeout, clock=clock):
-            record = shelf.rows.get(SessionId(id))
-            check_owned(record, self._agent)
-            delete(self._opener, shelf, record)
+
+        def held() -> None:
+            with holding(path, SessionId(id), timeout=timeout, clock=clock):
+                record = shelf.rows.get(SessionId(id))
+                check_owned(record, self._agent)
+                delete(self._opener, shelf, record)
+                remove_lock(path)
+
+        freeing(home, held)
 
     def sweep(self) -> Swept:
         """Move old states to their tiers, remove what was cut short, and forks that have expired. Idempotent."""
@@ -254,6 +311,31 @@ class Sessions:
         if opener is not self._opener:
             stack.callback(opener.close)
         return opener
+
+    def _get(self, shelf: Shelf, id: str) -> SessionRecord:  # noqa: A002 - the field's own name
+        """A session; it is said if the file of its workspace is wrong."""
+        record = shelf.rows.get(SessionId(id))
+        if record.workspace is not None and record.workspace not in self._warned:
+            try:
+                self._opener.settings(seen_at(self._opener.store().catalog.workspace(record.workspace).path))
+            except ConfigError as error:
+                self._warn(record.workspace, error)
+        return record
+
+    def _warn(self, workspace: WorkspaceId, error: ConfigError | None) -> None:
+        if error is not None and workspace not in self._warned:
+            self._warned.add(workspace)
+            _LOG.warning("%s", error.message)
+
+    def _surroundings(self, opener: Opener, context: Context, workspace: Workspace, shelf: Shelf) -> Surroundings:
+        agent = self._agent
+
+        def save(name: SessionId) -> SessionCheckpoint:
+            # (It is not closed: that would close what the session stands on.)
+            with Sessions(agent=agent, opener=opener).use(name) as other:
+                return other.save_resting()
+
+        return Surroundings(opener, context, workspace, shelf, agent, save)
 
     def _looking(self) -> tuple[HomeContext, Shelf]:
         if self._home is None or self._shelf is None:
@@ -339,8 +421,11 @@ def _recover(around: Surroundings, line: Line, session: Session) -> None:
 
     mended = mend(context, workspace, line.entries, line.state, remade=remade, target_tree=tree_of, save=save)
     last = line.entries[-1] if line.entries else None
-    if mended.leaving == "done" and isinstance(last, Leaving):
+    if mended.moved == "done" and isinstance(last, Leaving):
         session.arrive(targets[last.target], recovered=True)
+    elif mended.moved == "done" and isinstance(last, Merging):
+        session.arrive_merged(last)
     elif mended.entries is not line.entries:
         line.write(mended.entries)
+    warn_unfinished(workspace)
     session.save_if_idle()

@@ -107,7 +107,7 @@ def saying(shell: ShellName, said: bytes) -> bytes:
     """What has the shell say what it leaves. It changes no exit code that anybody looks at."""
     own = _own(shell) or b"command "
     env = next((place for place in (b"/usr/bin/env", b"/bin/env") if os.access(place, os.X_OK)), b"env")
-    words = b"%b printf '%%s\\0' %b \"${PWD-}\"; %b pwd -P; %b printf '\\0'; %b -0; %b printf '%%s\\0' %b" % (
+    words = b"%b printf '%%s\\0' %b \"${PWD-}\"; %b pwd -P; %b printf '\\0'; %b -0 && %b printf '%%s\\0' %b" % (
         own,
         MAGIC.encode(),
         own,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -10,20 +11,28 @@ import msgspec
 from holdfast.engine.sessions import limits, replaying
 from holdfast.engine.sessions.hooks import hooked
 from holdfast.engine.sessions.line import new_ref
-from holdfast.engine.sessions.naming import check_branch, check_message, check_metadata
+from holdfast.engine.sessions.naming import (
+    BEFORE_CHECKOUT,
+    check_branch,
+    check_message,
+    check_metadata,
+    check_new_branch,
+)
 from holdfast.engine.sessions.results import CheckedOut
 from holdfast.model.clock import isoformat
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
-from holdfast.model.session import Leaving
+from holdfast.model.session import Leaving, Merging, SessionId
 from holdfast.store.session_records import RefChange, ref_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Generator, Mapping, Sequence
 
     from holdfast.engine.context import Context
     from holdfast.engine.opening import Opener
+    from holdfast.engine.results import RestoreResult
+    from holdfast.engine.sessions.answering import Door
     from holdfast.engine.sessions.keeping import Shelf
     from holdfast.engine.sessions.line import Line
     from holdfast.engine.workspace import Workspace
@@ -32,13 +41,11 @@ if TYPE_CHECKING:
         CommandEntry,
         SessionCheckpoint,
         SessionHash,
-        SessionId,
         SessionKind,
         SessionRef,
         State,
     )
 
-_BEFORE_CHECKOUT = "_auto/before-checkout"
 _AUTOMATIC_BRANCHES = 10
 """So many of those that a checkout makes are kept."""
 _TRIES = 3
@@ -53,13 +60,17 @@ class Surroundings(NamedTuple):
     shelf: Shelf
     agent: str
     """Who uses it."""
+    save: Callable[[SessionId], SessionCheckpoint]
+    """Saves another session, if anything has happened in it since the last time, and gives its newest state."""
 
 
 class States:
     """The states of a session that is held. Methods are those of `Session`, which says what they do."""
 
-    def __init__(self, around: Surroundings, line: Line) -> None:
+    def __init__(self, around: Surroundings, line: Line, door: Callable[[], Door | None]) -> None:
+        """``door`` is where what hooks ask for is answered."""
         self._around = around
+        self._door = door
         self._context = around.context
         self._rows = around.shelf.rows
         self._line = line
@@ -69,11 +80,21 @@ class States:
         """The session's."""
         return self._line.record.id
 
+    @contextmanager
+    def asked_by(self, agent: str) -> Generator[None]:
+        """While it is entered, ``agent`` asks for what is done."""
+        before = self._around
+        self._around = before._replace(agent=agent)
+        try:
+            yield
+        finally:
+            self._around = before
+
     def checkpoint(self, message: str, kind: SessionKind, metadata: Mapping[str, str]) -> SessionCheckpoint:
         """See `Session.checkpoint`."""
         check_message(message)
         tree = self.save_tree()
-        if kind == "auto" and not replaying.has_something(self._line.entries) and tree == self._line.state.tree:
+        if kind == "auto" and not replaying.has_something(self._line.done) and tree == self._line.resting.tree:
             return self._line.head
         if kind == "manual":
             limits.check_room(self._rows, self.id, self._context.settings.session.max_checkpoints)
@@ -83,14 +104,17 @@ class States:
         """See `Session.branch`."""
         check_message(message)
         said = check_metadata(metadata)
-        if self._rows.ref(ref_name("branch", self.id, check_branch(name))) is not None:
+        if self._rows.ref(ref_name("branch", self.id, check_new_branch(name))) is not None:
             raise RefusedError(
                 f"the session {self.id} has a branch {name} already",
                 hint="choose another name, or remove that branch first",
                 code="branch_exists",
             )
+        if "/" not in name and self._rows.has(SessionId(name)):
+            raise UsageError(f"{name!r} is no name for a branch: a session is called so", hint="choose another name")
         limits.check_room(self._rows, self.id, self._context.settings.session.max_checkpoints)
-        with hooked(self._context, "branch", {**self.about(), "branch": name, "message": message}) as told:
+        about = {**self.about(), "branch": name, "message": message}
+        with hooked(self._context, "branch", about, door=self._door) as told:
             ref = self._branch(name, message, said)
             told["checkpoint"] = ref.checkpoint
         return ref
@@ -120,19 +144,14 @@ class States:
 
     def checkout(self, name: str) -> CheckedOut:
         """See `Session.checkout`."""
-        target = self.find(name)
+        target = self._save_fork(name) or self.find(name)
         tree = self.tree_of(target)
-        saved = self._branch(self._free_branch(_BEFORE_CHECKOUT), f"before checkout of {name}", {})
-        leaving = Leaving(target=target.hash, at=self._context.clock.now())
-        self._line.write([*self._line.entries, leaving])
-        try:
+        saved = self._branch(self._free_branch(BEFORE_CHECKOUT), f"before checkout of {name}", {})
+        leaving = Leaving(target=target.hash, at=self._context.clock.now(), event=self._newest_event())
+        with self._moving(leaving):
             restored = self._around.workspace.restore(tree)
-        except HoldfastError:
-            if self._around.workspace.unfinished() is None:
-                self._line.write(self._line.entries[:-1])
-            raise
         self.arrive(target)
-        self._drop_old_branches(_BEFORE_CHECKOUT)
+        self._drop_old_branches(BEFORE_CHECKOUT)
         return CheckedOut(self._line.state, target, saved, restored)
 
     def arrive(self, target: SessionCheckpoint, *, recovered: bool = False) -> None:
@@ -152,7 +171,52 @@ class States:
         )
         self.commit("auto", state=state, parent=parent, history=history)
 
+    def bring(
+        self, target: CheckpointId, *, expected: CheckpointId, message: str, metadata: Mapping[str, str]
+    ) -> tuple[RestoreResult, SessionCheckpoint]:
+        """See `Session.bring`."""
+        check_message(message)
+        said = check_metadata(metadata)
+        limits.check_room(self._rows, self.id, self._context.settings.session.max_checkpoints)
+        at = self._context.clock.now()
+        entry = Merging(target=target, message=message, at=at, event=self._newest_event(), metadata=said)
+        with self._moving(entry):
+            restored = self._around.workspace.restore(target, expected=expected)
+        return restored, self._commit_merged(entry, self._line.state)
+
+    def arrive_merged(self, entry: Merging) -> None:
+        """See `Session.arrive_merged`."""
+        now = self._line.state
+        metrics = msgspec.structs.replace(now.metrics, recoveries=now.metrics.recoveries + 1)
+        self._commit_merged(entry, msgspec.structs.replace(now, metrics=metrics))
+
     # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _save_fork(self, name: str) -> SessionCheckpoint | None:
+        """The state of the fork that ``name`` means, saved as it is now; None if it means no other session's newest."""
+        ref = None if self._rows.ref(ref_name("branch", self.id, name)) is not None else self._rows.ref(name)
+        if ref is None or ref.type == "branch" or ref.session == self.id:
+            return None
+        return self._around.save(ref.session)
+
+    def _commit_merged(self, entry: Merging, state: State) -> SessionCheckpoint:
+        # (What it is about has happened: no hook stops that from being known.)
+        return self.commit("manual", state=state, message=entry.message, metadata=entry.metadata, may_refuse=False)
+
+    def _newest_event(self) -> int:
+        newest = self._context.catalog.events(self._context.workspace.id, limit=1)
+        return newest[0].seq if newest else 0
+
+    @contextmanager
+    def _moving(self, entry: Leaving | Merging) -> Generator[None]:
+        """Have the journal say where the tree is brought in the block; no more if that fails and changed nothing."""
+        self._line.write([*self._line.entries, entry])
+        try:
+            yield
+        except HoldfastError:
+            if self._around.workspace.unfinished() is None:
+                self._line.write(self._line.entries[:-1])
+            raise
 
     def save_tree(self, command: str = "") -> CheckpointId:
         """Save the tree, if it has changed; the checkpoint that holds it."""
@@ -184,11 +248,15 @@ class States:
         branch: SessionRef | None = None,
         parent: SessionHash | None = None,
         history: Sequence[CommandEntry] | None = None,
+        may_refuse: bool = True,
     ) -> SessionCheckpoint:
-        """Save a state, the present one unless it is given, and let go of old ones beyond the limit."""
+        """Save a state, the present one unless it is given, and let go of old ones beyond the limit. ``may_refuse``:
+        whether a hook can stop that.
+        """
         about = {**self.about(), "kind": kind, "message": message}
         # (What is saved by itself protects what was done: no hook stops that.)
-        with hooked(self._context, "checkpoint", about, may_refuse=kind != "auto") as told:
+        may_refuse = may_refuse and kind != "auto"
+        with hooked(self._context, "checkpoint", about, may_refuse=may_refuse, door=self._door) as told:
             point = self._commit(kind, state, tree, message, metadata, branch, parent, history)
             told |= {"checkpoint": point.hash, "tree": point.state.tree}
         limits.thin_out(self._rows, self.id, self._context.settings.session.max_checkpoints)
@@ -218,13 +286,13 @@ class States:
             try:
                 return self._line.commit(
                     kind,
-                    self._line.state if state is None else state,
+                    self._line.resting if state is None else state,
                     self.save_tree() if tree is None else tree,
                     message=message,
                     metadata=metadata,
                     naming=[*self._own_names(), *(() if branch is None else (RefChange(branch, None),))],
                     parent=self._line.head.hash if history is None else parent,
-                    history=replaying.commands(self._line.entries) if history is None else history,
+                    history=replaying.commands(self._line.done) if history is None else history,
                 )
             except RefusedError as error:
                 # Somebody forgets checkpoints at this moment: save the tree again.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from holdfast.engine.sessions.deleting import delete, resume
 from holdfast.engine.sessions.forking import PROCESS
 from holdfast.engine.sessions.holding import holding, is_held, lock_path
+from holdfast.engine.sessions.holding import remove as remove_lock
 from holdfast.engine.sessions.keeping import Shelf
 from holdfast.engine.sessions.results import Swept
 from holdfast.engine.workspace import Workspace
@@ -135,6 +136,7 @@ def _remove(opener: Opener, home: HomeContext, shelf: Shelf, session: SessionId)
             if _has_news(opener, record):
                 return False
             delete(opener, shelf, record)
+            remove_lock(path)
             return True
     except (LockedError, NotFoundError):
         return False

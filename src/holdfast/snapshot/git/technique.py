@@ -96,13 +96,15 @@ class _Git:
             )
         if settings.partial:
             notes.append("the repository is a partial clone: what it has not fetched is in no work tree")
+        not_now = ""
         if source.work_tree is not None:
             try:
                 refuse_unfinished(source)
             except RefusedError as error:
-                notes.append(f"nothing can be captured now: {error.message}")
+                not_now = error.message
+                notes.append(f"nothing can be captured now: {not_now}")
         modes: tuple[Mode, ...] = self.modes if source.work_tree is not None else ("worktree",)
-        return Capabilities(self.name, _SCORE, modes, notes=tuple(notes))
+        return Capabilities(self.name, _SCORE, modes, not_now=not_now, notes=tuple(notes))
 
     # -- what is going to be made -------------------------------------------------------------------------------------
 

@@ -33,8 +33,13 @@ NAMES = [
     "diff",
     "restore",
     "fork",
+    "next_reapply",
+    "answer_reapply",
 ]
 """What a model can do. Nothing that destroys history, passes a barrier, or answers a safeguard may ever join them."""
+
+HARMLESS = ("checkpoint", "fork", "next_reapply", "answer_reapply")
+"""What changes something, and takes nothing away."""
 
 
 def test_nothing_destroys_history_or_approves_itself() -> None:
@@ -71,7 +76,7 @@ def test_hints_are_true() -> None:
     }
     for name, hint in hints.items():
         assert hint is not None
-        assert hint.destructive_hint is (name not in reading and name not in ("checkpoint", "fork"))
+        assert hint.destructive_hint is (name not in reading and name not in HARMLESS)
         assert hint.open_world_hint is (name == "execute_command")
 
 

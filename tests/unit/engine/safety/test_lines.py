@@ -10,6 +10,14 @@ ENV = {"HOME": "/home/ann", "PATH": "/usr/local/bin:/usr/bin:/bin", "USER": "ann
 ROOT = b"/home/ann/project"
 
 SAFE = [
+    "hash -r",
+    "man -k ls",
+    "less +G -p word x",
+    "less +/word x",
+    "fuser -v x",
+    "ss -tlnp",
+    "test -v 'a[1]'",
+    "[ -e a ]",
     "",
     "   \n\n",
     "# only a comment",
@@ -117,6 +125,12 @@ SAFE = [
 
 # What is said is a part of one of the reasons.
 CHANGES = [
+    ("cp -r a/. .", "ignored files"),
+    ("cp -a a b", "ignored files"),
+    ("tar xf a.tar", "ignored files"),
+    ("unzip a.zip", "ignored files"),
+    ("less -o kept x", "writes kept"),
+    ("file -C -m x", "has compiled"),
     ("echo hi > a.txt", "writes a.txt"),
     ("echo hi >> a.txt", "writes a.txt"),
     ("> empty", "writes empty"),
@@ -138,7 +152,7 @@ CHANGES = [
     ("rm -- -rf", "removes -rf"),
     ("mv a b", "moves a away"),
     ("cp a b", "writes b"),
-    ("cp -r src copy", "writes copy"),
+    ("cp -r src copy", "ignored files"),
     ("cp -t lib a b", "writes lib"),
     ("install -m 755 a tool", "writes tool"),
     ("ln -s a b", "makes a link b"),
@@ -151,10 +165,10 @@ CHANGES = [
     ("for f in *.py; do sed -i 's/a/b/' \"$f\"; done", "edits *.py"),
     ("sort -o names names", "writes names"),
     ("uniq a b", "writes b"),
-    ("tar xzf a.tgz", "unpacks an archive here"),
-    ("tar -C sub -xf a.tgz", "unpacks into sub"),
+    ("tar xzf a.tgz", "ignored files"),
+    ("tar -C sub -xf a.tgz", "ignored files"),
     ("tar czf a.tgz src", "writes a.tgz"),
-    ("unzip a.zip -d sub", "unpacks into sub"),
+    ("unzip a.zip -d sub", "ignored files"),
     ("gzip a", "replaces a"),
     ("patch -p1 < a.diff", "changes files here"),
     ("curl -o a.json https://example.org/a.json", "writes a.json"),
@@ -190,6 +204,8 @@ CHANGES = [
 ]
 
 RISKY = [
+    ("fuser -km .", "ends processes"),
+    ("ss -K dst 10.0.0.1", "connections"),
     ("rm -r src", "removes src: ignored files in it are in no checkpoint"),
     ("rm -rf node_modules", "usually ignored"),
     ("rm *.log", "usually ignored"),
@@ -265,6 +281,18 @@ RISKY = [
 ]
 
 UNKNOWN = [
+    ("hash -p ./evil ls; ls", "the names of programs"),
+    ("man -P 'rm -rf /' ls", "runs a program"),
+    ("man --pager=x ls", "runs a program"),
+    ("man -Hx ls", "runs a program"),
+    ("less '+!rm -rf /' x", "may run any program"),
+    ("less '++!rm -rf /' x", "may run any program"),
+    ("bat --pager='rm -rf /' x", "runs a program"),
+    ("let 'a[$(rm -rf /)]=1'", "in an index"),
+    ("test -v 'a[$(rm -rf /)]'", "in an index"),
+    ("[ -v 'a[`rm -rf /`]' ]", "in an index"),
+    ("printf -v 'a[$(rm -rf /)]' x", "in an index"),
+    ("declare -n r=PATH; r=.; ls", "stand for any other"),
     ("frobnicate --all", "a program that is not known here"),
     ("./build.sh", "a program that is named by its path"),
     ("/tmp/ls", "a program that is named by its path"),
@@ -471,6 +499,8 @@ DANGEROUS = [
     ("rm -rf / )", "removes /"),
 ]
 
+GIVES_NO_PROMISE = ("writes what it builds", "ignored files")
+"""Said of what changes files, and may not be taken back whole."""
 REVERSIBLE_THOUGH_RISKY = ["git checkout -- .", "git restore src", "git clean -fd"]
 
 
@@ -492,7 +522,7 @@ def test_what_is_said_of_a_command_line(command: str, level: str, said: str) -> 
         assert 0 <= reason.start <= reason.end <= len(command)
         assert reason.text
         assert reason.reversible or not safety.reversible
-    if level == "safe" or (level == "changes" and said != "writes what it builds"):
+    if level == "safe" or (level == "changes" and said not in GIVES_NO_PROMISE):
         assert safety.reversible
     else:
         assert safety.reversible == (command in REVERSIBLE_THOUGH_RISKY)

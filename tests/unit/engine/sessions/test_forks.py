@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import threading
 from pathlib import Path
 
 import pytest
 
 import holdfast
-from holdfast.engine.sessions.forking import qualified
+from holdfast.engine.sessions import holding
 from holdfast.engine.sessions.holding import is_held, lock_path
-from holdfast.model.errors import NotFoundError, RefusedError, UnsupportedError, UsageError
+from holdfast.model.clock import SystemClock
+from holdfast.model.errors import LockedError, NotFoundError, RefusedError, UnsupportedError, UsageError
 from holdfast.model.session import SessionId
-from holdfast.snapshot.port import Capabilities
 from holdfast.store.session_records import ref_name
 
 
@@ -41,9 +43,9 @@ def test_a_fork_goes_its_own_way(bench):
     (bench.tree / "sub").mkdir()
     with bench.start() as session:
         first = bench.run(session, bench.write("1", "sub/f"), cwd="sub", A="1")
-        made = session.fork("side", metadata={"why": "to try"}, provider="plain")
+        made = session.fork("side", metadata={"why": "to try"}, provider="holdfast")
         root = root_of(made)
-        assert (made.id, made.provider, made.mode) == ("side", "plain", "worktree")
+        assert (made.id, made.provider, made.mode) == ("side", "holdfast", "worktree")
         assert made.fork_point == session.head.hash
         assert session.state.metrics.forks == 1
         with bench.open("side") as fork:
@@ -62,7 +64,7 @@ def test_a_fork_goes_its_own_way(bench):
         assert [ref.metadata for ref in session._rows.refs("side") if ref.type == "fork"] == [{"why": "to try"}]
         info = bench.sessions().info("one")
         assert info.forks == ("side",)
-        again = session.fork(provider="plain")
+        again = session.fork(provider="holdfast")
         assert again.id.startswith("fork-")
         assert again.fork_point == session.head.hash != made.fork_point
 
@@ -70,7 +72,7 @@ def test_a_fork_goes_its_own_way(bench):
 def test_forks_of_one_state_stand_on_one_saved_state(bench):
     with bench.start() as session:
         bench.run(session, bench.write("1"))
-        points = {session.fork(provider="plain").fork_point for _ in range(3)}
+        points = {session.fork(provider="holdfast").fork_point for _ in range(3)}
         assert points == {session.head.hash}
         assert session.state.metrics.forks == 3
 
@@ -80,7 +82,7 @@ def test_a_fork_of_an_earlier_state(bench):
         bench.run(session, bench.write("1"), A="1")
         session.branch("then")
         bench.run(session, bench.write("2"), A="2")
-        made = session.fork("side", checkpoint="then", provider="plain")
+        made = session.fork("side", checkpoint="then", provider="holdfast")
         assert (root_of(made) / "file").read_text() == "1"
         assert bench.read() == "2"
         with bench.open("side") as fork:
@@ -91,16 +93,16 @@ def test_a_fork_of_an_earlier_state(bench):
 def test_what_a_fork_became_is_taken_over_with_what_it_did(bench):
     with bench.start() as session:
         first = bench.run(session, bench.write("1"))
-        made = session.fork("side", provider="plain")
+        made = session.fork("side", provider="holdfast")
         with bench.open("side") as fork:
             second = bench.run(fork, lambda: (root_of(made) / "file").write_text("better"), X="1")
             fork.checkpoint("done")
             third = bench.run(fork, lambda: (root_of(made) / "file").write_text("best"))
             fork.checkpoint("done")
-            session.checkout("forks/side")
-            assert bench.read() == "best"
-            assert session.state.env == {"X": "1"}
-            fork.delete()
+        session.checkout("forks/side")
+        assert bench.read() == "best"
+        assert session.state.env == {"X": "1"}
+        bench.open("side").delete()
         assert session.history() == [third, second, first], "also when the fork is gone"
         assert session.state.id == "one"
         assert session.state.parent is None
@@ -109,9 +111,78 @@ def test_what_a_fork_became_is_taken_over_with_what_it_did(bench):
         bench.run(session, bench.write("on"))
 
 
+def test_what_a_fork_has_made_since_it_was_saved_last_is_taken_over_too(bench):
+    with bench.start() as session:
+        made = session.fork("side", provider="holdfast")
+        with bench.open("side") as fork:
+            before = fork.head
+            entry = bench.run(fork, lambda: (root_of(made) / "file").write_text("command"), X="1")
+        (root_of(made) / "more").write_text("by hand")
+        found = session.checkout("forks/side")
+        assert (bench.read(), bench.read("more")) == ("command", "by hand")
+        assert (session.state.env, session.history()) == ({"X": "1"}, [entry])
+        assert found.checkpoint.hash != before.hash
+        assert session.find("forks/side").hash == found.checkpoint.hash, "it is the fork's newest state"
+        assert session.checkout("forks/side").checkpoint == found.checkpoint, "nothing has happened there since"
+        with bench.open("side"), pytest.raises(LockedError) as caught:
+            session.checkout("forks/side")
+        assert caught.value.code == "session_busy"
+
+
+@pytest.mark.parametrize("provider", ["holdfast", "git"])
+def test_no_lock_no_ledger_and_no_socket_stays_behind_a_session(bench, provider):
+    def there():
+        return {
+            path.relative_to(bench.home)
+            for path in bench.home.rglob("*")
+            if path.is_file() and ({"sessions", "ledger"} & set(path.parts) or path.suffix in (".lock", ".sock"))
+        }
+
+    if provider == "git":
+        subprocess.run(["git", "init", "-q", bench.tree], check=True)
+        author = ("-c", "user.name=a", "-c", "user.email=a@b")
+        subprocess.run(["git", "-C", bench.tree, *author, "commit", "-qm", "x", "--allow-empty"], check=True)
+    before = there()
+    with bench.start() as session:
+        assert session.door() is not None
+        session.fork("side", provider=provider)
+        with bench.open("side") as fork:
+            assert fork.door() is not None
+        with pytest.raises(UnsupportedError):
+            session.fork("other", provider="nothing")
+        bench.sessions().delete("side")
+    bench.sessions().delete("one")
+    # (What sessions of one provider share stays: it is made once.)
+    assert {path for path in there() - before if path.name != "ledger.lock"} == set()
+    with bench.start() as session:
+        assert session.history() == []
+
+
+def test_who_waits_for_a_session_that_is_deleted_does_not_hold_what_is_gone(tmp_path):
+    lock, clock = bytes(tmp_path / "sessions/local/one.lock"), SystemClock()
+    waits, holds = threading.Event(), threading.Event()
+
+    def wait():
+        waits.set()
+        with holding.holding(lock, SessionId("one"), timeout=30, clock=clock):
+            holds.set()
+            assert holding.is_held(lock)
+
+    with holding.holding(lock, SessionId("one"), timeout=0, clock=clock):
+        thread = threading.Thread(target=wait)
+        thread.start()
+        waits.wait()
+        holding.remove(lock)
+    thread.join(30)
+    assert holds.is_set()
+    with holding.holding(lock, SessionId("one"), timeout=0, clock=clock):
+        holding.remove(lock)
+    assert os.listdir(tmp_path / "sessions/local") == []
+
+
 def test_deleting_a_fork_leaves_nothing_of_it(bench):
     with bench.start() as session:
-        made = session.fork("side", provider="plain")
+        made = session.fork("side", provider="holdfast")
         fork = bench.open("side")
         bench.run(fork, lambda: (root_of(made) / "more").write_text("x"))
         (root_of(made) / "locked").mkdir(mode=0o500)
@@ -121,12 +192,13 @@ def test_deleting_a_fork_leaves_nothing_of_it(bench):
         with pytest.raises(NotFoundError):
             bench.open("side")
         assert session.history() == []
-        session.fork("side", provider="plain")
+        session.fork("side", provider="holdfast")
 
 
+@pytest.mark.usefixtures("written_out")
 def test_a_directory_that_took_the_place_of_a_forks_is_left_alone(bench):
     with bench.start() as session:
-        made = session.fork("side", provider="plain")
+        made = session.fork("side", provider="holdfast")
         session.delete()
     root_of(made).rename(bench.tree.parent / "moved")
     root_of(made).mkdir()
@@ -138,14 +210,14 @@ def test_a_directory_that_took_the_place_of_a_forks_is_left_alone(bench):
 
 def test_a_fork_that_holds_another_ones_directory_is_not_deleted(bench):
     with bench.start() as session:
-        made = session.fork("outer", provider="plain")
+        made = session.fork("outer", provider="holdfast")
         inside = os.fsdecode(made.root) + "/inner"
         with (
-            bench.open("outer", session__directory=inside) as outer,
-            pytest.raises(RefusedError, match="would capture"),
+            bench.open("outer", snapshot__directory=inside) as outer,
+            pytest.raises(UnsupportedError, match="would lie in the workspace"),
         ):
-            outer.fork("inner", provider="plain")
-        assert traces(bench)["directories"] == ["outer"]
+            outer.fork("inner", provider="holdfast")
+        assert traces(bench)["workspaces"] == [made.root]
 
 
 @pytest.mark.parametrize("agent", ["you", "you two"])
@@ -163,7 +235,7 @@ def test_whose_a_session_is(bench, agent):
     with bench.open(agent=agent) as session:
         bench.run(session, bench.write("2"))
         session.branch("theirs")
-        made = session.fork("side", provider="plain")
+        made = session.fork("side", provider="holdfast")
         for no in (lambda: session.share("more"), lambda: session.unshare(agent), session.delete):
             with pytest.raises(RefusedError) as caught:
                 no()
@@ -194,13 +266,13 @@ def test_who_asks(bench, monkeypatch):
 
 def test_the_limit_of_forks(bench):
     with bench.start(session__max_forks=2) as session:
-        session.fork("a", provider="plain")
-        session.fork("b", provider="plain")
+        session.fork("a", provider="holdfast")
+        session.fork("b", provider="holdfast")
         with pytest.raises(RefusedError, match="max_forks") as caught:
-            session.fork("c", provider="plain")
+            session.fork("c", provider="holdfast")
         assert caught.value.code == "session_limit"
         bench.open("a").delete()
-        session.fork("c", provider="plain")
+        session.fork("c", provider="holdfast")
 
 
 def test_what_cannot_be_forked_leaves_nothing(bench):
@@ -211,29 +283,27 @@ def test_what_cannot_be_forked_leaves_nothing(bench):
         with pytest.raises(UnsupportedError):
             session.fork("a", provider="nothing like it")
         with pytest.raises(UnsupportedError):
-            session.fork("a", provider="plain", with_ignored=True)
+            session.fork("a", provider="holdfast", with_ignored=True)
         with pytest.raises(UsageError):
-            session.fork("a", type="branch", provider="plain")
+            session.fork("a", type="branch", provider="holdfast")
         with pytest.raises(UsageError):
-            session.fork("../a", provider="plain")
-        session.fork("a", provider="plain")
+            session.fork("../a", provider="holdfast")
+        session.fork("a", provider="holdfast")
         with pytest.raises(RefusedError) as caught:
-            session.fork("a", provider="plain")
+            session.fork("a", provider="holdfast")
         assert caught.value.code == "session_exists"
         with pytest.raises(RefusedError):
-            session.fork("one", provider="plain")
-        (root := Path(f"{bench.home}-forks/b")).mkdir()
-        (root / "theirs").write_text("x")
-        with pytest.raises(RefusedError, match="not empty"):
-            session.fork("b", provider="plain")
-        assert (root / "theirs").exists()
+            session.fork("one", provider="holdfast")
+        for name in ("plain", ""):
+            with pytest.raises(UnsupportedError if name else UsageError):
+                session.fork(name and "b", provider=name or "holdfast")
         assert {info.id for info in bench.sessions().list()} == {"one", "a"}
 
 
 def test_forks_without_a_parent_expire(bench):
     with bench.start() as session:
-        session.fork("side", provider="plain")
-        session.fork("busy", provider="plain")
+        session.fork("side", provider="holdfast")
+        session.fork("busy", provider="holdfast")
         session.delete()
     sessions = bench.sessions()
     assert sessions.sweep().removed == ()
@@ -249,29 +319,9 @@ def test_forks_without_a_parent_expire(bench):
     assert traces(bench) == NOTHING
 
 
-@pytest.mark.parametrize("kind", ["file", "link"])
-def test_nothing_copies_what_leads_to_the_users_repository(tmp_path, kind):
-    """I15."""
-    all_of_it = Capabilities("overlay", 70, ("worktree",), carries_ignored=True)
-    tracked = Capabilities("git", 50, ("worktree",))
-    root, git = bytes(tmp_path), tmp_path / ".git"
-    assert qualified(root, [all_of_it, tracked]) == [all_of_it, tracked]
-    git.mkdir()
-    assert qualified(root, [all_of_it, tracked]) == [all_of_it, tracked]
-    git.rename(tmp_path / "elsewhere")
-    if kind == "file":
-        git.write_text("gitdir: /elsewhere/.git/worktrees/wt\n")
-    else:
-        git.symlink_to("elsewhere")
-    first, second = qualified(root, [all_of_it, tracked])
-    assert first.score == 0
-    assert "leads to your repository" in first.notes[0]
-    assert second == tracked
-
-
 def test_forks_in_which_somebody_works_do_not_expire(bench):
     with bench.start() as session:
-        roots = {name: Path(os.fsdecode(session.fork(name, provider="plain").root)) for name in ("a", "b", "c")}
+        roots = {name: Path(os.fsdecode(session.fork(name, provider="holdfast").root)) for name in ("a", "b", "c")}
         session.delete()
     bench.clock.advance(8 * 86400)
     (roots["a"] / "by hand").write_text("nobody has saved this")
@@ -293,8 +343,8 @@ def test_forks_in_which_somebody_works_do_not_expire(bench):
 
 def test_an_experiments_forks_go_when_its_process_is_gone(bench):
     with bench.start() as session:
-        made = session.fork("try", type="experiment", provider="plain")
-        kept = session.fork("keep", type="experiment", provider="plain")
+        made = session.fork("try", type="experiment", provider="holdfast")
+        kept = session.fork("keep", type="experiment", provider="holdfast")
         assert made.ref.name == "experiments/try"
         with bench.open("keep") as fork:
             bench.run(fork)
@@ -319,13 +369,13 @@ def test_an_experiments_forks_go_when_its_process_is_gone(bench):
             assert dead != boot
             transaction.run("UPDATE session_refs SET metadata = ? WHERE name = ?", (dead, "experiments/try"))
         assert bench.sessions().sweep().removed == ("try",)
-        assert traces(bench)["directories"] == ["keep"]
+        assert traces(bench)["workspaces"] == [kept.root]
         assert kept
 
 
 def test_a_fork_that_is_open_is_never_swept(bench):
     with bench.start() as session:
-        session.fork("side", provider="plain")
+        session.fork("side", provider="holdfast")
         with bench.open("side"):
             session.delete()
             bench.clock.advance(30 * 86400)
@@ -337,11 +387,11 @@ def test_a_fork_that_is_open_is_never_swept(bench):
 
 def test_forks_of_forks_go_from_the_last_to_the_first(bench):
     with bench.start() as session:
-        session.fork("outer", provider="plain")
+        session.fork("outer", provider="holdfast")
         with bench.open("outer") as outer:
-            outer.fork("inner", provider="plain")
+            outer.fork("inner", provider="holdfast")
         with bench.open("inner") as inner:
-            inner.fork("innermost", provider="plain")
+            inner.fork("innermost", provider="holdfast")
         bench.clock.advance(8 * 86400)
         assert bench.sessions().sweep().removed == ()
         session.delete()
@@ -350,3 +400,22 @@ def test_forks_of_forks_go_from_the_last_to_the_first(bench):
         assert caught.value.code == "has_forks"
     assert bench.sessions().sweep().removed == ("innermost", "inner", "outer")
     assert traces(bench) == NOTHING
+
+
+@pytest.mark.usefixtures("written_out")
+def test_a_fork_that_an_older_version_wrote_out_is_opened_and_deleted(bench):
+    with bench.start() as session:
+        made = session.fork("side", provider="holdfast")
+        rows, record = session._rows, session._rows.get(SessionId("side"))
+        rows.put(record._replace(provider="plain", token="", place=made.root))
+    assert bench.sessions().info("side").provider == "plain"
+    with bench.open("side") as fork:
+        bench.run(fork, lambda: (root_of(made) / "file").write_text("1"))
+        inner = fork.fork("inner", provider="holdfast")
+        assert (root_of(inner) / "file").read_text() == "1"
+    with bench.open() as session:
+        session.checkout("forks/side")
+        assert bench.read() == "1"
+    bench.sessions().delete("inner")
+    bench.sessions().delete("side")
+    assert not os.path.lexists(made.root)

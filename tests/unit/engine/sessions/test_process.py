@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
+import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
+from holdfast.engine.sessions import in_flight, shells
+from holdfast.engine.sessions.holding import note_path
+from holdfast.engine.sessions.in_flight import InFlight, end_what_was_left
 from holdfast.engine.sessions.process import Ran, run_command
 from holdfast.model.errors import StorageError, UnsupportedError, UsageError
-from holdfast.model.session import ShellName
+from holdfast.model.session import SessionId, ShellName
 
 from ....waiting import wait_until
 
@@ -264,3 +269,36 @@ def is_gone(pid: int) -> bool:
             return file.read().rpartition(")")[2].split()[0] in "ZX"
     except FileNotFoundError:
         return True
+
+
+def test_what_was_started_before_that_was_noted_is_found_by_its_private_directory(tmp_path: Path) -> None:
+    lock = bytes(tmp_path / "one.lock")
+    flight = InFlight(note_path(lock))
+    started = shells.start(
+        "sh", "read line", {"PATH": "/bin:/usr/bin"}, folder=flight.folder, said=flight.folder + b"/s"
+    )
+    with subprocess.Popen(
+        started.arguments, env=started.environment, stdin=subprocess.PIPE, start_new_session=True
+    ) as child:
+        end_what_was_left(lock, SessionId("one"))
+        assert child.wait() == -signal.SIGHUP or child.returncode > 0
+    assert not os.path.exists(flight.folder)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("folder", ["", "/", ".", "holdfast-0123456789abcdef", "/tmp/holdfast-", "/tmp/holdfast-0123"])
+def test_a_directory_that_is_not_private_to_one_command_leads_to_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    found: list[int] = []
+
+    def end_all(find: Callable[[], Iterable[int]], _signals: object) -> int:
+        found.extend(find())  # (nobody is ended here, whoever would be)
+        return 0
+
+    monkeypatch.setattr(in_flight, "end_all", end_all)
+    lock = bytes(tmp_path / "one.lock")
+    Path(os.fsdecode(note_path(lock))).write_text(json.dumps({"folder": folder}))
+    end_what_was_left(lock, SessionId("one"))
+    assert found == []
+    assert os.listdir(tmp_path) == []

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.engine.sessions import states
+import holdfast
+from holdfast.engine.sessions import merging, states
 from holdfast.model.errors import NotFoundError, RefusedError
+from holdfast.model.session import SessionId
 
 
 class Killed(BaseException):
@@ -76,9 +78,10 @@ def test_a_directory_that_is_gone_is_made_again_as_it_was_recorded_last(bench):
         assert os.listdir(bench.tree) == [], "it is there, and empty: somebody may have meant that"
 
 
+@pytest.mark.usefixtures("written_out")
 def test_a_forks_directory_that_was_emptied_is_made_again(bench):
     with bench.start() as session:
-        made = session.fork("side", provider="plain")
+        made = session.fork("side", provider="holdfast")
     root = Path(os.fsdecode(made.root))
     (root / "file").unlink()
     with bench.open("side") as fork:
@@ -142,12 +145,89 @@ def half(bench):
 
     real = Workspace.restore
 
-    def restore(self, name):
+    def restore(self, name, **options):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(type(self._context.tree), "apply", killed)
-            return real(self, name)
+            return real(self, name, **options)
 
     return restore
+
+
+@pytest.mark.parametrize("what", ["checkout", "merge", "pick"])
+def test_i8_what_was_edited_after_it_was_cut_short_stays_and_is_said(bench, monkeypatch, caplog, what):
+    cut(bench, monkeypatch, what)
+    bench.write("by hand")()
+    with bench.open() as session:
+        assert bench.read() == "by hand"
+        (said,) = [record.getMessage() for record in caplog.records if record.getMessage().startswith("file ")]
+        way = said.partition("`holdfast ")[2].partition("`")[0].split()
+        assert way[0] == "restore"
+        assert session.workspace.unfinished() is None
+        assert session.state.metrics.recoveries == 1
+        assert session.workspace.status().clean, "it is saved as the session's state"
+        session.workspace.restore(way[1], way[2:])
+        assert bench.read() == ("1" if what == "checkout" else "theirs")
+
+
+@pytest.mark.parametrize("what", ["merge", "pick"])
+@pytest.mark.parametrize("by", ["the session", "restore --continue", "restore --abort", "undo"])
+def test_i3_a_merge_that_was_cut_short_is_finished_by_whatever_opens_the_session(bench, monkeypatch, what, by):
+    cut(bench, monkeypatch, what)
+    with holdfast.open(bench.tree, home=bench.home) as workspace:
+        if by == "restore --abort":
+            workspace.restore_abort()
+        elif by != "the session":
+            workspace.restore_continue()
+        if by == "undo":
+            workspace.undo()
+    back = by in ("restore --abort", "undo")
+    with bench.open() as session:
+        assert bench.read() == ("1" if back else "theirs")
+        assert session.workspace.unfinished() is None
+        assert session.state.metrics.recoveries == 1
+        assert bool(session.head.message) == (not back)
+        assert ("merged" in session.head.metadata) == (what == "merge" and not back)
+        assert session.state.env == {"A": "2"}, "the shell stays as it was"
+        bench.run(session)
+    with bench.open() as session:
+        assert session.state.metrics.recoveries == 1
+
+
+def test_a_restore_of_somebody_elses_that_was_cut_short_is_named_by_whatever_opens_the_session(
+    bench, monkeypatch, caplog
+):
+    with bench.start() as session:
+        before = session.state.tree
+        bench.run(session, bench.write("1"))
+        monkeypatch.setattr(type(session.workspace), "restore", half(bench))
+        with pytest.raises(Killed):
+            session.workspace.restore(before)
+        monkeypatch.undo()
+    bench.open().close()
+    assert "`holdfast restore --continue` finishes it" in caplog.text
+
+
+def cut(bench, monkeypatch, what):
+    """A session in which a checkout, a merge or a pick was killed when it had begun to change the tree."""
+    with bench.start() as session:
+        bench.run(session, bench.write("1"), A="1")
+        session.branch("back")
+        bench.run(session, A="2")
+        root = Path(os.fsdecode(session.fork("side", provider="holdfast").root))
+        with bench.open("side") as fork:
+            entry = bench.run(fork, lambda: (root / "file").write_text("theirs"))
+        bench.run(session, bench.write("2" if what == "checkout" else "1"))
+        bench.run(session, bench.write("x", "other"))
+        monkeypatch.setattr(type(session.workspace), "restore", half(bench))
+        work = {
+            "checkout": lambda: session.checkout("back"),
+            "merge": lambda: merging.merge(bench.sessions, session, "side"),
+            "pick": lambda: merging.pick(session, SessionId("side"), entry),
+        }
+        with pytest.raises(Killed):
+            work[what]()
+        kill(session)
+    monkeypatch.undo()
 
 
 def test_a_checkout_that_fails_half_way_is_to_be_mended_first(bench, monkeypatch):
@@ -188,13 +268,14 @@ def test_a_fork_that_was_killed_while_it_was_made_is_swept(bench, monkeypatch):
     with bench.start() as session:
         monkeypatch.setattr(forking, "_begin", killed)
         with pytest.raises(Killed):
-            session.fork("side", provider="plain")
+            session.fork("side", provider="holdfast")
         with pytest.raises(Killed):
-            session.fork("again", provider="plain")
+            session.fork("again", provider="holdfast")
         monkeypatch.undo()
-        session.fork("again", provider="plain")
+        again = session.fork("again", provider="holdfast")
         assert bench.sessions().sweep().removed == ("side",)
-        assert os.listdir(f"{bench.home}-forks") == ["again"]
+        (left,) = [one for one in bench.opener().store().catalog.workspaces() if one.live and one.source]
+        assert left.path == again.root
         bench.open("again").delete()
     catalog = bench.opener().store().catalog
     assert len([one for one in catalog.workspaces() if one.live]) == 1
@@ -204,7 +285,7 @@ def test_a_deletion_that_was_cut_short_is_finished(bench, monkeypatch):
     from holdfast.store.session_rows import SessionRows
 
     with bench.start() as session:
-        session.fork("side", provider="plain")
+        session.fork("side", provider="holdfast")
     monkeypatch.setattr(SessionRows, "clear", killed)
     with pytest.raises(Killed):
         bench.open("side").delete()
@@ -217,7 +298,7 @@ def test_a_deletion_that_was_cut_short_is_finished(bench, monkeypatch):
         bench.sessions().sweep()
     monkeypatch.undo()
     assert bench.sessions().sweep().removed == ("side",)
-    assert os.listdir(f"{bench.home}-forks") == []
+    assert not os.path.exists(f"{bench.home}-forks")
     assert [info.id for info in bench.sessions().list()] == ["one"]
 
 
@@ -252,21 +333,22 @@ def test_a_directory_that_was_moved_is_found(bench):
     bench.open().close()
 
 
+@pytest.mark.usefixtures("written_out")
 def test_a_fork_whose_directory_was_deleted_by_hand_is_made_again_or_deleted_without_that(bench):
     with bench.start() as session:
-        made = session.fork("side", provider="plain")
-        session.fork("other", provider="plain")
+        made = session.fork("side", provider="holdfast")
+        other = session.fork("other", provider="holdfast")
         shutil.rmtree(made.root)
         session.workspace.forget_gone()
         with bench.open("side") as fork:
             assert Path(os.fsdecode(fork.root), "file").read_text() == "0"
-        for name in ("side", "other"):
-            shutil.rmtree(Path(f"{bench.home}-forks", name))
+        for name, root in (("side", made.root), ("other", other.root)):
+            shutil.rmtree(root)
             session.workspace.forget_gone()
             with pytest.raises(RefusedError):
                 bench.sessions("you").delete(name)
             bench.sessions().delete(name)
-            assert not Path(f"{bench.home}-forks", name).exists()
+            assert not os.path.exists(os.path.dirname(root))
         with pytest.raises(NotFoundError):
             bench.sessions().delete("side")
         assert [info.id for info in bench.sessions().list()] == ["one"]

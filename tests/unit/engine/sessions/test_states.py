@@ -87,6 +87,31 @@ def test_checkout_brings_tree_and_shell_back_and_the_way_there_too(bench):
         assert session.state.metrics.recoveries == 0
 
 
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("HEAD", "newest saved state"),
+        ("head", "newest saved state"),
+        ("sessions/one/HEAD", "newest saved state"),
+        ("forks/side", "newest state of a fork"),
+        ("experiments/x", "other sessions"),
+        ("branches/one/x", "other sessions"),
+        ("_auto/before-checkout-x", "by themselves"),
+        ("decade", "beginning of a saved state's hash"),
+        ("1234", "beginning of a saved state's hash"),
+        ("ABCDEF01", "beginning of a saved state's hash"),
+        ("one", "a session is called so"),
+    ],
+)
+def test_a_name_that_means_something_else_is_no_branch(bench, name, reason):
+    with bench.start() as session:
+        with pytest.raises(UsageError, match=reason):
+            session.branch(name)
+        assert session.branches() == []
+        for fine in ("one/two", "fork", "abc", "decades", "forks"):
+            assert session.checkout(session.branch(fine).name.removeprefix("branches/one/")).restored.skipped == []
+
+
 def test_of_the_branches_that_checkouts_make_the_newest_are_kept(bench):
     with bench.start() as session:
         session.branch("_auto/mine")
@@ -156,7 +181,7 @@ def test_old_states_that_nobody_asked_for_are_let_go_of_and_say_so(bench):
             session.checkout(states[0].hash)
         assert caught.value.code == "thinned_out"
         with pytest.raises(NotFoundError):
-            session.fork(checkpoint=states[0].hash, provider="plain")
+            session.fork(checkpoint=states[0].hash, provider="holdfast")
         assert session.history() == entries[::-1], "what the shell did is still known"
         session.checkout(asked.hash)
         assert bench.read() == "0"

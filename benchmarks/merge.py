@@ -1,0 +1,153 @@
+"""How long it takes to plan a stacked merge, beside `git merge-tree` on the same two lines of work.
+
+    python benchmarks/merge.py [--sizes 10000,100000] [--changesets 400] [--directory DIR]
+
+A production in which 200 files have changed, and a fork with so many changesets of three files each, one file in twenty
+changed on both sides. Rows are the median of five, in milliseconds: the plan in a process that has planned nothing yet
+but has everything imported (and of that, what the fork's stack takes), the same again (production's delta is remembered),
+and `git merge-tree --write-tree`, a whole process that merges lines as well, on a repository packed by `git gc`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import holdfast
+from holdfast.engine import deltas, stacked_merge
+from holdfast.engine.merge import put_together
+from holdfast.model.checkpoint import Provenance
+from holdfast.model.entries import Change, file_entry
+from holdfast.model.ids import hash_bytes
+from holdfast.store import manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+TURNS = 5
+PRODUCTION_FILES = 200
+FILES_EACH = 3
+Edits = list[dict[str, bytes]]
+
+
+def name(number: int) -> str:
+    return f"d{number // 1000}/e{number // 50 % 20}/f{number}.txt"
+
+
+def content(number: int) -> bytes:
+    return b"".join(b"%d of %d\n" % (line, number) for line in range(20))
+
+
+def lines_of_work(files: int, changesets: int) -> tuple[Edits, Edits]:
+    """What production, and what the fork does, changeset by changeset."""
+    chosen = random.Random(7)
+    theirs = [chosen.randrange(files) for _ in range(changesets * FILES_EACH)]
+    shared = theirs[:: max(1, len(theirs) * 20 // PRODUCTION_FILES // 20)][: PRODUCTION_FILES // 20]
+    ours = {*shared, *(chosen.randrange(files) for _ in range(PRODUCTION_FILES))}
+    production = [{name(number): b"first\n" + content(number) for number in sorted(ours)}]
+    fork = [
+        {name(number): content(number) + b"%d\n" % at for number in theirs[at * FILES_EACH : (at + 1) * FILES_EACH]}
+        for at in range(changesets)
+    ]
+    return production, fork
+
+
+def median(work: Callable[[], object], before: Callable[[], object] = lambda: None) -> float:
+    took: list[float] = []
+    for _ in range(TURNS):
+        before()
+        start = time.perf_counter()
+        work()
+        took.append((time.perf_counter() - start) * 1000)
+    return statistics.median(took)
+
+
+def measure_plan(root: Path, files: int, production: Edits, fork: Edits) -> tuple[float, float, int]:
+    tree = root / "tree"
+    for number in range(files):
+        path = tree / name(number)
+        if not number % 50:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content(number))
+    with holdfast.init(tree, home=root / "home") as workspace:
+        context = workspace._context  # noqa: SLF001 - a measurement of the engine
+        base = workspace.checkpoint().checkpoint.id
+
+        def line(edits: Edits):
+            at = base
+            for edit in edits:
+                held = manifest.get_many(
+                    context.store.pages, context.catalog.checkpoint(at).root, sorted(map(str.encode, edit))
+                )
+                new = {hash_bytes(text): text for text in edit.values()}
+                changes = [
+                    Change(path.encode(), held.get(path.encode()), file_entry(hash_bytes(text), len(text), 0o644))
+                    for path, text in sorted(edit.items())
+                ]
+                with context.lock():
+                    at = put_together(
+                        context, at, [one for one in changes if one.before != one.after], Provenance(), new=new
+                    )
+            return at
+
+        ours, theirs = line(production), line(fork)
+        found = stacked_merge.plan(context, theirs, ours)
+        overlapping = found.counts.overlapping
+
+        def plan() -> None:
+            assert stacked_merge.plan(context, theirs, ours).counts.overlapping == overlapping
+
+        return median(plan, deltas.forget_all), median(plan), overlapping
+
+
+def measure_git(root: Path, files: int, production: Edits, fork: Edits) -> float:
+    repository = root / "git"
+    subprocess.run(["git", "init", "-q", "--bare", repository], check=True)
+    out: list[bytes] = []
+
+    def commit(branch: str, parent: str | None, texts: dict[str, bytes]) -> None:
+        out.append(b"commit refs/heads/%s\ncommitter a <a@b> 1 +0000\ndata 0\n" % branch.encode())
+        if parent is not None:
+            out.append(b"from refs/heads/%s\n" % parent.encode())
+        out.extend(
+            b"M 100644 inline %s\ndata %d\n%s\n" % (path.encode(), len(text), text) for path, text in texts.items()
+        )
+
+    commit("base", None, {name(number): content(number) for number in range(files)})
+    for branch, edits in (("production", production), ("fork", fork)):
+        for at, edit in enumerate(edits):
+            commit(branch, None if at else "base", edit)  # (A branch goes on from itself.)
+    subprocess.run(["git", "-C", repository, "fast-import", "--quiet"], input=b"".join(out), check=True)
+    subprocess.run(["git", "-C", repository, "gc", "-q"], check=True)
+    command = ["git", "-C", str(repository), "merge-tree", "--write-tree", "production", "fork"]
+    return median(lambda: subprocess.run(command, capture_output=True, check=False))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--sizes", default="10000,100000", help="numbers of files")
+    parser.add_argument("--changesets", type=int, default=400, help="of the fork")
+    parser.add_argument("--directory", help="where to work")
+    arguments = parser.parse_args()
+    print(
+        "| files | changesets | overlapping | plan, ms | again, ms | git merge-tree, ms |\n| --- | --- | --- | --- | --- | --- |"
+    )
+    for size in map(int, arguments.sizes.split(",")):
+        production, fork = lines_of_work(size, arguments.changesets)
+        with tempfile.TemporaryDirectory(prefix="holdfast-merge-", dir=arguments.directory) as directory:
+            root = Path(directory)
+            first, again, overlapping = measure_plan(root, size, production, fork)
+            git = measure_git(root, size, production, fork)
+        print(f"| {size:,} | {arguments.changesets} | {overlapping} | {first:.1f} | {again:.1f} | {git:.1f} |")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

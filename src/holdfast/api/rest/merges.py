@@ -1,0 +1,23 @@
+"""Merges that are only planned. All that REST knows of how lines of work are merged is here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.api.rest.calls import cut
+from holdfast.api.rest.checkpoints import context_of, reached
+from holdfast.engine import stacked_merge
+
+if TYPE_CHECKING:
+    from holdfast.api.rest import models
+    from holdfast.api.rest.calls import Call
+
+
+def dry_run(call: Call) -> models.Merged:
+    """What would become of production if a line of work were merged into it. Changes nothing."""
+    body: models.Merge = call.body
+    production, row = reached(call, body.production_checkpoint)
+    promoted, _ = reached(call, body.promote_checkpoint)
+    since = None if body.fork_checkpoint is None else [reached(call, body.fork_checkpoint)[0].id]
+    plan = stacked_merge.plan(context_of(call, row), promoted.id, production.id, since=since)
+    return cut({"overlapping_files": [], **stacked_merge.to_json(plan)}, "writes", "deletes", "overlapping_files")

@@ -1,0 +1,177 @@
+"""``merge``: what a fork has done comes into this workspace."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast import RefusedError, UsageError
+from holdfast.cli.command import Command, text
+from holdfast.cli.terminal import plural, show_path
+from holdfast.cli.wording import changed, files, left_alone, reasons, short
+from holdfast.model.visible import visible
+
+if TYPE_CHECKING:
+    import argparse
+
+    from holdfast import Workspace
+    from holdfast.cli.console import Console
+    from holdfast.engine.merging import Merged
+    from holdfast.engine.reapply.person import Resolution
+    from holdfast.engine.stacked_merge import MergePlan
+
+
+_MOST = 16 << 20
+"""Bytes of a resolution: what merge.max_bytes can be. A device may have no end."""
+
+
+def _configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "fork", metavar="FORK", type=text, help="the fork: its directory, the id of its workspace, or a checkpoint"
+    )
+    parser.add_argument("-m", "--message", type=text, default="", help="why, for the log")
+    parser.add_argument(
+        "--resolve",
+        metavar="PATH=FILE",
+        action="append",
+        default=[],
+        help="the content of FILE is what becomes of PATH, which overlaps; may be repeated",
+    )
+    parser.add_argument(
+        "--keep", metavar="PATH", action="append", default=[], help="PATH, which overlaps, stays as it is here"
+    )
+    parser.add_argument(
+        "--take", metavar="PATH", action="append", default=[], help="PATH, which overlaps, becomes what the fork has"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be done; nobody is asked anything")
+
+
+def _run(console: Console, arguments: argparse.Namespace) -> int:
+    with console.open() as workspace, console.progress() as progress:
+        found = workspace.merge(
+            arguments.fork,
+            resolutions=_resolutions(console, workspace, arguments),
+            message=arguments.message,
+            dry_run=arguments.dry_run,
+            progress=progress,
+        )
+    if console.json:
+        from holdfast.engine import merging
+
+        console.give(merging.to_json(found))
+    else:
+        _say(console, found)
+    return _ended(found)
+
+
+def _resolutions(
+    console: Console, workspace: Workspace, arguments: argparse.Namespace
+) -> dict[str | bytes, Resolution]:
+    from holdfast.engine.reapply.person import Resolution
+
+    found: dict[str | bytes, Resolution] = {}
+
+    def add(path: str, resolution: Resolution) -> None:
+        (name,) = console.paths(workspace, [path])
+        if name in found:
+            raise UsageError(f"{path} is decided twice")
+        found[name] = resolution
+
+    for given in arguments.resolve:
+        path, sign, file = given.partition("=")
+        if not sign or not path:
+            raise UsageError(f"{given!r} is no PATH=FILE", hint="--resolve src/app.py=/tmp/app.py")
+        try:
+            with open(file, "rb") as opened:
+                content = opened.read(_MOST + 1)
+        except OSError as error:
+            raise UsageError(f"{file} cannot be read: {error.strerror}") from None
+        if len(content) > _MOST:
+            raise UsageError(f"{file} is larger than a resolution may be, {_MOST >> 20} MiB")
+        add(path, Resolution(content=content))
+    for path in arguments.keep:
+        add(path, Resolution(prefer="ours"))
+    for path in arguments.take:
+        add(path, Resolution(prefer="theirs"))
+    return found
+
+
+def _say(console: Console, found: Merged) -> None:
+    plan = found.plan
+    if found.restored is not None:
+        restored = found.restored
+        console.say(
+            f"Merged {short(plan.fork)}: {files(len(restored.written))} written, {len(restored.deleted):,} deleted.",
+            *_reapplied(found),
+        )
+        if restored.rescue is not None and restored.undo_command is not None:
+            before, undo = short(restored.rescue), restored.undo_command
+            console.say(f"What was there before is checkpoint {before}; `{undo}` brings it back.")
+        if restored.skipped:
+            console.say(*reasons(restored.skipped))
+    elif found.prepared.merged is not None:
+        console.say(f"There is nothing in {short(plan.fork)} that is not here.")
+    elif found.dry_run:
+        console.say(_would(plan), *changed(console.paint, plan.stacked.plan.changes))
+    if plan.overlapping:
+        console.say(f"{files(len(plan.overlapping))} changed on both sides:")
+        from holdfast.engine.stacked_merge import detail
+
+        for one in plan.overlapping:
+            console.say(f"  {show_path(one.path)}: {detail(one)}")
+            differences = found.prepared.differences.get(one.path, ("", ""))
+            for what, hunks in zip(("here", "in the fork"), differences, strict=True):
+                if hunks:
+                    console.say(f"    {what}:", *(f"      {visible(line)}" for line in hunks.splitlines()))
+
+
+def _would(plan: MergePlan) -> str:
+    counts = plan.counts
+    straight = ", straight, as nothing else has happened here" if plan.is_straight else ""
+    return (
+        f"Would merge {plural(plan.changesets, 'changeset')} since {short(plan.base)}{straight}: "
+        f"{files(counts.apply_theirs)} written, {counts.deletes:,} deleted, "
+        f"{counts.keep_production:,} kept as here, {counts.overlapping:,} to be applied anew."
+    )
+
+
+def _reapplied(found: Merged) -> list[str]:
+    lines: list[str] = []
+    for one in found.prepared.records:
+        by = dict.fromkeys(tried.rung for tried in one.tried if tried.result == "answered")
+        how = "decided by a person" if one.outcome == "decided" else f"applied anew by {', '.join(by) or 'nobody'}"
+        lines.append(f"  {show_path(one.path)}: {how}")
+    return lines
+
+
+def _ended(found: Merged) -> int:
+    if found.plan.overlapping and not found.dry_run:
+        waiting = [one for one in found.prepared.records if one.outcome == "pending"]
+        raise RefusedError(
+            f"{plural(len(found.plan.overlapping), 'file')} could not be applied anew; nothing was changed",
+            hint="an agent has been asked; run the same again when it has answered"
+            if waiting
+            else "decide each with --resolve PATH=FILE, --keep PATH or --take PATH, and run the same again",
+            code="needs_reapply",
+        )
+    if found.restored is not None and found.restored.skipped:
+        raise left_alone(found.restored.skipped)
+    return 0
+
+
+COMMANDS = {
+    "merge": Command(
+        description="Bring what a fork has done into this workspace, without losing what was done here since they "
+        "parted. A file that one side alone has changed is as that side has it; the fork's changes to a file that both "
+        "have changed are applied anew, one after the other, by the ladder of merge.ladder (docs/merge.md). What no "
+        "rung can apply is listed, and nothing is changed until it is decided. What is in both trees is saved first.",
+        configure=_configure,
+        run=_run,
+        examples=(
+            ("holdfast merge ../fork --dry-run", "what would be merged, and what overlaps"),
+            ("holdfast merge ../fork", "merge all that the fork has done"),
+            ("holdfast merge ../fork --resolve app.py=/tmp/app.py", "with what becomes of a file that overlaps"),
+            ("holdfast undo", "take the merge back"),
+        ),
+        exits=((4, "something overlaps that no rung could apply; or locked, or changed meanwhile"),),
+    )
+}

@@ -1,0 +1,264 @@
+"""``promote``."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from holdfast import UsageError
+from holdfast.cli.command import Command, text
+from holdfast.cli.terminal import is_terminal, plural
+from holdfast.cli.wording import short
+from holdfast.model.paths import display
+from holdfast.model.visible import visible
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Generator, Sequence
+
+    from holdfast.cli.console import Console
+    from holdfast.engine.encoding import Json
+    from holdfast.engine.promotion.promote import Promotion, Promotions
+    from holdfast.engine.promotion.spec import Answer
+
+EXITS = {"promoted": 0, "unchanged": 0, "clean": 0, "needs_reapply": 4}
+"""By result; all others are failures."""
+
+_STEPS = {
+    "plan": "putting it together with production",
+    "copy": "copying production",
+    "setup": "setting up",
+    "build": "building",
+    "check": "starting it, and checking its health",
+    "swap": "swapping",
+    "restart": "restarting",
+    "finish": "clearing away",
+}
+
+
+def _configure(parser: argparse.ArgumentParser) -> None:
+    parser.usage = (
+        "holdfast promote FORK [--to DIR] [--dry-run]\n"
+        "       holdfast promote --resume [ID] | --sweep [--force] | --list"
+    )
+    parser.add_argument("fork", metavar="FORK", nargs="?", help="a fork's directory, or a checkpoint")
+    parser.add_argument("--to", metavar="DIR", help="production (default: the workspace that was forked)")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be merged; builds and changes nothing")
+    parser.add_argument("--author", metavar="NAME", default="", type=text, help="who does it")
+    parser.add_argument("--message", metavar="TEXT", default="", type=text, help="why")
+    parser.add_argument(
+        "--resume", metavar="ID", nargs="?", const="", type=text, help="go on with a promotion that was cut short"
+    )
+    parser.add_argument(
+        "--sweep", action="store_true", help="take back or finish what was cut short, and remove what is left over"
+    )
+    parser.add_argument("--force", action="store_true", help="with --sweep: also old directories that were written to")
+    parser.add_argument(
+        "--id", metavar="ID", dest="name", default="", type=text, help="what its id is to be (16 hex digits)"
+    )
+    parser.add_argument("--steps", action="store_true", help="with --json: also an object for each step that begins")
+    parser.add_argument("--list", action="store_true", dest="listed", help="list the promotions, oldest first")
+
+
+def _run(console: Console, arguments: argparse.Namespace) -> int:
+    from holdfast.engine.promotion import encoding
+    from holdfast.engine.promotion.promote import Promotions
+
+    _check(arguments)
+    promotions = Promotions(home=console.home, tell=lambda step: _tell(console, step, steps=arguments.steps))
+    if arguments.listed:
+        return _list(console, promotions)
+    if arguments.sweep:
+        return _sweep(console, promotions, force=arguments.force)
+    if arguments.dry_run:
+        answer = promotions.foresee(arguments.fork, to=arguments.to or console.directory)
+        if console.json:
+            console.give(encoding.answer(answer))
+        else:
+            console.answer(_plan(answer))
+        return EXITS.get(answer.result, 1)
+    with _interrupted_by_signals():
+        if arguments.resume is not None:
+            done = promotions.resume(arguments.resume)
+        else:
+            done = promotions.promote(
+                arguments.fork,
+                to=arguments.to or console.directory,
+                author=arguments.author,
+                message=arguments.message,
+                command=f"holdfast promote {shlex.quote(display(os.fsencode(arguments.fork)))}",
+                name=arguments.name,
+            )
+    if console.json:
+        console.give(encoding.promotion(done))
+    else:
+        console.answer(_said(done))
+    return EXITS.get(done.answer.result, done.answer.ends_with)
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    given = [
+        name
+        for name, value in (
+            ("FORK", arguments.fork is not None),
+            ("--resume", arguments.resume is not None),
+            ("--sweep", arguments.sweep),
+            ("--list", arguments.listed),
+        )
+        if value
+    ]
+    if len(given) != 1:
+        raise UsageError(
+            "one of FORK, --resume, --sweep and --list is needed"
+            if not given
+            else f"not {' and '.join(given)} at once",
+            hint="holdfast promote --help",
+        )
+    if given != ["FORK"] and (
+        arguments.to or arguments.dry_run or arguments.author or arguments.message or arguments.name
+    ):
+        raise UsageError("--to, --dry-run, --author, --message and --id go with FORK", hint="holdfast promote --help")
+    if arguments.force and not arguments.sweep:
+        raise UsageError("--force goes with --sweep", hint="holdfast promote --help")
+
+
+@contextmanager
+def _interrupted_by_signals() -> Generator[None]:
+    """What asks this process to end is as Ctrl-C: what runs is ended, and what was built is taken back."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    for number, handler in before.items():
+        if handler != signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler or signal.SIG_DFL)
+
+
+def _tell(console: Console, step: str, *, steps: bool) -> None:
+    if steps and console.json:
+        with suppress(OSError):  # nobody listens; it goes on
+            console.give({"step": step})
+            sys.stdout.flush()
+    if is_terminal(sys.stderr) and not console.quiet and not console.json:
+        sys.stderr.write(f"{_STEPS.get(step, step)} …\n")
+
+
+def _plan(answer: Answer, files: Sequence[Json] = ()) -> list[str]:
+    if answer.result == "unchanged":
+        return ["Nothing to promote: production has all of it."]
+    counts = answer.changes
+    assert counts is not None, "a plan has them"
+    written = f"{counts.apply_theirs} to be written, {counts.deletes} to be deleted"
+    lines = [
+        f"{plural(answer.changesets, 'changeset')}: {written}, {counts.keep_production} changed in production alone."
+    ]
+    if answer.overlapping_files:
+        lines.append(f"{plural(len(answer.overlapping_files), 'file')} changed on both sides:")
+        for one in answer.overlapping_files:
+            lines.append(f"  {visible(one.path)}: {one.detail}")
+            lines += [
+                f"    {rung['rung']}: {visible(rung['said'])}"
+                for file in files
+                if file["path"] == one.path
+                for rung in file["tried"]
+                if rung["rung"] != "person" and rung["result"] != "answered" and "said" in rung
+            ]
+        lines.append(
+            "An agent has been asked; promote again when it has answered."
+            if any(file["outcome"] == "pending" for file in files)
+            else "Change them in the fork so that they agree with production's, and promote again."
+        )
+    return lines
+
+
+def _said(done: Promotion) -> list[str]:
+    from holdfast.engine.promotion import encoding
+
+    answer, facts = done.answer, done.facts
+    if answer.result == "promoted":
+        lines = [f"Promoted to {visible(done.path)}: it is now at {short(answer.checkpoint)}."]
+        if not answer.atomic:
+            lines.append(f"  File by file, not at once: {facts.hindrance}.")
+        if facts.restart is not None and facts.restart.exit_code:
+            lines.append(f"  The restart FAILED with {facts.restart.exit_code}; what ran before may still run.")
+            lines += [f"    {visible(line)}" for line in facts.restart.output.splitlines()[-20:]]
+        if facts.late:
+            lines.append("  Written to the old directory since the swap, and not in production:")
+            lines += [f"    {visible(path)}" for path in facts.late[:5]]
+        if facts.used_by:
+            lines.append("  Still in the old directory (a shell gets into the new one by `cd .`):")
+            lines += [f"    process {user.pid}: {visible(user.command)}" for user in facts.used_by[:5]]
+        if facts.kept:
+            lines.append(f"  So that is kept; the next promotion, or --sweep, removes it: {visible(facts.kept)}")
+        lines.append(f"  Take it back: {answer.undo_command}  (in {visible(done.path)})")
+        return lines
+    if answer.result == "unchanged":
+        return _plan(answer)
+    if answer.result == "needs_reapply":
+        return [*_plan(answer, encoding.files(facts)), "Production is unchanged."]
+    if answer.result == "build_failed":
+        lines = [f"The promotion failed at {answer.failed_step}: {visible(answer.command)}"]
+        lines += [f"  {visible(line)}" for line in answer.output.splitlines()[-40:]]
+        return [*lines, f"{visible(answer.message)}. {answer.recovery}"]
+    return [f"The promotion failed: {visible(answer.message)}.", visible(answer.recovery)]
+
+
+def _list(console: Console, promotions: Promotions) -> int:
+    from holdfast.engine.promotion import encoding
+
+    found = promotions.list()
+    if console.json:
+        console.give({"promotions": [encoding.promotion(one) for one in found]})
+        return 0
+    console.answer(
+        f"{one.row.id}  {(one.row.result or one.row.phase):<13}  {visible(one.path)}"
+        + (f"  {one.answer.failed_step}" if one.answer.failed_step else "")
+        for one in found
+    )
+    return 0
+
+
+def _sweep(console: Console, promotions: Promotions, *, force: bool) -> int:
+    from holdfast.engine.promotion import encoding
+
+    done = promotions.sweep(force=force)
+    if console.json:
+        console.give(encoding.swept(done))
+        return 0
+    console.say(
+        *(f"Settled {one}, which was cut short." for one in done.settled),
+        *(f"Removed {one}" for one in done.removed),
+        *(f"Kept {one}, which is used, or was written to since the swap; --force removes it." for one in done.kept),
+        *(f"{one} is being worked on." for one in done.busy),
+    )
+    if not any((done.settled, done.removed, done.kept, done.busy)):
+        console.say("Nothing was left over.")
+    return 0
+
+
+COMMANDS = {
+    "promote": Command(
+        description="Bring what a fork has done to production: the workspace that it was forked from. A copy of "
+        "production, dependencies and all, gets the merged files; there it is set up, built, started and asked how it "
+        "is, as the settings say (promote.*). Only if all of that succeeds do the two change places, at once; else "
+        "production stays as it is. `holdfast undo` in production takes it back.",
+        configure=_configure,
+        run=_run,
+        examples=(
+            ("holdfast promote ../attempt-2", "a fork, to what it was forked from"),
+            ("holdfast promote ../attempt-2 --dry-run", "what would be merged"),
+            ("holdfast promote --resume", "go on after a crash"),
+            ("holdfast promote --list", "what was promoted, and how that ended"),
+        ),
+        exits=(
+            (1, "a command of the build failed, or something else; production is unchanged"),
+            (4, "refused: both sides have changed the same, or another promotion is under way"),
+        ),
+    ),
+}

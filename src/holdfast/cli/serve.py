@@ -1,0 +1,200 @@
+"""``serve``: the REST API, and the tokens that it is used with."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from holdfast import HoldfastError, UsageError
+from holdfast.cli.command import Command, text
+from holdfast.model.paths import display
+from holdfast.model.visible import visible
+
+if TYPE_CHECKING:
+    import argparse
+
+    from holdfast.cli.console import Console
+    from holdfast.engine.opening import Opener
+    from holdfast.store.token_rows import TokenRow
+
+_RIGHTS = ("read", "write", "admin")
+
+
+def _configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "words", nargs="*", metavar="token create|list|revoke [ID]", help="make, list or take away a token, and end"
+    )
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--listen", metavar="ADDRESS:PORT", help="where to listen (default: serve.listen); port 0: any")
+    where.add_argument("--socket", metavar="PATH", help="listen on a Unix socket instead, mode 0600")
+    parser.add_argument("--allow-remote", action="store_true", help="also at an address that others can reach")
+    parser.add_argument(
+        "--no-upkeep", action="store_true", help="only answer: save, thin out and collect nothing by itself"
+    )
+    tokens = parser.add_argument_group("options of tokens")
+    tokens.add_argument("--tenant", metavar="NAME", help="whose it is (default: store.tenant)")
+    tokens.add_argument("--rights", choices=_RIGHTS, help="what it may do (default: write)")
+    tokens.add_argument("--export", metavar="NAME", action="append", default=[], help="it is for this export alone")
+    tokens.add_argument(
+        "--root", metavar="DIR", action="append", default=[], help="it may make exports of directories below this one"
+    )
+    tokens.add_argument("--label", metavar="TEXT", type=text, default="", help="what it is for")
+    tokens.add_argument("--expires", metavar="AGE", help="it is valid for so long, as in 30d (default: for ever)")
+
+
+def _run(console: Console, arguments: argparse.Namespace) -> int:
+    words: list[str] = arguments.words
+    if not words:
+        _refuse(arguments, "tenant", "rights", "export", "root", "label", "expires")
+        return _serve(console, arguments)
+    if words[0] != "token" or len(words) < 2 or words[1] not in ("create", "list", "revoke"):
+        raise UsageError(
+            f"`holdfast serve {' '.join(words)}` is no command", hint="serve, or serve token create|list|revoke"
+        )
+    _refuse(arguments, "listen", "socket", "allow_remote", "no_upkeep")
+    from holdfast.engine.opening import Opener
+
+    flags = {} if arguments.tenant is None else {"store.tenant": arguments.tenant}
+    opener = Opener(home=None if console.home is None else os.fsencode(console.home), flags=flags)
+    try:
+        return _tokens(console, arguments, opener)
+    finally:
+        opener.close()
+
+
+def _refuse(arguments: argparse.Namespace, *names: str) -> None:
+    for name in names:
+        if getattr(arguments, name):
+            raise UsageError(
+                f"--{name.replace('_', '-')} has no meaning here", hint="`holdfast serve --help` tells more"
+            )
+
+
+def _serve(console: Console, arguments: argparse.Namespace) -> int:
+    console.prepare_log(news=True, for_programs=True)
+    try:
+        from holdfast.api.rest.serving import Serving, serve
+    except ImportError as error:
+        raise HoldfastError(
+            f"a library is missing: {error.name}", hint="pip install 'holdfast[server]'", code="unsupported"
+        ) from error
+
+    def ready(address: str) -> None:
+        if console.json:
+            console.give({"listening": address})
+        else:
+            console.say(f"Listening at {visible(address)}; Ctrl-C ends it.")
+
+    unsaved = serve(
+        Serving(
+            home=None if console.home is None else os.fsencode(console.home),
+            listen=arguments.listen,
+            socket=None if arguments.socket is None else os.fsencode(arguments.socket),
+            allow_remote=arguments.allow_remote,
+            upkeep=not arguments.no_upkeep,
+            ready=ready,
+        )
+    )
+    if unsaved:
+        raise HoldfastError(
+            f"the server has ended, and not all is saved: {'; '.join(unsaved)}",
+            hint="`holdfast checkpoint -w DIR` tries again",
+            code="unsaved",
+        )
+    return 0
+
+
+def _tokens(console: Console, arguments: argparse.Namespace, opener: Opener) -> int:
+    from holdfast.engine import tokens
+    from holdfast.store.token_rows import TokenRows
+
+    catalog, words = opener.store().catalog, arguments.words
+    if words[1] == "revoke":
+        if len(words) != 3:
+            raise UsageError("one token is revoked at a time", hint="holdfast serve token revoke ID")
+        TokenRows(catalog).revoke(words[2])
+        if console.json:
+            console.give({"revoked": words[2]})
+        else:
+            console.say(f"The token {visible(words[2])} is valid no more.")
+        return 0
+    if len(words) != 2:
+        raise UsageError(f"`serve token {words[1]}` takes no {words[2]!r}")
+    if words[1] == "list":
+        rows = TokenRows(catalog).list()
+        if console.json:
+            console.give({"tenant": catalog.name, "tokens": [_shown(row) for row in rows]})
+        else:
+            console.answer(map(_line, rows))
+        return 0
+    secret, row = tokens.create(
+        catalog,
+        opener.clock,
+        os.urandom,
+        rights=arguments.rights or "write",
+        exports=arguments.export,
+        roots=[os.path.realpath(os.fsencode(root)) for root in arguments.root],
+        label=arguments.label,
+        lasts=None if arguments.expires is None else _age(arguments.expires),
+    )
+    if console.json:
+        console.give({"tenant": catalog.name, "token": secret, **_shown(row)})
+    else:
+        console.answer((secret,))
+        console.say("It is shown this once. Send it as: Authorization: Bearer hft_…")
+    return 0
+
+
+def _age(given: str) -> float:
+    from holdfast.model.values import parse_age
+
+    try:
+        return parse_age(given)
+    except ValueError as error:
+        raise UsageError(f"bad --expires: {error}") from None
+
+
+def _shown(row: TokenRow) -> dict[str, object]:
+    from holdfast.model.clock import isoformat
+
+    return {
+        "id": row.id,
+        "rights": row.rights,
+        "exports": list(row.exports),
+        "roots": [display(root) for root in row.roots],
+        "label": row.label,
+        "created_at": isoformat(row.created_at),
+        "expires_at": None if row.expires_at is None else isoformat(row.expires_at),
+    }
+
+
+def _line(row: TokenRow) -> str:
+    from holdfast.model.clock import isoformat
+
+    expires = "" if row.expires_at is None else f"  until {isoformat(row.expires_at)[:10]}"
+    where = f"  for {', '.join(row.exports)}" if row.exports else ""
+    below = "".join(f"  below {visible(display(root))}" for root in row.roots)
+    return f"{row.id}  {row.rights:<5}  {isoformat(row.created_at)[:10]}{expires}{where}{below}  {visible(row.label)}"
+
+
+COMMANDS = {
+    "serve": Command(
+        description="Serve workspaces over HTTP (docs/rest.md): exports, checkpoints, diff, restore, fork, events. It "
+        "also saves all exports by itself, thins out and collects. Every request needs a token, which `serve token "
+        "create` makes. Without an option it listens on loopback. A signal ends it: what is worked on is finished, and "
+        "what is unsaved is saved.",
+        configure=_configure,
+        run=_run,
+        examples=(
+            ("holdfast serve", "at 127.0.0.1:7420"),
+            ("holdfast serve --socket ~/.cache/holdfast/rest.sock", "on a Unix socket"),
+            ("holdfast serve token create --rights admin --root ~/projects", "a token that may serve what lies there"),
+            ("holdfast serve token create --rights read --export shop", "one that may look at an export"),
+            ("holdfast serve token list", "which there are"),
+        ),
+        exits=(
+            (1, "the server has ended, and something could not be saved"),
+            (4, "refused: an address that others can reach, or the directory of the socket"),
+        ),
+    ),
+}

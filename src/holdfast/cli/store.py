@@ -1,0 +1,219 @@
+"""``store``: the family of commands about where everything is kept."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from holdfast.cli.command import Command
+from holdfast.cli.terminal import plural, size
+from holdfast.model.visible import visible
+
+if TYPE_CHECKING:
+    import argparse
+
+    from holdfast.cli.console import Console
+    from holdfast.engine.opening import Opener
+    from holdfast.engine.stores import StoreInfo
+
+VERBS = {
+    "info": ("store", "where the objects are, and how they are kept"),
+    "probe": ("store", "try the place where objects are, step by step"),
+    "copy": ("store", "copy all of it to another home or another place, verified"),
+    "claim": ("store", "say that a bucket is this store's"),
+}
+
+
+def _opener(console: Console) -> Opener:
+    from holdfast.engine.opening import Opener
+
+    return Opener(home=None if console.home is None else os.fsencode(console.home))
+
+
+def _nothing(_parser: argparse.ArgumentParser) -> None:
+    pass
+
+
+def _family(console: Console, arguments: argparse.Namespace) -> int:
+    return arguments.verb.run(console, arguments)
+
+
+def _info(console: Console, arguments: argparse.Namespace) -> int:
+    from holdfast.engine import stores
+
+    del arguments
+    _give_info(console, stores.info(_opener(console)))
+    return 0
+
+
+def _give_info(console: Console, found: StoreInfo) -> None:
+    if console.json:
+        console.give(found._asdict())
+        return
+    facts = [
+        ("home", found.home),
+        ("objects", found.location),
+        ("tenant", found.tenant),
+        ("encrypted", f"with the key {found.encryption_key}" if found.encryption_key else "no"),
+    ]
+    if found.id:
+        facts.append(("store", found.id))
+    if found.copy_of:
+        facts.append(("copy of", found.copy_of))
+    if found.remote:
+        facts += [
+            ("claimed", found.claimed or "not yet: the next command that opens the store does it"),
+            ("conditional writes", found.conditional_writes or "not tried yet"),
+            ("cache", f"at most {size(found.cache_bytes)}" if found.cache_bytes else "none"),
+        ]
+    width = max(len(name) for name, _ in facts)
+    console.answer(f"{name:<{width}}  {visible(value)}" for name, value in facts)
+
+
+def _probe(console: Console, arguments: argparse.Namespace) -> int:
+    from holdfast.engine import stores
+
+    del arguments
+    found = stores.probe(_opener(console))
+    if console.json:
+        steps = [step._asdict() for step in found.steps]
+        console.give({**found._asdict(), "steps": steps})
+    else:
+        console.answer([visible(found.location)])
+        console.answer(
+            f"  {console.paint('+', 'green') if step.ok else console.paint('!', 'red')} {step.name}: "
+            f"{visible(step.message)}"
+            for step in found.steps
+        )
+    return int(not found.ok)
+
+
+def _configure_claim(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--take", action="store_true", help="also from another store, which must be gone for good: its claim is removed"
+    )
+
+
+def _claim(console: Console, arguments: argparse.Namespace) -> int:
+    from holdfast.engine import stores
+
+    found = stores.claim(_opener(console), take=arguments.take)
+    if console.json:
+        console.give(found._asdict())
+    else:
+        console.say(f"{visible(found.claimed)} is this store's ({found.id}).")
+    return 0
+
+
+def _configure_copy(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--to-home", metavar="DIR", help="the home to be made, with a catalog of its own")
+    parser.add_argument(
+        "--to-objects",
+        metavar="URL",
+        help="where the objects go: a directory or a bucket (default: into that home); without --to-home they alone",
+    )
+    parser.add_argument("--to-catalog", metavar="URL", help="where the catalog goes (default: into that home)")
+    parser.add_argument(
+        "--to-key",
+        metavar="PLACE",
+        help="the key that the copy is encrypted with: env:NAME, file:PATH, command:WORDS; none: it is not encrypted",
+    )
+
+
+def _copy(console: Console, arguments: argparse.Namespace) -> int:
+    from holdfast.engine import stores
+
+    with console.progress() as progress:
+        done = stores.copy(
+            _opener(console),
+            to_home=None if arguments.to_home is None else os.fsencode(arguments.to_home),
+            to_objects=arguments.to_objects,
+            to_catalog=arguments.to_catalog,
+            to_key="" if arguments.to_key == "none" else arguments.to_key,
+            progress=progress,
+        )
+    copied = done.copied
+    if console.json:
+        console.give(
+            {
+                "home": done.home,
+                "location": done.location,
+                "objects": copied.objects,
+                "object_bytes": copied.object_bytes,
+                "copied_objects": copied.copied_objects,
+                "rows": copied.rows,
+                "checkpoints": copied.verified.checkpoints,
+                "blobs": copied.verified.blobs,
+            }
+        )
+        return 0
+    console.say(
+        f"Copied {plural(copied.copied_objects, 'object')} of {copied.objects:,} ({size(copied.object_bytes)}) to "
+        f"{visible(done.location)}; the others were there.",
+        f"Verified, every byte of it: {plural(copied.verified.checkpoints, 'checkpoint')}, "
+        f"{plural(copied.verified.blobs, 'blob')}.",
+        f"To use it: --home {visible(done.home)}, or HOLDFAST_HOME."
+        if done.home is not None
+        else f"To use it, set store.url = {visible(done.location)!r} in config.toml of the home.",
+    )
+    return 0
+
+
+_CLAIMED = (4, "refused: the bucket is another store's, or the target is not empty; a collection is running")
+
+COMMANDS = {
+    "store": Command(
+        description="Where everything is kept: what that is, whether it works, and copies of all of it. "
+        "`holdfast store COMMAND --help` tells all about one command.",
+        configure=_nothing,
+        run=_family,
+        examples=(
+            ("holdfast store info", "where the objects of this home are"),
+            ("holdfast store probe", "whether they can be written and read there"),
+            ("holdfast store copy --to-home ~/copy", "copy all of it into another home"),
+        ),
+        verbs=VERBS,
+    ),
+    "store info": Command(
+        description="Where the objects of the home are, whether they are encrypted, and what is known of the bucket. "
+        "Nothing is sent anywhere.",
+        configure=_nothing,
+        run=_info,
+        examples=(("holdfast store info", "in words"), ("holdfast store info --json", "for programs")),
+    ),
+    "store probe": Command(
+        description="Try the place where objects are: write, read, read a part, list, write conditionally, delete. "
+        "What is written is deleted again.",
+        configure=_nothing,
+        run=_probe,
+        examples=(("holdfast store probe", "in words"), ("holdfast store probe --json", "for programs")),
+        exits=((1, "something does not work"),),
+    ),
+    "store claim": Command(
+        description="Say that the tenant's objects in the bucket are this store's. The first command that opens a "
+        "store does so by itself; no other store can collect, or be kept, there.",
+        configure=_configure_claim,
+        run=_claim,
+        examples=(
+            ("holdfast store claim", "claim it, if nobody else has"),
+            ("holdfast store claim --take", "take it from a store that is gone for good"),
+        ),
+        exits=(_CLAIMED,),
+    ),
+    "store copy": Command(
+        description="Copy the whole store into another home, or its objects alone to another place. Every byte of the "
+        "copy is read back and verified, every count compared. The source is only read, and may be used meanwhile. "
+        "Killed at any moment, the same command again goes on. Undo logs stay where they are.",
+        configure=_configure_copy,
+        run=_copy,
+        examples=(
+            (
+                "holdfast store copy --to-home /srv/holdfast --to-objects s3://bucket/prefix",
+                "from a laptop to a bucket",
+            ),
+            ("holdfast store copy --to-home ~/again", "and back, everything into one directory"),
+            ("holdfast store copy --to-objects s3://bucket/prefix", "the objects alone; then set store.url"),
+        ),
+        exits=(_CLAIMED, (5, "the copy is not sound, as something in the source is damaged")),
+    ),
+}

@@ -1,0 +1,96 @@
+"""What two states differ in, renames told apart, remembered for as long as the process runs.
+
+Whoever serves many merges asks for the same difference again and again: that of a production and the state that forks
+were made from. It is named by the roots of both manifests, so that what is remembered is never out of date.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from holdfast.engine.diff import Contents, diff
+from holdfast.engine.results import Diff
+from holdfast.engine.threeway import Side
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.engine.context import Context
+    from holdfast.model.entries import Change
+    from holdfast.model.ids import CheckpointId, Hash
+
+MOST_CHANGES = 200_000
+"""So many changes are remembered at most, of all differences together."""
+
+_Key = tuple[str, "Hash", "Hash"]
+
+
+class _Remembered:
+    """The differences that were asked for last. For several threads."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._sides: OrderedDict[_Key, Side] = OrderedDict()
+        self._changes = 0
+
+    def get(self, key: _Key) -> Side | None:
+        with self._lock:
+            found = self._sides.get(key)
+            if found is not None:
+                self._sides.move_to_end(key)
+            return found
+
+    def put(self, key: _Key, side: Side) -> None:
+        with self._lock:
+            if key not in self._sides:
+                self._sides[key] = side
+                self._changes += _size(side)
+            while self._changes > MOST_CHANGES:
+                _, dropped = self._sides.popitem(last=False)
+                self._changes -= _size(dropped)
+
+    def clear(self) -> None:
+        with self._lock:
+            self._sides.clear()
+            self._changes = 0
+
+
+def _size(side: Side) -> int:
+    return 1 + len(side.changes) + len(side.renamed)
+
+
+_REMEMBERED = _Remembered()
+
+
+def forget_all() -> None:
+    """Forget every difference, as a test or a measurement wants it."""
+    _REMEMBERED.clear()
+
+
+def side(context: Context, base: CheckpointId, target: CheckpointId, changes: Sequence[Change] | None = None) -> Side:
+    """How ``target`` differs from ``base``, renames told apart; ``changes`` if that is known but for those.
+
+    Raises `NotFoundError` for a checkpoint that was forgotten.
+    """
+    catalog = context.catalog
+    roots = catalog.checkpoint(base).root, catalog.checkpoint(target).root
+    key = (context.store.tenant, *roots)
+    found = _REMEMBERED.get(key)
+    if found is None:
+        if changes is None:
+            made = diff(context, base, target)
+            found = Side(made.changes, made.renamed)
+        else:
+            found = _told_apart(context, base, target, changes)
+        _REMEMBERED.put(key, found)
+    return found
+
+
+def _told_apart(context: Context, base: CheckpointId, target: CheckpointId, changes: Sequence[Change]) -> Side:
+    if not any(one.before is None for one in changes) or not any(one.after is None for one in changes):
+        return Side(changes)
+    from holdfast.engine.renames import detect
+
+    return Side(*detect(changes, Contents(context, Diff(base, target, changes, [], 0)).read_small))

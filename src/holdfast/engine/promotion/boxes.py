@@ -1,0 +1,61 @@
+"""Where the commands of a promotion run: the copy, seen at production's own path, with what the settings let through.
+
+At that path what a build writes down of where it is (as virtual environments and caches do) is right after the swap.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from holdfast.engine.home import own_directories
+from holdfast.engine.isolation import absolute_paths
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.engine.promotion.work import Work
+    from holdfast.supervisor.box import Box
+
+
+def make_box(work: Work, tree: bytes) -> Box | None:
+    """The box for ``tree``; None if none was asked for. Raises `UnsupportedError` if it cannot be had here."""
+    spec = work.spec
+    if spec.isolation == "none":
+        return None
+    from holdfast.sandbox.namespace import Namespace
+    from holdfast.sandbox.policy import ENVIRONMENT, Files, Policy, parse_network
+
+    files = Files(
+        work.context.workspace.path,
+        secret=own_directories(work.opener.home, work.context.settings),
+        hidden=absolute_paths(spec.hidden),
+        writable=absolute_paths(spec.writable),
+        origin=tree,
+    )
+    return Namespace(Policy(files, parse_network(spec.network), (*ENVIRONMENT, *spec.environment)))
+
+
+def check_possible(work: Work) -> None:
+    """Raise `UnsupportedError`, saying why and what would help, if commands cannot be isolated here as asked for."""
+    spec = work.spec
+    if spec.isolation == "none" or not (spec.setup or spec.build or spec.start or spec.health):
+        return
+    from holdfast.sandbox.policy import Files, Policy, parse_network
+    from holdfast.sandbox.possible import require
+
+    require(Policy(Files(work.context.workspace.path), parse_network(spec.network)))
+
+
+def prelude() -> list[bytes]:
+    """What to put before a command so that no signal is ignored in it."""
+    from holdfast.sandbox import contained
+
+    program = os.path.join(os.path.dirname(os.path.abspath(contained.__file__)), "begin.py")
+    return list(map(os.fsencode, [sys.executable, "-I", "-S", "-B", program]))
+
+
+def environment_of(environ: Mapping[str, str]) -> dict[bytes, bytes]:
+    """What a command gets of the environment: nothing that is Holdfast's own."""
+    return {os.fsencode(name): os.fsencode(value) for name, value in environ.items() if name[:9] != "HOLDFAST_"}

@@ -1,0 +1,93 @@
+"""The state that production is to be in: its own, and what a fork has done. The one place that knows how that is found.
+
+Whatever stands behind it, the contract is `combine`'s: a checkpoint that no tree stands on yet, or what only a person
+or an agent can decide.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.engine import merging
+from holdfast.engine.promotion.spec import Counts, Overlap
+from holdfast.engine.reapply.building import ladder_of
+from holdfast.engine.stacked_merge import detail
+from holdfast.model.checkpoint import Provenance
+from holdfast.model.named import NamedTuple
+from holdfast.model.paths import display
+from holdfast.store.records import TakenIn
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Sequence
+
+    from holdfast.engine.context import Context
+    from holdfast.model.entries import Change
+    from holdfast.model.ids import CheckpointId
+
+
+class Combined(NamedTuple):
+    """What comes of the two."""
+
+    base: CheckpointId
+    merged: CheckpointId | None
+    """The merged state; None if nothing is to be done, or not everything can be told."""
+    changes: Sequence[Change]
+    """From production's state to the merged one."""
+    changesets: int
+    """How many steps of work the fork has done."""
+    counts: Counts
+    overlapping: Sequence[Overlap]
+    """What cannot be told; then ``merged`` is None."""
+    record: str = ""
+    """How each file that both sides have changed came to be, as `TakenIn` keeps it."""
+
+
+def combine(
+    context: Context,
+    ours: CheckpointId,
+    theirs: CheckpointId,
+    provenance: Provenance | None,
+    *,
+    stop: threading.Event | None = None,
+) -> Combined:
+    """Put production's state ``ours`` and the fork's state ``theirs`` together, by a stacked merge and its ladder.
+
+    Moves nothing, and takes production's lock for the commit alone: the ladder may ask somebody, which ``stop``, when
+    it is set, ends. Without a ``provenance`` nothing is stored and nobody asked, and ``merged`` is None. Raises
+    `RefusedError` (``unrelated``) where the two have no state in common.
+    """
+    dry_run = provenance is None
+    found = merging.prepare(
+        context,
+        ours,
+        theirs,
+        provenance or Provenance(),
+        ladder=None if dry_run else ladder_of(context, stop=stop),
+        dry_run=dry_run,
+    )
+    plan = found.plan
+    overlapping = [Overlap(display(one.path), len(one.numbers), detail(one)) for one in plan.overlapping]
+    return Combined(
+        plan.base,
+        None if found.merged == ours else found.merged,
+        plan.stacked.plan.changes,
+        plan.changesets,
+        Counts(**plan.counts._asdict()),
+        overlapping,
+        merging.record_of(found.records),
+    )
+
+
+def note_taken_in(
+    context: Context, became: CheckpointId, theirs: CheckpointId, base: CheckpointId, record: str
+) -> None:
+    """Note that production's state ``became`` holds all that the fork has done: the next promotion of the same fork
+    begins there. Idempotent.
+
+    Nothing is noted of a state that the fork stands on (what was built is what was there before): no state is its own
+    ancestor, and what the fork has done did not come to it.
+    """
+    if became in context.catalog.lineage(theirs):
+        return
+    context.catalog.note_taken_in(became, TakenIn(theirs, base, record))

@@ -1,0 +1,115 @@
+"""Where production cannot change places with what was built: it is brought to the same state file by file.
+
+Not atomic: what checkpoints hold by a restore with a journal, which a crash interrupts and the next call finishes; what
+they do not hold (dependencies, build outputs) after it, each file atomically. Undo takes the first part back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.engine import journal as journals
+from holdfast.engine.merge import put_together
+from holdfast.engine.promotion import places
+from holdfast.engine.promotion.building import tree_at
+from holdfast.engine.promotion.combining import note_taken_in
+from holdfast.engine.promotion.spec import Answer
+from holdfast.engine.promotion.stamped import AFTER_APPLY, BEFORE_COPY, load_stamps
+from holdfast.engine.restore import restore
+from holdfast.engine.resuming import resume
+from holdfast.files.stamps import stamps, touched
+from holdfast.files.transplant import transplant
+from holdfast.model.checkpoint import Provenance
+from holdfast.model.errors import RefusedError, StorageError, room_hint
+from holdfast.model.ids import CheckpointId
+from holdfast.model.paths import display
+from holdfast.store import manifest
+from holdfast.store.late_writer import LateWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Literal
+
+    from holdfast.engine.context import Context
+    from holdfast.engine.promotion.work import Work
+    from holdfast.model.entries import NotCaptured
+
+
+def bring_in_place(work: Work) -> Literal["changed"] | None:
+    """Bring production to what was built. Repeated, it finishes what was cut short.
+
+    ``changed``: somebody has edited it since it was looked at, and nothing was done.
+    """
+    context, facts = work.context, work.facts
+    target = _captured(work, context)
+    skipped: Sequence[NotCaptured] = ()
+    journal = journals.read(context.folder)
+    if journal is not None and journal.target == target:
+        skipped = resume(context).skipped
+    elif context.catalog.cursor(context.workspace.id).head != target:
+        try:
+            skipped = restore(context, target, expected=CheckpointId(facts.ours)).skipped
+        except RefusedError as error:
+            if error.code != "changed_meanwhile":
+                raise
+            facts.target = ""
+            work.save("building")
+            return "changed"
+    _bring_the_rest(work, context)
+    facts.late += [display(one.path) for one in skipped]
+    note_taken_in(context, target, work.row.theirs, CheckpointId(facts.base), facts.record)
+    facts.answer = Answer(
+        result="promoted",
+        checkpoint=target,
+        previous=facts.ours,
+        atomic=False,
+        undo_command="holdfast undo",
+    )
+    work.save("swapped")
+    return None
+
+
+def _captured(work: Work, context: Context) -> CheckpointId:
+    """A checkpoint of what was built, that no tree stands on yet. Content that was just collected is stored anew."""
+    if work.facts.target:
+        return CheckpointId(work.facts.target)
+    spec = work.spec
+    writer = LateWriter(context.store.writer)
+    try:
+        scan = tree_at(work, places.tree_of(work)).scan(writer, full_hash=True)
+        content = writer.finish()
+    except BaseException:
+        writer.abort()
+        raise
+    ours = context.catalog.checkpoint(CheckpointId(work.facts.ours))
+    held = manifest.build((path, entry) for path, entry in sorted(scan.changes.items()) if entry is not None)
+    changes = manifest.diff(context.store.pages_with(held.new_pages), ours.root, held.root)
+    with context.lock():
+        done = put_together(
+            context, ours.id, changes, Provenance(spec.author, spec.message, spec.command), content=content
+        )
+    context.catalog.pin(context.catalog.checkpoint(done).root, work.pins, checkpoint=done)
+    work.facts.target = done
+    work.save()
+    return done
+
+
+def _bring_the_rest(work: Work, context: Context) -> None:
+    """What was built and no checkpoint holds; where production's own was changed meanwhile, that stays."""
+    root, tree = context.workspace.path, places.tree_of(work)
+    own = places.own_in(work, root)
+    try:
+        made = touched(load_stamps(work, AFTER_APPLY), stamps(tree, without=own))
+        theirs = set(touched(load_stamps(work, BEFORE_COPY), stamps(root, without=own)))
+        head = context.catalog.cursor(context.workspace.id).head
+        held = set[bytes]() if head is None else _held(context, head, made)
+        transplant(tree, root, [one for one in made if one not in theirs | held], nonce=work.row.id)
+        places.sync(root)
+    except OSError as error:
+        raise StorageError(
+            f"what was built cannot be brought to {display(root)}: {error.strerror}", hint=room_hint(error)
+        ) from error
+
+
+def _held(context: Context, checkpoint: CheckpointId, paths: list[bytes]) -> set[bytes]:
+    return set(manifest.get_many(context.store.pages, context.catalog.checkpoint(checkpoint).root, paths))

@@ -1,0 +1,203 @@
+"""What a promotion was asked to do, and what is known of it by now: values that the catalog keeps as JSON."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import TYPE_CHECKING, Literal
+from urllib.parse import urlsplit
+
+import msgspec
+
+from holdfast.model.errors import FormatError, UsageError
+
+if TYPE_CHECKING:
+    from holdfast.model.config import Promote
+
+Stage = Literal["setup", "build", "check"]
+STAGES: tuple[Stage, ...] = ("setup", "build", "check")
+FAILED_STEPS = ("setup_command", "build_command", "start_command", "health_check")
+"""What a ``build_failed`` answer can name."""
+
+
+class Spec(msgspec.Struct, frozen=True):
+    """What was asked for. Frozen when a promotion begins: what the settings say later changes nothing of it."""
+
+    path: str
+    """Of production, as `display` writes it."""
+    setup: list[str]
+    build: list[str]
+    start: list[str]
+    health: list[str]
+    restart: list[str]
+    timeout: float
+    health_timeout: float
+    health_interval: float
+    memory: int
+    max_output_bytes: int
+    isolation: str
+    network: str
+    tries: int
+    author: str
+    message: str
+    command: str
+    hidden: list[str] = []
+    writable: list[str] = []
+    environment: list[str] = []
+
+
+class Restarted(msgspec.Struct, frozen=True):
+    """How the restart went."""
+
+    exit_code: int
+    output: str
+
+
+class Overlap(msgspec.Struct, frozen=True):
+    """A file that both sides have changed."""
+
+    path: str
+    changeset_count: int
+    detail: str
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """What a plan would do, in files."""
+
+    apply_theirs: int = 0
+    keep_production: int = 0
+    deletes: int = 0
+    unchanged: int = 0
+    overlapping: int = 0
+    identical: int = 0
+
+
+class Answer(msgspec.Struct):
+    """How it ended. Fields that do not apply are empty, 0, or null."""
+
+    result: str
+    changesets: int = 0
+    changes: Counts | None = None
+    overlapping_files: list[Overlap] = []
+    failed_step: str = ""
+    command: str = ""
+    exit_code: int = 0
+    output: str = ""
+    recovery: str = ""
+    checkpoint: str = ""
+    """What production is at now."""
+    previous: str = ""
+    """What it was at before."""
+    atomic: bool = True
+    undo_command: str = ""
+    code: str = ""
+    message: str = ""
+    ends_with: int = 1
+    """Of ``failed``: the exit code of the error that it was."""
+
+
+class InUse(msgspec.Struct, frozen=True):
+    """A process that uses the old directory."""
+
+    pid: int
+    command: str
+
+
+class Facts(msgspec.Struct):
+    """What is known by now. Paths are as `display` writes them."""
+
+    attempt: int = 0
+    replans: int = 0
+    """How often production had changed meanwhile."""
+    starts: int = 0
+    """How many workflows were begun for it: a later one goes on where the one before could not."""
+    base: str = ""
+    """The checkpoint since which both sides' changes were looked at."""
+    ours: str = ""
+    """The checkpoint of production that the plan stands on."""
+    merged: str = ""
+    """The checkpoint of the merged state."""
+    record: str = ""
+    """How each file that both sides have changed came to be in it (docs/merge.md)."""
+    changesets: int = 0
+    """How many steps of work the fork has done since."""
+    changes: Counts | None = None
+    plans: list[str] = []
+    """All merged states that were put together, as production changed: they are forgotten in the end."""
+    container: str = ""
+    """The private directory in which it is built; noted before it is made."""
+    exchange: bool = True
+    """Whether production and what was built are to change places."""
+    hindrance: str = ""
+    """If not: why."""
+    built: tuple[int, int, int | None] | None = None
+    """Device, inode and time of birth of the root of what was built."""
+    old: tuple[int, int, int | None] | None = None
+    """Of production's root before."""
+    seen: int = 0
+    """The newest event of production's history when it was swapped."""
+    target: str = ""
+    """Without an exchange: the checkpoint of what was built."""
+    late: list[str] = []
+    """What was written to the old directory after the swap."""
+    used_by: list[InUse] = []
+    """Who is in the old directory after the swap, or has something in it open."""
+    kept: str = ""
+    """Where the old directory is kept, as it is used, or something was written to it."""
+    restart: Restarted | None = None
+    answer: Answer | None = None
+
+
+def encode(value: msgspec.Struct) -> str:
+    """As the catalog keeps it."""
+    return msgspec.json.encode(value).decode()
+
+
+def decode_spec(text: str) -> Spec:
+    """Raises `FormatError`."""
+    try:
+        return msgspec.json.decode(text.encode(), type=Spec)
+    except msgspec.MsgspecError as error:
+        raise FormatError(f"what a promotion was asked to do cannot be read: {error}") from error
+
+
+def decode_facts(text: str) -> Facts:
+    """Raises `FormatError`."""
+    try:
+        return msgspec.json.decode(text.encode(), type=Facts)
+    except msgspec.MsgspecError as error:
+        raise FormatError(f"how far a promotion is cannot be read: {error}") from error
+
+
+def check_settings(settings: Promote) -> None:
+    """Raise `UsageError` for settings that contradict themselves."""
+    if settings.health and not settings.start and is_url(settings.health):
+        raise UsageError(
+            "promote.health asks a URL, and promote.start starts nothing that could answer",
+            hint="set promote.start, or let promote.health be a command",
+        )
+    if is_url(settings.health):
+        _check_url(settings.health[0])
+
+
+def is_url(health: tuple[str, ...] | list[str]) -> bool:
+    """Whether a health check is the URL of something."""
+    return len(health) == 1 and health[0].startswith(("http://", "https://"))
+
+
+def _check_url(url: str) -> None:
+    try:
+        parts = urlsplit(url.replace("{port}", "1"))
+        host, _ = parts.hostname or "", parts.port
+    except ValueError as error:
+        raise UsageError(f"promote.health: {url!r} is no URL: {error}") from None
+    if host == "localhost":
+        return
+    try:
+        if ipaddress.ip_address(host).is_loopback:
+            return
+    except ValueError:
+        pass
+    raise UsageError(
+        f"promote.health: {url!r} is not on this machine",
+        hint="what was just started is asked on 127.0.0.1, [::1] or localhost; a command can ask anybody",
+    )

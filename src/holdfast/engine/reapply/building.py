@@ -1,0 +1,54 @@
+"""The ladder that the settings ask for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.engine.reapply.ladder import Ladder
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Sequence
+
+    from holdfast.engine.context import Context
+    from holdfast.engine.reapply.port import Rung
+
+
+def ladder_of(context: Context, names: Sequence[str] | None = None, *, stop: threading.Event | None = None) -> Ladder:
+    """The ladder of ``merge.ladder``, or of ``names``; a command that is not configured is left out. Setting ``stop``
+    ends one that runs.
+    """
+    settings = context.settings.merge
+    rungs: list[Rung] = []
+    for name in dict.fromkeys(settings.ladder if names is None else names):
+        rung = _rung(context, name, stop)
+        if rung is not None:
+            rungs.append(rung)
+    return Ladder(rungs, settings.max_bytes)
+
+
+def _rung(context: Context, name: str, stop: threading.Event | None) -> Rung | None:
+    settings = context.settings.merge
+    match name:
+        case "command":
+            if not settings.command:
+                return None
+            from holdfast.engine.reapply.command import Command
+
+            return Command(settings.command, timeout=settings.timeout, max_bytes=settings.max_bytes, stop=stop)
+        case "queue":
+            from holdfast.engine.reapply.queue import Queue
+
+            return Queue(context.store, context.workspace.id, context.clock, deadline=settings.deadline)
+        case "structure":
+            from holdfast.engine.reapply.structure import Structure
+
+            return Structure()
+        case "text":
+            from holdfast.engine.reapply.text import Text
+
+            return Text()
+        case _:
+            from holdfast.engine.reapply.person import Person
+
+            return Person()

@@ -1,0 +1,96 @@
+"""Takes out of a copy of a tree what it is not to hold: all but the files that are named."""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from holdfast.files import kernel
+from holdfast.files.replicate import remove_whole
+from holdfast.model.paths import UNDO_LOG_IN_TREE
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Generator
+
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_RULES: Final = kernel.RESOLVE_BENEATH | kernel.RESOLVE_NO_SYMLINKS
+_OWN: Final = UNDO_LOG_IN_TREE.split(b"/")[0]
+
+
+def keep_only(directory: bytes, files: Collection[bytes]) -> None:
+    """Remove everything below ``directory`` but ``files``, paths relative to it that need not be there, and what is
+    Holdfast's own at its top. Directories in which nothing was stay; those in which there is nothing any more go.
+    Permissions and times of what stays are as they were. Follows no link, also while others put some in place. Not
+    atomic. Raises `OSError`.
+    """
+    above = {b""}
+    for path in files:
+        while (path := path.rpartition(b"/")[0]) not in above:
+            above.add(path)
+    left = [b""]
+    top = os.open(directory, _DIRECTORY)
+    try:
+        while left:
+            at = left.pop()
+            with _changeable(top, at) as fd:
+                for name in map(os.fsencode, os.listdir(fd)):
+                    path = at + b"/" + name if at else name
+                    if path == _OWN:
+                        continue
+                    if not _is_directory(fd, name):
+                        if path not in files:
+                            os.unlink(name, dir_fd=fd)
+                    elif path in above:
+                        left.append(path)
+                    elif _holds_something(fd, name):
+                        remove_whole(b"/proc/self/fd/%d/%b" % (fd, name))
+    finally:
+        os.close(top)
+
+
+@contextmanager
+def _changeable(top: int, path: bytes) -> Generator[int]:
+    """A directory of the copy, with all permissions for its owner while it lasts."""
+    found = kernel.openat2(top, path or b".", os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, _RULES)
+    try:
+        about = os.fstat(found)
+        itself = f"/proc/self/fd/{found}"
+        is_closed = about.st_mode & stat.S_IRWXU != stat.S_IRWXU
+        if is_closed:
+            os.chmod(itself, stat.S_IMODE(about.st_mode) | stat.S_IRWXU)
+        fd = os.open(itself, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            yield fd
+            if os.fstat(fd).st_mtime_ns != about.st_mtime_ns:
+                os.utime(fd, ns=(about.st_atime_ns, about.st_mtime_ns))
+        finally:
+            os.close(fd)
+            if is_closed:
+                os.chmod(itself, stat.S_IMODE(about.st_mode))
+    finally:
+        os.close(found)
+
+
+def _is_directory(fd: int, name: bytes) -> bool:
+    return stat.S_ISDIR(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode)
+
+
+def _holds_something(fd: int, name: bytes) -> bool:
+    """Whether anything but directories is in a directory, or it cannot be told."""
+    left = [name]
+    while left:
+        path = left.pop()
+        try:
+            inner = kernel.openat2(fd, path, _DIRECTORY, _RULES)
+        except PermissionError:
+            return True
+        try:
+            for each in map(os.fsencode, os.listdir(inner)):
+                if not _is_directory(inner, each):
+                    return True
+                left.append(path + b"/" + each)
+        finally:
+            os.close(inner)
+    return False

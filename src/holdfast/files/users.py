@@ -1,0 +1,51 @@
+"""Who uses a directory tree: processes that are in it, run a program of it, or have something in it open (proc_pid(5)).
+
+Only those that the user may look at are found; as root, all.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+from holdfast.model.named import NamedTuple
+from holdfast.model.paths import display, under
+
+_MOST_OF_COMMAND = 100
+
+
+class User(NamedTuple):
+    """A process."""
+
+    pid: int
+    command: str
+    """The beginning of what it was called with, or its name."""
+
+
+def users_of(directory: bytes) -> list[User]:
+    """The processes that use the tree at ``directory``, a real path."""
+    return sorted(
+        User(int(name), _command(b"/proc/" + name))
+        for name in os.listdir(b"/proc")
+        if name.isdigit() and _uses(b"/proc/" + name, directory)
+    )
+
+
+def _uses(process: bytes, directory: bytes) -> bool:
+    links = [b"cwd", b"root", b"exe"]
+    with suppress(OSError):
+        links += [b"fd/" + fd for fd in os.listdir(process + b"/fd")]
+    for link in links:
+        with suppress(OSError):
+            if under(os.readlink(process + b"/" + link), directory):
+                return True
+    return False
+
+
+def _command(process: bytes) -> str:
+    for name in (b"/cmdline", b"/comm"):
+        with suppress(OSError), open(process + name, "rb") as file:
+            words = file.read(4096).strip(b"\0\n").replace(b"\0", b" ")
+            if words:
+                return display(words)[:_MOST_OF_COMMAND]
+    return ""

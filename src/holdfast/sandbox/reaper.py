@@ -1,0 +1,174 @@
+"""Runs one command for whoever started it, and lets nothing of it live on: neither after its end, nor after the end of
+whoever started it.
+
+A program of its own, of the standard library alone. It takes over the children that the command's processes leave
+behind (PR_SET_CHILD_SUBREAPER, prctl(2)), so that a process that makes itself a daemon is found all the same. It ends
+with 0 when all is done, and has written one JSON object to the descriptor that it was given: ``exit_code``, and
+``ended``, which is empty, or says that the command was ended for its ``time`` or its ``memory``, as somebody wanted it
+(``stopped``), or that it could not be begun (``start``).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import select
+import signal
+import sys
+import time
+from pathlib import Path
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_LOOK_SECONDS = 0.05
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_ROUNDS = 200
+"""How often what is there is killed again, as something may fork faster than it is killed."""
+
+
+class Stop(Exception):
+    """Whoever started this wants it to end, or is gone."""
+
+
+def main(fd: int, order: str, *command: str) -> None:
+    """``order`` is a JSON object: ``seconds`` (0: any time), ``memory`` in bytes (0: any amount), ``grace`` (seconds
+    from SIGTERM to SIGKILL), ``parent`` (the process that starts this).
+    """
+    told = json.loads(order)
+    libc = ctypes.CDLL(None)
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    signal.signal(signal.SIGTERM, _stop)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != told["parent"]:
+        return
+    code, ended = 125, "start"
+    try:
+        code, ended = _run(list(command), told)
+    except Stop:
+        ended = "stopped"
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        polite = ended in ("time", "stopped") and os.getppid() == told["parent"]
+        _end_all(told["grace"] if polite else 0.0)
+        os.pwrite(fd, json.dumps({"exit_code": code, "ended": ended}).encode(), 0)
+
+
+def _stop(*_: object) -> None:
+    raise Stop
+
+
+def _run(command: list[str], told: dict[str, float]) -> tuple[int, str]:
+    """Run it to its end; its exit code, and why it was ended, if it was."""
+    memory = int(told["memory"])
+    process = os.fork()
+    if not process:
+        _become(command, memory)
+    deadline = time.monotonic() + told["seconds"] if told["seconds"] else None
+    fd = os.pidfd_open(process)
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    while not poll.poll(_LOOK_SECONDS * 1000):
+        _bury(process)
+        if deadline is not None and time.monotonic() >= deadline:
+            return 124, "time"
+        if memory and sum(map(_resident, _below(os.getpid()))) > memory:
+            return 137, "memory"
+    status = os.waitid(os.P_PID, process, os.WEXITED)
+    assert status is not None
+    code = status.si_status if status.si_code == os.CLD_EXITED else 128 + status.si_status
+    return code, ""
+
+
+def _become(command: list[str], memory: int) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    try:
+        os.setsid()
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if memory:
+            resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+        os.execvp(command[0], command)  # noqa: S606 - no shell is meant
+    except OSError as error:
+        sys.stderr.write(f"holdfast: {command[0]}: {error.strerror}\n")
+        sys.stderr.flush()
+    finally:
+        os._exit(127)
+
+
+def _bury(command: int) -> None:
+    """Wait for orphans that have ended, but not for the command itself, whose end is looked at elsewhere."""
+    for process in _children(os.getpid()):
+        if process != command:
+            try:
+                os.waitpid(process, os.WNOHANG)
+            except ChildProcessError:
+                continue
+
+
+def _end_all(grace: float) -> None:
+    """End whatever is below this process: first asked, if there is any ``grace``, and then not asked."""
+    if grace:
+        for process in _below(os.getpid()):
+            _signal(process, signal.SIGTERM)
+        until = time.monotonic() + grace
+        while time.monotonic() < until and _alive():
+            time.sleep(_LOOK_SECONDS)
+    for _ in range(_ROUNDS):
+        # Stopped first: what forks while others are killed would be there again.
+        found = _below(os.getpid())
+        for process in found:
+            _signal(process, signal.SIGSTOP)
+        for process in found:
+            _signal(process, signal.SIGKILL)
+        if not _alive():
+            return
+        time.sleep(_LOOK_SECONDS / 10)
+
+
+def _alive() -> bool:
+    """Whether any process is left; those that have ended are waited for."""
+    while True:
+        try:
+            if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                return True
+        except ChildProcessError:
+            return False
+
+
+def _signal(process: int, number: int) -> None:
+    try:
+        os.kill(process, number)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def _below(process: int) -> list[int]:
+    """All processes that come from this one, those further up first."""
+    found = [process]
+    for one in found:  # grows while it is walked
+        found += _children(one)
+    return found[1:]
+
+
+def _children(process: int) -> list[int]:
+    found: list[int] = []
+    try:
+        for thread in os.listdir(f"/proc/{process}/task"):
+            found += map(int, Path(f"/proc/{process}/task/{thread}/children").read_text().split())
+    except OSError:
+        pass
+    return found
+
+
+def _resident(process: int) -> int:
+    """Bytes of memory that are its own: resident, without what is shared with files."""
+    try:
+        fields = Path(f"/proc/{process}/statm").read_text().split()
+        return (int(fields[1]) - int(fields[2])) * _PAGE
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), *sys.argv[2:])

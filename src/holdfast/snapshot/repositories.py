@@ -1,0 +1,183 @@
+"""Repositories of Git in what is copied whole: a copy must lead to none of the user's, where Git would write (I15).
+
+A ``.git`` may be a file that names another directory, as in linked work trees and submodules, a link, or a directory
+that others share. What leads from it to a place in the same tree leads to the same place of a copy; all else leads out.
+Git looks for a repository in the directories above, too: where copies lie, nothing above is to be found.
+Source: gitrepository-layout(5), git-config(1).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from holdfast.model.paths import display
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_GIT: Final = b".git"
+_WORK_TREE: Final = re.compile(rb"(?im)^[ \t]*(?:\[[^\]\n]*\][ \t]*)?worktree[ \t]*=[ \t]*(.*)$")
+_CONFIGURATION: Final = (b"config", b"config.worktree")
+_NEVER_WRITTEN: Final = b"hooks"
+_MOST_BYTES: Final = 1 << 20
+_MOST_LINKS: Final = 40
+_NOWHERE: Final = b"gitdir: /nowhere/holdfast-forks-are-in-no-repository\n"
+
+
+def leading_out(root: bytes, without: Sequence[bytes]) -> str:
+    """Why there can be no copy of the tree, of all but what is ``without``, relative to ``root``, a real path: a clause
+    that names what leads out; empty if there can. Takes a walk of the tree, in which what cannot be read is passed
+    over. Raises `OSError` if that is the root.
+    """
+    return _Tree(root, without).leading_out()
+
+
+class _Tree:
+    """See `leading_out`."""
+
+    def __init__(self, root: bytes, without: Sequence[bytes]) -> None:
+        self._root = root
+        self._without = frozenset(without)
+
+    def leading_out(self) -> str:
+        for path in self._walk():
+            if not self._stays(path, set()):
+                return f"a copy would lead to a repository of yours, by {display(path)}"
+        return ""
+
+    def _walk(self) -> Iterator[bytes]:
+        """All that is called ``.git``, wherever it is; what is in it is not walked."""
+        left = [b""]
+        while left:
+            at = left.pop()
+            try:
+                with os.scandir(os.path.join(self._root, at)) as found:
+                    entries = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in found]
+            except (PermissionError, FileNotFoundError, NotADirectoryError):
+                if not at:
+                    raise
+                continue
+            for name, is_directory in entries:
+                path = os.path.join(at, name)
+                if name == _GIT:
+                    yield path
+                elif is_directory and path not in self._without:
+                    left.append(path)
+
+    def _stays(self, path: bytes, seen: set[bytes]) -> bool:
+        """Whether what Git finds at ``path``, and all that leads to, is in the tree."""
+        place = self._resolved(path)
+        if place is None:
+            return False
+        if place in seen:
+            return True
+        seen.add(place)
+        absolute = os.path.join(self._root, place)
+        try:
+            mode = os.lstat(absolute).st_mode
+        except OSError:
+            return True  # there is nothing, so Git finds nothing there
+        if stat.S_ISREG(mode):
+            text = _read(absolute)
+            return not text.startswith(b"gitdir: ") or self._stays(_beside(place, text[8:].rstrip(b"\r\n")), seen)
+        return not stat.S_ISDIR(mode) or all(self._is_inside(each, seen) for each in self._parts(place))
+
+    def _parts(self, directory: bytes) -> Iterator[tuple[bytes, bool]]:
+        """What is in a repository's own directory, and whether it is a link."""
+        left = [directory]
+        while left:
+            at = left.pop()
+            try:
+                with os.scandir(os.path.join(self._root, at)) as found:
+                    for entry in found:
+                        path = os.path.join(at, entry.name)
+                        if entry.is_dir(follow_symlinks=False):
+                            if path != os.path.join(directory, _NEVER_WRITTEN):
+                                left.append(path)
+                        else:
+                            yield path, entry.is_symlink()
+            except OSError:
+                continue
+
+    def _is_inside(self, part: tuple[bytes, bool], seen: set[bytes]) -> bool:
+        path, is_link = part
+        if is_link and self._resolved(path) is None:
+            return False
+        name, directory = os.path.basename(path), os.path.dirname(path)
+        if name == b"commondir":
+            common = _read(os.path.join(self._root, path)).rstrip(b"\r\n")
+            return self._stays(os.path.join(directory, common), seen)
+        if name in _CONFIGURATION:
+            named = _WORK_TREE.findall(_read(os.path.join(self._root, path)))
+            values = [value.strip().strip(b'"') for value in named]
+            return all(self._resolved(os.path.join(directory, value)) is not None for value in values)
+        return True
+
+    def _resolved(self, path: bytes) -> bytes | None:
+        """Where a path relative to the root leads, by links too, and relative to the root; None: out of it, or by
+        something absolute, which a copy would share.
+        """
+        at: list[bytes] = []
+        left = path.split(b"/")[::-1]
+        links = 0
+        if path.startswith(b"/"):
+            return None
+        while left:
+            name = left.pop()
+            if name in (b"", b"."):
+                continue
+            if name == b"..":
+                if not at:
+                    return None
+                at.pop()
+                continue
+            at.append(name)
+            try:
+                target = os.readlink(os.path.join(self._root, *at))
+            except OSError:
+                continue
+            links += 1
+            if target.startswith(b"/") or links > _MOST_LINKS:
+                return None
+            at.pop()
+            left += target.split(b"/")[::-1]
+        return b"/".join(at)
+
+
+def keep_apart(directory: bytes) -> None:
+    """Have Git find no repository above ``directory``, from whatever is in it. Idempotent. Raises `OSError`."""
+    with suppress(FileExistsError):
+        fd = os.open(os.path.join(directory, _GIT), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(fd, _NOWHERE)
+        finally:
+            os.close(fd)
+
+
+def end_keeping_apart(directory: bytes) -> None:
+    """Take away what `keep_apart` has made, if nothing else is in the directory. Raises nothing."""
+    with suppress(OSError):
+        if os.listdir(directory) == [_GIT] and _read(os.path.join(directory, _GIT)) == _NOWHERE:
+            os.unlink(os.path.join(directory, _GIT))
+
+
+def _beside(path: bytes, named: bytes) -> bytes:
+    return os.path.join(os.path.dirname(path), named)
+
+
+def _read(path: bytes) -> bytes:
+    """What is in a file, as far as Git would read it; nothing if that cannot be done."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.read(fd, _MOST_BYTES) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)

@@ -1,0 +1,105 @@
+"""The URL of a catalog on PostgreSQL: what it may say, and how it is shown, which is never with its password."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from holdfast.model.errors import ConfigError, UnsupportedError
+
+SCHEMES: Final = ("postgresql://", "postgres://")
+_SECRET: Final = ("password", "sslpassword", "oauth_client_secret")
+_LEAST_SECRET: Final = 3
+"""Shorter passwords are not looked for in messages, where they may be part of any word."""
+
+
+class Address(NamedTuple):
+    """Where a catalog is."""
+
+    parameters: dict[str, str]
+    """As libpq calls them."""
+    shown: str
+    """For people and for logs."""
+
+    def scrub(self, text: str) -> str:
+        """``text`` of the database's or the library's, without what must not be seen."""
+        for name in _SECRET:
+            secret = self.parameters.get(name, "")
+            if len(secret) >= _LEAST_SECRET:
+                text = text.replace(secret, "***")
+        return " ".join(text.split())
+
+    def __repr__(self) -> str:
+        """As it is shown."""
+        return f"Address({self.shown})"
+
+
+def is_address(catalog: str) -> bool:
+    """True if ``store.catalog`` names a database on PostgreSQL."""
+    return catalog.startswith(SCHEMES)
+
+
+def without_secrets(catalog: str) -> str:
+    """The URL without its passwords, for whoever has them elsewhere (as in ``~/.pgpass``); read as libpq reads it, but
+    without loading that. What is no URL of a catalog comes to nothing.
+    """
+    if not is_address(catalog):
+        return ""
+    from urllib.parse import unquote
+
+    scheme, _, rest = catalog.partition("://")
+    user, at, _ = rest.partition("@")
+    if at and "/" not in user:
+        rest = user.partition(":")[0] + rest[len(user) :]
+    place, question, query = rest.partition("?")
+    kept = [word for word in query.split("&") if unquote(word.partition("=")[0]) not in _SECRET]
+    return f"{scheme}://{place}{question if kept else ''}{'&'.join(kept)}"
+
+
+def parse(catalog: str) -> Address:
+    """What ``store.catalog`` says; raises `ConfigError` for what is no such URL, in words that do not repeat it, and
+    `UnsupportedError` where psycopg is not installed (which is imported here, and not before).
+    """
+    if not is_address(catalog):
+        raise ConfigError(
+            "store.catalog is no URL of a catalog",
+            hint="it is empty (the catalog is in the home), or postgresql://user@host:5432/database",
+        )
+    try:
+        from psycopg import Error, conninfo
+    except ImportError as error:
+        raise UnsupportedError(
+            f"a catalog on PostgreSQL needs psycopg, which cannot be loaded: {error}",
+            hint="pip install 'holdfast[server]'",
+        ) from None
+    try:
+        if _is_ambiguous(catalog):
+            raise Error
+        parameters = {name: str(value) for name, value in conninfo.conninfo_to_dict(catalog).items()}
+    except Error:
+        # libpq would repeat the part that it does not understand, which may be a password with a # or a % in it.
+        raise ConfigError(
+            "store.catalog is no URL that PostgreSQL understands",
+            hint="postgresql://user@host:5432/database; in names and passwords %, #, @, : and / are written as %25, "
+            "%23, %40, %3A and %2F",
+        ) from None
+    return Address(parameters, _shown(parameters))
+
+
+def _is_ambiguous(catalog: str) -> bool:
+    """True for an @ where none belongs: there is one in the password, or a / before it, and libpq takes what is behind
+    that for the name of a host or of a database, which are shown.
+    """
+    rest = catalog.partition("://")[2]
+    user, _, behind = rest.partition("@")
+    return "@" in (rest if "/" in user else behind).partition("?")[0]
+
+
+def _shown(parameters: dict[str, str]) -> str:
+    hosts = parameters.get("host", "").split(",")
+    ports = parameters.get("port", "").split(",")
+    places = ",".join(
+        host + (f":{port}" if port else "")
+        for host, port in zip(hosts, ports if len(ports) == len(hosts) else ports[:1] * len(hosts), strict=True)
+    )
+    user = parameters.get("user", "")
+    return f"postgresql://{user + '@' if user else ''}{places}/{parameters.get('dbname', '')}"

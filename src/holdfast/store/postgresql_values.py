@@ -1,0 +1,83 @@
+"""How values of Python become PostgreSQL's and back, so that rows are the same that SQLite gives."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import psycopg
+from psycopg.adapt import AdaptersMap, Loader
+from psycopg.pq import Format
+from psycopg.types.numeric import Int8Dumper, NumericBinaryLoader
+from psycopg.types.string import StrDumperUnknown, TextBinaryLoader, TextLoader
+
+from holdfast.store.postgresql_dialect import escape, unescape
+
+if TYPE_CHECKING:
+    from psycopg.abc import Buffer
+
+
+class _TextDumper(StrDumperUnknown):
+    def dump(self, obj: str) -> Buffer | None:
+        return super().dump(escape(obj))
+
+
+class _TextLoader(TextLoader):
+    def load(self, data: Buffer) -> str | bytes:
+        return _unescaped(super().load(data))
+
+
+class _TextBinaryLoader(TextBinaryLoader):
+    def load(self, data: Buffer) -> str | bytes:
+        return _unescaped(super().load(data))
+
+
+class _NumericLoader(Loader):
+    """A sum of whole numbers is one, though PostgreSQL has a type of its own for it."""
+
+    def load(self, data: Buffer) -> int | float:
+        text = bytes(data)
+        return int(text) if text.lstrip(b"-").isdigit() else float(text)
+
+
+class _NumericBinaryLoader(Loader):
+    format = Format.BINARY
+
+    def load(self, data: Buffer) -> int | float:
+        number = NumericBinaryLoader(self.oid, self.connection).load(data)
+        whole = int(number)
+        return whole if whole == number else float(number)
+
+
+class _TruthLoader(Loader):
+    def load(self, data: Buffer) -> int:
+        return int(bytes(data) == b"t")
+
+
+class _TruthBinaryLoader(Loader):
+    format = Format.BINARY
+
+    def load(self, data: Buffer) -> int:
+        return int(bytes(data) == b"\1")
+
+
+class Values:
+    """What psycopg calls an adaptation context: to be given to `psycopg.connect`."""
+
+    connection = None
+
+    def __init__(self) -> None:
+        found = AdaptersMap(psycopg.adapters)
+        # One type for whole numbers of any size: else one statement would be planned for each.
+        found.register_dumper(int, Int8Dumper)
+        found.register_dumper(str, _TextDumper)
+        for loader in (_TextLoader, _TextBinaryLoader):
+            found.register_loader("text", loader)
+        for loader in (_NumericLoader, _NumericBinaryLoader):
+            found.register_loader("numeric", loader)
+        for loader in (_TruthLoader, _TruthBinaryLoader):
+            found.register_loader("bool", loader)
+        self.adapters = found
+
+
+def _unescaped(text: str | bytes) -> str | bytes:
+    return unescape(text) if isinstance(text, str) else text

@@ -1,0 +1,103 @@
+"""What is asked of the process that has a session open: one JSON object a line, in UTF-8, over a private socket. Pure:
+no I/O.
+
+``{"v": 1, "agent": …, "hook": …, "ask": {"op": …, …}}``. An answer is as that of a watcher. Whoever asks shows with
+each line that it may write in the home: a descriptor of the session's lock file, open for writing.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+
+from holdfast.model.errors import FormatError
+
+VERSION: Final = 1
+MAX_CALL_BYTES: Final = 1 << 16
+"""The longest line, its newline included."""
+MAX_ANSWER_BYTES: Final = 1 << 20
+
+_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=1000)]
+_Text = Annotated[str, msgspec.Meta(max_length=10_000)]
+
+
+class Ping(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="ping", forbid_unknown_fields=True):
+    """Is anybody there who answers? The answer is empty."""
+
+
+class Save(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="checkpoint", forbid_unknown_fields=True):
+    """Save the state. The answer: ``checkpoint``, its hash."""
+
+    message: _Text = ""
+    automatic: bool = False
+    """Only if something has happened since the last one."""
+    resting: bool = False
+    """Only if no command runs."""
+
+
+class Branch(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="branch", forbid_unknown_fields=True):
+    """Save the state under a name. The answer: ``ref``."""
+
+    name: _Name
+    message: _Text = ""
+
+
+class RemoveBranch(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="remove_branch", forbid_unknown_fields=True
+):
+    """Take a branch away. The answer: ``ref``, what it was."""
+
+    name: _Name
+
+
+class Fork(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="fork", forbid_unknown_fields=True):
+    """Begin another session. The answer: ``id``, ``root``, ``fork_point``, ``ref``, ``provider`` and ``mode``."""
+
+    id: _Name | None = None
+    checkpoint: _Name | None = None
+    with_ignored: bool = False
+    provider: _Name | None = None
+
+
+class Share(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="share", forbid_unknown_fields=True):
+    """Let another agent use it, or no more. The answer: ``shared``, all of them."""
+
+    name: _Name
+    remove: bool = False
+
+
+Ask = Ping | Save | Branch | RemoveBranch | Fork | Share
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One line."""
+
+    ask: Ask
+    agent: _Name
+    """Who asks. A name, no authentication."""
+    hook: Annotated[str, msgspec.Meta(max_length=100)] = ""
+    """What `HOLDFAST_HOOK` says, if whoever asks is run by a hook."""
+    v: int = VERSION
+
+
+def encode_call(call: Call) -> bytes:
+    """One line; raises `FormatError` if it would be longer than `MAX_CALL_BYTES`, or holds a text that is none."""
+    try:
+        line = msgspec.json.encode(call) + b"\n"
+    except UnicodeEncodeError as error:
+        raise FormatError(f"a text that is not UTF-8 cannot be asked for: {error.reason}") from None
+    if len(line) > MAX_CALL_BYTES:
+        raise FormatError(f"what is asked for is longer than {MAX_CALL_BYTES} bytes")
+    return line
+
+
+def decode_call(line: bytes) -> Call:
+    """The inverse of `encode_call`; raises `FormatError` naming the field for anything else."""
+    try:
+        call = msgspec.json.decode(line, type=Call)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise FormatError(f"this is no call: {error}") from None
+    if call.v != VERSION:
+        raise FormatError(f"v: {call.v}, and only {VERSION} is known here")
+    return call

@@ -1,0 +1,203 @@
+"""I3: a promotion killed between any two steps, and at any change from the swap on: production is the one before or the
+one after, whole, and whoever comes next goes on, or takes it back; nothing is left lying.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.model.errors import NotFoundError
+
+from ..promoted import PAGES, Ground, make_app
+from ..sampling import some
+
+pytest.importorskip("dbos", reason="dbos is not installed")
+
+KILLER = Path(__file__).parents[1] / "promotion_killer.py"
+POINTS = sorted(
+    (
+        f"{when}:{step}"
+        for step in ("plan", "copy", "setup", "build", "check", "swap", "restart", "finish")
+        for when in ("before", "after")
+    ),
+    key=lambda point: {"after:setup": 0, "before:swap": 2}.get(point, 1),
+)
+"""The first and the last are those that always run."""
+CALLS = range(1, 60)
+
+
+@pytest.fixture(name="ground")
+def _ground(tmp_path: Path) -> Ground:
+    """Production, and a fork of it that is to be promoted. Nothing is built that would take long: where it is killed is
+    what matters.
+    """
+    ground = Ground(tmp_path)
+    make_app(ground.root, sys.executable)
+    (ground.root / "holdfast.toml").write_text(
+        '[promote]\nsetup = ["sh", "-c", "echo setup >> deps/log"]\n'
+        'build = ["sh", "-c", "cat src/other.py > deps/out"]\n'
+        'health = ["grep", "2", "deps/out"]\n'
+    )
+    ground.begin()
+    (ground.home / "config.toml").write_text('[promote]\nisolation = "none"\n')
+    return ground
+
+
+def kill(ground: Ground, point: str, *how: str) -> bool:
+    """Promote the fork, killed at a point; False if it came to its end before."""
+    fork = ground.fork()
+    (fork / "src/other.py").write_text("VALUE = 2\n")
+    (ground.root / "late").write_text("not saved yet\n")
+    done = subprocess.run(
+        [sys.executable, str(KILLER), str(ground.home), str(fork), point, *how],
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode in (0, -9), done
+    if how:
+        return done.returncode != 0
+    value = (ground.root / "src/other.py").read_text()
+    assert value in ("VALUE = 1\n", "VALUE = 2\n")
+    assert (ground.root / "late").read_text() == "not saved yet\n"
+    assert (ground.root / "deps/log").exists() == (value == "VALUE = 2\n")
+    return done.returncode != 0
+
+
+def check(ground: Ground, value: int) -> None:
+    """Production is whole, saved, and known; nothing is left of the promotion."""
+    assert (ground.root / "src/other.py").read_text() == f"VALUE = {value}\n"
+    assert (ground.root / "deps/warm").read_text() == "cached\n"
+    if value == 2:
+        assert (ground.root / "deps/log").read_text() == "setup\n", "built once, on what nobody had built on"
+        assert (ground.root / "deps/out").read_text() == "VALUE = 2\n"
+    assert ground.leftovers() == []
+    with ground.opened() as workspace:
+        assert workspace.status().clean
+        assert workspace.verify(read_data=True).problems == []
+        log = workspace.log()
+        assert sum(event.operation == "promote" for event in log.events) <= 1
+        if value == 2:
+            workspace.undo()
+            assert (ground.root / "src/other.py").read_text() == "VALUE = 1\n"
+            assert (ground.root / "late").exists()
+
+
+@pytest.mark.parametrize("point", some(POINTS, 2))
+def test_i3_killed_between_two_steps_it_goes_on(ground: Ground, point: str) -> None:
+    assert kill(ground, point)
+    try:
+        assert ground.promotions.resume().answer.result == "promoted"
+    except NotFoundError:
+        assert point == "after:finish"
+    check(ground, 2)
+
+
+@pytest.mark.parametrize("call", some(CALLS, 3))
+def test_i3_killed_from_the_swap_on_it_goes_on(ground: Ground, call: int) -> None:
+    if not kill(ground, f"call:{call}"):
+        pytest.skip("it came to its end before")
+    try:
+        assert ground.promotions.resume().answer.result == "promoted"
+    except NotFoundError:
+        assert ground.promotions.list()[0].answer.result == "promoted"
+        ground.promotions.sweep()
+    check(ground, 2)
+
+
+@pytest.mark.parametrize("call", some(CALLS, 2))
+def test_i3_killed_from_the_swap_on_it_is_swept_away(ground: Ground, call: int) -> None:
+    if not kill(ground, f"call:{call}"):
+        pytest.skip("it came to its end before")
+    before = (ground.root / "src/other.py").read_text()
+    ground.promotions.sweep()
+    assert (ground.root / "src/other.py").read_text() == before
+    assert ground.promotions.list()[0].row.phase == "ended"
+    check(ground, int(before[-2]))
+
+
+def test_i3_killed_in_the_build_the_next_promotion_takes_it_back(ground: Ground) -> None:
+    assert kill(ground, "after:build")
+    other = ground.fork("other")
+    (other / "src/pages.py").write_text(PAGES.replace("one", "two"))
+    (other / "src/other.py").write_text("VALUE = 2\n")
+    ground.promote(other)
+    assert [one.answer.result for one in ground.promotions.list()] == ["failed", "promoted"]
+    check(ground, 2)
+
+
+def test_i3_a_command_in_between_knows_production_again(ground: Ground) -> None:
+    """Killed right after the exchange: another directory is at production's path, and is the same workspace."""
+    with ground.opened() as workspace:
+        name = workspace.id
+    assert kill(ground, "exchanged:")
+    with ground.opened() as workspace:
+        assert workspace.id == name
+        workspace.checkpoint("somebody was there first")
+    assert ground.promotions.resume().answer.result == "promoted"
+    check(ground, 2)
+
+
+def test_what_was_undone_before_it_was_recorded_comes_again(ground: Ground) -> None:
+    """Killed right after the exchange, and production brought back by hand: it holds nothing of the fork then."""
+    assert kill(ground, "exchanged:")
+    with ground.opened() as workspace:
+        workspace.undo()
+        assert (ground.root / "src/other.py").read_text() == "VALUE = 1\n"
+    assert ground.promotions.resume().answer.result == "promoted"
+    assert (ground.root / "src/other.py").read_text() == "VALUE = 1\n", "whoever went back is not overruled"
+    ground.promote(ground.base / "fork")
+    assert (ground.root / "src/other.py").read_text() == "VALUE = 2\n"
+    with ground.opened() as workspace:
+        workspace.undo()
+    ground.promote(ground.base / "fork")
+    assert (ground.root / "src/other.py").read_text() == "VALUE = 2\n"
+
+
+def test_what_was_undone_before_it_was_recorded_is_known_when_it_is_redone(ground: Ground) -> None:
+    assert kill(ground, "exchanged:")
+    with ground.opened() as workspace:
+        workspace.undo()
+    ground.promotions.sweep()
+    with ground.opened() as workspace:
+        workspace.redo()
+    (ground.base / "fork/src/other.py").write_text("VALUE = 1\n")
+    ground.flags["promote.health"] = ["true"]
+    ground.promote(ground.base / "fork")
+    assert (ground.root / "src/other.py").read_text() == "VALUE = 1\n", "that the fork takes it back counts"
+
+
+@pytest.mark.parametrize("call", some(range(21, 75, 2), 1))
+@pytest.mark.parametrize("by", ["resume", "sweep"])
+def test_i3_killed_in_place_it_is_finished_or_taken_back(
+    ground: Ground, call: int, by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not kill(ground, f"call:{call}", "in-place"):
+        pytest.skip("it came to its end before")
+    monkeypatch.setattr("holdfast.engine.promotion.places._mounted", lambda: [bytes(ground.root)])
+    if by == "sweep":
+        ground.promotions.sweep()
+    else:
+        try:
+            assert ground.promotions.resume().answer.result == "promoted"
+        except NotFoundError:
+            ground.promotions.sweep()
+    found = ground.promotions.list()[0]
+    assert found.row.phase == "ended"
+    check(ground, 2 if found.row.result == "promoted" else 1)
+
+
+@pytest.mark.parametrize("damage", some(["garbage", "empty", "gone"], 1))
+def test_i3_the_file_of_its_workflow_is_not_needed_to_go_on(ground: Ground, damage: str) -> None:
+    assert kill(ground, "after:build")
+    (file,) = (ground.home / "promotions").glob("*/workflow.sqlite")
+    if damage == "gone":
+        file.unlink()
+    else:
+        file.write_bytes(b"garbage" * 1000 if damage == "garbage" else b"")
+    assert ground.promotions.resume().answer.result == "promoted"
+    check(ground, 2)

@@ -1,0 +1,134 @@
+"""``merge`` on the command line, and an agent that answers over MCP what it cannot merge."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from .mcp_client import Place, call, refused, run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .conftest import Cli
+
+NUMBERS = "".join(f"{number}\n" for number in range(12))
+
+
+@pytest.fixture
+def two(cli: Cli, tmp_path: Path) -> Path:
+    """A fork of the workspace; both have changed `a` and something else."""
+    cli.write("a", NUMBERS)
+    cli.write("b", "b\n")
+    cli("checkpoint")
+    fork = tmp_path / "fork"
+    cli("fork", "@", str(fork))
+    cli.write("a", "first\n" + NUMBERS)
+    cli.write("here", "x")
+    (fork / "a").write_text(NUMBERS + "last\n")
+    (fork / "b").unlink()
+    return fork
+
+
+def test_a_fork_is_merged_and_that_is_undone_i6(cli: Cli, two: Path) -> None:
+    before = cli.tree()
+    planned = cli.json("merge", str(two), "--dry-run")
+    assert (planned["result"], planned["dry_run"], planned["merged"]) == ("needs_reapply", True, None)
+    assert planned["changes"]["overlapping"] == 1
+    out = cli("merge", str(two), "--dry-run").out
+    assert "0 files written, 1 deleted, 1 kept as here, 1 to be applied anew" in out
+    assert "  a: Modified in changeset Δ1 and in production." in out
+    assert cli.tree() == before
+    done = cli.json("merge", str(two))
+    assert (done["result"], done["files"][0]["outcome"]) == ("clean", "reapplied")
+    after = {"a": f"first\n{NUMBERS}last\n".encode(), "here": b"x"}
+    assert cli.tree() == after
+    assert "There is nothing in" in cli("merge", str(two)).out
+    cli("undo")
+    assert cli.tree() == before
+    cli("redo")
+    assert cli.tree() == after
+
+
+def test_a_person_decides_what_is_left_open(cli: Cli, two: Path, tmp_path: Path) -> None:
+    (two / "a").write_text("last\n")
+    before = cli.tree()
+    ran = cli("merge", str(two), code=4)
+    assert "1 file could not be applied anew; nothing was changed" in ran.err
+    assert "--resolve PATH=FILE" in ran.err
+    assert "      +first" in ran.out
+    assert "      +last" in ran.out
+    assert cli.tree() == before
+    told = cli.json("merge", str(two), code=4)
+    assert told["files"][0]["tried"][-1]["rung"] == "person"
+    (tmp_path / "both").write_text("both\n")
+    assert "is no PATH=FILE" in cli("merge", str(two), "--resolve", "a", code=2).err
+    assert "cannot be read" in cli("merge", str(two), "--resolve", "a=/nonexistent", code=2).err
+    assert "is larger than" in cli("merge", str(two), "--resolve", "a=/dev/zero", code=2).err
+    assert "decided twice" in cli("merge", str(two), "--keep", "a", "--take", "a", code=2).err
+    assert "does not overlap" in cli("merge", str(two), "--keep", "here", code=2).err
+    out = cli("merge", str(two), "--resolve", f"a={tmp_path / 'both'}", "-m", "both of it").out
+    assert "  a: decided by a person" in out
+    assert cli.tree() == {"a": b"both\n", "here": b"x"}
+    assert "both of it" in cli("log").out
+
+
+def test_what_cannot_be_merged_is_said(cli: Cli, tmp_path: Path) -> None:
+    cli.write("a", "a")
+    cli("checkpoint")
+    assert cli("merge", "no-such-fork", code=3).err
+    assert "cannot be merged into itself" in cli("merge", str(cli.root), code=4).err
+
+
+def test_an_agent_that_is_configured_is_asked(
+    cli: Cli, two: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (two / "a").write_text("last\n")
+    script = tmp_path / "agent.py"
+    script.write_text(
+        "import json, sys\ngiven = json.load(sys.stdin)\n"
+        "print(json.dumps({'content': given['current'] + given['after'], 'version': given['version']}))\n"
+    )
+    monkeypatch.setenv("HOLDFAST_MERGE_LADDER", "command")
+    monkeypatch.setenv("HOLDFAST_MERGE_COMMAND", f"{sys.executable}\n{script}")
+    out = cli("merge", str(two)).out
+    assert "  a: applied anew by command" in out
+    assert cli.tree()["a"] == f"first\n{NUMBERS}last\n".encode()
+
+
+def test_an_agent_asks_for_changes_and_answers_them_over_mcp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_MERGE_LADDER", "queue")
+    place = Place(tmp_path)
+    fork = tmp_path / "fork"
+    (place.tree / "a").write_text("a\n")
+    place.holdfast("init")
+    place.holdfast("checkpoint")
+    place.holdfast("fork", "@", str(fork))
+    (place.tree / "a").write_text("ours\n")
+    (fork / "a").write_text("theirs\n")
+    place.holdfast("merge", str(fork), code=4)
+
+    async def work() -> None:
+        async with place.client() as client:
+            change = (await call(client, "next_reapply"))["change"]
+            assert (change["path"], change["current"], change["after"]) == ("a", "ours\n", "theirs\n")
+            assert (await call(client, "next_reapply"))["change"] is None
+            given = {name: change[name] for name in ("id", "token", "version")}
+            assert await refused(client, "answer_reapply", **given) == "bad_answer"
+            assert await refused(client, "answer_reapply", **given, content="<<<<<<< a\n") == "bad_answer"
+            wrong = given | {"token": "x"}
+            assert await refused(client, "answer_reapply", **wrong, content="both\n") == "not_held"
+            assert await refused(client, "answer_reapply", **(given | {"id": "x"}), content="") == "no_reapply"
+            done = await call(client, "answer_reapply", **given, content="both\n", said="put together")
+            assert done == {"id": change["id"], "status": "answered"}
+            assert await refused(client, "answer_reapply", **given, content="again\n") == "answered"
+
+    run(work)
+    done = json.loads(place.holdfast("merge", str(fork), "--json"))
+    assert done["files"][0]["tried"][-1]["said"] == "put together"
+    assert (place.tree / "a").read_text() == "both\n"
+    assert os.listdir(place.tree) == ["a"]

@@ -1,0 +1,520 @@
+"""Promotion of forks of a web application that really builds, serves, and answers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.engine.promotion import encoding, swapping
+from holdfast.engine.promotion.promote import Promotions
+from holdfast.model.errors import LockedError, RefusedError, UsageError
+
+from ..promoted import PAGES, Ground, content, make_app, needs_isolation
+from ..sampling import some
+from ..waiting import wait_until
+from .conftest import INSTALLED, Cli
+
+pytest.importorskip("dbos", reason="dbos is not installed")
+
+
+@pytest.fixture(name="ground")
+def _ground(tmp_path: Path) -> Iterator[Ground]:
+    """An application in production; what a test has done to the store is verified."""
+    found = Ground(tmp_path, isolation="none")
+    make_app(found.root, sys.executable)
+    yield found.begin()
+    found.sound()
+    assert found.leftovers() == []
+
+
+@needs_isolation
+def test_two_forks_arrive_in_production_and_a_broken_one_does_not(tmp_path: Path) -> None:
+    ground = Ground(tmp_path)  # isolated, as the settings have it by default
+    make_app(ground.root, sys.executable)
+    ground.begin()
+    one, two, broken = ground.fork("one"), ground.fork("two"), ground.fork("broken")
+    (one / "src/pages.py").write_text(PAGES.replace('"one"', '"ONE"'))
+    (two / "src/other.py").write_text("VALUE = 2\n")
+    (broken / "src/other.py").write_text("VALUE = (\n")
+    about = os.stat(ground.root)
+    os.setxattr(ground.root, "user.note", b"kept")
+    first = ground.promote(one)
+    assert b"ONE" in (ground.root / "src/pages.py").read_bytes()
+    assert (ground.root / "deps/warm").read_text() == "cached\n"
+    assert (ground.root / "deps/installed").read_text() == "nothing\n"
+    assert (ground.root / "dist/app.pyz").exists()
+    now = os.stat(ground.root)
+    assert (now.st_ino, now.st_mode, now.st_uid) != (about.st_ino, about.st_mode, about.st_uid)
+    assert (now.st_mode, now.st_uid, now.st_gid) == (about.st_mode, about.st_uid, about.st_gid)
+    assert os.getxattr(ground.root, "user.note") == b"kept"
+    before = content(ground.root)
+    failed = ground.promote(broken, "build_failed").answer
+    assert content(ground.root) == before
+    assert (failed.failed_step, failed.exit_code) == ("build_command", 1)
+    assert "SyntaxError" in failed.output
+    assert str(ground.root) in failed.output, "it was built at production's own path"
+    assert failed.recovery == "Fork removed. Production unchanged."
+    second = ground.promote(two)
+    assert (ground.root / "src/other.py").read_text() == "VALUE = 2\n"
+    assert b"ONE" in (ground.root / "src/pages.py").read_bytes()
+    with ground.opened() as workspace:
+        log = workspace.log()
+        assert log.head == second.answer.checkpoint
+        assert [event.operation for event in log.events].count("promote") == 2
+        assert workspace.status().clean
+        assert "promoted" in log.checkpoints[0].provenance.message
+        workspace.undo()  # I6
+        assert (ground.root / "src/other.py").read_text() == "VALUE = 1\n"
+        workspace.redo()
+        workspace.restore(first.answer.checkpoint)
+        assert (ground.root / "src/other.py").read_text() == "VALUE = 1\n"
+    ground.sound()
+    assert ground.leftovers() == []
+
+
+def test_a_second_promotion_of_a_fork_brings_what_it_has_done_since(ground: Ground) -> None:
+    fork = ground.fork()
+    (fork / "src/other.py").write_text("VALUE = 2\n")
+    done = ground.promote(fork)
+    assert encoding.promotion(done)["changesets"] == 1
+    assert encoding.promotion(done)["changes"]["apply_theirs"] == 1
+    (ground.root / "new").write_text("by somebody else\n")
+    (fork / "src/other.py").write_text("VALUE = 3\n")
+    ground.promote(fork)
+    assert (ground.root / "src/other.py").read_text() == "VALUE = 3\n"
+    assert (ground.root / "new").exists()
+    assert ground.promote(fork, "unchanged").answer.changesets == 0
+
+
+def test_what_both_have_changed_stops_it(ground: Ground) -> None:
+    fork = ground.fork()
+    (fork / "src/other.py").write_text("VALUE = 2\n")
+    (ground.root / "src/other.py").write_text("VALUE = 7\n")
+    before = ground.content()
+    done = ground.promote(fork, "needs_reapply")
+    answer = done.answer
+    (told,) = encoding.promotion(done)["files"]
+    assert (told["path"], told["outcome"]) == ("src/other.py", "open")
+    assert [one["rung"] for one in told["tried"]] == ["structure", "text", "person"]
+    assert [(one.path, one.changeset_count) for one in answer.overlapping_files] == [("src/other.py", 1)]
+    assert ground.content() == before
+    assert ground.promotions.foresee(fork).result == "needs_reapply"
+
+
+def test_a_build_that_leaves_production_as_it_was_hinders_nothing_later(ground: Ground) -> None:
+    fork = ground.fork()
+    (fork / "src/other.py").write_text("VALUE = 2\n")
+    ground.flags["promote.setup"] = ["sh", "-c", "echo VALUE = 1 > src/other.py"]
+    ground.promote(fork)
+    (fork / "new").write_text("more\n")
+    del ground.flags["promote.setup"]
+    ground.promote(fork)
+    assert (ground.root / "new").exists()
+    assert (ground.root / "src/other.py").read_text() == "VALUE = 2\n", "it did not come to production before"
+
+
+def test_production_that_went_away_and_came_back_while_it_was_built_is_recorded(ground: Ground) -> None:
+    (ground.root / "new").write_text("first\n")
+    fork = ground.fork()
+    (fork / "src/other.py").write_text("VALUE = 2\n")
+
+    def back_and_forth(step: str) -> None:
+        if step == "build":
+            with ground.opened() as workspace:
+                workspace.undo()
+                workspace.redo()
+
+    done = Promotions(home=ground.home, flags=ground.flags, tell=back_and_forth).promote(fork).answer
+    assert (done.result, done.undo_command) == ("promoted", "holdfast undo")
+    with ground.opened() as workspace:
+        assert workspace.status().clean
+        assert workspace.log().head == done.checkpoint
+    ground.promote(fork, "unchanged")
+
+
+def test_an_agent_that_answers_later_is_waited_for(ground: Ground) -> None:
+    fork = ground.fork()
+    (fork / "src/other.py").write_text("VALUE = 2\n")
+    (ground.root / "src/other.py").write_text("VALUE = 7\n")
+    ground.flags["merge.ladder"] = ["queue"]
+    before = ground.content()
+    waiting = ground.promote(fork, "needs_reapply")
+    assert [one["outcome"] for one in encoding.promotion(waiting)["files"]] == ["pending"]
+    assert ground.content() == before
+    with ground.opened() as workspace:
+        asked = workspace.next_reapply()
+        assert asked is not None
+        workspace.answer_reapply(asked["id"], asked["token"], {"content": "VALUE = 9\n", "version": asked["version"]})
+    ground.promote(fork)
+    assert (ground.root / "src/other.py").read_text() == "VALUE = 9\n"
+
+
+def test_an_agent_that_edits_production_each_time_is_not_asked_without_end(ground: Ground) -> None:
+    fork = ground.fork()
+    (fork / "src/other.py").write_text("VALUE = 2\n")
+    (ground.root / "src/other.py").write_text("VALUE = 7\n")
+    edit = f"open({str(ground.root / 'edited')!r}, 'a').write('x')"
+    answer = 'print(\'{"content": "VALUE = 9"}\')'
+    ground.flags |= {"merge.command": [sys.executable, "-c", f"{edit}; {answer}"], "merge.ladder": ["command"]}
+    found = ground.promote(fork, "failed")
+    assert (found.answer.code, found.facts.replans) == ("changed_meanwhile", 3)
+    assert (ground.root / "edited").read_text() == "xxx"
+    assert (ground.root / "src/other.py").read_text() == "VALUE = 7\n"
+
+
+@pytest.mark.parametrize(
+    "case",
+    some(
+        [
+            ({"setup": ["false"]}, "setup_command", "ended with 1"),
+            ({"build": ["/no/such/program"]}, "build_command", "ended with 127"),
+            ({"start": ["sh", "-c", "echo no; exit 3"]}, "start_command", "ended with 3"),
+            ({"health": ["http://127.0.0.1:{port}/nowhere"], "health_timeout": 2}, "health_check", "answered 404"),
+            ({"health": ["sh", "-c", "exit 9"], "health_timeout": 0.2}, "health_check", "ended with 9"),
+            ({"setup": ["sleep", "100"], "timeout": 0.2}, "setup_command", "longer than"),
+        ],
+        3,
+    ),
+)
+def test_whatever_fails_leaves_production_as_it_is(ground: Ground, case: tuple[dict[str, object], str, str]) -> None:
+    settings, step, said = case
+    fork = ground.fork()
+    (fork / "src/other.py").write_text("VALUE = 2\n")
+    before, about = ground.content(), os.stat(ground.root)
+    ground.flags |= {f"promote.{name}": value for name, value in settings.items()}
+    answer = ground.promote(fork, "build_failed").answer
+    assert (answer.failed_step, said in answer.message) == (step, True), answer
+    assert ground.content() == before
+    assert os.stat(ground.root).st_ino == about.st_ino
+
+
+def test_edits_to_production_while_it_builds_are_planned_for(ground: Ground) -> None:
+    fork = ground.fork()
+    (fork / "src/other.py").write_text("VALUE = 2\n")
+    edit = f"test -e {ground.root}/edited || echo by somebody > {ground.root}/edited"
+    ground.flags["promote.setup"] = ["sh", "-c", edit]
+    done = ground.promote(fork)
+    assert done.facts.replans == 1
+    assert ground.steps.count("copy") == 2
+    assert (ground.root / "edited").read_text() == "by somebody\n"
+    assert (ground.root / "src/other.py").read_text() == "VALUE = 2\n"
+
+
+def test_production_that_never_holds_still_is_left_alone(ground: Ground) -> None:
+    fork = ground.fork()
+    (fork / "src/other.py").write_text("VALUE = 2\n")
+    ground.flags |= {"promote.setup": ["sh", "-c", f"date +%N >> {ground.root}/edited"], "promote.tries": 2}
+    answer = ground.promote(fork, "failed").answer
+    assert answer.code == "changed_meanwhile"
+    assert (ground.root / "src/other.py").read_text() == "VALUE = 1\n"
+
+
+def test_what_runs_in_production_and_is_ignored_is_carried_over(ground: Ground) -> None:
+    (ground.root / "data.db").write_text("old")
+    (ground.root / "gone.db").write_text("old")
+    fork = ground.fork()
+    (fork / "src/other.py").write_text("VALUE = 2\n")
+    root = ground.root
+    edit = f"echo new > {root}/data.db; mkdir -p {root}/deps/a/b; echo x > {root}/deps/a/b/c; rm -f {root}/gone.db"
+    ground.flags["promote.setup"] = ["sh", "-c", f"{edit}; echo trial > data.db; echo built > deps/warm"]
+    ground.promote(fork)
+    assert (root / "data.db").read_text() == "new\n"
+    assert (root / "deps/a/b/c").read_text() == "x\n"
+    assert (root / "deps/warm").read_text() == "built\n"
+    assert not (root / "gone.db").exists()
+
+
+def test_an_edit_in_the_last_moment_swaps_back(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    fork = ground.fork()
+    (fork / "src/other.py").write_text("VALUE = 2\n")
+    real = swapping.exchange
+    calls: list[bytes] = []
+
+    def late(one: bytes, other: bytes) -> None:
+        calls.append(other)
+        if len(calls) == 1:
+            (ground.root / "src/other.py").touch()
+            (ground.root / "late").write_text("just before")
+        real(one, other)
+        if len(calls) == 1:
+            (ground.root / "later").write_text("just after")
+
+    monkeypatch.setattr(swapping, "exchange", late)
+    assert ground.promote(fork).facts.replans == 1
+    assert len(calls) == 3
+    assert (ground.root / "late").read_text() == "just before"
+    assert (ground.root / "later").read_text() == "just after"
+    assert (ground.root / "src/other.py").read_text() == "VALUE = 2\n"
+
+
+def test_whoever_uses_the_old_directory_keeps_it_and_what_they_write(ground: Ground) -> None:
+    fork = ground.fork()
+    (fork / "src/other.py").write_text("VALUE = 2\n")
+    server = subprocess.Popen(["sleep", "100"], cwd=ground.root)
+    try:
+        done = ground.promote(fork)
+        assert [one.pid for one in done.facts.used_by] == [server.pid]
+        assert Path(f"/proc/{server.pid}/cwd/src/other.py").read_text() == "VALUE = 1\n"
+        Path(f"/proc/{server.pid}/cwd/late").write_text("late")
+    finally:
+        server.kill()
+        server.wait()
+    swept = ground.promotions.sweep()
+    assert (len(swept.kept), list(swept.removed)) == (1, [])
+    assert ground.promotions.get(done.row.id).facts.late == ["late"]
+    assert len(ground.promotions.sweep(force=True).removed) == 1
+
+
+def test_a_restart_that_fails_is_told_and_changes_nothing(ground: Ground) -> None:
+    fork = ground.fork()
+    (fork / "src/other.py").write_text("VALUE = 2\n")
+    ground.flags["promote.restart"] = ["sh", "-c", "cat src/other.py; exit 5"]
+    restart = ground.promote(fork).facts.restart
+    assert restart is not None
+    assert (restart.exit_code, restart.output) == (5, "VALUE = 2\n")
+
+
+def test_without_an_exchange_production_is_brought_there_file_by_file(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fork = ground.fork()
+    (fork / "src/other.py").write_text("VALUE = 2\n")
+    (fork / "requirements").unlink()
+    ground.flags["promote.setup"] = ["sh", "-c", "echo built > deps/built; rm -f deps/warm"]
+    inode = os.stat(ground.root).st_ino
+    monkeypatch.setattr("holdfast.engine.promotion.places._mounted", lambda: [os.fsencode(ground.root)])
+    done = ground.promote(fork)
+    assert (done.answer.atomic, done.facts.hindrance) == (False, "it is a mount point")
+    assert os.stat(ground.root).st_ino == inode
+    assert (ground.root / "src/other.py").read_text() == "VALUE = 2\n"
+    assert not (ground.root / "requirements").exists()
+    assert (ground.root / "deps/built").exists()
+    assert not (ground.root / "deps/warm").exists()
+    assert (ground.root / "dist/app.pyz").exists()
+    with ground.opened() as workspace:
+        assert workspace.status().clean
+        other = ground.fork("other")
+        (other / "src/other.py").write_text("VALUE = 3\n")
+        workspace.undo()
+        assert (ground.root / "requirements").exists()
+        workspace.redo()
+    assert ground.promote(other).answer.atomic is False
+    assert (ground.root / "src/other.py").read_text() == "VALUE = 3\n"
+
+
+def test_two_at_once_are_one_after_the_other(ground: Ground, tmp_path: Path) -> None:
+    one, two = ground.fork("one"), ground.fork("two")
+    (one / "src/other.py").write_text("VALUE = 2\n")
+    (two / "src/pages.py").write_text(PAGES.replace('"one"', '"TWO"'))
+    going, go = tmp_path / "going", tmp_path / "go"
+    wait = f"touch {going}; while ! test -e {go}; do sleep 0.02; done"
+    environ = os.environ | {"HOLDFAST_PROMOTE_ISOLATION": "none", "HOLDFAST_PROMOTE_SETUP": f"sh\n-c\n{wait}"}
+    words = [*INSTALLED, "--home", str(ground.home), "promote", str(one)]
+    with subprocess.Popen(words, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as first:
+        wait_until(going.exists)
+        ground.flags["promote.wait"] = 0
+        with pytest.raises(LockedError, match="another promotion") as refused:
+            ground.promotions.promote(two)
+        assert refused.value.code == "promotion_busy"
+        assert list(ground.promotions.sweep().busy)
+        ground.flags["promote.wait"] = 60
+        found: list[object] = []
+        second = threading.Thread(target=lambda: found.append(ground.promotions.promote(two).answer.result))
+        second.start()
+        go.touch()
+        second.join(60)
+        assert first.wait(60) == 0, first.stdout
+    assert found == ["promoted"]
+    assert (ground.root / "src/other.py").read_text() == "VALUE = 2\n"
+    assert "TWO" in (ground.root / "src/pages.py").read_text()
+
+
+def test_hostile_content_of_a_fork_stays_what_it_is(ground: Ground, tmp_path: Path) -> None:
+    """I7: links that lead out are links, what is behind them is neither read nor written."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "file").write_text("mine")
+    fork = ground.fork()
+    (fork / "out").symlink_to(outside)
+    (fork / "out-file").symlink_to(outside / "file")
+    os.mkfifo(fork / "fifo")
+    os.mkfifo(ground.root / "deps/fifo")
+    (ground.root / "deps/out").symlink_to(outside)
+    shutil.rmtree(fork / "src")
+    (fork / "src").symlink_to(outside)
+    before = ground.content()
+    answer = ground.promote(fork, "build_failed").answer
+    assert answer.failed_step == "build_command" or answer.failed_step == "start_command"
+    assert ground.content() == before
+    assert content(outside) == {"file": b"mine"}
+    ground.flags |= {"promote.build": ["true"], "promote.start": [], "promote.health": []}
+    ground.promote(fork)
+    assert (ground.root / "src").is_symlink()
+    assert stat.S_ISFIFO(os.lstat(ground.root / "deps/fifo").st_mode)
+    assert content(outside) == {"file": b"mine"}
+
+
+@needs_isolation
+def test_a_build_cannot_write_outside(ground: Ground, tmp_path: Path) -> None:
+    fork = ground.fork()
+    (fork / "src/other.py").write_text("VALUE = 2\n")
+    escape = f"echo x > {tmp_path}/escaped; echo x > {ground.home}/escaped; ls {ground.home}; echo in > deps/in; pwd"
+    ground.flags |= {"promote.isolation": "namespace", "promote.setup": ["sh", "-c", escape]}
+    done = ground.promote(fork)
+    assert not (tmp_path / "escaped").exists()
+    assert not (ground.home / "escaped").exists()
+    assert (ground.root / "deps/in").exists()
+    said = (ground.home / "promotions" / done.row.id / "setup.log").read_text()
+    assert "catalog.db" not in said
+    assert said.endswith(f"{ground.root}\n")
+
+
+def test_what_makes_no_sense_is_refused_before_anything_begins(ground: Ground, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is no fork"):
+        ground.promotions.promote(ground.root)
+    with pytest.raises(UsageError, match="to itself"):
+        ground.promotions.promote(ground.root, to=ground.root)
+    ground.flags["promote.health"] = ["http://example.com/health"]
+    fork = ground.fork()
+    with pytest.raises(UsageError, match="not on this machine"):
+        ground.promotions.promote(fork)
+    del ground.flags["promote.health"]
+    (tmp_path / "alone").mkdir()
+    with holdfast.init(tmp_path / "alone", home=ground.home) as other:
+        other.checkpoint()
+    answer = ground.promotions.promote(tmp_path / "alone", to=ground.root).answer
+    assert (answer.result, answer.code, answer.ends_with) == ("failed", "unrelated", 4)
+    assert ground.promotions.sweep().removed == []
+
+
+def test_the_command_line(ground: Ground, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    fork = ground.fork()
+    (fork / "src/other.py").write_text("VALUE = 2\n")
+    monkeypatch.setenv("HOLDFAST_PROMOTE_ISOLATION", "none")
+    monkeypatch.chdir(ground.base)
+    home = ("--home", str(ground.home))
+    assert cli.json("promote", str(fork), "--dry-run", *home)["result"] == "clean"
+    assert (ground.root / "src/other.py").read_text() == "VALUE = 1\n"
+    done = cli.json("promote", str(fork), *home)
+    assert done["result"] == "promoted"
+    assert done["undo_command"] == "holdfast undo"
+    assert "Nothing to promote" in cli("promote", str(fork), *home).out
+    (fork / "src/other.py").write_text("VALUE = (\n")
+    assert "SyntaxError" in cli("promote", str(fork), *home, code=1).out
+    (ground.root / "src/other.py").write_text("VALUE = 7\n")
+    said = cli("promote", str(fork), *home, code=4).out
+    assert "src/other.py: Modified in changeset Δ1 and in production.\n    structure: " in said
+    found = cli.json("promote", "--list", *home)["promotions"]
+    assert [one["result"] for one in found] == ["promoted", "unchanged", "build_failed", "needs_reapply"]
+    assert set(found[0]) == set(done)
+    assert cli.json("promote", "--sweep", *home)["kept"] == []
+    for words in (["--resume"], ["--resume", "abcd"], ["--resume", "x'y"]):
+        cli("promote", *words, *home, code=3)
+    for words in ([""], ["nothing/like/it"], ["caf\udce9"]):
+        cli("promote", *words, *home, "--to", str(ground.root), code=3)
+    for words in ([], ["x", "--sweep"], ["--list", "--force"], ["--resume", "--dry-run"]):
+        cli("promote", *words, *home, code=2)
+
+
+def test_only_promotions_need_the_library(ground: Ground, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "dbos", None)
+    failed = cli("promote", str(ground.fork()), "--home", str(ground.home), code=1)
+    assert "holdfast[server]" in failed.err
+
+
+def test_nothing_is_promoted_over_what_runs_supervised(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    fork = ground.fork()
+    (fork / "src/other.py").write_text("VALUE = 2\n")
+
+    def busy(_: object) -> None:
+        raise RefusedError("something runs", code="run_going_on")
+
+    monkeypatch.setattr(swapping, "refuse_running", busy)
+    answer = ground.promote(fork, "failed").answer
+    assert answer.code == "run_going_on"
+    assert (ground.root / "src/other.py").read_text() == "VALUE = 1\n"
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system")
+@pytest.mark.parametrize("where", some(["build", "copy"], 1))
+def test_a_full_disk_changes_nothing_in_production(tmp_path: Path, where: str) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    with mounted("tmpfs", small, "tmpfs", "size=4m"):
+        ground = Ground(small, isolation="none")
+        ground.home = tmp_path / "home"
+        make_app(ground.root, sys.executable)
+        if where == "copy":
+            (ground.root / "deps/big").write_bytes(bytes(3 << 20))
+        else:
+            ground.flags["promote.setup"] = ["dd", "if=/dev/zero", "of=deps/big", "bs=1M", "count=9"]
+        ground.begin()
+        with ground.opened() as workspace:
+            workspace.fork("@", tmp_path / "fork")
+        (tmp_path / "fork/src/other.py").write_text("VALUE = 2\n")
+        before = ground.content()
+        answer = ground.promote(tmp_path / "fork", "failed" if where == "copy" else "build_failed").answer
+        assert "No space left" in answer.message + answer.output
+        assert ground.content() == before
+        assert ground.leftovers() == []
+        ground.sound()
+
+
+@pytest.mark.root
+@pytest.mark.thorough
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system")
+def test_a_production_that_is_a_mount_point_is_brought_there_in_place(ground: Ground, tmp_path: Path) -> None:
+    fork = ground.fork()
+    (fork / "src/other.py").write_text("VALUE = 2\n")
+    with mounted(str(ground.root), ground.root, "", "bind"):
+        done = ground.promote(fork)
+        assert (done.answer.atomic, done.facts.hindrance) == (False, "it is a mount point")
+    assert (ground.root / "src/other.py").read_text() == "VALUE = 2\n"
+
+
+@contextmanager
+def mounted(source: str, target: Path, kind: str, options: str) -> Generator[None]:
+    """Something mounted in the tests' own mount namespace."""
+    words = ["--bind"] if options == "bind" else ["-t", kind, "-o", options]
+    subprocess.run(["mount", *words, source, str(target)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(target)], check=True)
+
+
+def test_a_watcher_saves_nothing_by_itself_meanwhile_and_goes_on_afterwards(ground: Ground, tmp_path: Path) -> None:
+    fork = ground.fork()
+    (fork / "src/other.py").write_text("VALUE = 2\n")
+    environ = os.environ | {"HOLDFAST_WATCH_DEBOUNCE": "0.05s"}
+    words = [*INSTALLED, "--home", str(ground.home), "-w", str(ground.root), "watch"]
+    watcher = subprocess.Popen(words, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    try:
+        with ground.opened() as workspace:
+            wait_until(lambda: workspace.status().watching)
+            saved = len(workspace.log().checkpoints)
+        edit = f"test -e {ground.root}/edited || {{ echo x > {ground.root}/edited; sleep 0.5; }}"
+        ground.flags["promote.setup"] = ["sh", "-c", edit]
+        done = ground.promote(fork)
+        assert done.facts.replans == 1
+        assert done.facts.kept == "", "our own watcher keeps no old directory"
+        with ground.opened() as workspace:
+            found = workspace.log().checkpoints
+            assert [one.kind for one in found] == ["manual", "auto", *["manual"] * saved]
+            assert found[1].label == "", "the promotion has saved the edit, and not the watcher"
+            (ground.root / "after").write_text("after")
+            wait_until(lambda: workspace.status().clean and len(workspace.log().checkpoints) == saved + 3)
+    finally:
+        watcher.terminate()
+        watcher.communicate(timeout=30)

@@ -1,0 +1,96 @@
+"""Promotes a fork, and is killed on the way: run as a program by tests (`tests/crash/test_promotion_killed.py`).
+
+Arguments: the home, the fork, where to die (``before:STEP``, ``after:STEP``, ``exchanged:``, or ``call:N``: just before
+the Nth change of the disk or of the catalog from the step ``swap`` on); and ``in-place``, for a production that is
+taken for a mount point.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import sys
+from typing import Any
+
+from holdfast.engine.promotion import places, swapping
+from holdfast.engine.promotion.promote import Promotions
+from holdfast.engine.promotion.workflow import Running
+from holdfast.files import kernel
+
+CALLS = (
+    *((os, name) for name in ("write", "fsync", "rename", "unlink", "mkdir", "rmdir", "symlink", "link")),
+    *((kernel, name) for name in ("renameat2", "syncfs")),
+)
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Counter:
+    def __init__(self, fatal: int) -> None:
+        self.fatal = fatal
+        self.count = 0
+        self.armed = False
+
+    def step(self) -> None:
+        if self.armed:
+            self.count += 1
+            if self.count == self.fatal:
+                die()
+
+
+def main(home: str, fork: str, point: str, how: str = "") -> None:
+    if how == "in-place":
+        places._mounted = lambda: [os.fsencode(os.path.dirname(fork) + "/app")]
+    kind, _, where = point.partition(":")
+    counter = Counter(int(where) if kind == "call" else -1)
+    real = Running.step
+
+    def step(self: Running, name: str, attempt: int) -> str:
+        if point == f"before:{name}":
+            die()
+        if name == "swap":
+            counter.armed = True
+        found = real(self, name, attempt)
+        if point == f"after:{name}":
+            die()
+        return found
+
+    Running.step = step
+    if point == "exchanged:":
+        exchange = swapping.exchange
+
+        def last(one: bytes, other: bytes) -> None:
+            exchange(one, other)
+            die()
+
+        swapping.exchange = last
+    if kind == "call":
+        arm(counter)
+    print(Promotions(home=home).promote(fork).answer.result, counter.count)
+
+
+def arm(counter: Counter) -> None:
+    for module, name in CALLS:
+        original = getattr(module, name)
+
+        def call(*positional: object, original=original, **named: object) -> object:
+            counter.step()
+            return original(*positional, **named)
+
+        setattr(module, name, call)
+    connect = sqlite3.connect
+
+    class Stepping(sqlite3.Connection):
+        def execute(self, sql: str, /, *parameters: Any) -> sqlite3.Cursor:
+            if sql == "COMMIT":
+                counter.step()
+            return super().execute(sql, *parameters)
+
+    sqlite3.connect = lambda *positional, **named: connect(*positional, **{"factory": Stepping, **named})
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,70 @@
+"""Homes with something in them, and what a user sees of one, for tests of where stores are kept and of their copies."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import holdfast
+from holdfast.engine import stores
+from holdfast.engine.opening import Opener
+
+if TYPE_CHECKING:
+    from holdfast.model.ids import CheckpointId
+
+    from .buckets import Service
+
+MIB = 1 << 20
+
+
+def configured(home: Path, service: Service, **values: str) -> None:
+    """Give a home what a bucket of the service needs."""
+    service.proxy.reset()
+    home.mkdir(mode=0o700)
+    options = ", ".join(f'"{name}={value}"' for name, value in service.options().items())
+    lines = ["[store]", f"options = [{options}]", *(f'{name} = "{value}"' for name, value in values.items())]
+    (home / "config.toml").write_text("\n".join(lines) + "\n")
+
+
+def fill(home: Path, tree: Path) -> list[CheckpointId]:
+    """A workspace with a history, large and small files, a fork and something undone; its checkpoints."""
+    source = random.Random(1)
+    tree.mkdir(exist_ok=True)
+    (tree / "large").write_bytes(source.randbytes(3 * MIB))
+    for at in range(30):
+        (tree / f"{at}.txt").write_text(f"{at}\n" * 50)
+    with holdfast.init(tree, home=home) as workspace:
+        names = [workspace.checkpoint("first").checkpoint.id]
+        (tree / "3.txt").write_text("3 has changed\n" * 40)
+        (tree / "4.txt").unlink()
+        names.append(workspace.checkpoint("second").checkpoint.id)
+        workspace.undo()
+        (tree / "new").write_text("new")
+        names.append(workspace.checkpoint("third").checkpoint.id)
+        workspace.fork(names[1], tree.parent / f"{tree.name}-fork")
+    return names
+
+
+def looks(home: Path, tree: Path) -> object:
+    """All that a user sees of a home."""
+    with holdfast.open(tree, home=home) as workspace:
+        assert workspace.verify(read_data=True).ok
+        log = workspace.log()
+        # (The numbers of events are each catalog's own.)
+        told = [(event.at, event.operation, event.checkpoint) for event in log.events]
+        contents = [b"".join(workspace.cat(point.id, path)) for point in log.checkpoints for path in ("large", "3.txt")]
+        return log._replace(events=()), told, contents, workspace.status()
+
+
+def copy(home: Path, **to: object) -> stores.StoreCopied:
+    opener = Opener(home=os.fsencode(home))
+    try:
+        return stores.copy(opener, **to)  # type: ignore[arg-type]
+    finally:
+        opener.close()
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -1,0 +1,55 @@
+"""What can be asked for, what the page says of it, and what the OpenAPI document says: the same."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+
+from holdfast.api.rest import page
+from holdfast.api.rest.endpoints import ENDPOINTS
+from holdfast.api.rest.openapi import document
+from holdfast.api.rest.problems import STATUS, TITLES, status_of
+from holdfast.model.errors import HoldfastError
+
+PAGE = (Path(__file__).parents[4] / "docs" / "rest.md").read_text()
+
+
+def test_the_page_lists_every_endpoint_with_its_right_and_meaning() -> None:
+    rows = re.findall(r"^\| `([A-Z]+ /[^`]*)` \| (\S+) \| (.*) \|$", PAGE, re.MULTILINE)
+    assert rows == [
+        (f"{one.method} {one.path}", one.rights or "–", one.meaning.replace("``", "`")) for one in ENDPOINTS
+    ]
+
+
+def test_the_document_has_every_endpoint_once_and_nothing_else() -> None:
+    paths = document()["paths"]
+    found = {(method.upper(), path) for path, methods in paths.items() for method in methods}
+    assert found == {(one.method, one.path) for one in ENDPOINTS}
+    names = [operation["operationId"] for methods in paths.values() for operation in methods.values()]
+    assert len(set(names)) == len(names)
+    assert all(operation["summary"] for methods in paths.values() for operation in methods.values())
+
+
+def test_the_document_refers_to_nothing_that_is_not_there() -> None:
+    whole = document()
+    for reference in set(re.findall(r'"\$ref":"#/([^"]+)"', msgspec.json.encode(whole).decode())):
+        at = whole
+        for part in reference.split("/"):
+            at = at[part]
+        assert at
+
+
+def test_every_code_has_a_status_and_the_page_lists_it_there() -> None:
+    rows = dict(re.findall(r"^\| (\d{3}) \| (.*) \|$", PAGE, re.MULTILINE))
+    assert set(map(int, rows)) == set(TITLES)
+    for code, status in STATUS.items():
+        assert f"`{code}`" in rows[str(status)], code
+        assert status_of(HoldfastError("x", code=code)) == status
+
+
+def test_the_page_for_people_loads_nothing_from_elsewhere() -> None:
+    text = page.page(document())
+    assert not re.search(r"<script|<link|<img|src=|https?://|@import|url\(", text)
+    assert all(one.path in text for one in ENDPOINTS)

@@ -1,0 +1,172 @@
+"""What is copied whole leads to no repository of the user's (I15)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from holdfast.model.errors import RefusedError
+from holdfast.snapshot.place import Place
+from holdfast.snapshot.recorded import LEADS_OUT
+from holdfast.snapshot.repositories import end_keeping_apart, keep_apart, leading_out
+
+GIT = ("git", "-c", "user.name=U", "-c", "user.email=u@example.org", "-c", "protocol.file.allow=always")
+
+
+def git(root: Path, *words: str | Path, ok: bool = True) -> str:
+    done = subprocess.run([*GIT, *map(str, words)], cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 or not ok, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.fixture(name="user")
+def _user(tmp_path: Path) -> Path:
+    """A repository with a commit."""
+    root = tmp_path / "user"
+    root.mkdir()
+    git(root, "init", "--quiet")
+    (root / "file").write_text("1")
+    git(root, "add", "file")
+    git(root, "commit", "--quiet", "-m", "first")
+    return root
+
+
+def leads(root: Path, *without: str) -> str:
+    return leading_out(os.fsencode(root), [os.fsencode(name) for name in without])
+
+
+def test_a_repository_of_its_own_may_be_copied(user: Path) -> None:
+    assert leads(user) == ""
+    assert leads(user.parent) == "", "also where it is further down"
+    (user / "sub").mkdir()
+    assert leads(user / "sub") == "", "and where it is further up"
+
+
+def test_a_linked_work_tree_leads_to_its_repository(user: Path, tmp_path: Path) -> None:
+    git(user, "worktree", "add", "--quiet", tmp_path / "linked")
+    assert leads(tmp_path / "linked") == "a copy would lead to a repository of yours, by .git"
+    assert leads(user) == "", "whose own are known by their paths alone"
+    git(user, "worktree", "add", "--quiet", user / ".trees/inner")
+    assert leads(user) == "a copy would lead to a repository of yours, by .trees/inner/.git"
+    assert leads(user, ".trees") == ""
+
+
+def test_a_linked_work_tree_by_relative_paths_inside_leads_to_the_copys(user: Path, tmp_path: Path) -> None:
+    git(user, "worktree", "add", "--quiet", user / "inner")
+    (user / "inner/.git").write_text("gitdir: ../.git/worktrees/inner\n")
+    assert leads(user) == ""
+    (user / "inner/.git").write_text("gitdir: ../../user/.git/worktrees/inner\n")
+    assert leads(user) != ""
+
+
+def test_a_submodule_leads_to_the_copys(user: Path, tmp_path: Path) -> None:
+    git(tmp_path, "clone", "--quiet", user, tmp_path / "other")
+    git(user, "submodule", "--quiet", "add", tmp_path / "other", "deep/module")
+    assert leads(user) == ""
+    copy = tmp_path / "copy"
+    shutil.copytree(user, copy, symlinks=True)
+    before = {path: path.read_bytes() for path in user.rglob("*") if path.is_file()}
+    (copy / "deep/module/new").write_text("x")
+    git(copy / "deep/module", "add", "new")
+    git(copy / "deep/module", "commit", "--quiet", "-m", "in the copy")
+    assert {path: path.read_bytes() for path in user.rglob("*") if path.is_file()} == before
+    assert leads(user / "deep/module") != "", "by itself, it leads to the one that it is in"
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "link", "inner link", "absolute link inside", "common", "work tree", "work tree of a module", "garbage",
+        "through a link", "loop", "relative out",
+    ],
+)  # fmt: skip
+def test_every_other_way_out(user: Path, tmp_path: Path, how: str) -> None:
+    away = tmp_path / "away"
+    own = user / ".git"
+    stays = False
+    if how == "link":
+        own.rename(away)
+        own.symlink_to(away)
+    elif how == "inner link":
+        (own / "objects").rename(away)
+        (own / "objects").symlink_to("../../away")
+    elif how == "absolute link inside":
+        own.rename(user / "real")
+        own.symlink_to(user / "real")
+    elif how == "common":
+        (own / "commondir").write_text("../../away\n")
+    elif how == "work tree":
+        git(user, "config", "core.worktree", user)
+    elif how == "work tree of a module":
+        (own / "modules/m").mkdir(parents=True)
+        (own / "modules/m/config").write_text('[core]\n\tbare = false\n[Core] WorkTree = "../../../../away"\n')
+    elif how == "garbage":
+        (user / "sub").mkdir()
+        (user / "sub/.git").write_text("garbage")
+        stays = True
+    elif how == "through a link":
+        away.mkdir()
+        (user / "way").symlink_to(away)
+        (user / "sub").mkdir()
+        (user / "sub/.git").write_text("gitdir: ../way/repository\n")
+    elif how == "loop":
+        (user / "sub").mkdir()
+        (user / "sub/.git").symlink_to(".git")
+    else:
+        (user / "sub").mkdir()
+        (user / "sub/.git").write_text("gitdir: ../../away\n")
+    assert (leads(user) == "") == stays
+
+
+def test_what_stays_inside_is_no_way_out(user: Path) -> None:
+    (user / ".git").rename(user / "real")
+    (user / ".git").symlink_to("real")
+    (user / "real/hooks/pre-commit").symlink_to(user.parent / "hooks/x")
+    assert leads(user) == "", "nothing is written to hooks"
+    (user / "closed").mkdir(mode=0)
+    assert leads(user) == ""
+
+
+@pytest.mark.parametrize("name", ["btrfs", "overlay", "reflink", "zfs"])
+def test_every_provider_that_copies_all_asks(user: Path, tmp_path: Path, name: str, monkeypatch) -> None:
+    """Whatever else it could do: what is made of the workspace, or of what was made, is refused."""
+    import importlib
+
+    from holdfast.snapshot.port import Capabilities
+
+    module = importlib.import_module(f"holdfast.snapshot.{name}")
+    git(user, "worktree", "add", "--quiet", tmp_path / "linked")
+    place = Place(os.fsencode(tmp_path / "linked"), os.fsencode(tmp_path / "state"), "s")
+    provider = getattr(module, f"{name}_provider")(place)
+    could = Capabilities(name, 90, ("worktree", "in-place"), carries_ignored=True)
+    monkeypatch.setattr(provider._technique, "detect", lambda: could)
+    found = provider.detect()
+    assert (found.score, found.notes) == (0, ("a copy would lead to a repository of yours, by .git",))
+    if "worktree" in provider._technique.modes:
+        with pytest.raises(RefusedError) as caught:
+            provider.prepare("worktree")
+        assert caught.value.code == LEADS_OUT
+    with pytest.raises(RefusedError) as caught:
+        provider.snapshot(provider.prepare("in-place"), "s")
+    assert caught.value.code == LEADS_OUT
+    assert [one.kind for one in provider.tokens()] == ["workspace"]
+
+
+def test_git_finds_nothing_above_a_directory_that_is_kept_apart(user: Path) -> None:
+    inner = user / "a/b/c"
+    inner.mkdir(parents=True)
+    assert git(inner, "rev-parse", "--show-toplevel") == str(user)
+    keep_apart(os.fsencode(user / "a"))
+    keep_apart(os.fsencode(user / "a"))
+    assert git(inner, "rev-parse", "--show-toplevel", ok=False) == ""
+    git(inner, "init", "--quiet")
+    assert git(inner, "rev-parse", "--show-toplevel") == str(inner), "but what is below it"
+    end_keeping_apart(os.fsencode(user / "a"))
+    assert (user / "a/.git").exists(), "something is in there"
+    shutil.rmtree(user / "a/b")
+    end_keeping_apart(os.fsencode(user / "a"))
+    assert not (user / "a/.git").exists()
