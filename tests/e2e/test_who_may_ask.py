@@ -47,10 +47,11 @@ def tell(found):
 log = sys.argv[1].encode()
 if os.fork():
     signal.pause()  # the agent
+first = os.getpid()
 if os.fork():
     os.kill(os.getpid(), signal.SIGKILL)  # nobody has seen whose parent it was
-while os.getppid() == os.getpgrp():
-    pass
+while os.getppid() == first:
+    pass  # until it is adopted
 os.setsid()
 remote = connect(log)
 parent = os.getppid()
