@@ -1,13 +1,16 @@
-"""What each snapshot provider takes to fork a tree and to capture it, beside ``git worktree add``, ``cp -a`` and
-``git stash create``, in one run over the same trees.
+"""What each snapshot provider takes to fork a tree and to capture it, beside ``git worktree add``, ``cp -a
+--reflink=auto`` and ``git stash create``, in one run over the same trees.
 
     python benchmarks/snapshots.py [--files 1000 10000 100000] [--rounds 5] [--on ext4 btrfs xfs] [--providers NAME…]
                                    [--directory DIR] [--json FILE]
 
 Needs root, and the tools of the file systems, which are made in files in DIR; the home is on the same one. Every provider
-that can be used there takes part, in each of its modes; of the others it is said why not. All take turns; nothing is
-removed before the end of a round.
+that can be used there takes part, in each of its modes; of the others it is said why not. All take turns, and what was
+written before is on the disk when one begins; what a provider has made is removed before the next one's turn.
 Providers are called in this process, Git and cp are processes of their own.
+
+The fork of a session is made by the provider in question, and then a command is run in it that reads every file: what
+one pays for a fork, and for working in it.
 """
 
 from __future__ import annotations
@@ -27,16 +30,32 @@ from typing import TYPE_CHECKING, Any
 from compare import machine, make_tree
 from holdfast.engine.opening import Opener
 from holdfast.engine.providers import providers_of
-from snapshots_report import CAPTURED, CAPTURED_FORK, COPY, FORKED, FORKED_AGAIN, STASH, WORK_TREE, tables
+from holdfast.engine.sessions.execute import execute
+from holdfast.engine.sessions.sessions import Sessions
+from snapshots_report import (
+    CAPTURED,
+    CAPTURED_FORK,
+    COPY,
+    FORKED,
+    FORKED_AGAIN,
+    SESSION,
+    STASH,
+    WORK_TREE,
+    WORKED,
+    tables,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from holdfast.model.session import SessionId
     from holdfast.snapshot.port import Capabilities, Mode, Prepared, Provider
 
-SESSION = "benchmark"
+NAME = "benchmark"
 CHANGED = 100
 IMAGE_BYTES = 12 << 30
+READ = "find . -name .git -prune -o -type f -print0 | xargs -0 cat > /dev/null"
+UNMOUNT_SECONDS = 30
 CHANGE = """
 import sys
 names, text = sys.argv[1:-1], sys.argv[-1]
@@ -65,7 +84,12 @@ def file_system(kind: str, place: Path) -> Iterator[Path]:
     try:
         yield path
     finally:
-        run("umount", path)
+        # What was mounted in it, and detached, keeps it for a moment.
+        until = time.monotonic() + UNMOUNT_SECONDS
+        while subprocess.run(["umount", path], capture_output=True, check=False).returncode:
+            if time.monotonic() > until:
+                raise RuntimeError(f"{path} cannot be unmounted")
+            time.sleep(0.1)
         image.unlink()
 
 
@@ -95,13 +119,20 @@ class Bench:
         ]
         opener = Opener(home=bytes(place / "home"), environ={"PATH": os.environ["PATH"], "HOME": str(place)})
         self._context, _ = opener.init(bytes(self._root))
-        self.close = opener.close
+        self._sessions = Sessions(agent=NAME, opener=opener)
+        self._session = self._sessions.start(self._root)
+        self._opener = opener
         self._texts = 0
+
+    def close(self) -> None:
+        """Let go of everything in the file system."""
+        self._session.close()
+        self._opener.close()
 
     def round(self, wanted: Sequence[str]) -> None:
         """Everybody in turn, once."""
         self._git()
-        for provider in providers_of(self._context, SESSION):
+        for provider in providers_of(self._context, NAME):
             found = provider.detect()
             if wanted and provider.name not in wanted:
                 continue
@@ -111,16 +142,19 @@ class Bench:
             for mode in found.modes:
                 if mode != "in-place":
                     self._provider(provider, found, mode)
+            if "worktree" in found.modes:
+                self._fork(provider.name)
 
     def _git(self) -> None:
         for number, (name, words) in enumerate(
             {
                 WORK_TREE: ["git", "-C", self._root, "worktree", "add", "--detach"],
-                COPY: ["cp", "-a", self._root],
+                COPY: ["cp", "-a", "--reflink=auto", self._root],
             }.items()
         ):
             target = self._place / f"copy-{number}"
             self._time(FORKED, name, lambda words=words, target=target: run(*words, target))
+            self._time(WORKED, name, lambda target=target: run("bash", "-c", READ, cwd=target))
             if name == WORK_TREE:
                 run("git", "-C", self._root, "worktree", "remove", "--force", target)
             else:
@@ -147,7 +181,28 @@ class Bench:
             for allocation in provider.tokens():
                 provider.cleanup(allocation.token)
 
+    def _fork(self, name: str) -> None:
+        """A fork of the session by that provider, worked in."""
+        try:
+            fork = self._time(SESSION, name, lambda: self._session.fork(provider=name))
+        except Exception as error:
+            self.failed[f"a fork of a session by {name}"] = str(error)
+            return
+        try:
+            self._time(WORKED, name, lambda: self._work(fork.id))
+        except Exception as error:
+            self.failed[f"work in a fork by {name}"] = str(error)
+        finally:
+            self._sessions.delete(fork.id)
+
+    def _work(self, name: SessionId) -> None:
+        with self._sessions.open(name) as session:
+            ended = execute(session, READ)
+        if ended.result is None or ended.result.exit_code:
+            raise RuntimeError(f"{READ}: {ended.result}")
+
     def _time(self, row: str, subject: str, work: Any) -> Any:
+        run("sync", "-f", self._place)
         start = time.perf_counter()
         result = work()
         self.rows[row][subject].append(time.perf_counter() - start)
@@ -185,9 +240,9 @@ def main() -> None:
             with ExitStack() as after:
                 place = Path(after.enter_context(tempfile.TemporaryDirectory(prefix="snap-", dir=arguments.directory)))
                 bench = Bench(after.enter_context(file_system(kind, place)), kind, files)
+                after.callback(bench.close)
                 for _ in range(arguments.rounds):
                     bench.round(arguments.providers)
-                bench.close()
             found = {"file_system": kind, "files": files, "rows": bench.rows, "failed": bench.failed}
             found["left_out"] = bench.left_out
             results["runs"].append(found)

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import statistics
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-WORK_TREE, COPY, STASH = "git worktree add", "cp -a", "git stash create"
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    Columns = Sequence[tuple[str, Sequence[tuple[str, str]]]]
+
+WORK_TREE, COPY, STASH = "git worktree add", "cp -a --reflink=auto", "git stash create"
 FORKED, FORKED_AGAIN = "fork of the workspace", "fork of a snapshot"
 CAPTURED, CAPTURED_FORK = "snapshot of the workspace", "snapshot of a fork"
+SESSION, WORKED = "fork of a session", "a command in it that reads every file"
+BOTH = "both"
 COLUMNS = (
     (FORKED, ((FORKED, WORK_TREE), (FORKED, COPY))),
     (FORKED_AGAIN, ((FORKED, WORK_TREE),)),
@@ -15,13 +22,26 @@ COLUMNS = (
     (CAPTURED_FORK, ((CAPTURED, STASH),)),
 )
 """Each with what its ratios are to: a row, and who is meant in it."""
+FORKS = ((SESSION, ((FORKED, WORK_TREE),)), (WORKED, ((WORKED, WORK_TREE),)), (BOTH, ((BOTH, WORK_TREE),)))
+"""The same of what a fork of a session costs, and work in it."""
 
 Rows = dict[str, dict[str, list[float]]]
 
 
-def _cells(rows: Rows, subject: str) -> list[str]:
+def _both(rows: Rows) -> dict[str, list[float]]:
+    """Forking and working, round by round."""
+    forked = {**rows.get(SESSION, {}), **{name: rows[FORKED][name] for name in (WORK_TREE, COPY)}}
+    worked = rows.get(WORKED, {})
+    return {
+        name: [sum(pair) for pair in zip(times, worked[name], strict=False)]
+        for name, times in forked.items()
+        if name in worked
+    }
+
+
+def _cells(rows: Rows, columns: Columns, subject: str) -> list[str]:
     cells: list[str] = []
-    for column, baselines in COLUMNS:
+    for column, baselines in columns:
         values = rows.get(column, {}).get(subject)
         if not values:
             cells += [""] * (1 + len(baselines))
@@ -32,6 +52,18 @@ def _cells(rows: Rows, subject: str) -> list[str]:
     return cells
 
 
+def _table(rows: Rows, columns: Columns) -> list[str]:
+    names = [name for name, _ in columns]
+    subjects = dict.fromkeys(subject for row in names for subject in rows.get(row, {}))
+    heads = [head for column, baselines in columns for head in (column, *(f"to `{other}`" for _, other in baselines))]
+    return [
+        "| | " + " | ".join(heads) + " |",
+        "| --- |" + " ---: |" * len(heads),
+        *(f"| {subject} | " + " | ".join(_cells(rows, columns, subject)) + " |" for subject in subjects),
+        "",
+    ]
+
+
 def tables(results: dict[str, Any]) -> list[str]:
     """What one run of snapshots.py has measured, as lines of Markdown."""
     load = " and ".join(f"{value:.1f}" for value in results["load"])
@@ -39,16 +71,11 @@ def tables(results: dict[str, Any]) -> list[str]:
     changed = f"Before each snapshot {results['changed']} files were given another content"
     rounds = "1 round" if results["rounds"] == 1 else f"{results['rounds']} rounds; medians"
     lines = [f"Measured on {when}. {rounds}. {changed}.", ""]
-    heads = [head for column, baselines in COLUMNS for head in (column, *(f"to `{other}`" for _, other in baselines))]
     for found in results["runs"]:
-        rows: Rows = found["rows"]
-        subjects = dict.fromkeys(subject for values in rows.values() for subject in values)
+        rows: Rows = {**found["rows"], BOTH: _both(found["rows"])}
         lines += [f"### {found['file_system']}, {found['files']:,} files", ""]
-        lines += ["| | " + " | ".join(heads) + " |", "| --- |" + " ---: |" * len(heads)]
-        lines += [f"| {subject} | " + " | ".join(_cells(rows, subject)) + " |" for subject in subjects]
-        lines += ["", *(f"- {name} failed: {' '.join(why.split())}" for name, why in found["failed"].items())]
-        left_out = found.get("left_out", {})
-        lines += [f"- {name} was left out: {' '.join(why.split())}" for name, why in left_out.items()]
-        if found["failed"] or left_out:
-            lines.append("")
+        lines += [*_table(rows, COLUMNS), *_table(rows, FORKS)]
+        said = [f"- {name} failed: {' '.join(why.split())}" for name, why in found["failed"].items()]
+        said += [f"- {name} was left out: {' '.join(why.split())}" for name, why in found.get("left_out", {}).items()]
+        lines += [*said, *([""] if said else [])]
     return lines
