@@ -1,6 +1,7 @@
 """Promotes a fork, and is killed on the way: run as a program by tests (`tests/crash/test_promotion_killed.py`).
 
-Arguments: the home, the fork, where to die (``before:STEP``, ``after:STEP``, ``exchanged:``, or ``call:N``: just before
+Arguments: the home, the fork, where to die (``before:STEP``, ``after:STEP``, ``exchanged:``,
+``put-together:``, ``captured:``, ``forgotten:``, or ``call:N``: just before
 the Nth change of the disk or of the catalog from the step ``swap`` on); and ``in-place``, for a production that is
 taken for a mount point.
 """
@@ -13,7 +14,8 @@ import sqlite3
 import sys
 from typing import Any
 
-from holdfast.engine.promotion import places, swapping
+from holdfast.engine import merging
+from holdfast.engine.promotion import finishing, inplace, places, swapping
 from holdfast.engine.promotion.promote import Promotions
 from holdfast.engine.promotion.workflow import Running
 from holdfast.files import kernel
@@ -24,8 +26,28 @@ CALLS = (
 )
 
 
+AFTER = {
+    "exchanged": (swapping, "exchange"),
+    "put-together": (merging, "put_together"),
+    "captured": (inplace, "put_together"),
+    "forgotten": (finishing, "_forget_plan"),
+}
+"""Where to die when a function has done its work, and nobody knows of that yet."""
+
+
 def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def after(module: Any, function: str) -> None:
+    """Die as soon as ``function`` has returned."""
+    real = getattr(module, function)
+
+    def last(*positional: object, **named: object) -> None:
+        real(*positional, **named)
+        die()
+
+    setattr(module, function, last)
 
 
 class Counter:
@@ -59,14 +81,9 @@ def main(home: str, fork: str, point: str, how: str = "") -> None:
         return found
 
     Running.step = step
-    if point == "exchanged:":
-        exchange = swapping.exchange
-
-        def last(one: bytes, other: bytes) -> None:
-            exchange(one, other)
-            die()
-
-        swapping.exchange = last
+    for name, (module, function) in AFTER.items():
+        if kind == name:
+            after(module, function)
     if kind == "call":
         arm(counter)
     print(Promotions(home=home).promote(fork).answer.result, counter.count)

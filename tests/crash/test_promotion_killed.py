@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import holdfast
 from holdfast.model.errors import NotFoundError
 
 from ..promoted import PAGES, Ground, make_app
@@ -87,6 +88,13 @@ def check(ground: Ground, value: int) -> None:
             assert (ground.root / "late").exists()
 
 
+def merged_states(workspace: holdfast.Workspace) -> list[str]:
+    """What was put together and is there still; nothing may be pinned any more."""
+    pinned = [one for reasons in workspace._context.catalog.protections().values() for one in reasons]
+    assert not any(one.kind == "pin" for one in pinned)
+    return [one.id for one in workspace.log().checkpoints if one.kind == "merge"]
+
+
 @pytest.mark.parametrize("point", some(POINTS, 2))
 def test_i3_killed_between_two_steps_it_goes_on(ground: Ground, point: str) -> None:
     assert kill(ground, point)
@@ -118,6 +126,38 @@ def test_i3_killed_from_the_swap_on_it_is_swept_away(ground: Ground, call: int) 
     assert (ground.root / "src/other.py").read_text() == before
     assert ground.promotions.list()[0].row.phase == "ended"
     check(ground, int(before[-2]))
+
+
+@pytest.mark.parametrize("by", ["resume", "sweep", "the next one"])
+@pytest.mark.parametrize("point", ["put-together:", "captured:", "forgotten:"])
+def test_i3_no_merged_state_is_left_that_nobody_knows_of(
+    ground: Ground, point: str, by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed right after a checkpoint was put together, or when the plan was forgotten and nothing was ended."""
+    how = ["in-place"] if point == "captured:" else []
+    if how:
+        monkeypatch.setattr("holdfast.engine.promotion.places._mounted", lambda: [bytes(ground.root)])
+    assert kill(ground, point, *how)
+    if by == "resume":
+        assert ground.promotions.resume().answer.result == "promoted"
+    elif by == "sweep":
+        ground.promotions.sweep()
+    else:
+        ground.promote(ground.base / "fork", "unchanged" if point == "forgotten:" else "promoted")
+    with ground.opened() as workspace:
+        assert merged_states(workspace) == ([workspace.log().head] if how and by != "sweep" else [])
+    check(ground, 1 if by == "sweep" and point != "forgotten:" else 2)
+
+
+def test_i3_killed_where_nothing_comes_of_it_it_is_taken_back(ground: Ground) -> None:
+    """The build fails, and it is killed when the plan was forgotten: the same is the answer of whoever goes on."""
+    (ground.home / "config.toml").write_text('[promote]\nisolation = "none"\nbuild = ["false"]\n')
+    (ground.root / "holdfast.toml").write_text("")
+    assert kill(ground, "forgotten:", "failing")
+    assert ground.promotions.resume().answer.result == "build_failed"
+    check(ground, 1)
+    with ground.opened() as workspace:
+        assert merged_states(workspace) == []
 
 
 def test_i3_killed_in_the_build_the_next_promotion_takes_it_back(ground: Ground) -> None:

@@ -210,6 +210,17 @@ def test_edits_to_production_while_it_builds_are_planned_for(ground: Ground) -> 
     assert (ground.root / "src/other.py").read_text() == "VALUE = 2\n"
 
 
+def test_edits_while_it_builds_that_leave_something_to_decide_leave_nothing_lying(ground: Ground) -> None:
+    fork = ground.fork()
+    (fork / "src/other.py").write_text("VALUE = 2\n")
+    ground.flags["promote.setup"] = ["sh", "-c", f"echo VALUE = 3 > {ground.root}/src/other.py"]
+    assert ground.promote(fork, "needs_reapply").facts.replans == 1
+    assert (ground.root / "src/other.py").read_text() == "VALUE = 3\n"
+    assert ground.leftovers() == []
+    with ground.opened() as workspace:
+        assert [one.kind for one in workspace.log().checkpoints if one.kind == "merge"] == []
+
+
 def test_production_that_never_holds_still_is_left_alone(ground: Ground) -> None:
     fork = ground.fork()
     (fork / "src/other.py").write_text("VALUE = 2\n")

@@ -88,11 +88,13 @@ def put_together(
     *,
     taken_in: TakenIn | None = None,
     content: Written | None = None,
+    name: CheckpointId | None = None,
 ) -> CheckpointId:
     """A checkpoint of the workspace with the state ``ours`` and ``changes`` to it. Moves nothing. Needs the lock.
 
-    Durable when it returns, and with it that it has ``taken_in`` another line. All content that ``changes`` name must
-    be stored, or be the ``content`` that was written just now: raises `RefusedError` (code ``vanished``) if it was
+    Durable when it returns, and with it that it has ``taken_in`` another line. ``name`` is the new id that it is to
+    have, for whoever notes it before there is anything to be left behind (None: any). All content that ``changes`` name
+    must be stored, or be the ``content`` that was written just now: raises `RefusedError` (code ``vanished``) if it was
     collected meanwhile.
     """
     from holdfast.store.blob_writer import Written
@@ -104,7 +106,7 @@ def put_together(
     built = manifest.update(store.pages, before.root, {change.path: change.after for change in changes})
     make_room(context, 0)
     fresh = content or Written([], [], frozenset(), 0)
-    identity = new_checkpoint_id(context.random)
+    identity = name or new_checkpoint_id(context.random)
     shared = catalog.known(built.new_pages, pages=True)
     pages = [(page, data, built.previous.get(page)) for page, data in built.new_pages.items() if page not in shared]
     written = write_pages(

@@ -107,8 +107,10 @@ def prepare(
     ladder: Ladder | None = None,
     resolutions: Mapping[bytes, Resolution] | None = None,
     dry_run: bool = False,
+    name: CheckpointId | None = None,
 ) -> Prepared:
-    """Put ``fork`` and ``production`` together as a checkpoint of the workspace. Touches no tree.
+    """Put ``fork`` and ``production`` together as a checkpoint of the workspace, ``name`` if it is given. Touches no
+    tree.
 
     Takes the workspace's lock for the commit alone, not while the ladder works. Durable when it returns. Raises
     `RefusedError` (``unrelated``, ``vanished``), `NotFoundError`.
@@ -135,7 +137,13 @@ def prepare(
         return Prepared(plan, records, production)
     with context.lock():
         merged = put_together(
-            context, production, plan.stacked.plan.changes, who, taken_in=taken_in, content=written(context, new)
+            context,
+            production,
+            plan.stacked.plan.changes,
+            who,
+            taken_in=taken_in,
+            content=written(context, new),
+            name=name,
         )
     return Prepared(plan, records, merged)
 

@@ -49,13 +49,14 @@ def combine(
     theirs: CheckpointId,
     provenance: Provenance | None,
     *,
+    name: CheckpointId | None = None,
     stop: threading.Event | None = None,
 ) -> Combined:
     """Put production's state ``ours`` and the fork's state ``theirs`` together, by a stacked merge and its ladder.
 
     Moves nothing, and takes production's lock for the commit alone: the ladder may ask somebody, which ``stop``, when
-    it is set, ends. Without a ``provenance`` nothing is stored and nobody asked, and ``merged`` is None. Raises
-    `RefusedError` (``unrelated``) where the two have no state in common.
+    it is set, ends. The merged state gets the id ``name``. Without a ``provenance`` nothing is stored and nobody asked,
+    and ``merged`` is None. Raises `RefusedError` (``unrelated``) where the two have no state in common.
     """
     dry_run = provenance is None
     found = merging.prepare(
@@ -65,6 +66,7 @@ def combine(
         provenance or Provenance(),
         ladder=None if dry_run else ladder_of(context, stop=stop),
         dry_run=dry_run,
+        name=name,
     )
     plan = found.plan
     overlapping = [Overlap(display(one.path), len(one.numbers), detail(one)) for one in plan.overlapping]

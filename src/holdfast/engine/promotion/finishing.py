@@ -104,9 +104,8 @@ def _watcher(work: Work) -> int:
 def undo(work: Work, answer: Answer) -> Answer:
     """Before the swap: remove what was built, and end with ``answer``. Production is untouched."""
     _remove(work)
-    work.end(answer)
     _forget_plan(work)
-    return answer
+    return work.end(answer)
 
 
 def _remove(work: Work) -> None:

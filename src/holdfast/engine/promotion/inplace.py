@@ -21,7 +21,7 @@ from holdfast.files.stamps import stamps, touched
 from holdfast.files.transplant import transplant
 from holdfast.model.checkpoint import Provenance
 from holdfast.model.errors import RefusedError, StorageError, room_hint
-from holdfast.model.ids import CheckpointId
+from holdfast.model.ids import CheckpointId, new_checkpoint_id
 from holdfast.model.paths import display
 from holdfast.store import manifest
 from holdfast.store.late_writer import LateWriter
@@ -52,6 +52,7 @@ def bring_in_place(work: Work) -> Literal["changed"] | None:
         except RefusedError as error:
             if error.code != "changed_meanwhile":
                 raise
+            facts.plans.append(target)
             facts.target = ""
             work.save("building")
             return "changed"
@@ -84,14 +85,18 @@ def _captured(work: Work, context: Context) -> CheckpointId:
     ours = context.catalog.checkpoint(CheckpointId(work.facts.ours))
     held = manifest.build((path, entry) for path, entry in sorted(scan.changes.items()) if entry is not None)
     changes = manifest.diff(context.store.pages_with(held.new_pages), ours.root, held.root)
-    with context.lock():
-        done = put_together(
-            context, ours.id, changes, Provenance(spec.author, spec.message, spec.command), content=content
-        )
-    context.catalog.pin(context.catalog.checkpoint(done).root, work.pins, checkpoint=done)
-    work.facts.target = done
+    name = new_checkpoint_id(context.random)
+    work.facts.plans.append(name)  # killed before it is the target, it is forgotten like every other plan
     work.save()
-    return done
+    with context.lock():
+        put_together(
+            context, ours.id, changes, Provenance(spec.author, spec.message, spec.command), content=content, name=name
+        )
+    context.catalog.pin(context.catalog.checkpoint(name).root, work.pins, checkpoint=name)
+    work.facts.plans.remove(name)
+    work.facts.target = name
+    work.save()
+    return name
 
 
 def _bring_the_rest(work: Work, context: Context) -> None:

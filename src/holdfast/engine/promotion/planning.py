@@ -11,6 +11,7 @@ from holdfast.engine.restore import refuse_unfinished
 from holdfast.engine.steps import kept
 from holdfast.model.checkpoint import Provenance
 from holdfast.model.errors import RefusedError
+from holdfast.model.ids import new_checkpoint_id
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
@@ -33,10 +34,13 @@ def plan(work: Work) -> Answer | None:
         refuse_unfinished(context)
         refuse_running(context)
         ours = take_locked(context, Request(kind="auto")).checkpoint.id
-    combined = combine(context, ours, work.row.theirs, provenance, stop=work.site.stop)
+    # (Noted before there is such a checkpoint: killed in between, whoever comes next knows what to forget.)
+    name = new_checkpoint_id(context.random)
+    facts.plans.append(name)
+    work.save()
+    combined = combine(context, ours, work.row.theirs, provenance, name=name, stop=work.site.stop)
     facts.base, facts.ours, facts.merged = combined.base, ours, combined.merged or ""
     facts.record, facts.changesets, facts.changes = combined.record, combined.changesets, combined.counts
-    facts.plans += [combined.merged] if combined.merged else []
     for one in (ours, work.row.theirs, combined.merged):
         if one is not None:
             context.catalog.pin(context.catalog.checkpoint(one).root, work.pins, checkpoint=one)
@@ -44,9 +48,7 @@ def plan(work: Work) -> Answer | None:
     if work.site.stop.is_set():
         return interrupted()
     answer = answer_of(combined)
-    if answer.result != "clean":
-        return work.end(answer)
-    return None
+    return None if answer.result == "clean" else answer
 
 
 def interrupted() -> Answer:

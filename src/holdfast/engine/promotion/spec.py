@@ -122,7 +122,8 @@ class Facts(msgspec.Struct):
     """How many steps of work the fork has done since."""
     changes: Counts | None = None
     plans: list[str] = []
-    """All merged states that were put together, as production changed: they are forgotten in the end."""
+    """All merged states that were put together, as production changed: they are forgotten in the end. Each is noted
+    before there is one, so that none is left behind by a crash."""
     container: str = ""
     """The private directory in which it is built; noted before it is made."""
     exchange: bool = True
