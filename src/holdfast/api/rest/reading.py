@@ -1,4 +1,4 @@
-"""A request as it comes in: its query and its body, in bounds of size and time, and of the types that they have to be."""
+"""A request as it comes in: its query and its body, in bounds of size and time, and of the types they have to have."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from holdfast.api.rest.models import NoBody
 from holdfast.api.rest.problems import WebError
+from holdfast.api.rest.requests import NoBody
 from holdfast.model.errors import UsageError
 
 if TYPE_CHECKING:

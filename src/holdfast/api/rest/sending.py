@@ -34,13 +34,13 @@ _PREFLIGHT: Final = {
 """What a browser asks before it lets a page ask."""
 
 
-def json(value: Any, *, status: int = 200) -> Answer:
+def as_json(value: Any, *, status: int = 200) -> Answer:
     """``value`` as an answer."""
     content = msgspec.json.encode(value)
     return Answer(status, content, len(content), {"content-type": "application/json"})
 
 
-def text(content: str, kind: str) -> Answer:
+def as_text(content: str, kind: str) -> Answer:
     """``content`` as an answer of a media type."""
     encoded = content.encode()
     return Answer(200, encoded, len(encoded), {"content-type": f"{kind}; charset=utf-8"})
