@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 from holdfast.engine.exports import Exports
 from holdfast.engine.forget import forget
 from holdfast.engine.listening import claim
-from holdfast.engine.schedule import Pace
 from holdfast.engine.watch import Saver
-from holdfast.engine.watching import Service, Setup
+from holdfast.engine.watching import Service, setup_of
 from holdfast.files.local import LocalTree
 from holdfast.files.tree import ROOT_GONE
 from holdfast.files.watch import open_watcher
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from holdfast.engine.context import Context
     from holdfast.engine.opening import Opener
     from holdfast.engine.results import Status
+    from holdfast.engine.watching import Setup
     from holdfast.files.dirty import Dirty, DirtySource
     from holdfast.files.watch import Watcher
     from holdfast.store.export_rows import ExportRow
@@ -71,16 +71,7 @@ class Care:
             # (A worker that waited longer for who changes one tree would be missed by the others.)
             lock = context.settings.lock
             context.settings = context.settings._replace(lock=lock._replace(timeout=min(lock.timeout, _LOCK_WAIT)))
-            settings = context.settings
-            setup = Setup(
-                root=context.workspace.path,
-                folder=context.folder,
-                backend=settings.watch.backend,
-                pace=Pace(settings.watch.debounce, settings.watch.max_interval, settings.watch.max_per_hour),
-                full_walk_interval=settings.watch.full_walk_interval,
-                retention_interval=settings.retention.interval,
-                poll_interval=settings.serve.poll_interval,
-            )
+            setup = setup_of(context, poll_interval=context.settings.serve.poll_interval)
             watcher = _watcher(setup, tree, tenant, row, told)
 
             def open_saver(changes: DirtySource) -> _ExportSaver:

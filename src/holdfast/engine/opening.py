@@ -174,16 +174,7 @@ class Opener:
             self._refuse_unmounted(known)
             return self._context(known), False
         refuse_inside(self.open_home(), "beginning to remember a directory")
-        about = os.stat(root)
-        workspace = Workspace(
-            id=new_workspace_id(self._random),
-            path=root,
-            device=about.st_dev,
-            inode=about.st_ino,
-            created_at=self._clock.now(),
-            source=source,
-            live=True,
-        )
+        workspace = self._new(root, source)
         try:
             store.catalog.add_workspace(workspace)
         except RefusedError as error:
@@ -258,16 +249,7 @@ class Opener:
         known = self._known(root)
         if known is not None:
             return self._context(known)
-        about = os.stat(root)
-        workspace = Workspace(
-            id=new_workspace_id(self._random),
-            path=root,
-            device=about.st_dev,
-            inode=about.st_ino,
-            created_at=self._clock.now(),
-            source=source,
-            live=True,
-        )
+        workspace = self._new(root, source)
         self.store().catalog.add_workspace(workspace)
         context = self._context(workspace)
         identity.remember(context.folder, root)
@@ -328,6 +310,19 @@ class Opener:
             raise NotFoundError(f"{display(real)} is no fork by mount", code="no_fork")
         # (Its own file of settings is of no account here, and cannot be read where nobody serves it any more.)
         return self._context(known, (self.settings(None), None))
+
+    def _new(self, root: bytes, source: CheckpointId | None) -> Workspace:
+        """A workspace in the directory ``root`` that nobody knows of yet."""
+        about = os.stat(root)
+        return Workspace(
+            id=new_workspace_id(self._random),
+            path=root,
+            device=about.st_dev,
+            inode=about.st_ino,
+            created_at=self._clock.now(),
+            source=source,
+            live=True,
+        )
 
     def _is_by_mount(self, workspace: Workspace) -> bool:
         return os.path.lexists(os.path.join(self._folder(workspace), FORK_NOTE))

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine.checkpoint import take
 from holdfast.engine.forget import forget
-from holdfast.engine.schedule import Pace
 from holdfast.engine.status import status
 from holdfast.engine.upkeep import collect
-from holdfast.engine.watching import Setup
+from holdfast.engine.watching import setup_of
 from holdfast.engine.watching import watch as serve
 from holdfast.files.local import LocalTree
 from holdfast.model.errors import LockedError, UnsupportedError
@@ -39,16 +38,7 @@ def watch(
     tree = context.tree
     if not isinstance(tree, LocalTree):
         raise UnsupportedError("only a directory of this machine can be watched")
-    settings = context.settings
-    setup = Setup(
-        root=context.workspace.path,
-        folder=context.folder,
-        backend=settings.watch.backend,
-        pace=Pace(settings.watch.debounce, settings.watch.max_interval, settings.watch.max_per_hour),
-        full_walk_interval=settings.watch.full_walk_interval,
-        retention_interval=settings.retention.interval,
-        poll_interval=settings.watch.poll_interval,
-    )
+    setup = setup_of(context, poll_interval=context.settings.watch.poll_interval)
 
     def open_saver(changes: DirtySource) -> Saver:
         tree.dirty = changes

@@ -6,7 +6,6 @@ watcher; every wait has a limit.
 
 from __future__ import annotations
 
-import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
@@ -21,7 +20,7 @@ from holdfast.engine.messages import (
     unpack_status,
     unpack_watching,
 )
-from holdfast.files.sockets import address, peer
+from holdfast.files import sockets
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import HoldfastError, LockedError
 from holdfast.model.log import Log
@@ -56,18 +55,8 @@ def connect(
 
     With another ``name`` it is whoever answers there (see `holdfast.engine.inside`).
     """
-    if not os.path.lexists(folder + b"/" + name):
-        return None
-    import socket  # not before there is something to connect to: it takes a third of Python's own start
-
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.settimeout(_CONNECT_WAIT)
-    try:
-        with address(folder, name) as path:
-            connection.connect(path)
-    except OSError:
-        # Nothing there, the socket of a dead process, or one that takes nobody in: the work can be done without it.
-        connection.close()
+    connection = sockets.connect(folder, name, _CONNECT_WAIT)
+    if connection is None:
         return None
     return WatchClient(connection, wait, SystemClock() if clock is None else clock)
 
@@ -167,7 +156,7 @@ class WatchClient:
 
         Raises `LockedError`, with a way to end it, if it takes longer than the wait of this connection.
         """
-        pid = peer(self._socket).pid
+        pid = sockets.peer(self._socket).pid
         try:
             unsaved: str | None = self._ask(Call("stop")).get("unsaved")
             deadline = self._clock.monotonic() + self._wait

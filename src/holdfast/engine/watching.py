@@ -28,6 +28,7 @@ from holdfast.model.paths import display
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
+    from holdfast.engine.context import Context
     from holdfast.engine.results import Status
     from holdfast.engine.watch_changes import Exclusion
     from holdfast.files.dirty import DirtySource
@@ -77,6 +78,20 @@ class Setup(NamedTuple):
     look_interval: float = 30.0
     """How often it is read without being told to: it cannot announce that its root has come back."""
     limits: Limits = Limits()
+
+
+def setup_of(context: Context, *, poll_interval: float) -> Setup:
+    """What the settings of a workspace say of how it is watched; how often it is polled depends on by whom."""
+    settings = context.settings
+    return Setup(
+        root=context.workspace.path,
+        folder=context.folder,
+        backend=settings.watch.backend,
+        pace=Pace(settings.watch.debounce, settings.watch.max_interval, settings.watch.max_per_hour),
+        full_walk_interval=settings.watch.full_walk_interval,
+        retention_interval=settings.retention.interval,
+        poll_interval=poll_interval,
+    )
 
 
 class Service:

@@ -56,6 +56,27 @@ def peer_process(connection: socket.socket) -> int | None:
         return None
 
 
+def connect(folder: bytes, name: bytes, seconds: float) -> socket.socket | None:
+    """A connection to who answers at the socket in ``folder``, for the caller to close; None where nobody does.
+
+    That is where there is nothing, what a dead process has left, or one that takes nobody in for ``seconds``, which is
+    the connection's time limit afterwards. To find nothing costs one look.
+    """
+    if not os.path.lexists(folder + b"/" + name):
+        return None
+    import socket  # not before there is something to connect to: it takes a third of Python's own start
+
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(seconds)
+    try:
+        with address(folder, name) as path:
+            connection.connect(path)
+    except OSError:
+        connection.close()
+        return None
+    return connection
+
+
 @contextmanager
 def address(folder: bytes, name: bytes) -> Generator[bytes]:
     """The address of the socket in ``folder``, however long its path (unix(7): an address has 108 bytes at most)."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections import OrderedDict
 from threading import Lock
 from typing import IO, TYPE_CHECKING, cast
 
-from holdfast.model.errors import FormatError, IntegrityError, NotFoundError, StorageError, UsageError
+from holdfast.model.errors import FormatError, IntegrityError, NotFoundError, UsageError
 from holdfast.store.encryption import (
     CHUNK_BYTES,
     HEADER_BYTES,
@@ -21,6 +20,7 @@ from holdfast.store.encryption import (
 )
 from holdfast.store.keys import check_key
 from holdfast.store.objects import ObjectInfo, is_far, put_parts
+from holdfast.store.spooled import Spool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 _REMEMBERED = 1024
 """Objects whose keys are kept, so that another range of one is a single request."""
-_SPOOL_BYTES = 8 << 20
 _FIRST_BYTES = 4096
 _PIECE_BYTES = 1 << 20
 
@@ -179,27 +178,18 @@ class _EncryptedUpload:
         self._keys = keys
         self._committed = committed
         self._sealer = Sealer(os.urandom)
-        self._spool: IO[bytes] | None = tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES, dir=scratch)  # noqa: SIM115 - `abort` closes it
+        self._spool = Spool(scratch)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """See `Upload.write`."""
-        spool = self._collected()
-        try:
-            spool.write(self._sealer.write(data))
-        except OSError as error:
-            self.abort()
-            raise StorageError(f"cannot collect an object in a temporary file: {error.strerror or error}") from error
+        self._spool.write(self._sealer.write(data))
 
     def commit(self, key: str) -> None:
         """See `Upload.commit`."""
-        spool = self._collected()
         try:
             check_key(key)
-            try:
-                spool.write(self._sealer.end())
-                spool.seek(0)
-            except OSError as error:
-                raise StorageError(f"cannot collect an object in a temporary file: {error.strerror}") from error
+            self._spool.write(self._sealer.end())
+            spool, _ = self._spool.rewound()
             self._inner.put(key, _after(self._sealer.header(key, self._keys.current), spool))
             self._committed(key)
         finally:
@@ -207,14 +197,7 @@ class _EncryptedUpload:
 
     def abort(self) -> None:
         """See `Upload.abort`."""
-        if self._spool is not None:
-            self._spool.close()
-            self._spool = None
-
-    def _collected(self) -> IO[bytes]:
-        if self._spool is None:
-            raise StorageError("this upload has ended: it was committed, aborted, or could not be written")
-        return self._spool
+        self._spool.close()
 
 
 def _after(head: bytes, spool: IO[bytes]) -> Iterator[bytes]:

@@ -6,7 +6,6 @@ connections, 5xx, 429, SlowDown) with growing pauses: every request here is, sin
 
 from __future__ import annotations
 
-import tempfile
 from contextlib import contextmanager
 from itertools import chain
 from typing import IO, TYPE_CHECKING, cast
@@ -21,6 +20,7 @@ from holdfast.model.sinks import CHUNK_BYTES
 from holdfast.store.keys import check_key, check_prefix
 from holdfast.store.objects import ObjectInfo
 from holdfast.store.remote_errors import Secrets, translated
+from holdfast.store.spooled import Spool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from holdfast.store.objects import Upload
 
-_SPOOL_BYTES = 8 << 20
 _PART_BYTES = 8 << 20
 _MOST_PARTS = 9000
 """S3 takes 10,000: of larger objects the parts grow."""
@@ -338,38 +337,23 @@ class _RemoteUpload:
 
     def __init__(self, store: RemoteObjects, scratch: str | None) -> None:
         self._store = store
-        self._spool: IO[bytes] | None = tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES, dir=scratch)  # noqa: SIM115 - `abort` closes it
+        self._spool = Spool(scratch)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """See `Upload.write`."""
-        spool = self._collected()
-        try:
-            spool.write(data)
-        except OSError as error:
-            self.abort()
-            raise StorageError(f"cannot collect an object in a temporary file: {error.strerror or error}") from error
+        self._spool.write(data)
 
     def commit(self, key: str) -> None:
         """See `Upload.commit`."""
-        spool = self._collected()
         try:
             check_key(key)
-            size = spool.tell()
-            spool.seek(0)
-            self._store.put_file(key, spool, size)
+            self._store.put_file(key, *self._spool.rewound())
         finally:
             self.abort()
 
     def abort(self) -> None:
         """See `Upload.abort`."""
-        if self._spool is not None:
-            self._spool.close()
-            self._spool = None
-
-    def _collected(self) -> IO[bytes]:
-        if self._spool is None:
-            raise StorageError("this upload has ended: it was committed, aborted, or could not be written")
-        return self._spool
+        self._spool.close()
 
 
 def _short(key: str, offset: int, wanted: int, have: int) -> IntegrityError:

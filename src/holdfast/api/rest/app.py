@@ -6,11 +6,9 @@ import asyncio
 import re
 import secrets
 import time
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from urllib.parse import parse_qsl
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
 from starlette.datastructures import Headers
 from starlette.routing import compile_path
 
@@ -18,19 +16,21 @@ from holdfast import __version__
 from holdfast.api.rest import endpoints, page
 from holdfast.api.rest.endpoints import ENDPOINTS
 from holdfast.api.rest.gate import admit, bearer, fingerprint, refuse_often
-from holdfast.api.rest.models import NoBody
 from holdfast.api.rest.openapi import document
 from holdfast.api.rest.problems import WebError
+from holdfast.api.rest.reading import Given, GoneError, body_of, query_of, receive_body
+from holdfast.api.rest.requests import NoBody
+from holdfast.api.rest.sending import as_json, as_text, begin_events, pass_on, send_answer, send_preflight
 from holdfast.api.rest.turns import Turns
 from holdfast.api.rest.working import Answer, Request, check_key, failure, in_flight, is_worked_on, translated, work
-from holdfast.model.errors import HoldfastError, NotFoundError, UsageError
+from holdfast.model.errors import HoldfastError, NotFoundError
 from holdfast.model.log import Log, logged
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import Mapping
     from concurrent.futures import Executor
 
-    from starlette.types import Message, Receive, Scope, Send
+    from starlette.types import Receive, Scope, Send
 
     from holdfast.api.rest.doors import Door, Doors
     from holdfast.api.rest.endpoints import Endpoint
@@ -46,22 +46,7 @@ if TYPE_CHECKING:
 
 _log = Log(__name__)
 
-_PIECE: Final = 1 << 18
-_MOST_QUERY: Final = 32 << 10
 _PLAIN = re.compile(r"[ -~]{1,256}")
-_SAFE: Final = {
-    "cache-control": "no-store",
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-}
-
-
-_PREFLIGHT: Final = {
-    "access-control-allow-methods": "GET, HEAD, POST, PUT, DELETE",
-    "access-control-allow-headers": "authorization, content-type, idempotency-key, last-event-id",
-    "access-control-max-age": "600",
-}
-"""What a browser asks before it lets a page ask."""
 
 
 class Route(NamedTuple):
@@ -76,17 +61,6 @@ def _routes() -> list[Route]:
     for one in ENDPOINTS:
         by_path.setdefault(one.path, {})[one.method] = one
     return [Route(compile_path(path)[0], methods) for path, methods in by_path.items()]
-
-
-class _Given(NamedTuple):
-    """A request, before anything of it was looked at but its head."""
-
-    scope: Scope
-    receive: Receive
-    headers: Headers
-    request_id: str
-    more: dict[str, str]
-    """Headers of the answer that do not depend on what it is."""
 
 
 class App:
@@ -106,14 +80,13 @@ class App:
         strangers: Rates,
         clock: Clock,
         executor: Executor,
+        looking_up: Executor,
         promoting: Executor,
         outside: Outside,
     ) -> None:
-        """``gate`` is a store of its own, for looking up tokens, which one thread of its own does. Promotions have
-        threads of their own (``promoting``): builds take nobody else's time.
+        """``gate`` is a store of its own, for looking up tokens, which the thread of ``looking_up`` does. Promotions
+        have threads of their own (``promoting``): builds take nobody else's time.
         """
-        from concurrent.futures import ThreadPoolExecutor
-
         self._settings = settings
         self._doors = doors
         self._gate = gate
@@ -127,7 +100,7 @@ class App:
         self._executor = executor
         self._promoting = promoting
         self._outside = outside
-        self._looking_up = ThreadPoolExecutor(1, thread_name_prefix="holdfast-gate")
+        self._looking_up = looking_up
         self._routes = _routes()
         self._turns = Turns(max(1, settings.threads // 2))
         self._document = document()
@@ -171,7 +144,7 @@ class App:
             if scope["type"] == "websocket":
                 await send({"type": "websocket.close", "code": 1000})
             return
-        given = _Given(scope, receive, Headers(scope=scope), secrets.token_hex(8), {})
+        given = Given(scope, receive, Headers(scope=scope), secrets.token_hex(8), {})
         begun = time.monotonic()
         endpoint: Endpoint | None = None
         principal: Principal | None = None
@@ -184,8 +157,7 @@ class App:
                     self._share(given)
                     if scope["method"] == "OPTIONS" and "origin" in given.headers:
                         status = 204
-                        await send(_start(204, _PREFLIGHT, given))
-                        await send({"type": "http.response.body", "body": b""})
+                        await send_preflight(send, given)
                         return
                     endpoint, params = self._find(scope)
                     principal = await self._admit(given, endpoint)
@@ -194,13 +166,13 @@ class App:
                         await self._stream(given, _known(principal), params, send)
                         return
                     answer, received = await self._answer(given, endpoint, principal, params)
-                except _GoneError:
+                except GoneError:
                     status = 499
                     return
                 except Exception as error:  # noqa: BLE001 - whatever it is, it is an answer
                     answer = failure(translated(error), given.request_id)
                 status, sent = answer.status, answer.size
-                await self._send(send, answer, given, head_only=scope["method"] == "HEAD")
+                await send_answer(send, answer, given, head_only=scope["method"] == "HEAD")
             finally:
                 self._metrics.in_flight -= 1
                 seconds = time.monotonic() - begun
@@ -216,7 +188,7 @@ class App:
                     token=principal.token.id if principal else None,
                 )
 
-    def _share(self, given: _Given) -> None:
+    def _share(self, given: Given) -> None:
         """Let a page have the answer whose origin may ask."""
         origin = given.headers.get("origin")
         if origin is not None:
@@ -240,7 +212,7 @@ class App:
             return found, params
         raise WebError("no_such_route", "there is no such path", hint="/api/docs lists what there is")
 
-    async def _admit(self, given: _Given, endpoint: Endpoint) -> Principal | None:
+    async def _admit(self, given: Given, endpoint: Endpoint) -> Principal | None:
         """Who asks; None where nobody has to say so."""
         if endpoint.rights is None:
             return None
@@ -262,13 +234,14 @@ class App:
         return admit(self._gate.opener.store().catalog.database, text, self._clock.now())
 
     async def _answer(
-        self, given: _Given, endpoint: Endpoint, principal: Principal | None, params: dict[str, str]
+        self, given: Given, endpoint: Endpoint, principal: Principal | None, params: dict[str, str]
     ) -> tuple[Answer, int]:
         """The answer, and how many bytes the request's body had."""
         raw = given.scope.get("query_string", b"")
-        query = _query(endpoint, raw)
-        body = await self._read(given, endpoint)
-        parsed = _body(endpoint, given.headers, body)
+        query = query_of(endpoint, raw)
+        most = self._settings.max_body_bytes if endpoint.body is not NoBody else 0
+        body = await receive_body(given, most=most, seconds=self._settings.request_timeout)
+        parsed = body_of(endpoint, given.headers, body)
         if endpoint.handler is None:
             return await self._own(endpoint), len(body)
         if self.ending:
@@ -312,6 +285,7 @@ class App:
         done, _ = await asyncio.wait((doing,), timeout=self._settings.request_timeout)
         if done:
             return doing.result()
+        doing.add_done_callback(_close_answer)
         raise WebError(
             "still_running",
             f"it takes longer than {self._settings.request_timeout:g} s, and goes on",
@@ -322,34 +296,11 @@ class App:
         with logged(request_id=request.request_id):
             return work(self._doors, self, request, self._settings.keep_answers)
 
-    # -- bodies -------------------------------------------------------------------------------------------------
-
-    async def _read(self, given: _Given, endpoint: Endpoint) -> bytes:
-        """The body: in bounds of size and time."""
-        most = self._settings.max_body_bytes if endpoint.body is not NoBody else 0
-        said = given.headers.get("content-length", "0")
-        if said.isdigit() and len(said) < 20 and int(said) > most:
-            raise _too_large(most)
-        body = bytearray()
-        try:
-            async with asyncio.timeout(self._settings.request_timeout):
-                while True:
-                    message: Message = await given.receive()
-                    if message["type"] == "http.disconnect":
-                        raise _GoneError
-                    body += message.get("body", b"")
-                    if len(body) > most:
-                        raise _too_large(most)
-                    if not message.get("more_body", False):
-                        return bytes(body)
-        except TimeoutError:
-            raise WebError("too_slow", "the body did not come in time", Connection="close") from None
-
     # -- what the server answers itself -------------------------------------------------------------------------
 
     async def _own(self, endpoint: Endpoint) -> Answer:
         if endpoint is endpoints.HEALTH:
-            return _json({"status": "ok", "version": __version__, "checks": {}})
+            return as_json({"status": "ok", "version": __version__, "checks": {}})
         if endpoint is endpoints.READY:
             return await self._ready()
         if endpoint is endpoints.METRICS:
@@ -358,10 +309,10 @@ class App:
                 "work_running": len(self.running),
                 "event_listeners": self._hub.count(),
             }
-            return _text(self._metrics.text(gauges, self._caretaker.counts()), "text/plain; version=0.0.4")
+            return as_text(self._metrics.text(gauges, self._caretaker.counts()), "text/plain; version=0.0.4")
         if endpoint is endpoints.OPENAPI:
-            return _json(self._document)
-        answer = _text(page.page(self._document), "text/html")
+            return as_json(self._document)
+        answer = as_text(page.page(self._document), "text/html")
         return answer._replace(headers={**answer.headers, "content-security-policy": page.POLICY})
 
     async def _ready(self) -> Answer:
@@ -373,7 +324,7 @@ class App:
         except Exception as error:  # noqa: BLE001 - that it cannot be asked is the answer
             checks["catalog"] = error.code if isinstance(error, HoldfastError) else "it does not answer"
         fine = set(checks.values()) == {"ok"}
-        return _json(
+        return as_json(
             {"status": "ok" if fine else "unavailable", "version": __version__, "checks": checks},
             status=200 if fine else 503,
         )
@@ -382,68 +333,31 @@ class App:
         with self._gate.opener.store().catalog.database.reading() as session:
             session.one("SELECT 1")
 
-    # -- sending ------------------------------------------------------------------------------------------------
+    # -- streams ------------------------------------------------------------------------------------------------
 
-    async def _send(self, send: Send, answer: Answer, given: _Given, *, head_only: bool) -> None:
-        content = answer.content
-        try:
-            await send(_start(answer.status, {**answer.headers, "content-length": str(answer.size)}, given))
-            if head_only or isinstance(content, bytes):
-                body = content if isinstance(content, bytes) and not head_only else b""
-                await send({"type": "http.response.body", "body": body})
-                return
-            while piece := await asyncio.to_thread(content.read, _PIECE):
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
-            await send({"type": "http.response.body", "body": b""})
-        finally:
-            if not isinstance(content, bytes):
-                content.close()
-
-    async def _stream(self, given: _Given, principal: Principal, params: dict[str, str], send: Send) -> None:
+    async def _stream(self, given: Given, principal: Principal, params: dict[str, str], send: Send) -> None:
         """The events of an export, until the client goes, or the server ends, or the token is taken away."""
-        _query(endpoints.EVENTS, given.scope.get("query_string", b""))
+        query_of(endpoints.EVENTS, given.scope.get("query_string", b""))
         name = principal.check_export(params["name"])
         await asyncio.get_running_loop().run_in_executor(self._executor, self._require, principal, name)
         if self._hub.count() >= self._settings.max_streams:
             raise WebError("no_room_for_streams", "too many listen already", Retry_After="10")
         text = bearer(given.headers.get("authorization"))
         last = given.headers.get("last-event-id")
-        headers = {"content-type": "text/event-stream", "x-accel-buffering": "no"}
-        await send(_start(200, headers, given))
+        await begin_events(send, given)
         if given.scope["method"] == "HEAD":
             await send({"type": "http.response.body", "body": b""})
             return
         events = self._hub.listen(principal.tenant, name, last)
-        gone = asyncio.ensure_future(_disconnected(given.receive))
-        try:
-            await self._pass_on(events, gone, send, text)
-            await send({"type": "http.response.body", "body": b""})
-        finally:
-            gone.cancel()
-            await events.aclose()  # type: ignore[attr-defined]
+        await pass_on(events, given.receive, send, partial(self._may_still, text))
 
-    async def _pass_on(self, events: AsyncIterator[bytes], gone: asyncio.Future[None], send: Send, text: str) -> None:
-        loop = asyncio.get_running_loop()
-        checked = time.monotonic()
-        while True:
-            following = asyncio.ensure_future(anext(events, None))
-            await asyncio.wait((following, gone), return_when=asyncio.FIRST_COMPLETED)
-            if gone.done():
-                following.cancel()
-                with suppress(asyncio.CancelledError):
-                    await following
-                return
-            piece = following.result()
-            if piece is None:
-                return
-            if piece:
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
-            if time.monotonic() - checked > 10:
-                checked = time.monotonic()
-                try:
-                    await loop.run_in_executor(self._looking_up, self._look_up, text)
-                except HoldfastError:
-                    return
+    async def _may_still(self, text: str) -> bool:
+        """Whether a token counts yet."""
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._looking_up, self._look_up, text)
+        except HoldfastError:
+            return False
+        return True
 
     def _require(self, principal: Principal, name: str) -> None:
         """Raise `NotFoundError` if there is no such export."""
@@ -451,75 +365,15 @@ class App:
             door.exports.get(name)
 
 
-class _GoneError(Exception):
-    """The client has gone before all of its request was there."""
-
-
 def _known(principal: Principal | None) -> Principal:
     assert principal is not None, "this endpoint needs a token"
     return principal
 
 
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-def _query(endpoint: Endpoint, raw: bytes) -> Any:
-    """What stands behind the question mark; raises `UsageError`."""
-    if len(raw) > _MOST_QUERY:
-        raise UsageError(f"a query has at most {_MOST_QUERY} bytes")
-    try:
-        pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=32)
-    except ValueError as error:
-        raise UsageError("the query is not UTF-8 in percent encoding") from error
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise UsageError("the query has a parameter twice")
-    if any("\0" in value for value in found.values()):
-        raise UsageError("the query holds a NUL")
-    return _converted(lambda: msgspec.convert(found, endpoint.query, strict=False), "the query")
-
-
-def _body(endpoint: Endpoint, headers: Headers, body: bytes) -> Any:
-    """What the body holds; raises `UsageError`. An empty one is an empty object."""
-    if endpoint.body is NoBody:
-        return None
-    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if body and kind != "application/json":
-        raise WebError("bad_media_type", "the body has to be JSON", hint="Content-Type: application/json")
-    return _converted(lambda: msgspec.json.decode(body or b"{}", type=endpoint.body), "the body")
-
-
-def _converted(convert: Callable[[], Any], what: str) -> Any:
-    try:
-        return convert()
-    except msgspec.ValidationError as error:
-        raise UsageError(f"{what} is not as it has to be: {error}", code="invalid") from None
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise UsageError(f"{what} cannot be read: {error}", code="invalid") from None
-
-
-def _too_large(most: int) -> WebError:
-    if not most:
-        return WebError("too_large", "this takes no body", Connection="close")
-    return WebError("too_large", f"a body has at most {most} bytes", Connection="close")
-
-
-def _json(value: Any, *, status: int = 200) -> Answer:
-    content = msgspec.json.encode(value)
-    return Answer(status, content, len(content), {"content-type": "application/json"})
-
-
-def _text(text: str, kind: str) -> Answer:
-    content = text.encode()
-    return Answer(200, content, len(content), {"content-type": f"{kind}; charset=utf-8"})
-
-
-def _start(status: int, headers: Mapping[str, str], given: _Given) -> Message:
-    every = {**_SAFE, **headers, **given.more, "x-request-id": given.request_id}
-    raw = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in every.items()]
-    return {"type": "http.response.start", "status": status, "headers": raw}
+def _close_answer(doing: asyncio.Future[Answer]) -> None:
+    """Nobody waits for it any more."""
+    if not doing.cancelled() and doing.exception() is None:
+        doing.result().close()
 
 
 def _method(method: str) -> str:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from holdfast.api.rest.doors import Door
     from holdfast.api.rest.gate import Principal
-    from holdfast.api.rest.models import Page
+    from holdfast.api.rest.requests import Page
     from holdfast.engine.caretaker import Condition
     from holdfast.engine.checkpoint import CheckpointResult
     from holdfast.engine.promotion.outside import Outside

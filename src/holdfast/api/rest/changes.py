@@ -22,7 +22,7 @@ from holdfast.model.paths import check_path
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.api.rest import models
+    from holdfast.api.rest import answers, requests
     from holdfast.api.rest.calls import Call
     from holdfast.engine.results import ForkResult, RestoreResult
     from holdfast.model.ids import CheckpointId
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 _RESTORED = ("written", "deleted", "skipped")
 
 
-def restore(call: Call) -> models.Restored:
+def restore(call: Call) -> answers.Restored:
     """Bring the tree, or some paths of it, to a checkpoint. What it held before is saved first, and can be restored."""
-    body: models.Restore = call.body
+    body: requests.Restore = call.body
     row = call.export()
     context = call.door.exports.context(row)
     workspace = Workspace(call.door.opener, context)
@@ -49,9 +49,9 @@ def restore(call: Call) -> models.Restored:
     return _told(call, row, "restored", done)
 
 
-def recover(call: Call) -> models.Restored:
+def recover(call: Call) -> answers.Restored:
     """Finish a restore that was cut short, or take it back."""
-    body: models.Recover = call.body
+    body: requests.Recover = call.body
     row = call.export()
     workspace = call.door.exports.open(row)
     progress = call.progress(row.name, "restore")
@@ -60,9 +60,9 @@ def recover(call: Call) -> models.Restored:
     return _told(call, row, "restored", workspace.restore_abort(progress=progress))
 
 
-def undo(call: Call) -> models.Restored:
+def undo(call: Call) -> answers.Restored:
     """Take back the newest changes to the tree. Unsaved ones are saved first, and are the first of the newest."""
-    body: models.Steps = call.body
+    body: requests.Steps = call.body
     row = call.export()
     workspace = call.door.exports.open(row)
     _refuse_again(call)
@@ -71,9 +71,9 @@ def undo(call: Call) -> models.Restored:
     return _told(call, row, "undone", done)
 
 
-def redo(call: Call) -> models.Restored:
+def redo(call: Call) -> answers.Restored:
     """Bring back the newest changes that were undone."""
-    body: models.Steps = call.body
+    body: requests.Steps = call.body
     row = call.export()
     workspace = call.door.exports.open(row)
     _refuse_again(call)
@@ -92,9 +92,9 @@ def _refuse_again(call: Call) -> None:
         )
 
 
-def fork(call: Call) -> models.Forked:
+def fork(call: Call) -> answers.Forked:
     """Write a checkpoint out as an export of its own, which shares all content with this one."""
-    body: models.Fork = call.body
+    body: requests.Fork = call.body
     call.principal.require_all_exports()
     row, exports = call.export(), call.door.exports
     target = _named(call, body.checkpoint, exports.open(row).resolve)
@@ -119,7 +119,7 @@ def fork(call: Call) -> models.Forked:
     return _forked(call, made, done)
 
 
-def _forked(call: Call, made: ExportRow, done: ForkResult) -> models.Forked:
+def _forked(call: Call, made: ExportRow, done: ForkResult) -> answers.Forked:
     return {
         "export": shown(call, made),
         "checkpoint": done.checkpoint,
@@ -128,9 +128,9 @@ def _forked(call: Call, made: ExportRow, done: ForkResult) -> models.Forked:
     }
 
 
-def write_files(call: Call) -> models.Written:
+def write_files(call: Call) -> answers.Written:
     """Write and delete files, and nothing else, as one change: each atomically, and only if it is as it was saved."""
-    body: models.WriteFiles = call.body
+    body: requests.WriteFiles = call.body
     row = call.export()
     if call.principal.token.exports and body.source is None and any(write.blob_hash for write in body.writes):
         raise UsageError(
@@ -166,7 +166,7 @@ def write_files(call: Call) -> models.Written:
     }
 
 
-def _write(write: models.FileWrite) -> Write:
+def _write(write: requests.FileWrite) -> Write:
     ways = [way for way in (write.blob_hash, write.content, write.content_base64) if way is not None]
     if len(ways) != 1:
         raise UsageError(f"{write.path}: one of blob_hash, content and content_base64 is needed, and one alone")

@@ -12,7 +12,7 @@ from holdfast.model.ids import CheckpointId, format_hash
 from holdfast.model.paths import display, under
 
 if TYPE_CHECKING:
-    from holdfast.api.rest import models
+    from holdfast.api.rest import answers, requests
     from holdfast.api.rest.calls import Call
     from holdfast.engine.checkpoint import CheckpointResult
     from holdfast.engine.context import Context
@@ -30,14 +30,14 @@ MOST_DIFFERENT_BYTES = 64 << 20
 # -- taking ------------------------------------------------------------------------------------------------------
 
 
-def create_checkpoint(call: Call) -> models.Taken:
+def create_checkpoint(call: Call) -> answers.Taken:
     """Save the tree's present state. If nothing has changed there is no new checkpoint, and ``created`` is false."""
     return _take(call, call.export())
 
 
-def create_project_checkpoint(call: Call) -> models.Taken:
+def create_project_checkpoint(call: Call) -> answers.Taken:
     """Save the present state of one of a project's exports."""
-    body: models.NewProjectCheckpoint = call.body
+    body: requests.NewProjectCheckpoint = call.body
     rows = _exports_of(call, call.params["project"])
     chosen = [row for row in rows if body.export in (None, row.name)]
     if not chosen:
@@ -49,8 +49,8 @@ def create_project_checkpoint(call: Call) -> models.Taken:
     return _take(call, chosen[0])
 
 
-def _take(call: Call, row: ExportRow) -> models.Taken:
-    body: models.NewCheckpoint = call.body
+def _take(call: Call, row: ExportRow) -> answers.Taken:
+    body: requests.NewCheckpoint = call.body
     workspace = call.door.exports.open(row)
     refuse_misconfigured(workspace.misconfigured)
     result = workspace.checkpoint(
@@ -70,7 +70,7 @@ def refuse_misconfigured(wrong: ConfigError | None) -> None:
         raise wrong
 
 
-def taken(result: CheckpointResult) -> models.Taken:
+def taken(result: CheckpointResult) -> answers.Taken:
     """What taking a checkpoint came to."""
     made = encoding.checkpoint(result)
     return {
@@ -96,12 +96,12 @@ def taken(result: CheckpointResult) -> models.Taken:
 # -- listing -----------------------------------------------------------------------------------------------------
 
 
-def shown(checkpoint: Checkpoint, export: str) -> models.Checkpoint:
+def shown(checkpoint: Checkpoint, export: str) -> answers.Checkpoint:
     """A checkpoint as it is answered."""
     return {**encoding.record(checkpoint), "export": export}
 
 
-def list_checkpoints(call: Call) -> models.CheckpointList:
+def list_checkpoints(call: Call) -> answers.CheckpointList:
     """The checkpoints of an export, newest first."""
     row, query = call.export(), call.query
     before = _before(call, query)
@@ -110,7 +110,7 @@ def list_checkpoints(call: Call) -> models.CheckpointList:
     return {"checkpoints": [shown(one, row.name) for one in part], "next_cursor": following}
 
 
-def list_project_checkpoints(call: Call) -> models.CheckpointList:
+def list_project_checkpoints(call: Call) -> answers.CheckpointList:
     """The checkpoints of all exports of a project, newest first."""
     query = call.query
     rows = {row.workspace: row.name for row in _exports_of(call, call.params["project"])}
@@ -128,7 +128,7 @@ def _exports_of(call: Call, project: str) -> list[ExportRow]:
     return found
 
 
-def _before(call: Call, query: models.Page) -> CheckpointId | None:
+def _before(call: Call, query: requests.Page) -> CheckpointId | None:
     after = decode_cursor(query.cursor)
     if not after:
         return None
@@ -160,7 +160,7 @@ def _opened(call: Call, name: str) -> tuple[Checkpoint, ExportRow, Workspace]:
     return found, row, call.door.exports.open(row)
 
 
-def get_checkpoint(call: Call) -> models.CheckpointDetails:
+def get_checkpoint(call: Call) -> answers.CheckpointDetails:
     """One checkpoint, and what it changed."""
     found, row, workspace = _opened(call, call.params["id"])
     details = encoding.details(workspace.show(found.id))
@@ -177,7 +177,7 @@ def get_checkpoint(call: Call) -> models.CheckpointDetails:
     }
 
 
-def delete_checkpoint(call: Call) -> models.Deleted:
+def delete_checkpoint(call: Call) -> answers.Deleted:
     """Forget a checkpoint. Refused for one that something stands on."""
     name = call.params["id"]
     try:
@@ -191,11 +191,11 @@ def delete_checkpoint(call: Call) -> models.Deleted:
     return {"deleted": found.id}
 
 
-def list_files(call: Call) -> models.FileList:
+def list_files(call: Call) -> answers.FileList:
     """The files of a checkpoint, by path."""
     from holdfast.store import manifest
 
-    query: models.FilesPage = call.query
+    query: requests.FilesPage = call.query
     found, _ = reached(call, call.params["id"])
     prefix, after = path_of(query.path).rstrip(b"/"), path_of(decode_cursor(query.cursor))
     pages = call.door.opener.store().pages
@@ -220,7 +220,7 @@ def get_file(call: Call) -> Raw:
     """The content of a file in a checkpoint (of a symbolic link: its target), verified."""
     from holdfast.store import manifest
 
-    query: models.FileQuery = call.query
+    query: requests.FileQuery = call.query
     found, row = reached(call, call.params["id"])
     path = path_of(query.path)
     entry = manifest.get(call.door.opener.store().pages, found.root, path)
@@ -238,7 +238,7 @@ def get_file(call: Call) -> Raw:
 
 def diff_checkpoints(call: Call) -> Any:
     """How the second checkpoint differs from the first, with the text of each file that differs."""
-    query: models.DiffQuery = call.query
+    query: requests.DiffQuery = call.query
     base, _, workspace = _opened(call, call.params["a"])
     target, _ = reached(call, call.params["b"])
     path = path_of(query.path).rstrip(b"/")

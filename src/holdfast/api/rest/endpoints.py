@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from holdfast.api.rest import changes, checkpoints, exports, merges, models, promotions, reapplies
+from holdfast.api.rest import answers, changes, checkpoints, exports, merges, promotions, reapplies, requests
 from holdfast.engine import objects
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ class Endpoint(NamedTuple):
     """None: the server itself answers."""
     answer: Any
     """The type of the answer; `bytes`, or `str` for text that is no JSON."""
-    body: type[models.Body] = models.NoBody
-    query: type[models.Body] = models.NoQuery
+    body: type[requests.Body] = requests.NoBody
+    query: type[requests.Body] = requests.NoQuery
     name: str = ""
     summary: str = ""
 
@@ -65,9 +65,9 @@ EVENTS = Endpoint(
     name="listen",
     summary="What happens to the export, as server-sent events.",
 )
-HEALTH = Endpoint("GET", "/api/health", None, None, models.Health, name="health", summary="That the server lives.")
+HEALTH = Endpoint("GET", "/api/health", None, None, answers.Health, name="health", summary="That the server lives.")
 READY = Endpoint(
-    "GET", "/api/ready", None, None, models.Health, name="ready", summary="Whether it can do its work; 503 if not."
+    "GET", "/api/ready", None, None, answers.Health, name="ready", summary="Whether it can do its work; 503 if not."
 )
 METRICS = Endpoint(
     "GET", "/metrics", "read", None, str, name="metrics", summary="Counts of what the server does, for Prometheus."
@@ -76,53 +76,55 @@ OPENAPI = Endpoint("GET", "/api/openapi.json", None, None, dict[str, Any], name=
 DOCS = Endpoint("GET", "/api/docs", None, None, str, name="docs", summary="The same for people.")
 
 ENDPOINTS = (
-    Endpoint("GET", "/api/exports", "read", exports.list_exports, models.ExportList, query=models.ExportsPage),
-    Endpoint("POST", "/api/exports", "admin", exports.create_export, models.Export, models.NewExport),
-    Endpoint("GET", _E, "read", exports.get_export, models.ExportDetails),
-    Endpoint("PUT", _E, "admin", exports.configure_export, models.ExportDetails, models.ExportChange),
-    Endpoint("DELETE", _E, "admin", exports.delete_export, models.Deleted),
-    Endpoint("GET", f"{_E}/status", "read", exports.get_status, models.Status),
+    Endpoint("GET", "/api/exports", "read", exports.list_exports, answers.ExportList, query=requests.ExportsPage),
+    Endpoint("POST", "/api/exports", "admin", exports.create_export, answers.Export, requests.NewExport),
+    Endpoint("GET", _E, "read", exports.get_export, answers.ExportDetails),
+    Endpoint("PUT", _E, "admin", exports.configure_export, answers.ExportDetails, requests.ExportChange),
+    Endpoint("DELETE", _E, "admin", exports.delete_export, answers.Deleted),
+    Endpoint("GET", f"{_E}/status", "read", exports.get_status, answers.Status),
     EVENTS,
     Endpoint(
-        "GET", f"{_E}/checkpoints", "read", checkpoints.list_checkpoints, models.CheckpointList, query=models.Page
+        "GET", f"{_E}/checkpoints", "read", checkpoints.list_checkpoints, answers.CheckpointList, query=requests.Page
     ),
-    Endpoint("POST", f"{_E}/checkpoint", "write", checkpoints.create_checkpoint, models.Taken, models.NewCheckpoint),
-    Endpoint("POST", f"{_E}/restore", "write", changes.restore, models.Restored, models.Restore),
-    Endpoint("POST", f"{_E}/recover", "write", changes.recover, models.Restored, models.Recover),
-    Endpoint("POST", f"{_E}/undo", "write", changes.undo, models.Restored, models.Steps),
-    Endpoint("POST", f"{_E}/redo", "write", changes.redo, models.Restored, models.Steps),
-    Endpoint("POST", f"{_E}/fork", "admin", changes.fork, models.Forked, models.Fork),
-    Endpoint("POST", f"{_E}/write-files", "write", changes.write_files, models.Written, models.WriteFiles),
-    Endpoint("POST", f"{_E}/promote", "admin", promotions.promote, models.Promoted, models.Promote),
-    Endpoint("GET", f"{_E}/promotions", "read", promotions.list_promotions, models.PromotionList, query=models.Page),
-    Endpoint("GET", f"{_E}/promotions/{{promotion}}", "read", promotions.get_promotion, models.Promoted),
+    Endpoint("POST", f"{_E}/checkpoint", "write", checkpoints.create_checkpoint, answers.Taken, requests.NewCheckpoint),
+    Endpoint("POST", f"{_E}/restore", "write", changes.restore, answers.Restored, requests.Restore),
+    Endpoint("POST", f"{_E}/recover", "write", changes.recover, answers.Restored, requests.Recover),
+    Endpoint("POST", f"{_E}/undo", "write", changes.undo, answers.Restored, requests.Steps),
+    Endpoint("POST", f"{_E}/redo", "write", changes.redo, answers.Restored, requests.Steps),
+    Endpoint("POST", f"{_E}/fork", "admin", changes.fork, answers.Forked, requests.Fork),
+    Endpoint("POST", f"{_E}/write-files", "write", changes.write_files, answers.Written, requests.WriteFiles),
+    Endpoint("POST", f"{_E}/promote", "admin", promotions.promote, answers.Promoted, requests.Promote),
+    Endpoint("GET", f"{_E}/promotions", "read", promotions.list_promotions, answers.PromotionList, query=requests.Page),
+    Endpoint("GET", f"{_E}/promotions/{{promotion}}", "read", promotions.get_promotion, answers.Promoted),
     Endpoint(
-        "GET", f"{_E}/reapplies", "write", reapplies.list_reapplies, models.ReapplyList, query=models.ReappliesQuery
+        "GET", f"{_E}/reapplies", "write", reapplies.list_reapplies, answers.ReapplyList, query=requests.ReappliesQuery
     ),
-    Endpoint("POST", f"{_E}/reapplies/take", "write", reapplies.take_reapply, models.TakenReapply, models.TakeReapply),
+    Endpoint(
+        "POST", f"{_E}/reapplies/take", "write", reapplies.take_reapply, answers.TakenReapply, requests.TakeReapply
+    ),
     Endpoint(
         "POST",
         f"{_E}/reapplies/{{reapply}}/answer",
         "write",
         reapplies.answer_reapply,
-        models.AnsweredReapply,
-        models.AnswerReapply,
+        answers.AnsweredReapply,
+        requests.AnswerReapply,
     ),
-    Endpoint("GET", _C, "read", checkpoints.get_checkpoint, models.CheckpointDetails),
-    Endpoint("DELETE", _C, "admin", checkpoints.delete_checkpoint, models.Deleted),
-    Endpoint("GET", f"{_C}/files", "read", checkpoints.list_files, models.FileList, query=models.FilesPage),
-    Endpoint("GET", f"{_C}/file", "read", checkpoints.get_file, bytes, query=models.FileQuery),
+    Endpoint("GET", _C, "read", checkpoints.get_checkpoint, answers.CheckpointDetails),
+    Endpoint("DELETE", _C, "admin", checkpoints.delete_checkpoint, answers.Deleted),
+    Endpoint("GET", f"{_C}/files", "read", checkpoints.list_files, answers.FileList, query=requests.FilesPage),
+    Endpoint("GET", f"{_C}/file", "read", checkpoints.get_file, bytes, query=requests.FileQuery),
     Endpoint(
         "GET",
         "/api/checkpoints/{a}/diff/{b}",
         "read",
         checkpoints.diff_checkpoints,
         objects.Diff,
-        query=models.DiffQuery,
+        query=requests.DiffQuery,
     ),
-    Endpoint("POST", "/api/merge", "read", merges.dry_run, models.Merged, models.Merge, name="merge"),
-    Endpoint("GET", _P, "read", checkpoints.list_project_checkpoints, models.CheckpointList, query=models.Page),
-    Endpoint("POST", _P, "write", checkpoints.create_project_checkpoint, models.Taken, models.NewProjectCheckpoint),
+    Endpoint("POST", "/api/merge", "read", merges.dry_run, answers.Merged, requests.Merge, name="merge"),
+    Endpoint("GET", _P, "read", checkpoints.list_project_checkpoints, answers.CheckpointList, query=requests.Page),
+    Endpoint("POST", _P, "write", checkpoints.create_project_checkpoint, answers.Taken, requests.NewProjectCheckpoint),
     HEALTH,
     READY,
     METRICS,

@@ -13,14 +13,14 @@ from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
-    from holdfast.api.rest import models
+    from holdfast.api.rest import answers, requests
     from holdfast.api.rest.calls import Call
     from holdfast.engine import objects
     from holdfast.engine.context import Context
     from holdfast.store.export_rows import ExportRow
 
 
-def shown(call: Call, row: ExportRow) -> models.Export:
+def shown(call: Call, row: ExportRow) -> answers.Export:
     """An export as it is answered."""
     found = call.world.condition(call.tenant, row.name)
     return {
@@ -37,9 +37,9 @@ def shown(call: Call, row: ExportRow) -> models.Export:
     }
 
 
-def list_exports(call: Call) -> models.ExportList:
+def list_exports(call: Call) -> answers.ExportList:
     """The exports that the token is for, by name."""
-    query: models.ExportsPage = call.query
+    query: requests.ExportsPage = call.query
     rows = call.door.exports.rows.list(
         project=query.project or None,
         after=decode_cursor(query.cursor),
@@ -50,9 +50,9 @@ def list_exports(call: Call) -> models.ExportList:
     return {"exports": [shown(call, row) for row in part], "next_cursor": following}
 
 
-def create_export(call: Call) -> models.Export:
+def create_export(call: Call) -> answers.Export:
     """Serve a directory. It becomes a workspace if it is none; nothing is written into it."""
-    body: models.NewExport = call.body
+    body: requests.NewExport = call.body
     call.principal.require_all_exports()
     path = None if body.path is None else host_path(body.path)
     try:
@@ -72,7 +72,7 @@ def create_export(call: Call) -> models.Export:
     return shown(call, row)
 
 
-def _made_before(call: Call, body: models.NewExport, error: RefusedError) -> ExportRow:
+def _made_before(call: Call, body: requests.NewExport, error: RefusedError) -> ExportRow:
     """What an attempt that was cut short has made of the same request."""
     exports = call.door.exports
     try:
@@ -90,12 +90,12 @@ def _made_before(call: Call, body: models.NewExport, error: RefusedError) -> Exp
     )
 
 
-def get_export(call: Call) -> models.ExportDetails:
+def get_export(call: Call) -> answers.ExportDetails:
     """One export, how its upkeep goes, and how it is configured."""
     return _details(call, call.export())
 
 
-def _details(call: Call, row: ExportRow) -> models.ExportDetails:
+def _details(call: Call, row: ExportRow) -> answers.ExportDetails:
     configuration = None
     # (To look where one may have been moved takes seconds; whoever asks for its files does.)
     if os.path.isdir(call.door.exports.path_of(row)):
@@ -104,7 +104,7 @@ def _details(call: Call, row: ExportRow) -> models.ExportDetails:
     return {**shown(call, row), "configuration": configuration}
 
 
-def _configuration(context: Context) -> models.Configuration:
+def _configuration(context: Context) -> answers.Configuration:
     promote, merge = context.settings.promote, context.settings.merge
     return {
         "promote": {
@@ -128,9 +128,9 @@ def _configuration(context: Context) -> models.Configuration:
     }
 
 
-def configure_export(call: Call) -> models.ExportDetails:
+def configure_export(call: Call) -> answers.ExportDetails:
     """Change what is given: whether it is saved by itself, its mode, its project."""
-    body: models.ExportChange = call.body
+    body: requests.ExportChange = call.body
     row = call.door.exports.configure(
         call.export().name, project=given(body.project), auto=given(body.auto_checkpoint), mode=given(body.mode)
     )
@@ -138,7 +138,7 @@ def configure_export(call: Call) -> models.ExportDetails:
     return _details(call, row)
 
 
-def delete_export(call: Call) -> models.Deleted:
+def delete_export(call: Call) -> answers.Deleted:
     """Serve it no more. Its directory and all its checkpoints stay."""
     name = call.principal.check_export(call.params["name"])
     try:

@@ -9,13 +9,13 @@ from holdfast.api.rest.checkpoints import context_of, reached
 from holdfast.engine import stacked_merge
 
 if TYPE_CHECKING:
-    from holdfast.api.rest import models
+    from holdfast.api.rest import answers, requests
     from holdfast.api.rest.calls import Call
 
 
-def dry_run(call: Call) -> models.Merged:
+def dry_run(call: Call) -> answers.Merged:
     """What would become of production if a line of work were merged into it. Changes nothing."""
-    body: models.Merge = call.body
+    body: requests.Merge = call.body
     production, row = reached(call, body.production_checkpoint)
     promoted, _ = reached(call, body.promote_checkpoint)
     since = None if body.fork_checkpoint is None else [reached(call, body.fork_checkpoint)[0].id]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast import __version__
-from holdfast.api.rest import endpoints, models
+from holdfast.api.rest import answers, endpoints, requests
 from holdfast.api.rest.endpoints import ENDPOINTS
 from holdfast.engine.exports import NAME_PATTERN
 
@@ -41,12 +41,12 @@ IDEMPOTENCY_PATTERN = "^[!-~]{1,128}$"
 
 def document() -> Json:
     """The whole of it."""
-    types = [models.Problem]
-    types += [kind for one in ENDPOINTS for kind in (one.answer, one.body) if kind not in (bytes, str, models.NoBody)]
+    types = [answers.Problem]
+    types += [kind for one in ENDPOINTS for kind in (one.answer, one.body) if kind not in (bytes, str, requests.NoBody)]
     each = list({id(kind): kind for kind in types}.values())
     references, components = msgspec.json.schema_components(each, ref_template=_REF)
     known = {id(kind): reference for kind, reference in zip(each, references, strict=True)}
-    problem = known[id(models.Problem)]
+    problem = known[id(answers.Problem)]
     paths: dict[str, Json] = {}
     for one in ENDPOINTS:
         paths.setdefault(one.path, {})[one.method.lower()] = _operation(one, known)
@@ -94,7 +94,7 @@ def _operation(one: Endpoint, known: Mapping[int, Json]) -> Json:
         found["security"] = []
     else:
         found["description"] = f"Needs a token with the right `{one.rights}`."
-    if one.body is not models.NoBody:
+    if one.body is not requests.NoBody:
         needed = any(field.required for field in msgspec.structs.fields(one.body))
         found["requestBody"] = {"required": needed, "content": {"application/json": {"schema": known[id(one.body)]}}}
     return found

@@ -20,7 +20,7 @@ from holdfast.model.errors import (
 )
 
 if TYPE_CHECKING:
-    from holdfast.api.rest.models import Problem
+    from holdfast.api.rest.answers import Problem
 
 TYPE: Final = "urn:holdfast:error:"
 

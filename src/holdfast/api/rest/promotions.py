@@ -15,7 +15,7 @@ from holdfast.model.ids import CheckpointId, hash_bytes
 from holdfast.store.promotion_rows import PromotionRows
 
 if TYPE_CHECKING:
-    from holdfast.api.rest import models
+    from holdfast.api.rest import answers, requests
     from holdfast.api.rest.calls import Call
     from holdfast.engine.context import Context
     from holdfast.store.export_rows import ExportRow
@@ -26,9 +26,9 @@ _TAKEN_BACK: Final = frozenset(("interrupted", "cut_short"))
 _MOST_ATTEMPTS: Final = 1000
 
 
-def promote(call: Call) -> models.Promoted:
+def promote(call: Call) -> answers.Promoted:
     """Bring a line of work to this export: merged, built and found healthy in a copy before anything of it changes."""
-    body: models.Promote = call.body
+    body: requests.Promote = call.body
     row = call.export()
     context = call.door.exports.context(row)
     if (body.promote_checkpoint is None) == (body.fork is None):
@@ -76,7 +76,7 @@ def promote(call: Call) -> models.Promoted:
     return _shown(ended)
 
 
-def list_promotions(call: Call) -> models.PromotionList:
+def list_promotions(call: Call) -> answers.PromotionList:
     """The promotions to an export, newest first."""
     row, query = call.export(), call.query
     found = _rows(call).list(row.workspace)[::-1]
@@ -98,7 +98,7 @@ def list_promotions(call: Call) -> models.PromotionList:
     }
 
 
-def get_promotion(call: Call) -> models.Promoted:
+def get_promotion(call: Call) -> answers.Promoted:
     """One promotion, how far it is, and how it has ended."""
     row = call.export()
     name = call.params["promotion"]
@@ -139,7 +139,7 @@ def _theirs(call: Call, row: ExportRow) -> CheckpointId:
     """The checkpoint that is to be promoted."""
     from holdfast.engine.checkpoint import Request, take
 
-    body: models.Promote = call.body
+    body: requests.Promote = call.body
     if body.promote_checkpoint is not None:
         return reached(call, body.promote_checkpoint)[0].id
     assert body.fork is not None

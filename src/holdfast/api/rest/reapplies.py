@@ -9,13 +9,13 @@ from msgspec import UNSET
 from holdfast.model.clock import isoformat
 
 if TYPE_CHECKING:
-    from holdfast.api.rest import models
+    from holdfast.api.rest import answers, requests
     from holdfast.api.rest.calls import Call
 
 
-def list_reapplies(call: Call) -> models.ReapplyList:
+def list_reapplies(call: Call) -> answers.ReapplyList:
     """The changes that wait to be applied anew, of merges and promotions to this export, the oldest first."""
-    query: models.ReappliesQuery = call.query
+    query: requests.ReappliesQuery = call.query
     found = call.door.exports.open(call.export()).waiting_reapplies(limit=query.limit)
     return {
         "reapplies": [
@@ -25,7 +25,7 @@ def list_reapplies(call: Call) -> models.ReapplyList:
     }
 
 
-def take_reapply(call: Call) -> models.TakenReapply:
+def take_reapply(call: Call) -> answers.TakenReapply:
     """Take the change that waits longest: it is the caller's for `merge.lease`, and then somebody else's."""
     found = call.door.exports.open(call.export()).next_reapply()
     if found is None:
@@ -34,9 +34,9 @@ def take_reapply(call: Call) -> models.TakenReapply:
     return {"change": {**found, **times}}
 
 
-def answer_reapply(call: Call) -> models.AnsweredReapply:
+def answer_reapply(call: Call) -> answers.AnsweredReapply:
     """Answer a change that was taken. Nothing is written: the next promotion or merge of the same fork uses it."""
-    body: models.AnswerReapply = call.body
+    body: requests.AnswerReapply = call.body
     name = call.params["reapply"]
     chosen = {
         "content": body.content,

@@ -86,6 +86,7 @@ def serve(serving: Serving) -> list[str]:
         doors = Doors(partial(open_tenant, lenient=True), settings.threads)
         stack.callback(doors.close)
         executor = ThreadPoolExecutor(settings.threads, thread_name_prefix="holdfast-request")
+        looking_up = ThreadPoolExecutor(1, thread_name_prefix="holdfast-gate")
         promoting = ThreadPoolExecutor(settings.promotions, thread_name_prefix="holdfast-promotion")
         outside = Outside(home)
         app = App(
@@ -100,6 +101,7 @@ def serve(serving: Serving) -> list[str]:
             strangers=Rates(max(1, settings.requests_per_minute // 10)),
             clock=clock,
             executor=executor,
+            looking_up=looking_up,
             promoting=promoting,
             outside=outside,
         )
@@ -128,6 +130,7 @@ def serve(serving: Serving) -> list[str]:
             promoting.shutdown(wait=False, cancel_futures=True)
             unsaved = caretaker.stop() if serving.upkeep else []
             executor.shutdown(wait=False, cancel_futures=True)
+            looking_up.shutdown(wait=False, cancel_futures=True)
         return unsaved
 
 

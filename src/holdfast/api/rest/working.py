@@ -55,6 +55,11 @@ class Answer(NamedTuple):
     size: int
     headers: Mapping[str, str]
 
+    def close(self) -> None:
+        """Nobody wants it any more: a file of it is closed. Harmless a second time."""
+        if not isinstance(self.content, bytes):
+            self.content.close()
+
 
 def failure(error: HoldfastError, request_id: str) -> Answer:
     """An error as an answer."""

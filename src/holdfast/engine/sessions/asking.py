@@ -13,7 +13,7 @@ from holdfast.engine.sessions.answering import LATER
 from holdfast.engine.sessions.holding import socket_name
 from holdfast.engine.sessions.naming import HOOK_VARIABLE
 from holdfast.engine.sessions.results import ForkResult
-from holdfast.files.sockets import address, peer
+from holdfast.files import sockets
 from holdfast.model.errors import FormatError, HoldfastError, LockedError, RefusedError
 from holdfast.model.paths import parse_display
 from holdfast.model.session import SessionHash, SessionId, SessionRef
@@ -239,7 +239,7 @@ class Asking:
         return messages.decode_answer(found)
 
     def _too_slow(self, seconds: float) -> HoldfastError:
-        pid = peer(self._socket).pid
+        pid = sockets.peer(self._socket).pid
         self.close()
         return LockedError(
             f"the session {self.id} is open in another process ({pid}), which has not answered for {seconds:g} s",
@@ -262,20 +262,10 @@ def connect(lock: bytes, record: SessionRecord, shelf: Shelf, agent: str, second
     Raises what it says to that: `RefusedError`, or `LockedError` if it is silent.
     """
     folder, name = os.path.dirname(lock), socket_name(record.id)
-    if not os.path.lexists(os.path.join(folder, name)):
+    connection = sockets.connect(folder, name, _CONNECT_SECONDS)
+    if connection is None:
         return None
-    import socket
-
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.settimeout(_CONNECT_SECONDS)
-    try:
-        with address(folder, name) as path:
-            connection.connect(path)
-    except OSError:
-        # Nothing there, what a dead process has left, or one that takes nobody in.
-        connection.close()
-        return None
-    if not peer(connection).may_speak:
+    if not sockets.peer(connection).may_speak:
         connection.close()
         return None
     asking = Asking(connection, lock, record, shelf, agent)
