@@ -13,7 +13,7 @@ from holdfast.snapshot.btrfs import btrfs_provider
 from holdfast.snapshot.git.technique import GitOptions, git_provider
 from holdfast.snapshot.overlay import overlay_provider
 from holdfast.snapshot.place import Place
-from holdfast.snapshot.reflink import reflink_provider
+from holdfast.snapshot.whole import copy_provider, reflink_provider
 from holdfast.testing.provider_contract import Ground, ProviderContract, lay
 
 from ..disks import mounted
@@ -102,6 +102,24 @@ class TestReflinkInTheTree(ProviderContract):
     @pytest.fixture
     def ground(self, disk: Path, tmp_path: Path) -> Ground:
         return copying_ground(reflink_provider, fresh(disk), tmp_path / "state")
+
+
+class TestCopy(ProviderContract):
+    """Whatever file system the tests lie on."""
+
+    @pytest.fixture
+    def ground(self, tmp_path: Path) -> Ground:
+        root = fresh(tmp_path)
+        return copying_ground(copy_provider, root, root.with_name(f"{root.name} state"))
+
+
+@pytest.mark.root
+class TestCopyElsewhere(ProviderContract):
+    """From each kind of file system to one that is another."""
+
+    @pytest.fixture
+    def ground(self, any_disk: Path, tmp_path: Path) -> Ground:
+        return copying_ground(copy_provider, fresh(any_disk), tmp_path / "state")
 
 
 @pytest.mark.root

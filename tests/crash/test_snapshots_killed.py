@@ -19,7 +19,7 @@ from holdfast.snapshot.git import command
 from holdfast.snapshot.git.technique import git_provider
 from holdfast.snapshot.overlay import overlay_provider
 from holdfast.snapshot.place import Place
-from holdfast.snapshot.reflink import reflink_provider
+from holdfast.snapshot.whole import copy_provider, reflink_provider
 from holdfast.testing.killing import run_killed
 from holdfast.testing.provider_contract import LEDGER_WRITES, Ground, kill_everywhere, lay
 
@@ -51,6 +51,13 @@ def test_copies_that_share_blocks(tmp_path: Path, beside: bool) -> None:
         (root / "d/file").write_text("content\n")
         state = (disk if beside else tmp_path) / "state"
         assert kill_everywhere(copying_ground(reflink_provider, root, state)) > 50
+
+
+def test_copies_that_share_nothing(tmp_path: Path) -> None:
+    root = tmp_path / "tree"
+    (root / "d").mkdir(parents=True)
+    (root / "d/file").write_text("content\n")
+    assert kill_everywhere(copying_ground(copy_provider, root, tmp_path / "state")) > 50
 
 
 @pytest.mark.root

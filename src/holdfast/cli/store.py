@@ -6,8 +6,9 @@ import os
 from typing import TYPE_CHECKING
 
 from holdfast.cli.command import Command
-from holdfast.cli.terminal import plural, size
+from holdfast.cli.terminal import plural
 from holdfast.model.visible import visible
+from holdfast.model.wording import size
 
 if TYPE_CHECKING:
     import argparse

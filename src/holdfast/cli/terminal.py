@@ -65,16 +65,6 @@ def is_terminal(stream: TextIO | None) -> bool:
         return False
 
 
-def size(number: int) -> str:
-    """Bytes for people: ``812 B``, ``6.7 kB``, ``1.2 GB`` (powers of 1000)."""
-    amount = float(number)
-    for unit in ("B", "kB", "MB", "GB"):
-        if amount < 999.5:
-            return f"{amount:.0f} {unit}" if unit == "B" or amount >= 99.5 else f"{amount:.1f} {unit}"
-        amount /= 1000
-    return f"{amount:.1f} TB"
-
-
 def when(microseconds: int) -> str:
     """A time in the machine's own zone: ``2026-02-11 15:04:05``."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(microseconds // 1_000_000))

@@ -7,11 +7,12 @@ import shlex
 from typing import TYPE_CHECKING
 
 from holdfast import HoldfastError, UsageError
-from holdfast.cli.terminal import plural, size
+from holdfast.cli.terminal import plural
 from holdfast.cli.wording import compact
 from holdfast.engine.experiments.attempts import Attempt
 from holdfast.model.entries import Counts, count_changes
 from holdfast.model.visible import visible
+from holdfast.model.wording import size
 
 if TYPE_CHECKING:
     import threading

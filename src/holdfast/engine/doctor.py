@@ -21,13 +21,14 @@ from holdfast.engine.opening import Opener
 from holdfast.model.errors import HoldfastError, NotFoundError, UnsupportedError, unexpected
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import UNDO_LOG_IN_TREE, display
-from holdfast.model.wording import named_steps
+from holdfast.model.wording import named_steps, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from holdfast.engine.context import Context
     from holdfast.files.watch import Backend
+    from holdfast.snapshot.port import Capabilities
 
 Verdict = Literal["good", "limited", "wrong"]
 """It is as it can be; something cannot be had, or costs more; something is broken, and commands will fail."""
@@ -202,7 +203,7 @@ def _snapshots(opener: Opener, directory: bytes) -> Iterator[Finding]:
         about = (
             f"score {one.score}, modes {', '.join(one.modes)}, copies hold {carried}" if one.score else "cannot be used"
         )
-        text = "; ".join((f"{one.provider}: {about}", *one.notes))
+        text = "; ".join((f"{one.provider}: {about}", *one.notes, *_how_much(context, one)))
         yield Finding("snapshots", "good" if one.score else "limited", text)
     try:
         choice = choose(providers, context.settings.snapshot.provider, detected=found)
@@ -210,6 +211,22 @@ def _snapshots(opener: Opener, directory: bytes) -> Iterator[Finding]:
         yield Finding("snapshots", "limited", error.message, "docs/snapshots.md says what each provider needs")
         return
     yield Finding("snapshots", "good", f"{choice.provider.name} is used, as {choice.reason}")
+
+
+def _how_much(context: Context, provider: Capabilities) -> Iterator[str]:
+    """What would be copied, where that is everything."""
+    from holdfast.engine.providers import place_of
+    from holdfast.snapshot.whole import MOST_BYTES, size_of_copy
+
+    if provider.provider != "copy" or not provider.score:
+        return
+    found, most = (
+        size_of_copy(place_of(context, "doctor", "copy"), context.workspace.path),
+        context.settings.snapshot.max_copy_bytes,
+    )
+    yield f"that is {found.files:,} files of {size(found.bytes)} now"
+    if most and found.bytes > most:
+        yield f"which is refused, as it is more than the {size(most)} of {MOST_BYTES}"
 
 
 def _damaged_entries(context: Context) -> Iterator[Finding]:

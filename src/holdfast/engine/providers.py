@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.engine.context import Context
+    from holdfast.snapshot.place import Place
     from holdfast.snapshot.port import Provider
 
 
@@ -25,22 +26,11 @@ def providers_of(context: Context, session: str) -> Sequence[Provider]:
     from holdfast.snapshot.checkpoints import own_provider
     from holdfast.snapshot.git.technique import GitOptions, git_provider
     from holdfast.snapshot.overlay import overlay_provider
-    from holdfast.snapshot.place import Place
-    from holdfast.snapshot.reflink import reflink_provider
+    from holdfast.snapshot.whole import copy_provider, reflink_provider
     from holdfast.snapshot.zfs import zfs_provider
 
-    own = own_directories(context.home, context.settings)
-
     def place(name: str) -> Place:
-        return Place(
-            root=context.workspace.path,
-            state=os.path.join(context.folder, SNAPSHOTS, name.encode()),
-            session=session,
-            clock=context.clock,
-            random=context.random,
-            timeout=context.settings.lock.timeout,
-            own=own,
-        )
+        return place_of(context, session, name)
 
     of = context.settings.git
     options = GitOptions(of.include_untracked == "yes", of.trust_local_filters == "yes")
@@ -58,4 +48,21 @@ def providers_of(context: Context, session: str) -> Sequence[Provider]:
         reflink_provider(place("reflink")),
         git_provider(place("git"), options),
         own_provider(place("holdfast"), checkpoints),
+        copy_provider(place("copy")),
+    )
+
+
+def place_of(context: Context, session: str, name: str) -> Place:
+    """For what, and where, the provider ``name`` is."""
+    from holdfast.snapshot.place import Place
+
+    return Place(
+        root=context.workspace.path,
+        state=os.path.join(context.folder, SNAPSHOTS, name.encode()),
+        session=session,
+        clock=context.clock,
+        random=context.random,
+        timeout=context.settings.lock.timeout,
+        own=own_directories(context.home, context.settings),
+        most_bytes=context.settings.snapshot.max_copy_bytes,
     )

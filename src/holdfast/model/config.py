@@ -18,7 +18,7 @@ IsolationLevel = Literal["none", "namespace"]
 NetworkMode = Literal["open", "disabled", "allow"]
 Tmp = Literal["own", "shared"]
 YesNo = Literal["no", "yes"]
-SnapshotProvider = Literal["auto", "btrfs", "zfs", "overlay", "reflink", "git", "holdfast"]
+SnapshotProvider = Literal["auto", "btrfs", "zfs", "overlay", "reflink", "git", "holdfast", "copy"]
 Backend = Literal["auto", "fanotify", "inotify", "polling"]
 SessionShell = Literal["bash", "sh", "zsh"]
 PromoteNetwork = Literal["open", "disabled"]
@@ -132,6 +132,7 @@ class Snapshot(NamedTuple):
 
     provider: SnapshotProvider = "auto"
     directory: str = ""
+    max_copy_bytes: int = 10 * GIB
 
 
 class Git(NamedTuple):
@@ -414,13 +415,17 @@ KEYS: dict[str, Key] = {
     "snapshot.provider": Key(
         "text",
         "what makes writable copies of a workspace; `auto`: the best that can be had",
-        choices=("auto", "btrfs", "zfs", "overlay", "reflink", "git", "holdfast"),
+        choices=("auto", "btrfs", "zfs", "overlay", "reflink", "git", "holdfast", "copy"),
     ),
     "snapshot.directory": Key(
         "text",
         "where the provider `holdfast` makes forks: an absolute path, or with `~`; empty: beside the home, `-forks` "
         "added to its name",
         pattern=r"|[/~].*",
+    ),
+    "snapshot.max_copy_bytes": Key(
+        "size",
+        "a workspace is copied whole, where copies share no blocks with it, if it is no larger; 0: whatever it is",
     ),
     "git.include_untracked": Key(
         "text", "whether snapshots by Git hold files that are neither tracked nor ignored", choices=("no", "yes")

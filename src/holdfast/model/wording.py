@@ -1,4 +1,4 @@
-"""How messages for people name several things."""
+"""How messages for people name several things, and how much there is."""
 
 from __future__ import annotations
 
@@ -18,3 +18,13 @@ def named_steps(steps: Iterable[int]) -> str:
     """``step 3``, or ``steps 3, 4 and 5``: each once, by their numbers. There has to be one."""
     numbers = sorted(set(steps))
     return f"step{'s' if len(numbers) > 1 else ''} {listed(numbers)}"
+
+
+def size(number: int) -> str:
+    """Bytes for people: ``812 B``, ``6.7 kB``, ``1.2 GB`` (powers of 1000)."""
+    amount = float(number)
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 999.5:
+            return f"{amount:.0f} {unit}" if unit == "B" or amount >= 99.5 else f"{amount:.1f} {unit}"
+        amount /= 1000
+    return f"{amount:.1f} TB"

@@ -17,7 +17,6 @@ import msgspec
 from holdfast.bridge.namespaces import KEPT_FLAGS, may_mount
 from holdfast.bridge.overlay import Attributes, attributes_for, detach_overlays, mount_overlay
 from holdfast.files import kernel
-from holdfast.files.own import find_own
 from holdfast.files.reflink import can_share
 from holdfast.files.replicate import make_read_only, remove_whole, replicate
 from holdfast.files.subvolume import is_subvolume, remove_subvolume, same_btrfs, snapshot_subvolume
@@ -28,6 +27,7 @@ from holdfast.snapshot.layers import Layers
 from holdfast.snapshot.port import Capabilities, Mode
 from holdfast.snapshot.private import make_private
 from holdfast.snapshot.recorded import RecordedProvider
+from holdfast.snapshot.whole import refuse_huge
 
 if TYPE_CHECKING:
     from holdfast.snapshot.ledger import Entry, Ledger
@@ -172,11 +172,12 @@ class _Overlay:
         """Capture the workspace itself, as the entry's lower layer."""
         root, target = self._place.root, self._lower(entry.facts["lower"])
         self._make_directory(os.path.dirname(target))
-        without = self._place.without(root)
         if self._is_subvolume():
-            snapshot_subvolume(root, target, read_only=True, without=without)
+            snapshot_subvolume(root, target, read_only=True, without=self._place.without(root))
         else:
-            replicate(root, target, without=find_own(os.path.join(root, path) for path in without))
+            if not can_share(root, self._place.nearest()):
+                refuse_huge(self._place, root)
+            replicate(root, target, without=self._place.own_in(root))
 
     def _make_directory(self, path: bytes) -> None:
         with self._ledger.lock_shared():

@@ -6,6 +6,7 @@ import os
 import secrets
 from typing import TYPE_CHECKING
 
+from holdfast.files.own import find_own
 from holdfast.model.clock import SystemClock
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import COPIES_IN_TREE
@@ -15,6 +16,7 @@ from holdfast.snapshot.repositories import leading_out
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from holdfast.files.own import Own
     from holdfast.model.clock import Clock
 
 
@@ -33,6 +35,8 @@ class Place(NamedTuple):
     """How many seconds to wait for another process."""
     own: tuple[bytes, ...] = ()
     """What is Holdfast's own beside ``state``, as real paths: where they lie in the workspace, no copy holds them."""
+    most_bytes: int = 0
+    """A copy that shares no blocks is made of no more than this; 0: of any."""
 
     def ledger(self) -> Ledger:
         """The session's ledger. Raises `UsageError` if no session can be called so."""
@@ -54,3 +58,7 @@ class Place(NamedTuple):
         top = source.rstrip(b"/") + b"/"
         own = {self.state, *self.own}
         return (os.path.dirname(COPIES_IN_TREE), *sorted(path[len(top) :] for path in own if path.startswith(top)))
+
+    def own_in(self, source: bytes) -> Own:
+        """What `without` names, as it is now."""
+        return find_own(os.path.join(source, path) for path in self.without(source))

@@ -286,7 +286,7 @@ class RecordedProvider:
         self._ledger.write(entry)
         try:
             yield
-        except Exception:
+        except (Exception, KeyboardInterrupt):
             try:
                 self._remove(entry)
             except (HoldfastError, OSError) as error:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.cli.terminal import Palette, ask, is_terminal, plural, show_path, size, visible_line, wants_colour
+from holdfast.cli.terminal import Palette, ask, is_terminal, plural, show_path, visible_line, wants_colour
 from holdfast.model.paths import parse_display
 from holdfast.model.visible import visible
 
@@ -63,14 +63,6 @@ def test_colours_are_for_terminals_and_can_be_refused() -> None:
     assert not is_terminal(None)
     assert Palette(False)("x", "red") == "x"
     assert Palette(True)("x", "red", "bold") == "\x1b[31;1mx\x1b[0m"
-
-
-@pytest.mark.parametrize(
-    ("number", "text"),
-    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (6_700, "6.7 kB"), (999_600, "1.0 MB"), (123_456_789, "123 MB")],
-)
-def test_sizes_for_people(number: int, text: str) -> None:
-    assert size(number) == text
 
 
 def test_plurals() -> None:

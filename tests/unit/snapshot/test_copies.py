@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.snapshot.btrfs import btrfs_provider
 from holdfast.snapshot.place import Place
-from holdfast.snapshot.reflink import reflink_provider
+from holdfast.snapshot.whole import reflink_provider
 from holdfast.testing.provider_contract import content, lay
 
 from ...disks import mounted

@@ -131,14 +131,14 @@ def test_what_stays_inside_is_no_way_out(user: Path) -> None:
     assert leads(user) == ""
 
 
-@pytest.mark.parametrize("name", ["btrfs", "overlay", "reflink", "zfs"])
+@pytest.mark.parametrize("name", ["btrfs", "copy", "overlay", "reflink", "zfs"])
 def test_every_provider_that_copies_all_asks(user: Path, tmp_path: Path, name: str, monkeypatch) -> None:
     """Whatever else it could do: what is made of the workspace, or of what was made, is refused."""
     import importlib
 
     from holdfast.snapshot.port import Capabilities
 
-    module = importlib.import_module(f"holdfast.snapshot.{name}")
+    module = importlib.import_module(f"holdfast.snapshot.{'whole' if name in ('copy', 'reflink') else name}")
     git(user, "worktree", "add", "--quiet", tmp_path / "linked")
     place = Place(os.fsencode(tmp_path / "linked"), os.fsencode(tmp_path / "state"), "s")
     provider = getattr(module, f"{name}_provider")(place)

@@ -78,7 +78,7 @@ def fork(
             wanted = provider or context.settings.snapshot.provider
             providers = _Providers(context, session, wanted, with_ignored=with_ignored)
             return _make(around, parent, point, session, providers, now=now, kind=kind, metadata=metadata)
-        except Exception:
+        except (Exception, KeyboardInterrupt):
             if not around.shelf.rows.has(session):
                 remove_lock(path)
             raise
@@ -123,7 +123,7 @@ def _make(
             _LOG.warning("the fork %s is made by %s, as it cannot be by %s", session, record.provider, reason)
         done = _begin(around, point, record, made, metadata)
         return done._replace(passed_over=providers.choice.passed_over)
-    except Exception:
+    except (Exception, KeyboardInterrupt):
         try:
             delete(around.opener, around.shelf, rows.get(session))
         except (HoldfastError, OSError) as error:

@@ -1,0 +1,15 @@
+"""How messages for people say how much there is."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.model.wording import size
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (6_700, "6.7 kB"), (999_600, "1.0 MB"), (123_456_789, "123 MB")],
+)
+def test_sizes_for_people(number: int, text: str) -> None:
+    assert size(number) == text

@@ -1,0 +1,186 @@
+"""Whole copies that share no blocks: exact, of no more than is allowed and there is room for, and gone when cut short."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.files import kernel
+from holdfast.files.own import find_own
+from holdfast.files.sizing import Size, size_of
+from holdfast.model.errors import RefusedError, StorageError
+from holdfast.snapshot.overlay import overlay_provider
+from holdfast.snapshot.place import Place
+from holdfast.snapshot.whole import copy_provider, refuse_huge
+from holdfast.testing.photograph import Seen, differences, photograph
+
+from ...disks import mounted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A workspace with what copies like to lose: 3 MiB and a little in it, in 6 files, one of them with two names."""
+    root = tmp_path / "tree"
+    (root / "node_modules/.bin").mkdir(parents=True)
+    (root / "node_modules/big").write_bytes(os.urandom(3 * MIB))
+    os.link(root / "node_modules/big", root / "same")
+    (root / "node_modules/.bin/tool").symlink_to("../big")
+    with (root / "sparse").open("wb") as file:
+        file.truncate(1 << 40)
+    (root / os.fsdecode(b"n\xe9\n")).write_bytes(b"odd")
+    (root / "secret").write_text("s")
+    (root / "secret").chmod(0o400)
+    os.setxattr(root / "same", "user.holdfast", b"\0value")
+    os.mkfifo(root / "fifo")
+    (root / "node_modules").chmod(0o2750)
+    for path in (root / "same", root / "node_modules/.bin/tool", root / "node_modules", root):
+        os.utime(path, ns=(1_000_000_007, 1_234_567_891), follow_symlinks=False)
+    return root
+
+
+def place(root: Path, most: int = 0) -> Place:
+    return Place(bytes(root), bytes(root.with_name("state")), "one", most_bytes=most)
+
+
+def nothing_is_left(root: Path) -> bool:
+    state = root.with_name("state")
+    return not (state / "copies").exists() and list(copy_provider(place(root)).tokens()) == []
+
+
+def test_a_copy_is_the_same_in_everything(root: Path) -> None:
+    before = photograph_of(root)
+    provider = copy_provider(place(root))
+    prepared = provider.prepare("worktree")
+    taken = provider.snapshot(prepared, "s")
+    branch = provider.branch(taken, "b", "worktree")
+    for path in (prepared.path, branch.path):
+        assert differences(before, photograph_of(path)) == []
+        assert os.stat(os.path.join(path, b"sparse")).st_size == 1 << 40
+    assert differences(before, photograph_of(root)) == []
+    for allocation in provider.tokens():
+        provider.cleanup(allocation.token)
+    assert nothing_is_left(root)
+
+
+def photograph_of(root: Path | bytes) -> dict[bytes, Seen]:
+    """Without reading through a file of a tebibyte."""
+    hole = os.path.join(os.fsencode(root), b"sparse")
+    os.truncate(hole, 0)
+    os.utime(hole, ns=(7, 7))
+    try:
+        return photograph(root)
+    finally:
+        os.truncate(hole, 1 << 40)
+        os.utime(hole, ns=(7, 7))
+
+
+def test_what_a_copy_takes_is_counted_as_it_lies_there(root: Path) -> None:
+    (root / "home").mkdir()
+    (root / "home/much").write_bytes(bytes(MIB))
+    found = size_of(bytes(root), without=find_own([bytes(root / "home")]))
+    assert found.files == 6
+    assert 3 * MIB <= found.bytes < 3 * MIB + (1 << 18), "a hole takes nothing, and a file of two names its room once"
+    assert size_of(bytes(root), without=find_own([])) == Size(7, found.bytes + MIB)
+    with pytest.raises(FileNotFoundError):
+        size_of(bytes(root / "gone"), without=find_own([]))
+
+
+def test_no_more_is_copied_than_is_allowed(root: Path) -> None:
+    provider = copy_provider(place(root, 3 * MIB))
+    line = provider.prepare("in-place")
+    for call in (lambda: provider.prepare("worktree"), lambda: provider.snapshot(line, "s")):
+        with pytest.raises(RefusedError) as refused:
+            call()
+        assert refused.value.code == "copy_too_large"
+        assert "6 files of 3.2 MB, more than the 3.1 MB of snapshot.max_copy_bytes" in refused.value.message
+        assert refused.value.hint
+    assert [one.token for one in provider.tokens()] == [line.token]
+    provider.cleanup(line.token)
+    assert nothing_is_left(root)
+    enough = copy_provider(place(root, 4 * MIB))
+    enough.cleanup(enough.prepare("worktree").token)
+
+
+@pytest.mark.root
+def test_an_overlay_copies_no_more_than_is_allowed_either(root: Path) -> None:
+    provider = overlay_provider(place(root, MIB))
+    if "worktree" not in provider.detect().modes:
+        pytest.skip(f"no overlay can be mounted at a path of its own: {provider.detect().notes}")
+    if any("share no blocks" in note for note in provider.detect().notes):
+        with pytest.raises(RefusedError) as refused:
+            provider.prepare("worktree")
+        assert refused.value.code == "copy_too_large"
+        assert list(provider.tokens()) == []
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A file system with room for 2 MiB."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to mount")
+    directory = tmp_path / "small"
+    directory.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "holdfast", directory], check=True)
+    yield directory
+    subprocess.run(["umount", directory], check=True)
+
+
+@pytest.mark.root
+def test_nothing_is_begun_that_there_is_no_room_for(root: Path, small: Path) -> None:
+    provider = copy_provider(place(root)._replace(state=bytes(small / "state")))
+    with pytest.raises(RefusedError) as refused:
+        provider.prepare("worktree")
+    assert refused.value.code == "no_room"
+    assert f"{small}/state has 2.1 MB left" in refused.value.message
+    assert list(provider.tokens()) == []
+    assert not (small / "state/copies").exists()
+
+
+@pytest.mark.root
+def test_a_disk_that_fills_up_meanwhile_leaves_nothing(root: Path, small: Path, monkeypatch) -> None:
+    monkeypatch.setattr("holdfast.snapshot.whole.refuse_huge", lambda *_: None)  # there was room a moment ago
+    provider = copy_provider(place(root)._replace(state=bytes(small / "state")))
+    with pytest.raises(StorageError) as failed:
+        provider.prepare("worktree")
+    assert isinstance(failed.value.__cause__, OSError)
+    assert failed.value.__cause__.errno == errno.ENOSPC
+    assert list(provider.tokens()) == []
+    assert not (small / "state/copies").exists()
+
+
+def test_a_copy_that_is_interrupted_leaves_nothing(root: Path, monkeypatch) -> None:
+    """Ctrl-C, when all is copied but what is not yet on the disk."""
+
+    def interrupted(descriptor: int) -> None:
+        assert (root.with_name("state") / "copies").exists()
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(kernel, "syncfs", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        copy_provider(place(root)).prepare("worktree")
+    assert nothing_is_left(root)
+
+
+@pytest.mark.root
+def test_where_blocks_are_shared_a_copy_by_that_name_shares_them_too(tmp_path: Path) -> None:
+    with mounted("btrfs", tmp_path) as disk:
+        root = disk / "tree"
+        root.mkdir()
+        (root / "big").write_bytes(os.urandom(8 * MIB))
+        os.sync()
+        before = os.statvfs(disk).f_bfree
+        provider = copy_provider(place(root))
+        provider.prepare("worktree")
+        assert (before - os.statvfs(disk).f_bfree) * os.statvfs(disk).f_frsize < 4 * MIB
+        refuse_huge(place(root), bytes(root))
