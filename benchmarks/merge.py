@@ -1,11 +1,11 @@
 """How long it takes to plan a stacked merge, beside `git merge-tree` on the same two lines of work.
 
-    python benchmarks/merge.py [--sizes 10000,100000] [--changesets 400] [--directory DIR]
+    python benchmarks/merge.py [--sizes 10000,100000] [--changesets 400] [--turns 15] [--directory DIR]
 
 A production in which 200 files have changed, and a fork with so many changesets of three files each, one file in twenty
-changed on both sides. Rows are the median of five, in milliseconds: the plan in a process that has planned nothing yet
-but has everything imported (and of that, what the fork's stack takes), the same again (production's delta is remembered),
-and `git merge-tree --write-tree`, a whole process that merges lines as well, on a repository packed by `git gc`.
+changed on both sides. Rows are medians, in milliseconds: the plan in a process that has planned nothing yet
+but has everything imported, the same again (production's delta is remembered), and `git merge-tree --write-tree`, a
+whole process that merges lines as well, on a repository packed by `git gc`. The three take turns.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import holdfast
 from holdfast.engine import deltas, stacked_merge
-from holdfast.engine.merge import put_together
+from holdfast.engine.merge import put_together, written
 from holdfast.model.checkpoint import Provenance
 from holdfast.model.entries import Change, file_entry
 from holdfast.model.ids import hash_bytes
@@ -31,7 +31,6 @@ from holdfast.store import manifest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-TURNS = 5
 PRODUCTION_FILES = 200
 FILES_EACH = 3
 Edits = list[dict[str, bytes]]
@@ -59,17 +58,15 @@ def lines_of_work(files: int, changesets: int) -> tuple[Edits, Edits]:
     return production, fork
 
 
-def median(work: Callable[[], object], before: Callable[[], object] = lambda: None) -> float:
-    took: list[float] = []
-    for _ in range(TURNS):
-        before()
-        start = time.perf_counter()
-        work()
-        took.append((time.perf_counter() - start) * 1000)
-    return statistics.median(took)
+def timed(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return (time.perf_counter() - start) * 1000
 
 
-def measure_plan(root: Path, files: int, production: Edits, fork: Edits) -> tuple[float, float, int]:
+def measure(root: Path, files: int, production: Edits, fork: Edits, turns: int) -> tuple[dict[str, float], int]:
+    """Medians by row, in milliseconds, and how many files overlap."""
+    merge_tree = made_for_git(root, files, production, fork)
     tree = root / "tree"
     for number in range(files):
         path = tree / name(number)
@@ -92,9 +89,8 @@ def measure_plan(root: Path, files: int, production: Edits, fork: Edits) -> tupl
                     for path, text in sorted(edit.items())
                 ]
                 with context.lock():
-                    at = put_together(
-                        context, at, [one for one in changes if one.before != one.after], Provenance(), new=new
-                    )
+                    real = [one for one in changes if one.before != one.after]
+                    at = put_together(context, at, real, Provenance(), content=written(context, new))
             return at
 
         ours, theirs = line(production), line(fork)
@@ -104,10 +100,17 @@ def measure_plan(root: Path, files: int, production: Edits, fork: Edits) -> tupl
         def plan() -> None:
             assert stacked_merge.plan(context, theirs, ours).counts.overlapping == overlapping
 
-        return median(plan, deltas.forget_all), median(plan), overlapping
+        took: dict[str, list[float]] = {"plan": [], "again": [], "git": []}
+        for _ in range(turns):
+            deltas.forget_all()
+            took["plan"].append(timed(plan))
+            took["again"].append(timed(plan))
+            took["git"].append(timed(lambda: subprocess.run(merge_tree, capture_output=True, check=False)))
+        return {name: statistics.median(times) for name, times in took.items()}, overlapping
 
 
-def measure_git(root: Path, files: int, production: Edits, fork: Edits) -> float:
+def made_for_git(root: Path, files: int, production: Edits, fork: Edits) -> list[str]:
+    """A repository with the same two lines of work; what merges them."""
     repository = root / "git"
     subprocess.run(["git", "init", "-q", "--bare", repository], check=True)
     out: list[bytes] = []
@@ -126,14 +129,14 @@ def measure_git(root: Path, files: int, production: Edits, fork: Edits) -> float
             commit(branch, None if at else "base", edit)  # (A branch goes on from itself.)
     subprocess.run(["git", "-C", repository, "fast-import", "--quiet"], input=b"".join(out), check=True)
     subprocess.run(["git", "-C", repository, "gc", "-q"], check=True)
-    command = ["git", "-C", str(repository), "merge-tree", "--write-tree", "production", "fork"]
-    return median(lambda: subprocess.run(command, capture_output=True, check=False))
+    return ["git", "-C", str(repository), "merge-tree", "--write-tree", "production", "fork"]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--sizes", default="10000,100000", help="numbers of files")
     parser.add_argument("--changesets", type=int, default=400, help="of the fork")
+    parser.add_argument("--turns", type=int, default=15)
     parser.add_argument("--directory", help="where to work")
     arguments = parser.parse_args()
     print(
@@ -142,10 +145,12 @@ def main() -> None:
     for size in map(int, arguments.sizes.split(",")):
         production, fork = lines_of_work(size, arguments.changesets)
         with tempfile.TemporaryDirectory(prefix="holdfast-merge-", dir=arguments.directory) as directory:
-            root = Path(directory)
-            first, again, overlapping = measure_plan(root, size, production, fork)
-            git = measure_git(root, size, production, fork)
-        print(f"| {size:,} | {arguments.changesets} | {overlapping} | {first:.1f} | {again:.1f} | {git:.1f} |")
+            found, overlapping = measure(Path(directory), size, production, fork, arguments.turns)
+        first, again, git = found["plan"], found["again"], found["git"]
+        print(
+            f"| {size:,} | {arguments.changesets} | {overlapping} | {first:.1f} ({first / git:.2f} x) "
+            f"| {again:.1f} ({again / git:.2f} x) | {git:.1f} |"
+        )
         sys.stdout.flush()
 
 

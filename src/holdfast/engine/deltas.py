@@ -1,72 +1,86 @@
-"""What two states differ in, renames told apart, remembered for as long as the process runs.
+"""What two states differ in, renames told apart, and the changesets that led from one to the other, remembered for as
+long as the process runs.
 
-Whoever serves many merges asks for the same difference again and again: that of a production and the state that forks
-were made from. It is named by the roots of both manifests, so that what is remembered is never out of date.
+Whoever serves many merges asks for the same again and again: how a production differs from the state that forks were
+made from, and what a fork has done. A difference is named by the roots of both manifests, a stack by the hash of its
+changesets as they are stored, so that what is remembered is never out of date.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from holdfast.engine.diff import Contents, diff
 from holdfast.engine.results import Diff
 from holdfast.engine.threeway import Side
+from holdfast.model.ids import hash_bytes
+from holdfast.store.changeset import decode_changeset
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from holdfast.engine.context import Context
     from holdfast.model.entries import Change
-    from holdfast.model.ids import CheckpointId, Hash
+    from holdfast.model.ids import CheckpointId
 
 MOST_CHANGES = 200_000
-"""So many changes are remembered at most, of all differences together."""
+"""So many changes are remembered at most, of all differences together, and as many of all stacks."""
 
-_Key = tuple[str, "Hash", "Hash"]
+_T = TypeVar("_T")
+_Stack = list[list["Change"]]
 
 
-class _Remembered:
-    """The differences that were asked for last. For several threads."""
+class _Remembered(Generic[_T]):
+    """What was asked for last; ``size`` tells how many changes are in one. For several threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: Callable[[_T], int]) -> None:
         self._lock = Lock()
-        self._sides: OrderedDict[_Key, Side] = OrderedDict()
+        self._found: OrderedDict[tuple[object, ...], _T] = OrderedDict()
+        self._size = size
         self._changes = 0
 
-    def get(self, key: _Key) -> Side | None:
+    def get(self, key: tuple[object, ...]) -> _T | None:
         with self._lock:
-            found = self._sides.get(key)
+            found = self._found.get(key)
             if found is not None:
-                self._sides.move_to_end(key)
+                self._found.move_to_end(key)
             return found
 
-    def put(self, key: _Key, side: Side) -> None:
+    def put(self, key: tuple[object, ...], value: _T) -> None:
         with self._lock:
-            if key not in self._sides:
-                self._sides[key] = side
-                self._changes += _size(side)
+            if key not in self._found:
+                self._found[key] = value
+                self._changes += self._size(value)
             while self._changes > MOST_CHANGES:
-                _, dropped = self._sides.popitem(last=False)
-                self._changes -= _size(dropped)
+                _, dropped = self._found.popitem(last=False)
+                self._changes -= self._size(dropped)
 
     def clear(self) -> None:
         with self._lock:
-            self._sides.clear()
+            self._found.clear()
             self._changes = 0
 
 
-def _size(side: Side) -> int:
-    return 1 + len(side.changes) + len(side.renamed)
-
-
-_REMEMBERED = _Remembered()
+_SIDES = _Remembered[Side](lambda side: 1 + len(side.changes) + len(side.renamed))
+_STACKS = _Remembered[_Stack](lambda stack: 1 + sum(map(len, stack)))
 
 
 def forget_all() -> None:
-    """Forget every difference, as a test or a measurement wants it."""
-    _REMEMBERED.clear()
+    """Forget everything, as a test or a measurement wants it."""
+    _SIDES.clear()
+    _STACKS.clear()
+
+
+def decoded(tenant: str, changesets: Sequence[bytes]) -> _Stack:
+    """`decode_changeset` of each; not to be changed, as others are given the same."""
+    key = tenant, hash_bytes(b"".join(map(hash_bytes, changesets)))
+    found = _STACKS.get(key)
+    if found is None:
+        found = [decode_changeset(one) for one in changesets]
+        _STACKS.put(key, found)
+    return found
 
 
 def side(context: Context, base: CheckpointId, target: CheckpointId, changes: Sequence[Change] | None = None) -> Side:
@@ -77,14 +91,14 @@ def side(context: Context, base: CheckpointId, target: CheckpointId, changes: Se
     catalog = context.catalog
     roots = catalog.checkpoint(base).root, catalog.checkpoint(target).root
     key = (context.store.tenant, *roots)
-    found = _REMEMBERED.get(key)
+    found = _SIDES.get(key)
     if found is None:
         if changes is None:
             made = diff(context, base, target)
             found = Side(made.changes, made.renamed)
         else:
             found = _told_apart(context, base, target, changes)
-        _REMEMBERED.put(key, found)
+        _SIDES.put(key, found)
     return found
 
 

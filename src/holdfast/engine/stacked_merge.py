@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.engine import stacking
-from holdfast.engine.deltas import side
+from holdfast.engine.deltas import decoded, side
 from holdfast.engine.merge import bases
 from holdfast.engine.stacking import Filed, Overlap, Stacked
 from holdfast.engine.threeway import WORDS, Conflict, Plan, Settled
@@ -118,7 +118,6 @@ def _stack(context: Context, line: Lineage, base: CheckpointId, fork: Checkpoint
 
     What retention has dropped is in the one behind it. Where the fork has taken ``base`` in, all before that is one.
     """
-    from holdfast.store.changeset import decode_changeset
     from holdfast.store.merges import holding
 
     holds = holding(line, base)
@@ -131,14 +130,16 @@ def _stack(context: Context, line: Lineage, base: CheckpointId, fork: Checkpoint
             break
         at = parent
     stored = context.catalog.changesets(steps)
+    kept = [name for name in steps if name in stored and name != at]
+    recorded = dict(zip(kept, decoded(context.store.tenant, [stored[name] for name in kept]), strict=True))
     stack: list[list[Change]] = []
     for name in reversed(steps):
         before = base if name == at else line[name].parent
-        if before is not None and (name == at or name not in stored):
+        if before is not None and name not in recorded:
             first, last = context.catalog.checkpoint(before).root, context.catalog.checkpoint(name).root
             changes = manifest.diff(context.store.pages, first, last)
         else:
-            changes = decode_changeset(stored[name])
+            changes = recorded[name]
         if changes:
             stack.append(changes)
     return stack

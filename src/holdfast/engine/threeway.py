@@ -138,12 +138,11 @@ class _Merge:
         self._theirs, self._their_names = by_path(theirs), {one.before_path: one for one in theirs.renamed}
         self._prefer = None if prefer is None else Settled(prefer)
         self._by_hand = settled
-        self._merged: dict[bytes, Entry | None] = {
-            path: change.after for path, change in (self._theirs | self._ours).items()
-        }
-        """What every path that somebody touched is to hold; as it is here, until it is decided."""
-        for path in self._theirs.keys() - self._ours.keys():
-            self._merged[path] = self._theirs[path].before
+        self._here: dict[bytes, Entry | None] = {path: change.before for path, change in self._theirs.items()}
+        """What is here at every path that somebody touched."""
+        self._here |= {path: change.after for path, change in self._ours.items()}
+        self._merged = dict(self._here)
+        """What it is to hold; as it is here, until it is decided."""
         self._decided: set[bytes] = set()
         self._conflicts: list[Conflict] = []
         self._settled: list[Conflict] = []
@@ -155,17 +154,11 @@ class _Merge:
             self._renamed_here(path)
         for path in self._theirs.keys() - self._decided:
             base = self._theirs[path].before
-            self._decide(path, merged_entry(base, self._our(path), self._theirs[path].after))
+            self._decide(path, merged_entry(base, self._here[path], self._theirs[path].after))
         self._clear_the_way()
-        changes = (
-            Change(path, ours, entry) for path, entry in self._merged.items() if (ours := self._our(path)) != entry
-        )
+        here = self._here
+        changes = [Change(path, here[path], entry) for path, entry in self._merged.items() if here[path] != entry]
         return Plan(sorted(changes), sorted(self._conflicts), sorted(self._settled))
-
-    def _our(self, path: bytes) -> Entry | None:
-        """What is at ``path`` here; it has been touched by somebody."""
-        change = self._ours.get(path)
-        return self._theirs[path].before if change is None else change.after
 
     def _their(self, path: bytes) -> Entry | None:
         """What is at ``path`` there; it has been touched by somebody."""
@@ -228,7 +221,7 @@ class _Merge:
         settled = self._by_hand.get(landing, self._prefer)
         for path in paths & self._merged.keys():
             self._merged[path] = (
-                self._their(path) if settled is not None and settled.prefer == "theirs" else self._our(path)
+                self._their(path) if settled is not None and settled.prefer == "theirs" else self._here[path]
             )
         if settled is not None and settled.prefer is None:
             for path in {conflict.path, base} & self._merged.keys():
@@ -238,12 +231,15 @@ class _Merge:
 
     def _clear_the_way(self) -> None:
         """No file may be where the merged state has a directory: of such two, ours stays."""
+        # Only what comes anew can be in the way of anything: either side by itself is a sound tree.
+        new = sorted(path for path, entry in self._merged.items() if entry is not None and self._here[path] is None)
+        if not new:
+            return
         held = sorted(path for path, entry in self._merged.items() if entry is not None)
         there = set(held)
-        ours = {path for path in held if self._our(path) is not None}
-        for path in held:
+        for path in new:
             clashing = [other for other in (*_above(path), *_below(path, held)) if other in there]
-            if path not in ours and clashing:
+            if clashing:
                 there.discard(path)
                 self._merged[path] = None
                 self._conflicts.append(Conflict(clashing[0], path, "in_the_way"))

@@ -6,18 +6,22 @@ bytes), then the columns as one MessagePack array, compressed with zstd (docs/fo
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import compress
+from operator import eq
 from struct import Struct
 from typing import TYPE_CHECKING, cast
 
 from holdfast.model.entries import Change
 from holdfast.model.errors import FormatError, IntegrityError
 from holdfast.model.ids import HASH_BYTES, hash_bytes
+from holdfast.store.codec import decompressor
 from holdfast.store.columns import (
     check_foreign_paths,
     check_hashes,
     check_modes,
     check_paths,
+    check_prefix,
     check_sizes,
     join_paths,
     make_entries,
@@ -28,7 +32,7 @@ from holdfast.store.columns import (
 from holdfast.store.messagepack import Reader, array_head, binary, numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from holdfast.model.entries import Entry
 
@@ -40,6 +44,12 @@ MAX_COLUMN_BYTES = 1 << 30
 """The most that the columns may take before compression: more than six million changes of usual paths."""
 
 _BEFORE, _AFTER = 1, 2
+
+# As in `columns`: a NamedTuple's own constructor is a Python function, this one runs in C.
+_new_change = cast(
+    "Callable[[tuple[bytes, Entry | None, Entry | None]], Change]",
+    partial(tuple.__new__, Change),  # pyright: ignore[reportUnknownMemberType]
+)
 
 _Side = tuple[bytes, list[int], list[int]]
 _Fields = tuple[bytes, bytes, bytes, _Side, _Side]
@@ -82,16 +92,14 @@ def decode_changeset(data: bytes) -> list[Change]:
             raise FormatError(f"field 'paths': together they are longer than {MAX_COLUMN_BYTES} bytes")
         paths = split_paths(prefix, rest, len(kinds))
         check_foreign_paths(paths)
-        if join_paths(paths) != (prefix, rest):
-            raise FormatError("field 'prefix': it is not the longest that the paths share")
+        check_prefix(paths, prefix)
         olds = _entries(before, [kind & _BEFORE for kind in kinds])
         news = _entries(after, [kind & _AFTER for kind in kinds])
     except FormatError as error:
         raise FormatError(f"changeset: {error.message}") from None
-    changes = list(map(Change, paths, olds, news))
-    if any(change[1] == change[2] for change in changes):
+    if any(map(eq, olds, news)):
         raise FormatError("changeset: field 'kinds': a change that changes nothing")
-    return changes
+    return list(map(_new_change, zip(paths, olds, news, strict=True)))
 
 
 def _compress(columns: bytes) -> bytes:
@@ -124,7 +132,7 @@ def _unpack(data: bytes) -> bytes:
         # What the frame says of its own size is what would be allocated, whatever limit is given.
         if zstandard.frame_content_size(packed) != length:
             raise FormatError("changeset: field 'length': the compressed columns have another")
-        return zstandard.ZstdDecompressor().decompress(packed, max_output_size=length, allow_extra_data=False)
+        return decompressor().decompress(packed, max_output_size=length, allow_extra_data=False)
     except (zstandard.ZstdError, MemoryError) as error:
         raise FormatError(f"changeset: field 'columns': {error}") from None
 
@@ -153,9 +161,11 @@ def _entries(side: _Side, there: Sequence[int]) -> list[Entry | None]:
         raise FormatError(f"field 'hashes': {count} for {len(there) - there.count(0)} changes")
     check_sizes(sizes, count, "sizes")
     check_modes(modes, count)
+    entries = make_entries(hashes, sizes, unpack_modes(modes))
+    if count == len(there):
+        return [*entries]
     result: list[Entry | None] = [None] * len(there)
-    places = compress(range(len(there)), there)
-    for at, entry in zip(places, make_entries(hashes, sizes, unpack_modes(modes)), strict=True):
+    for at, entry in zip(compress(range(len(there)), there), entries, strict=True):
         result[at] = entry
     return result
 

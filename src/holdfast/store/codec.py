@@ -64,6 +64,16 @@ def _compressor() -> ZstdCompressor:
     return compressor
 
 
+def decompressor() -> ZstdDecompressor:
+    """The thread's own, for frames without a dictionary. To make one takes longer than a short frame does."""
+    found = _contexts.decompressor
+    if found is None:
+        import zstandard
+
+        found = _contexts.decompressor = zstandard.ZstdDecompressor()
+    return found
+
+
 class _Block(Protocol):
     LZ4BlockError: type[Exception]
 
@@ -175,11 +185,7 @@ def _decompress_zstd(stored: bytes | memoryview, size: int, base: bytes | None) 
             raise IntegrityError(f"zstd: the frame declares {declared} bytes of content instead of {size}")
         if base is not None:
             dictionary = zstandard.ZstdCompressionDict(base, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
-            decompressor = zstandard.ZstdDecompressor(dict_data=dictionary)
-        else:
-            decompressor = _contexts.decompressor
-            if decompressor is None:
-                decompressor = _contexts.decompressor = zstandard.ZstdDecompressor()
-        return decompressor.decompress(stored, allow_extra_data=False)
+            return zstandard.ZstdDecompressor(dict_data=dictionary).decompress(stored, allow_extra_data=False)
+        return decompressor().decompress(stored, allow_extra_data=False)
     except (zstandard.ZstdError, MemoryError) as error:
         raise IntegrityError(f"zstd: the stored bytes are damaged: {error}") from error

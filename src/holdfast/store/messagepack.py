@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _SMALL = 128
 """Numbers below this are a byte of their own."""
+_FEW = 8
+"""So few numbers are not worth a look at what all of them have in common."""
 
 
 class _Width(NamedTuple):
@@ -106,6 +108,10 @@ class Reader:
 
     def binary(self) -> bytes:
         """A byte string."""
+        data, at = self._data, self._at
+        if data[at : at + 1] == b"\xc4" and (end := at + 2 + int.from_bytes(data[at + 1 : at + 2], "big")) <= len(data):
+            self._at = end  # a short one, as most are: without a call for each of its parts
+            return data[at + 2 : end]
         mark = self._byte()
         if not 0xC4 <= mark <= 0xC6:
             raise FormatError(f"a value that begins with {mark:#04x} where there should be bytes")
@@ -129,8 +135,8 @@ class Reader:
         count = self._count()
         if count > len(self._data) - self._at:
             raise FormatError(_SHORT)
-        if not count:
-            return []
+        if count < _FEW:
+            return self._one_by_one(count)
         mark = self._data[self._at]
         width = _WIDTHS.get(mark)
         if width is None:
@@ -178,6 +184,9 @@ class Reader:
                 elif mark == 0xCD and data[at]:
                     found.append(data[at] << 8 | data[at + 1])
                     at += 2
+                elif mark == 0xCC and data[at] >= _SMALL:
+                    found.append(data[at])
+                    at += 1
                 else:
                     self._at = at - 1
                     found.append(self.number())
@@ -189,9 +198,11 @@ class Reader:
 
     def _count(self) -> int:
         """How many values an array has."""
+        some = self._data[self._at : self._at + 1]
+        if b"\x90" <= some <= b"\x9f":
+            self._at += 1
+            return some[0] & 0x0F
         mark = self._byte()
-        if mark & 0xF0 == 0x90:
-            return mark & 0x0F
         if mark == 0xDC:
             return self._big_endian(2, 16)
         if mark == 0xDD:

@@ -221,6 +221,32 @@ def test_differences_are_remembered_by_what_they_are_of(
     assert planned(workspace, forked).counts.keep_production == 2
 
 
+def test_a_stack_is_remembered_by_its_changesets(
+    workspace: Workspace, forked: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from holdfast.engine import deltas
+
+    deltas.forget_all()
+    saved(workspace, a="ours")
+    names = [saved(forked, a=text) for text in ("one", "two", "three")]
+    first = planned(workspace, forked)
+    decode = deltas.decode_changeset
+    monkeypatch.setattr(deltas, "decode_changeset", None)
+    assert planned(workspace, forked) == first
+    monkeypatch.setattr(deltas, "decode_changeset", decode)
+    # What retention drops is in the next changeset then, which is another one under the same name.
+    forked.forget([names[1]])
+    coarser = planned(workspace, forked)
+    assert (first.changesets, coarser.changesets) == (3, 2)
+    assert [small.number for small in coarser.overlapping[0].small] == [1, 2]
+    monkeypatch.setattr(deltas, "MOST_CHANGES", 0)
+    saved(forked, b="theirs")
+    assert planned(workspace, forked).changesets == 3
+    monkeypatch.setattr(deltas, "decode_changeset", None)
+    with pytest.raises(TypeError):
+        planned(workspace, forked)  # nothing is kept beyond the limit
+
+
 def test_a_fork_that_has_done_nothing_leaves_no_trace(workspace: Workspace, forked: Workspace) -> None:
     """Else a state would be its own ancestor, and states in common would be found that are none."""
     workspace.merge(os.fsdecode(forked.path))
