@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.engine.hosting import Host, Hosted, WorkingDirectory
+from holdfast.engine.hosted import Hosted, WorkingDirectory
+from holdfast.engine.hosting import Host
 from holdfast.engine.monitor import Edited, Event, Held, Mismatched, RolledBack
 from holdfast.engine.session import Executed
 from holdfast.model.config import Isolation

@@ -11,7 +11,7 @@ from holdfast.model.errors import HoldfastError
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from holdfast.engine.hosting import Hosted
+    from holdfast.engine.hosted import Hosted
 
 _SHOWN_BARRIERS = 20
 

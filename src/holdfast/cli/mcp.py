@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.cli.console import Console
-    from holdfast.engine.hosting import Host, Hosted
+    from holdfast.engine.hosted import Hosted
+    from holdfast.engine.hosting import Host
     from holdfast.engine.monitor import Event
 
 
@@ -73,7 +74,8 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
 
 
 def _opener(console: Console, arguments: argparse.Namespace) -> Callable[[Callable[[Hosted, Event], object]], Host]:
-    from holdfast.engine.hosting import Host, WorkingDirectory
+    from holdfast.engine.hosted import WorkingDirectory
+    from holdfast.engine.hosting import Host
 
     first = console.directory or here()
     given = [WorkingDirectory(os.fsencode(path)) for path in (first, *arguments.add)]

@@ -11,7 +11,7 @@ from holdfast.model.paths import display
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.engine.hosting import Hosted
+    from holdfast.engine.hosted import Hosted
     from holdfast.engine.monitor import Held
     from holdfast.undo.service import TicketInfo
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     )
     from holdfast.api.mcp.workplace import Workplace
     from holdfast.api.objects import Step
-    from holdfast.engine.hosting import Hosted
+    from holdfast.engine.hosted import Hosted
     from holdfast.engine.results import RestoreResult
     from holdfast.undo.service import StepInfo
 

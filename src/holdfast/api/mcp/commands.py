@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from holdfast.api.mcp.activity import Activity
     from holdfast.api.mcp.requests import ExecuteCommand
     from holdfast.api.mcp.workplace import Workplace
-    from holdfast.engine.hosting import Hosted
+    from holdfast.engine.hosted import Hosted
     from holdfast.engine.monitor import Held
     from holdfast.engine.session import Executed
     from holdfast.wire.control import Stream

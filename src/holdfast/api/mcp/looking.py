@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         ReadFile,
     )
     from holdfast.api.mcp.workplace import Workplace
-    from holdfast.engine.hosting import Hosted
+    from holdfast.engine.hosted import Hosted
     from holdfast.engine.results import Diff
     from holdfast.engine.workspace import Workspace
     from holdfast.undo.service import ConflictInfo, StepInfo

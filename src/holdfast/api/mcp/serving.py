@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
 
     from holdfast.api.mcp.door import Door
-    from holdfast.engine.hosting import Host, Hosted
+    from holdfast.engine.hosted import Hosted
+    from holdfast.engine.hosting import Host
     from holdfast.engine.monitor import Event
 
 _log = Log(__name__)

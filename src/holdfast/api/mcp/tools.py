@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from holdfast.api.mcp.activity import Activity
     from holdfast.api.mcp.workplace import Workplace
     from holdfast.engine.encoding import Json
-    from holdfast.engine.hosting import Hosted
+    from holdfast.engine.hosted import Hosted
 
     Work = Callable[[Workplace, Hosted, Any], Answer]
 

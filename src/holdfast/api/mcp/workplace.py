@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
     from holdfast.api.mcp.activity import Activity
-    from holdfast.engine.hosting import Host, Hosted
+    from holdfast.engine.hosted import Hosted
+    from holdfast.engine.hosting import Host
     from holdfast.engine.monitor import Event
     from holdfast.undo.service import UndoReport
 

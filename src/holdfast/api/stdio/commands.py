@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from holdfast.api.stdio.outbox import Outbox
     from holdfast.api.stdio.results import Result
-    from holdfast.engine.hosting import Hosted
+    from holdfast.engine.hosted import Hosted
     from holdfast.engine.session import Lost
     from holdfast.wire.control import Stream
 

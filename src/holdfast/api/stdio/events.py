@@ -16,7 +16,7 @@ from holdfast.model.paths import display
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.engine.hosting import Hosted
+    from holdfast.engine.hosted import Hosted
     from holdfast.engine.monitor import Event
     from holdfast.undo.service import ConflictInfo, PathChange, StepInfo, TicketInfo
 

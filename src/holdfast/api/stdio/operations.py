@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from holdfast.api.objects import Step
-    from holdfast.engine.hosting import Hosted
+    from holdfast.engine.hosted import Hosted
     from holdfast.engine.results import Diff, RestoreResult
     from holdfast.undo.log import Limits
     from holdfast.undo.safeguards import Thresholds

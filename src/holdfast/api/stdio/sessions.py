@@ -11,7 +11,8 @@ import msgspec
 from holdfast.api.stdio import events, results
 from holdfast.api.stdio.commands import Lane
 from holdfast.api.stdio.operations import VERSION_MISMATCH, guarding, undo_limits
-from holdfast.engine.hosting import Host, WorkingDirectory
+from holdfast.engine.hosted import WorkingDirectory
+from holdfast.engine.hosting import Host
 from holdfast.engine.isolation import adjusted
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.model.log import Log
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from holdfast.api.stdio.messages import SafeguardConfirm, SessionStart
     from holdfast.api.stdio.outbox import Outbox
     from holdfast.api.stdio.results import Result
-    from holdfast.engine.hosting import Hosted, Rules
+    from holdfast.engine.hosted import Hosted, Rules
     from holdfast.engine.monitor import Event
     from holdfast.model.config import Isolation
     from holdfast.undo.service import TicketInfo

@@ -12,7 +12,8 @@ import anyio
 import pytest
 
 from holdfast.api.mcp.workplace import MOST_AT_ONCE, Workplace
-from holdfast.engine.hosting import Host, WorkingDirectory
+from holdfast.engine.hosted import WorkingDirectory
+from holdfast.engine.hosting import Host
 from holdfast.model.errors import RefusedError
 
 
