@@ -1,4 +1,4 @@
-"""Whole copies that share no blocks: exact, of no more than is allowed and there is room for, and gone when cut short."""
+"""Whole copies that share no blocks: exact, no larger than is allowed and there is room for, gone when cut short."""
 
 from __future__ import annotations
 
