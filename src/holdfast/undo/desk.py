@@ -15,36 +15,30 @@ import msgspec
 
 from holdfast.files.own import find_own
 from holdfast.model.errors import HeldError, HoldfastError, NotFoundError, RefusedError, StorageError
-from holdfast.model.log import Log
 from holdfast.model.paths import display
-from holdfast.undo.carrying import Undone, reverse
 from holdfast.undo.changes import changes
 from holdfast.undo.connections import connected, refuse_overlaps
-from holdfast.undo.dropping import drop_unchanged
 from holdfast.undo.filing import write_file
+from holdfast.undo.finishing import Finisher, roll_back
 from holdfast.undo.log import no_step
-from holdfast.undo.pending import go_on
 from holdfast.undo.recognising import brought_back, note_contents, still_brought
 from holdfast.undo.records import End
 from holdfast.undo.safeguards import Safeguards
-from holdfast.undo.sealing import Left, disown, look, seal
 from holdfast.undo.settling import mixed_since, settle, written_late
 from holdfast.undo.showing import all_steps, report, shown_barriers, shown_conflict, shown_open, shown_step
-from holdfast.undo.strangers import theirs
 from holdfast.undo.undoing import foresee, redo, undo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
 
     from holdfast.files.handle import Identity
+    from holdfast.undo.carrying import Undone
     from holdfast.undo.log import Limits, UndoLog
     from holdfast.undo.records import StepId, StepKind
     from holdfast.undo.safeguards import Thresholds
     from holdfast.undo.sealed import Head
     from holdfast.undo.service import BarrierInfo, ConflictInfo, PathChange, StepInfo, TicketInfo, UndoReport
     from holdfast.undo.steps import OpenStep
-
-_log = Log(__name__)
 
 AMBIENT_QUIET = 5.0
 """Seconds without a change after which an ambient step is closed."""
@@ -85,10 +79,8 @@ class Desk:
         """Those of runs' own processes that were denied: they are shown as open, and all that would belong to them
         fails, until they are closed or the run's next one is opened.
         """
-        self._exits: dict[StepId, int | None] = {}
-        """Those of denied steps that came to their ends before all that they did was taken back."""
         self._quiets = 0
-        self._late: dict[StepId, Callable[[], Head | None]] = {}
+        self._finisher = Finisher(log)
 
     # For whoever feeds the interceptor --------------------------------------------------------------------------
 
@@ -161,14 +153,14 @@ class Desk:
         with self._recorder.gate:
             if self._recorder.forgive(step):
                 self._leave(step)
-                return partial(self._tell_exit, step, exit_code) if exit_code is not None else None
+                return partial(self._finisher.tell_exit, step, exit_code) if exit_code is not None else None
             opened = self._end(step)
             if not opened.records:
                 with suppress(StorageError):
                     self._recorder.note(End(self._recorder.next_seq(), step, exit_code, 0))
                 self._undo_log.restart()
                 return None
-            return self._finishing(opened, exit_code, take_back=take_back)
+            return self._finisher.finishing(opened, exit_code, take_back=take_back)
 
     def closing_ambient(self) -> Callable[[], StepInfo | None] | None:
         """`closing` for the ambient step; None as well if none is open."""
@@ -196,7 +188,7 @@ class Desk:
         if quiet is not None:
             self.close(quiet)
         with suppress(StorageError):
-            self._catch_up()
+            self._finisher.catch_up()
             settle(self._undo_log, eagerly=False)
 
     @property
@@ -326,7 +318,7 @@ class Desk:
         """See `UndoService.rollback`. For ``run`` see `commit`."""
         head = self._close_explicit(step, run)
         with self._recorder.gate:
-            done = [self._take_back(head.id)] if head.id in self._undo_log.heads else []
+            done = [roll_back(self._undo_log, head.id)] if head.id in self._undo_log.heads else []
             return report(self._undo_log.aside, done)
 
     def write(self, path: bytes, content: int, *, expected: bytes | None = None, run: str = "") -> StepInfo | None:
@@ -368,16 +360,6 @@ class Desk:
             return info if is_own else self._shown_open(step)
 
         return go_on
-
-    def _tell_exit(self, step: StepId, exit_code: int | None) -> None:
-        """A step that was denied, and so is finished already, has come to its end."""
-        with self._recorder.gate:
-            if step in self._undo_log.unsealed:
-                self._exits[step] = exit_code
-            elif step in self._undo_log.heads:
-                sealed = self._undo_log.read(step)
-                head = msgspec.structs.replace(sealed.head, exit_code=exit_code)
-                self._undo_log.write(msgspec.structs.replace(sealed, head=head))
 
     def _shown_open(self, step: StepId) -> StepInfo:
         return next(info for info in self.steps() if info.id == step)
@@ -422,7 +404,7 @@ class Desk:
             if opened.begin.kind == "explicit" and opened.begin.run:
                 self._explicit[opened.begin.run] = info.step
                 self._denied[info.step] = shown_open(opened)
-            finish = self._finishing(opened, None, take_back=True) if opened.records else None
+            finish = self._finisher.finishing(opened, None, take_back=True) if opened.records else None
         if finish is not None:
             finish()
         with self._recorder.gate:
@@ -476,66 +458,6 @@ class Desk:
         self._recorder.forgive(step)
         self._leave(step)
 
-    def _finishing(
-        self, opened: OpenStep, exit_code: int | None, *, take_back: bool = False
-    ) -> Callable[[], StepInfo | None]:
-        """Look at what a step that has ended left; the gate is held, so that nobody changes it meanwhile. Returns what
-        is left to do, without the gate.
-        """
-        ended_at = self._undo_log.clock.now() * 1000
-        is_step = False
-        left: Left | None = None
-
-        def prepare() -> None:
-            nonlocal is_step, left
-            self._undo_log.beat()
-            self._recorder.note(End(self._recorder.next_seq(), opened.id, exit_code, ended_at))
-            is_step = drop_unchanged(self._undo_log, opened) or opened.begin.kind == "explicit"
-            opened.looked_at = self._recorder.seq
-            left = look(self._undo_log, opened)
-
-        def finish() -> Head | None:
-            nonlocal left
-            with self._recorder.gate:
-                if left is None:
-                    prepare()
-            head = None
-            if is_step and left is not None:
-                self._undo_log.notice()  # what was edited up to the look may be told of only now
-                left = disown(self._undo_log, opened, left)
-                head = seal(self._undo_log, opened, state="done", ended_at=ended_at, exit_code=exit_code, left=left)
-            with self._recorder.gate:
-                self._undo_log.unsealed.pop(opened.id, None)
-                if is_step:
-                    if take_back:
-                        self._take_back(opened.id)
-                        if opened.id in self._exits:
-                            self._tell_exit(opened.id, self._exits.pop(opened.id))
-                    else:
-                        _log.info("step committed", step_id=opened.id, kind=opened.begin.kind, exit_code=exit_code)
-                    self._undo_log.evict()
-                self._undo_log.restart()
-            return head
-
-        def rest() -> StepInfo | None:
-            try:
-                head = finish()
-            except StorageError as error:
-                _log.warning("step %d cannot be finished yet: %s", opened.id, error.message, step_id=opened.id)
-                self._late[opened.id] = finish
-                return None
-            return shown_step(head) if head is not None else None
-
-        with suppress(StorageError):  # `finish` meets it again
-            prepare()
-        return rest
-
-    def _catch_up(self) -> None:
-        """Finish the steps that could not be, as there was no room. Raises `StorageError` if there is none yet."""
-        for step, finish in list(self._late.items()):
-            finish()
-            self._late.pop(step, None)
-
     def _quiet_ambient(self) -> StepId | None:
         if self._ambient is None:
             return None
@@ -558,9 +480,9 @@ class Desk:
                 raise RefusedError(f"step {step} was denied: what it had done was taken back", code="denied")
             opened = self._end(step)
             self._undo_log.unsealed[step] = opened
-            finish = self._finishing(opened, None)
+            finish = self._finisher.finishing(opened, None)
         finish()
-        self._catch_up()
+        self._finisher.catch_up()
         with self._recorder.gate:
             head = self._undo_log.heads[step]
             if head.run and not head.paths:
@@ -568,13 +490,7 @@ class Desk:
             return head
 
     def _reverse(self, change: Callable[..., Undone], steps: Sequence[StepId], *, force: bool) -> UndoReport:
-        self._catch_up()
+        self._finisher.catch_up()
         with self._recorder.gate:
             self._recorder.wait_for()
             return report(self._undo_log.aside, [change(self._undo_log, steps, force=force)])
-
-    def _take_back(self, step: StepId) -> Undone:
-        """Roll one step back, leaving what others have changed since."""
-        go_on(self._undo_log)
-        sealed = [self._undo_log.read(step)]
-        return reverse(self._undo_log, sealed, theirs=theirs(self._undo_log, sealed))

@@ -292,7 +292,7 @@ def test_a_denied_step_that_ends_before_it_is_taken_back_keeps_its_exit_code(
             assert desk.close(step, 7) is None
             return sealing.seal(*arguments, **options)
 
-        monkeypatch.setattr("holdfast.undo.desk.seal", end_first)
+        monkeypatch.setattr("holdfast.undo.finishing.seal", end_first)
         desk.answer(held.value.ticket, allow=False)
         assert [(info.state, info.exit_code) for info in desk.steps()] == [("undone", 7)]
     with opened(three) as office:

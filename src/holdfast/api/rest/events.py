@@ -101,6 +101,9 @@ class Hub:
         self._number = 0
         self._kept: OrderedDict[Key, deque[Event]] = OrderedDict()
         self._dropped: dict[Key, int] = {}
+        """The last event of an export that is not kept any more."""
+        self._pushed_out = 0
+        """And the last of an export of which none is."""
         self._saved: OrderedDict[Key, str] = OrderedDict()
         """The last checkpoint that was told of."""
         self._listeners: dict[Key, set[Listener]] = {}
@@ -121,7 +124,8 @@ class Hub:
                 self._dropped[key] = kept.popleft().number
             self._kept.move_to_end(key)
             if len(self._kept) > EXPORTS:
-                gone, _ = self._kept.popitem(last=False)
+                gone, theirs = self._kept.popitem(last=False)
+                self._pushed_out = theirs[-1].number
                 self._dropped.pop(gone, None)
             listeners = list(self._listeners.get(key, ()))
         for listener in listeners:
@@ -203,8 +207,8 @@ class Hub:
             return []
         match = _ID.fullmatch(last)
         kept = self._kept.get(key, ())
-        # (Of an export without any events nothing was dropped, unless those of all others have pushed them out.)
-        if match is None or match[1] != self._epoch or int(match[2]) < self._dropped.get(key, 0):
+        # (Which exports were pushed out by all others is not kept: each of which nothing else is known may have been.)
+        if match is None or match[1] != self._epoch or int(match[2]) < self._dropped.get(key, self._pushed_out):
             return [Event(0, "reset", {"export": key[1]})]
         return [event for event in kept if event.number > int(match[2])]
 

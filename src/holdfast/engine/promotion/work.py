@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from holdfast.engine.home import make_private
 from holdfast.engine.opening import Opener
 from holdfast.engine.promotion.spec import decode_facts, decode_spec, encode
-from holdfast.model.errors import HoldfastError, LockedError
+from holdfast.model.errors import HoldfastError, LockedError, unexpected
 from holdfast.model.log import Log
 from holdfast.store.lease import Lease
 from holdfast.store.promotion_rows import PromotionRows
@@ -148,9 +148,11 @@ class Held:
                         self._renew(lease)
                 finally:
                     lease.release()
-        except HoldfastError as error:
-            self._error = error
+        except Exception as error:  # noqa: BLE001 - whatever it is: nothing keeps the lease any more
+            self._error = error if isinstance(error, HoldfastError) else unexpected(error)
             self.lost = True
+            if self._taken.is_set():  # nobody waits for it to be told
+                _LOG.warning("the lease of the production is not kept any more: %s", self._error.message)
         finally:
             self._taken.set()
 

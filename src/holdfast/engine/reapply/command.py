@@ -160,6 +160,7 @@ def _converse(
     """Give ``asked`` and take both streams, at most ``most`` bytes of the first; or why that came to nothing."""
     import os
     import selectors
+    import subprocess
     import time
 
     assert child.stdin is not None
@@ -204,7 +205,7 @@ def _converse(
                     del errors[: -(64 << 10)]
         try:
             child.wait(max(0.0, end - time.monotonic()))
-        except Exception:  # noqa: BLE001 - the one that it raises cannot be named without loading it at start
+        except subprocess.TimeoutExpired:
             return f"it took longer than merge.timeout, {timeout:g} s"
     return bytes(out), bytes(errors)
 

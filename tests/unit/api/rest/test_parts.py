@@ -88,6 +88,19 @@ def test_what_was_dropped_is_told_and_not_left_out() -> None:
     assert len(run(heard(hub, "0000000a-2", events.KEPT))) == 2 * events.KEPT
 
 
+def test_an_export_whose_events_others_have_pushed_out_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "EXPORTS", 2)
+    hub = Hub(ManualClock(), "0000000a")
+    tell(hub, 2)
+    tell(hub, 1, "second")
+    tell(hub, 1, "third")
+    assert run(heard(hub, "0000000a-1", 1)) == ["event: reset"]
+    assert run(heard(hub, "0000000a-2", 1, lambda: tell(hub, 1))) == ["id: 0000000a-5", "event: n0"]
+    # By now others have pushed "second" out, and there is something of this one again.
+    assert run(heard(hub, "0000000a-1", 1)) == ["event: reset"]
+    assert run(heard(hub, "0000000a-4", 1)) == ["id: 0000000a-5", "event: n0"]
+
+
 def test_a_slow_listener_loses_the_oldest_and_is_told_so() -> None:
     hub = Hub(ManualClock(), "0000000a")
     said = run(heard(hub, None, events.QUEUE + 1, lambda: tell(hub, events.QUEUE + 5)))
