@@ -43,7 +43,7 @@ _STATX_BYTES = 256
 _STATX_BTIME_AT = 80
 _STATX_MNT_ID, _STATX_MNT_ID_AT = 0x1000, 144
 _STATX_ATTRIBUTES_AT = 8
-_STATX_ATTR_APPEND = 0x20
+_STATX_ATTR_IMMUTABLE, _STATX_ATTR_APPEND = 0x10, 0x20
 
 _OPEN_HOW = struct.Struct("=QQQ")  # flags, mode, resolve
 _OPEN_HOW_BYTES = _OPEN_HOW.size
@@ -114,12 +114,24 @@ def mount_id(fd: int) -> int | None:
 
 def only_grows(fd: int) -> bool:
     """True if the open directory takes new entries and gives none away again: chattr(1) ``+a``."""
+    return bool(_attributes(fd, b"", _AT_EMPTY_PATH) & _STATX_ATTR_APPEND)
+
+
+def protection(path: bytes) -> str:
+    """By which attributes of chattr(1) what is at ``path``, a link too, is kept from being removed: ``i``, ``a``, both
+    or none. Raises `OSError`.
+    """
+    found = _attributes(_AT_FDCWD, path, _AT_SYMLINK_NOFOLLOW)
+    return "i" * bool(found & _STATX_ATTR_IMMUTABLE) + "a" * bool(found & _STATX_ATTR_APPEND)
+
+
+def _attributes(dir_fd: int, path: bytes, flags: int) -> int:
     if not _has_statx:
-        return False
+        return 0
     found = ctypes.create_string_buffer(_STATX_BYTES)
-    _check(_libc.statx(fd, b"", _AT_EMPTY_PATH, 0, found))
+    _check(_libc.statx(dir_fd, path, flags, 0, found))
     (attributes,) = struct.unpack_from("=Q", found.raw, _STATX_ATTRIBUTES_AT)
-    return bool(attributes & _STATX_ATTR_APPEND)
+    return attributes
 
 
 def chown_opened(fd: int, uid: int, gid: int) -> None:

@@ -170,8 +170,8 @@ def remove_whole(directory: bytes) -> None:
     """Remove the directory and everything in it, whatever its permissions; nothing there is no error. Follows no link,
     and none in place of the directory either.
 
-    What is mounted there stays whole, and its mount point with all above it: EBUSY, with the path of it. Raises
-    `OSError`.
+    What is mounted there stays whole, and its mount point with all above it: EBUSY. Raises `OSError`, with the path of
+    what cannot be removed.
     """
     above, name = os.path.split(directory.rstrip(b"/"))
     try:
@@ -179,18 +179,19 @@ def remove_whole(directory: bytes) -> None:
     except FileNotFoundError:
         return
     try:
-        try:
-            if not stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
-                os.unlink(name, dir_fd=parent)
+        with _told_below(above, name):
+            try:
+                if not stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
+                    os.unlink(name, dir_fd=parent)
+                    return
+                with _itself(parent, name, _HERE) as fd:
+                    _unlock(fd, name)
+            except FileNotFoundError:
                 return
-            with _itself(parent, name, _HERE) as fd:
-                _unlock(fd)
-        except FileNotFoundError:
-            return
-        # (What goes from in there meanwhile is an error: something may be left.)
-        with _opened(parent, name, _HERE) as top:
-            _empty(top)
-        os.rmdir(name, dir_fd=parent)
+            # (What goes from in there meanwhile is an error: something may be left.)
+            with _opened(parent, name, _HERE) as top, _told_below(name):
+                _empty(top)
+            os.rmdir(name, dir_fd=parent)
     finally:
         os.close(parent)
 
@@ -198,13 +199,28 @@ def remove_whole(directory: bytes) -> None:
 def _empty(top: int) -> None:
     paths: list[bytes] = []
     for at, fd, names in _walk(top, unlock=True):
-        for name in names:
-            os.unlink(name, dir_fd=fd)
+        with _told_below(at):
+            for name in names:
+                os.unlink(name, dir_fd=fd)
         paths.append(at)
     for at in reversed(paths[1:]):
         above, _, name = at.rpartition(b"/")
-        with _opened(top, above, _HERE) as fd:
+        with _opened(top, above, _HERE) as fd, _told_below(above):
             os.rmdir(name, dir_fd=fd)
+
+
+@contextmanager
+def _told_below(above: bytes, name: bytes = b"") -> Generator[None]:
+    """What fails in the block names a path relative to ``above``: it is raised with that in front. ``name`` is what it
+    is about where it names none.
+    """
+    try:
+        yield
+    except OSError as error:
+        path = error.filename if isinstance(error.filename, bytes) else name
+        if above.startswith(b"/"):
+            above = os.path.realpath(above)  # (as a descriptor's name, it means nothing to others)
+        raise OSError(error.errno, error.strerror, os.path.join(above, path)) from error
 
 
 def _walk(top: int, *, unlock: bool = False) -> Generator[tuple[bytes, int, list[bytes]]]:
@@ -220,16 +236,19 @@ def _walk(top: int, *, unlock: bool = False) -> Generator[tuple[bytes, int, list
                     names.append(name)
                     continue
                 if unlock:
-                    with _itself(fd, name, _HERE) as inner:
-                        _unlock(inner)
+                    with _told_below(at), _itself(fd, name, _HERE) as inner:
+                        _unlock(inner, name)
                 found.append(_join(at, name))
             yield at, fd, names
 
 
-def _unlock(fd: int) -> None:
-    """Give its owner all permissions for what was a directory a moment ago, and may be a link by now."""
+def _unlock(fd: int, name: bytes) -> None:
+    """Give its owner all permissions for what was the directory ``name`` a moment ago, and may be a link by now."""
     if stat.S_ISDIR(os.fstat(fd).st_mode):
-        os.chmod(f"/proc/self/fd/{fd}", 0o700)
+        try:
+            os.chmod(f"/proc/self/fd/{fd}", 0o700)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, name) from error
 
 
 def _join(directory: bytes, name: bytes) -> bytes:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from holdfast.files.staying import what_to_do
 from holdfast.model.errors import (
     FormatError,
     HoldfastError,
@@ -278,7 +279,8 @@ class RecordedProvider:
                 yield
         except OSError as error:
             where = f": {display(os.fsencode(error.filename))}" if error.filename else ""
-            raise StorageError(f"the provider {self.name} has failed: {error.strerror or error}{where}") from error
+            failed = f"the provider {self.name} has failed: {error.strerror or error}{where}"
+            raise StorageError(failed, hint=what_to_do(error)) from error
 
     @contextmanager
     def _making(self, entry: Entry) -> Generator[None]:

@@ -6,13 +6,14 @@ Killed anywhere, it is done again, by the next sweep at the latest. Whoever call
 from __future__ import annotations
 
 import os
+import shlex
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from holdfast.bridge.overlay import detach_overlays
 from holdfast.engine.folder import SNAPSHOTS
 from holdfast.files.replicate import remove_whole
-from holdfast.files.watch.root import parse_mounts
+from holdfast.files.staying import mounted_at, what_to_do
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, StorageError
 from holdfast.model.log import Log
 from holdfast.model.paths import display, under
@@ -49,7 +50,10 @@ def delete(opener: Opener, shelf: Shelf, record: SessionRecord) -> None:
         try:
             _remove_directory(opener, record, workspaces)
         except OSError as error:
-            raise StorageError(f"the fork {record.id} cannot be removed: {error.strerror or error}") from error
+            where = f": {display(os.fsencode(error.filename))}" if error.filename else ""
+            raise StorageError(
+                f"the fork {record.id} cannot be removed: {error.strerror or error}{where}", hint=what_to_do(error)
+            ) from error
         shelf.discard(shelf.rows.clear(record.id))
         for workspace in workspaces:
             _let_go(opener, workspace)
@@ -147,12 +151,11 @@ def _detach_inside(workspaces: Iterable[Workspace]) -> None:
     """Take away what somebody has mounted in there, such as directories from elsewhere: that is no part of a fork, and
     what it shows stays where it is.
     """
-    roots = [seen_at(one.path).rstrip(b"/") + b"/" for one in workspaces]
-    with open("/proc/self/mountinfo", "rb") as file:
-        points = [mount.point for mount in parse_mounts(file.read())]
-    for point in reversed(points):
-        if any(point.startswith(root) for root in roots):
-            detach_overlays(point)
+    for one in workspaces:
+        root = seen_at(one.path)
+        for point in mounted_at(root, below=True):
+            if point != root:
+                detach_overlays(point)
 
 
 def _refuse_others(record: SessionRecord, workspaces: Iterable[Workspace]) -> None:
@@ -164,6 +167,12 @@ def _refuse_others(record: SessionRecord, workspaces: Iterable[Workspace]) -> No
         if not os.path.lexists(path) or os.path.ismount(path) or os.lstat(path).st_ino == one.inode:
             continue
         if os.path.islink(path) or not os.path.isdir(path) or os.listdir(path):
+            if mounted_at(path):
+                raise RefusedError(
+                    f"something is mounted over {display(path)}, the directory of the fork {record.id}",
+                    hint=f"`umount {shlex.quote(display(path))}` first; what is mounted there stays what it is",
+                    code="mounted_over",
+                )
             raise RefusedError(
                 f"{display(path)} is not the directory that was made for the fork {record.id}",
                 hint="look at what is there now, and move it away",

@@ -141,5 +141,6 @@ def _remove(opener: Opener, home: HomeContext, shelf: Shelf, session: SessionId)
     except (LockedError, NotFoundError):
         return False
     except HoldfastError as error:
-        _LOG.warning("the session %s cannot be removed: %s", session, error.message)
+        advice = f" ({error.hint})" if error.hint else ""
+        _LOG.warning("the session %s cannot be removed yet: %s%s", session, error.message, advice)
         return False

@@ -1,0 +1,62 @@
+"""Why something cannot be removed, for people: what is mounted there, and what chattr(1) protects."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shlex
+from typing import TYPE_CHECKING
+
+from holdfast.files import kernel
+from holdfast.files.watch.root import parse_mounts
+from holdfast.model.paths import display, under
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def mounted_at(path: bytes, *, below: bool = False) -> Sequence[bytes]:
+    """Where something is mounted: right at the real path ``path``, once for each mount; or there and ``below`` it. What
+    has to be unmounted first comes first.
+    """
+    with open("/proc/self/mountinfo", "rb") as file:
+        points = [mount.point for mount in parse_mounts(file.read())]
+    return [point for point in reversed(points) if point == path or (below and under(point, path))]
+
+
+def what_to_do(error: OSError) -> str | None:
+    """What has to be done before what failed so can be removed, by the path that ``error`` names; None if that is not
+    known.
+    """
+    path = error.filename
+    if not isinstance(path, bytes) or not path.startswith(b"/"):
+        return None
+    try:
+        if error.errno == errno.EBUSY:
+            return _unmounting(mounted_at(path, below=True))
+        if error.errno == errno.EPERM:
+            return _unprotecting(path)
+    except OSError:
+        pass  # it has gone meanwhile, or cannot be looked at
+    return None
+
+
+def _unmounting(points: Sequence[bytes]) -> str | None:
+    if not points:
+        return None
+    return (
+        f"`{' && '.join(f'umount {_word(point)}' for point in points)}` first; what is mounted there stays what it is"
+    )
+
+
+def _unprotecting(path: bytes) -> str | None:
+    """What is protected itself, or is in a directory that is."""
+    for at in (path, os.path.dirname(path)):
+        found = kernel.protection(at)
+        if found:
+            return f"`chattr -{found} {_word(at)}` first, which lets it be removed"
+    return None
+
+
+def _word(path: bytes) -> str:
+    return shlex.quote(display(path))

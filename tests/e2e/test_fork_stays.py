@@ -1,0 +1,121 @@
+"""What keeps a fork from being deleted is told with what to do about it, and once that is done the fork goes."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import holdfast
+from holdfast.engine.sessions.sessions import Sessions
+from holdfast.model.errors import RefusedError, StorageError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.root
+
+PROVIDERS = ["copy", "git", "holdfast", "overlay"]
+
+
+class House:
+    """A session with a fork of it, whose directory has to be removed."""
+
+    def __init__(self, place: Path, sessions: Sessions, provider: str) -> None:
+        self.mine, self.tree, self.sessions = place / "it's mine", place / "tree", sessions
+        self.mine.mkdir()
+        (self.mine / "kept").write_text("kept")
+        self.session = sessions.start(self.tree, "one")
+        self.fork = Path(os.fsdecode(self.session.fork("side", provider=provider).root))
+
+    def is_there(self) -> bool:
+        return "side" in [one.id for one in self.sessions.list()]
+
+
+@pytest.fixture(params=PROVIDERS)
+def house(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[House]:
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to mount and for chattr +i")
+    tree = tmp_path / "tree"
+    (tree / "sub").mkdir(parents=True)
+    (tree / "sub/file").write_text("1")
+    git = ["git", "-C", tree, "-c", "user.name=U", "-c", "user.email=u@example.org"]
+    for words in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "-m", "first"]):
+        subprocess.run([*git, *words], check=True)
+    holdfast.init(tree, home=tmp_path / "home").close()
+    with Sessions(home=tmp_path / "home", agent="me") as sessions:
+        try:
+            house = House(tmp_path, sessions, request.param)
+        except UnsupportedError as error:
+            pytest.skip(f"the provider {request.param} cannot be used here: {error.message}")
+        yield house
+        house.session.close()
+
+
+def advised(error: holdfast.HoldfastError) -> str:
+    """The command that the hint names."""
+    assert error.hint, error.message
+    (command,) = re.findall(r"`(.*)`", error.hint)
+    return command
+
+
+@pytest.mark.parametrize("how", [["--bind"], ["-t", "tmpfs"]])
+def test_what_is_mounted_over_it(house: House, how: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    subprocess.run(["mount", *how, house.mine, house.fork], check=True)
+    mounted = True
+    try:
+        house.sessions.delete("side")
+        assert how[0] == "-t"
+        mounted = False  # what is made by mounting goes with all that is mounted there
+    except (RefusedError, StorageError) as error:
+        assert advised(error) == f"umount {house.fork}"
+        assert house.is_there()
+        house.sessions.sweep()
+        (warned,) = caplog.records
+        assert f"`umount {house.fork}` first" in warned.getMessage()
+        caplog.clear()
+        assert house.is_there()
+        assert (house.mine / "kept").read_text() == "kept"
+        subprocess.run(advised(error), shell=True, check=True)
+        mounted = False
+        assert house.sessions.sweep().removed == ("side",)
+    finally:
+        if mounted:
+            subprocess.run(["umount", house.fork], check=True)
+    assert not house.fork.exists()
+    assert not house.is_there()
+    assert (house.mine / "kept").read_text() == "kept"
+
+
+@pytest.mark.parametrize("what", ["sub/file", "sub", "."])
+@pytest.mark.parametrize("attribute", ["i", "a"])
+def test_what_chattr_protects(house: House, what: str, attribute: str, caplog: pytest.LogCaptureFixture) -> None:
+    path = house.fork / what
+    try:
+        subprocess.run(["chattr", f"+{attribute}", path], check=True, capture_output=True)
+    except (FileNotFoundError, subprocess.CalledProcessError) as error:
+        house.sessions.delete("side")
+        pytest.skip(f"chattr can protect nothing there: {error}")
+    protected = True
+    try:
+        house.sessions.delete("side")
+        protected = False  # overlayfs keeps this in an attribute of its own
+    except StorageError as error:
+        assert advised(error) == f"chattr -{attribute} {path.resolve()}"
+        assert house.is_there()
+        house.sessions.sweep()
+        (warned,) = caplog.records
+        assert f"`chattr -{attribute} {path.resolve()}` first" in warned.getMessage()
+        caplog.clear()
+        subprocess.run(advised(error), shell=True, check=True)
+        protected = False
+        house.sessions.delete("side")
+    finally:
+        if protected:
+            subprocess.run(["chattr", f"-{attribute}", path], check=True)
+    assert not house.fork.exists()
+    assert not house.is_there()
