@@ -84,7 +84,7 @@ def test_i3_killed_in_an_experiment_that_adopts(place: Place) -> None:
     place.init().close()
     with Sessions(home=os.fsencode(place.home), agent="me") as sessions:
         sessions.start(os.fsencode(place.tree), "one").close()
-    order = Order([Attempt(1, "only", "echo -n better > a")])
+    order = Order([Attempt(1, "best", "echo -n better > a"), Attempt(2, "other", "exit 1")])
     forks = place.root / "home-forks"
 
     def work() -> None:

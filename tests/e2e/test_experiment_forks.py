@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -14,25 +15,14 @@ from holdfast.engine.experiments.experiment import experiment
 from holdfast.engine.sessions.sessions import Sessions
 from holdfast.model.errors import UnsupportedError
 
+from ..disks import mounted
+
 
 @pytest.fixture
 def disk(tmp_path):
     """A file system whose files can share blocks."""
-    if os.geteuid() != 0:
-        pytest.skip("needs root, to mount a loop device")
-    image, place = tmp_path / "image", tmp_path / "disk"
-    place.mkdir()
-    with image.open("wb") as file:
-        file.truncate(400 << 20)
-    try:
-        subprocess.run(["mkfs.xfs", "-q", "-m", "reflink=1", str(image)], check=True, capture_output=True)
-    except FileNotFoundError:
-        pytest.skip("needs mkfs.xfs")
-    done = subprocess.run(["mount", "-o", "loop", str(image), str(place)], capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"cannot mount a loop device here: {done.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+    with mounted("xfs", tmp_path) as place:
+        yield place
 
 
 def lay(tree: Path) -> None:
@@ -103,3 +93,47 @@ def test_attempts_in_work_trees_of_git(tmp_path: Path) -> None:
     assert winner is not None
     assert (tree / "source").read_text() == "2\n"
     assert (tree / ".git" / "index").read_bytes() == head
+
+
+SEVERAL = 5
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(
+    ("kind", "provider"),
+    [("", "git"), ("", "holdfast"), ("", "overlay"), ("xfs", "reflink"), ("btrfs", "btrfs")],
+)
+def test_forks_that_are_made_at_once_hold_the_same_and_are_apart(tmp_path: Path, kind: str, provider: str) -> None:
+    with mounted(kind, tmp_path) if kind else nullcontext(tmp_path) as place:
+        tree, home = place / "tree", place / "home"
+        if provider == "btrfs":
+            subprocess.run(["btrfs", "-q", "subvolume", "create", str(tree)], check=True)
+        else:
+            tree.mkdir()
+        for number in range(60):
+            file = tree / f"d{number % 6}" / f"f{number}"
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(f"{number}\n")
+        for words in (["init", "-q"], ["add", "-A"], ["-c", "user.name=n", "-c", "user.email=e", "commit", "-qm", "m"]):
+            subprocess.run(["git", *words], cwd=tree, check=True)
+        holdfast.init(tree, home=home).close()
+
+        def make() -> Sessions:
+            return Sessions(home=os.fsencode(home), agent="me")
+
+        # Each finds everything, and nothing that another one has made.
+        found_all = "test ! -e mine && cat d*/f* | sort -n | md5sum && echo {0} > mine && sleep 0.2 && cat mine"
+        attempts = [Attempt(at, f"{at}", found_all.format(at)) for at in range(1, SEVERAL + 1)]
+        with make() as sessions, sessions.start(os.fsencode(tree), "main") as session:
+            with experiment(make, session, Order(attempts, provider=provider, parallel=4)) as found:
+                outcomes = found.comparison.ranked
+                assert [(one.phase, one.error) for one in outcomes] == [("done", "")] * SEVERAL
+                printed = {one.attempt.name: one.result.stdout.split() for one in outcomes if one.result is not None}
+                assert len({words[0] for words in printed.values()}) == 1
+                assert {name: words[-1] for name, words in printed.items()} == {one.name: one.name for one in attempts}
+                with make() as others:
+                    assert {others.info(one.fork).provider for one in outcomes if one.fork} == {provider}
+            assert not any(os.path.exists(one.root) for one in outcomes)
+            assert [one.id for one in sessions.list()] == ["main"]
+            assert session.workspace.verify(read_data=True).ok
+        assert not (tree / "mine").exists()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -10,26 +9,20 @@ from typing import TYPE_CHECKING
 from holdfast.engine.experiments import comparing
 from holdfast.engine.experiments.adopting import adopt
 from holdfast.engine.experiments.attempts import Comparison
+from holdfast.engine.experiments.forks import Forks, clipped
 from holdfast.engine.experiments.running import Runner
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
-from holdfast.model.log import Log
-from holdfast.model.paths import display
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
     from holdfast.engine.experiments.adopting import Adopted
-    from holdfast.engine.experiments.attempts import Attempt, Order, Outcome, Tell
+    from holdfast.engine.experiments.attempts import Order, Outcome, Tell
     from holdfast.engine.results import Diff
-    from holdfast.engine.sessions.results import ForkResult
     from holdfast.engine.sessions.session import Session
     from holdfast.engine.sessions.sessions import Sessions
     from holdfast.model.ids import CheckpointId
     from holdfast.model.session import SessionCheckpoint, SessionId
-
-_LOG = Log(__name__)
-_MOST_SAID = 500
-"""Characters."""
 
 
 class Experiment:
@@ -52,7 +45,7 @@ class Experiment:
                 hint="no attempt has succeeded, or been given a score" if outcome is None else None,
                 code="no_winner",
             )
-        said = f"adopted {_clipped(chosen.attempt.name)} of the experiment {self.comparison.experiment}"
+        said = f"adopted {clipped(chosen.attempt.name)} of the experiment {self.comparison.experiment}"
         return adopt(self._session, self._began, chosen, said)
 
     def files(self, outcome: Outcome) -> Diff | None:
@@ -91,24 +84,17 @@ def experiment(
         with make() as sessions, sessions.open(name) as fork:
             yield fork
 
-    forks: list[tuple[Attempt, ForkResult]] = []
+    forks = Forks(make, session, order, identity, point, parallel)
     keeping = False
     try:
         runner = Runner(order, opened, began, tell, stop, session.door())
-        for attempt in order.attempts:
-            if stop.is_set():
-                break
-            runner.moved(attempt, "forking")
-            forks.append((attempt, _fork(session, order, attempt, identity)))
-            runner.moved(attempt, "waiting")
         outcomes = runner.run(forks, parallel)
         if stop.is_set():
             raise HoldfastError("the experiment was cancelled; nothing of it is left", code="cancelled")
         yield Experiment(session, began, _compared(session, order, identity, point, outcomes, runner))
         keeping = order.keep
     finally:
-        for attempt, fork in forks:
-            _part_with(make, attempt, fork, keep=keeping)
+        forks.part(keep=keeping)
 
 
 def _check(order: Order) -> None:
@@ -138,25 +124,6 @@ def _room(make: Callable[[], Sessions], session: Session, order: Order) -> int:
     return min(order.parallel or most, session.settings.max_parallel, wanted)
 
 
-def _fork(session: Session, order: Order, attempt: Attempt, identity: str) -> ForkResult:
-    return session.fork(
-        f"try-{identity}-{attempt.number}",
-        with_ignored=order.with_ignored,
-        provider=order.provider,
-        type="experiment",
-        metadata={
-            "experiment": identity,
-            "attempt": _clipped(attempt.name),
-            "command": _clipped(attempt.command),
-        },
-    )
-
-
-def _clipped(text: str) -> str:
-    """A name or a command, as what is said of a state can hold it."""
-    return display(os.fsencode(text))[:_MOST_SAID]
-
-
 def _compared(
     session: Session,
     order: Order,
@@ -179,17 +146,3 @@ def _compared(
         statistics=comparing.statistics(outcomes),
         kept=order.keep,
     )
-
-
-def _part_with(make: Callable[[], Sessions], attempt: Attempt, fork: ForkResult, *, keep: bool) -> None:
-    """Delete a fork, or have it stay."""
-    try:
-        with make() as sessions:
-            if not keep:
-                sessions.delete(fork.id)
-                return
-            with sessions.open(fork.id) as session:
-                session.keep()
-    except (HoldfastError, OSError) as error:
-        what = "is not kept for good" if keep else "is not deleted yet"
-        _LOG.warning("the fork %s of the attempt %s %s: %s", fork.id, attempt.name, what, error)

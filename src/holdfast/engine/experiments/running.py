@@ -7,7 +7,7 @@ import os
 import select
 import tempfile
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from holdfast.engine.experiments.attempts import Attempt, Order, Phase, Score, Tell
+    from holdfast.engine.experiments.forks import Forks
     from holdfast.engine.sessions.answering import Door
     from holdfast.engine.sessions.results import ForkResult
     from holdfast.engine.sessions.session import Session
@@ -60,24 +61,51 @@ class Runner:
         self._telling = threading.Lock()
         self._stop = stop
 
-    def run(self, forks: Sequence[tuple[Attempt, ForkResult]], parallel: int) -> list[Outcome]:
-        """Run every attempt in its fork, ``parallel`` of them at once; how they ended, in their order.
+    def run(self, forks: Forks, parallel: int) -> list[Outcome]:
+        """Run every attempt in a fork of its own, which it begins in as soon as that is there, ``parallel`` of them at
+        once; how they ended, in their order.
 
-        If one fails in a way that is no attempt's own, the others are stopped, and that is raised. No thread and no
-        command of it is left when this returns or raises.
+        If one fails in a way that is no attempt's own, or a fork cannot be made, the others are stopped, and that is
+        raised. No thread and no command of it is left when this returns or raises; forks are.
         """
+        attempts = self._order.attempts
         with ExitStack() as behind:
             ended = os.eventfd(0, os.EFD_CLOEXEC)
             behind.callback(os.close, ended)  # when no thread is left that tells of an end
             pool = behind.enter_context(ThreadPoolExecutor(parallel, thread_name_prefix="attempt"))
+            # (It ends first: what it has made goes on in the other one.)
+            making = behind.enter_context(ThreadPoolExecutor(max(1, forks.at_once), thread_name_prefix="fork"))
+
+            def begin(attempt: Attempt) -> Future[Outcome]:
+                return pool.submit(self._attempt, attempt, self._forked(attempt, forks))
+
             try:
-                begun = [pool.submit(self._attempt, attempt, fork) for attempt, fork in forks]
+                if forks.at_once:
+                    made = [making.submit(begin, attempt) for attempt in attempts]
+                    wait(made, return_when=FIRST_EXCEPTION)
+                    for future in made:
+                        if future.done():
+                            future.result()
+                    begun = [future.result() for future in made]
+                else:
+                    begun = [begin(attempt) for attempt in attempts]
+                forks.all_made()
                 self._serve_until(begun, ended)
                 return [future.result() for future in begun]
             except BaseException:
                 self._stop.set()
+                making.shutdown(wait=True, cancel_futures=True)
                 pool.shutdown(wait=True, cancel_futures=True)
                 raise
+
+    def _forked(self, attempt: Attempt, forks: Forks) -> ForkResult | None:
+        """The fork for an attempt; None if it is not to be made any more."""
+        if self._stop.is_set():
+            return None
+        self.moved(attempt, "forking")
+        made = forks.make(attempt)
+        self.moved(attempt, "waiting")
+        return made
 
     def _serve_until(self, begun: Sequence[Future[Outcome]], ended: int) -> None:
         """Do what is asked of the session until all have ended, of which the eventfd ``ended`` tells."""
@@ -116,7 +144,9 @@ class Runner:
             with self._telling:
                 self._tell(Moved(attempt.number, phase, line))
 
-    def _attempt(self, attempt: Attempt, fork: ForkResult) -> Outcome:
+    def _attempt(self, attempt: Attempt, fork: ForkResult | None) -> Outcome:
+        if fork is None:
+            return Outcome(attempt, "cancelled", None, b"", None, 0, None, None)
         outcome = Outcome(attempt, "cancelled", fork.id, fork.root, None, 0, None, None)
         if not self._stop.is_set():
             try:

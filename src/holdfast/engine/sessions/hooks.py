@@ -71,6 +71,12 @@ _EVENTS: dict[What, tuple[Event, Event]] = {
 }
 
 
+def has_hooks(context: Context, what: What) -> bool:
+    """Whether there is a hook before or after ``what``."""
+    runner = HookRunner(context.settings.hooks, context.workspace.path)
+    return any(runner.wanted(event) for event in _EVENTS[what])
+
+
 class HookRunner:
     """Runs the hooks of the settings, in the directory of a session."""
 

@@ -10,7 +10,7 @@ import msgspec
 from holdfast.engine.handing_on import handed_on
 from holdfast.engine.sessions import limits, replaying
 from holdfast.engine.sessions.commands import check_command, clean, demands
-from holdfast.engine.sessions.hooks import hooked
+from holdfast.engine.sessions.hooks import has_hooks, hooked
 from holdfast.engine.sessions.naming import check_agent, check_metadata
 from holdfast.engine.sessions.states import States
 from holdfast.model.errors import HoldfastError, RefusedError, UsageError
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from holdfast.engine.context import Context
     from holdfast.engine.results import RestoreResult
     from holdfast.engine.sessions.answering import Door
+    from holdfast.engine.sessions.hooks import What
     from holdfast.engine.sessions.in_flight import InFlight
     from holdfast.engine.sessions.line import Line
     from holdfast.engine.sessions.results import CheckedOut, ForkResult
@@ -386,11 +387,19 @@ class Session:
         with hooked(self._context, "fork", about, door=self.door) as told:
             made = self._fork(id, checkpoint, with_ignored, provider, type, said)
             told |= {"fork": made.id, "directory": display(made.root), "fork_point": made.fork_point}
+        self.count_forks(1)
+        return made
+
+    def count_forks(self, made: int) -> None:
+        """Journal that so many forks of it were made."""
         done, counted = list(self._line.done), Counted(what="forks", at=self._context.clock.now())
-        self._line.write([*done, counted, *self._line.entries[len(done) :]])
+        self._line.write([*done, *[counted] * made, *self._line.entries[len(done) :]])
         if self._journal_is_full():
             self._states.commit("auto")
-        return made
+
+    def has_hooks(self, what: What) -> bool:
+        """Whether a command of the user's is run before or after ``what``."""
+        return has_hooks(self._context, what)
 
     def _fork(
         self,

@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
     from holdfast.engine.context import Context, HomeContext
     from holdfast.engine.sessions.asking import Asking
-    from holdfast.engine.sessions.results import Swept
+    from holdfast.engine.sessions.results import ForkResult, Swept
     from holdfast.engine.sessions.using import Using
     from holdfast.model.config import Session as Settings
     from holdfast.model.ids import CheckpointId, WorkspaceId
-    from holdfast.model.session import CommandEntry, Level, SessionCheckpoint, SessionRef
+    from holdfast.model.session import CommandEntry, Level, RefType, SessionCheckpoint, SessionRef
 
 _LOG = Log(__name__)
 _PAUSE_SECONDS = 0.05
@@ -196,6 +196,45 @@ class Sessions:
             _recover(around, line, session)
             kept.enter_context(stack.pop_all())
             return session
+
+    def fork_beside(
+        self,
+        parent: SessionRecord,
+        point: SessionCheckpoint,
+        id: str,  # noqa: A002 - the field's own name
+        *,
+        with_ignored: bool = False,
+        provider: str | None = None,
+        type: RefType = "fork",  # noqa: A002 - likewise
+        metadata: Mapping[str, str] | None = None,
+    ) -> ForkResult:
+        """`Session.fork` of a session that another thread holds, from ``point``, what it was saved as just now: several
+        at once, each by another object of this class.
+
+        No hook is run, and nothing journalled: see `Session.count_forks`. Raises as `Session.fork`.
+        """
+        from holdfast.engine.sessions import limits
+        from holdfast.engine.sessions.forking import fork
+
+        assert parent.workspace is not None, "it is live"
+        with ExitStack() as stack:
+            opener = self._opened(stack)
+            context = _open_mounted(opener, parent.workspace)
+            if context.misconfigured is not None:
+                raise context.misconfigured
+            shelf = Shelf(context)
+            limits.check_forks(shelf.rows, parent.id, context.settings.session.max_forks)
+            return fork(
+                self._surroundings(opener, context, Workspace(opener, context), shelf),
+                parent,
+                point,
+                name=id,
+                now=True,
+                with_ignored=with_ignored,
+                provider=provider,
+                kind=type,
+                metadata=naming.check_metadata(metadata or {}),
+            )
 
     def use(self, id: str) -> Using:  # noqa: A002 - the field's own name
         """A session for what can be asked of it also while another process has it open: that does it then.
