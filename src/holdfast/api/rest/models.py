@@ -422,6 +422,7 @@ class MergeTotals(TypedDict):
     writes: int
     deletes: int
     overlapping_files: int
+    uncaptured: int
 
 
 class Merged(TypedDict):
@@ -436,6 +437,8 @@ class Merged(TypedDict):
     changes: MergeCounts
     writes: list[str]
     deletes: list[str]
+    uncaptured: list[str]
+    """What the fork captures no more, and has not deleted: it stays as production has it."""
     overlapping_files: list[Overlap]
     totals: MergeTotals
 
@@ -475,6 +478,7 @@ class Promoted(TypedDict):
     changesets: int
     changes: MergeCounts | None
     overlapping_files: list[PromotionOverlap]
+    uncaptured: list[str]
     files: list[dict[str, Any]]
     """What became of each file that both sides have changed, and what each rung did: docs/merge.md."""
     production: str
@@ -500,7 +504,9 @@ class Promoted(TypedDict):
     created_at: str
     updated_at: str
     totals: dict[str, int]
-    """How long ``overlapping_files``, ``files`` and ``late`` really are: 1,000 items of each are shown."""
+    """How long ``overlapping_files``, ``uncaptured``, ``files`` and ``late`` really are: 1,000 items of each are
+    shown.
+    """
 
 
 class PromotionSummary(TypedDict):
