@@ -221,6 +221,35 @@ def test_edits_while_it_builds_that_leave_something_to_decide_leave_nothing_lyin
         assert [one.kind for one in workspace.log().checkpoints if one.kind == "merge"] == []
 
 
+@pytest.mark.parametrize("where", ["exchanged", "in place"])
+def test_what_the_fork_has_begun_to_ignore_stays_in_production(
+    ground: Ground, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I5, I6: it is there before, after and when the promotion was undone; what the fork has deleted as well is not."""
+    if where == "in place":
+        monkeypatch.setattr("holdfast.engine.promotion.places._mounted", lambda: [bytes(ground.root)])
+    fork = ground.fork()
+    rules = (ground.root / ".gitignore").read_text()
+    (fork / ".gitignore").write_text(rules + "/requirements\n/src/other.py\n")
+    (fork / "src/other.py").unlink()
+    (fork / "src/more.py").write_text("VALUE = 2\n")
+    foreseen = ground.promotions.foresee(fork)
+    assert (foreseen.uncaptured, foreseen.changes and foreseen.changes.deletes) == (["requirements"], 1)
+    done = ground.promote(fork)
+    assert encoding.promotion(done)["uncaptured"] == ["requirements"]
+    assert done.answer.atomic == (where == "exchanged")
+    assert (ground.root / "requirements").read_text() == "nothing\n"
+    assert not (ground.root / "src/other.py").exists()
+    with ground.opened() as workspace:
+        assert workspace.status().clean
+        assert workspace.log().head == done.answer.checkpoint
+        workspace.undo()
+        assert workspace.status().clean
+    assert (ground.root / ".gitignore").read_text() == rules
+    assert (ground.root / "requirements").read_text() == "nothing\n"
+    assert (ground.root / "src/other.py").read_text() == "VALUE = 1\n"
+
+
 def test_production_that_never_holds_still_is_left_alone(ground: Ground) -> None:
     fork = ground.fork()
     (fork / "src/other.py").write_text("VALUE = 2\n")

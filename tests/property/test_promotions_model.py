@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast.model.paths import display
 
 from ..promoted import Ground, content
 from ..sampling import some
@@ -84,3 +85,90 @@ def merged(
         else:
             found[name] = there
     return clash, found
+
+
+class Kept:
+    """What a line of work holds of ``d0/f`` … as a person sees it: which are there, and which it ignores by now."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @property
+    def there(self) -> dict[int, bytes]:
+        return {n: path.read_bytes() for n in range(6) if (path := self.root / f"d{n}/f").exists()}
+
+    @property
+    def ignored(self) -> set[int]:
+        return {n for n in range(6) if (self.root / f"d{n}/.gitignore").exists()}
+
+    @property
+    def captured(self) -> dict[int, bytes]:
+        return {n: data for n, data in self.there.items() if n not in self.ignored}
+
+    def edit(self, choose: random.Random) -> None:
+        """Write, delete or begin to ignore one; what is deleted stays so, and what is ignored, too."""
+        n, what = choose.randrange(6), choose.choice(["write", "write", "delete", "ignore", "ignore"])
+        path = self.root / f"d{n}/f"
+        if what == "ignore":
+            (self.root / f"d{n}/.gitignore").write_text("/f\n")
+        elif path.exists() and what == "write":
+            path.write_text("".join(choose.choices("abcdefgh\n", k=60)))
+        elif path.exists():
+            path.unlink()
+
+
+@pytest.mark.parametrize("by", ["merge", "promote"])
+@pytest.mark.parametrize("seed", some(range(12), 2))
+def test_what_a_line_begins_to_ignore_is_deleted_nowhere(tmp_path: Path, seed: int, by: str) -> None:
+    choose = random.Random(seed)
+    ground = Ground(tmp_path, isolation="none")
+    ground.flags["merge.ladder"] = ["text"]
+    for n in range(6):
+        (ground.root / f"d{n}").mkdir(parents=True)
+        (ground.root / f"d{n}/f").write_text(f"f{n}")
+    (ground.root / "stays").touch()
+    ground.begin()
+    production = Kept(ground.root)
+    forks = [Kept(ground.fork(name)) for name in ("one", "two")]
+    bases = [fork.captured for fork in forks]
+    for _ in range(10):
+        for _ in range(2):
+            choose.choice([*forks, production]).edit(choose)
+        which = choose.randrange(2)
+        fork, base = forks[which], bases[which]
+        before, expected, clash = production.there, production.there, set[int]()
+        for n in base:
+            was, here = base[n], production.captured.get(n)
+            ceased = n in fork.ignored and n in fork.there
+            there = was if ceased else fork.captured.get(n)
+            if there in (was, here):
+                continue
+            if here != was:
+                clash.add(n)
+            elif there is None:
+                del expected[n]
+            else:
+                expected[n] = there
+        overlapping = bring(ground, fork.root, by)
+        if clash:
+            assert overlapping == {f"d{n}/f" for n in clash}
+            assert production.there == before
+            for n in clash:  # a person settles it in favour of production
+                put(fork.root / f"d{n}/f", production.captured.get(n))
+            continue
+        assert overlapping == set()
+        assert production.there == expected
+        assert production.ignored >= fork.ignored
+        bases[which] = fork.captured
+        with holdfast.open(ground.root, home=ground.home) as workspace:
+            assert workspace.status().clean
+            assert workspace.verify(read_data=True).problems == []
+    assert ground.leftovers() == []
+
+
+def bring(ground: Ground, fork: Path, by: str) -> set[str]:
+    """What overlaps; if nothing does, all that the fork has done is in production then."""
+    if by == "promote":
+        return {one.path for one in ground.promotions.promote(fork).answer.overlapping_files}
+    with holdfast.open(ground.root, home=ground.home, flags=ground.flags) as workspace:
+        return {display(one.path) for one in workspace.merge(str(fork)).plan.overlapping}

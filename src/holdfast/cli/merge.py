@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from holdfast import RefusedError, UsageError
 from holdfast.cli.command import Command, text
 from holdfast.cli.terminal import plural, show_path
-from holdfast.cli.wording import changed, files, left_alone, reasons, short
+from holdfast.cli.wording import changed, files, left_alone, reasons, short, uncaptured
+from holdfast.model.paths import display
 from holdfast.model.visible import visible
 
 if TYPE_CHECKING:
@@ -112,6 +113,7 @@ def _say(console: Console, found: Merged) -> None:
         console.say(f"There is nothing in {short(plan.fork)} that is not here.")
     elif found.dry_run:
         console.say(_would(plan), *changed(console.paint, plan.stacked.plan.changes))
+    console.say(*uncaptured([display(path) for path in plan.uncaptured]))
     if plan.overlapping:
         console.say(f"{files(len(plan.overlapping))} changed on both sides:")
         from holdfast.engine.stacked_merge import detail

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from holdfast import UsageError
 from holdfast.cli.command import Command, text
 from holdfast.cli.terminal import is_terminal, plural
-from holdfast.cli.wording import short
+from holdfast.cli.wording import short, uncaptured
 from holdfast.model.paths import display
 from holdfast.model.visible import visible
 
@@ -158,6 +158,7 @@ def _plan(answer: Answer, files: Sequence[Json] = ()) -> list[str]:
     lines = [
         f"{plural(answer.changesets, 'changeset')}: {written}, {counts.keep_production} changed in production alone."
     ]
+    lines += uncaptured(answer.uncaptured)
     if answer.overlapping_files:
         lines.append(f"{plural(len(answer.overlapping_files), 'file')} changed on both sides:")
         for one in answer.overlapping_files:
@@ -185,6 +186,7 @@ def _said(done: Promotion) -> list[str]:
         lines = [f"Promoted to {visible(done.path)}: it is now at {short(answer.checkpoint)}."]
         if not answer.atomic:
             lines.append(f"  File by file, not at once: {facts.hindrance}.")
+        lines += [f"  {line}" for line in uncaptured(facts.uncaptured)]
         if facts.restart is not None and facts.restart.exit_code:
             lines.append(f"  The restart FAILED with {facts.restart.exit_code}; what ran before may still run.")
             lines += [f"    {visible(line)}" for line in facts.restart.output.splitlines()[-20:]]

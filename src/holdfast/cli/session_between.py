@@ -8,7 +8,8 @@ from holdfast import RefusedError, UsageError
 from holdfast.cli.chosen import add_options, opened
 from holdfast.cli.command import Command, text, whole_number
 from holdfast.cli.terminal import plural, show_path
-from holdfast.cli.wording import changed, files, left_alone, named, reasons, short
+from holdfast.cli.wording import changed, files, left_alone, named, reasons, short, uncaptured
+from holdfast.model.paths import display
 from holdfast.model.visible import visible
 
 if TYPE_CHECKING:
@@ -96,6 +97,8 @@ def _merged(console: Console, arguments: argparse.Namespace, found: SessionMerge
             console.say(f"What was there before is checkpoint {before}; `{undo}` brings it back.")
         if restored.skipped:
             console.say(*reasons(restored.skipped))
+    if not console.json:
+        console.say(*uncaptured([display(path) for path in found.merged.uncaptured]))
     if plan.conflicts:
         if not console.json:
             console.say(f"In conflict with {what}:", *(_conflict_line(one) for one in plan.conflicts))

@@ -17,6 +17,10 @@ SHORT = 12
 """How many digits of an id people are shown; any unique prefix is enough to name it."""
 
 
+_MOST_NAMED = 10
+"""So many paths are named that nothing is to be done about."""
+
+
 def short(checkpoint_id: str) -> str:
     """The beginning of an id."""
     return checkpoint_id[:SHORT]
@@ -63,6 +67,16 @@ def left_alone(items: Sequence[NotCaptured]) -> RefusedError:
         hint="; ".join(f"{show_path(item.path)}: {item.reason}" for item in items[:3]),
         code="left_alone",
     )
+
+
+def uncaptured(paths: Sequence[str]) -> list[str]:
+    """What a fork captures no more and that stays, for people; empty for nothing."""
+    if not paths:
+        return []
+    lines = [f"  {visible(path)}" for path in paths[:_MOST_NAMED]]
+    if len(paths) > _MOST_NAMED:
+        lines.append(f"  and {len(paths) - _MOST_NAMED:,} more")
+    return ["Ignored in the fork by now and not deleted there, so that it stays as it is here:", *lines]
 
 
 def files(number: int) -> str:

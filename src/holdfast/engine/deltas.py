@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from holdfast.engine.diff import Contents, diff
 from holdfast.engine.results import Diff
-from holdfast.engine.threeway import Side
+from holdfast.engine.threeway import Side, by_path
+from holdfast.engine.uncaptured import only_uncaptured
 from holdfast.model.ids import hash_bytes
 from holdfast.store.changeset import decode_changeset
 
@@ -100,6 +101,37 @@ def side(context: Context, base: CheckpointId, target: CheckpointId, changes: Se
             found = _told_apart(context, base, target, changes)
         _SIDES.put(key, found)
     return found
+
+
+def fork_side(
+    context: Context, base: CheckpointId, target: CheckpointId, changes: Sequence[Change] | None = None
+) -> tuple[Side, frozenset[bytes]]:
+    """What a fork has done, as `side`, and the paths that it captures no more, of which it has done nothing."""
+    found = side(context, base, target, changes)
+    all_ = _all(found)
+    spared = only_uncaptured(context, target, all_)
+    if spared:
+        found = _told_apart(context, base, target, [one for one in all_ if one.path not in spared])
+    return found, spared
+
+
+def production_side(context: Context, base: CheckpointId, target: CheckpointId) -> Side:
+    """What production has done, as `side`. What it captures no more has gone nowhere: nothing is taken for its new
+    name, so that what a fork has done to it is not brought to another file.
+    """
+    found = side(context, base, target)
+    if not found.renamed:
+        return found
+    all_ = _all(found)
+    kept = only_uncaptured(context, target, all_)
+    if not any(one.before_path in kept for one in found.renamed):
+        return found
+    rest = _told_apart(context, base, target, [one for one in all_ if one.path not in kept])
+    return Side(sorted([*rest.changes, *(one for one in all_ if one.path in kept)]), rest.renamed)
+
+
+def _all(found: Side) -> list[Change]:
+    return sorted(by_path(found).values())
 
 
 def _told_apart(context: Context, base: CheckpointId, target: CheckpointId, changes: Sequence[Change]) -> Side:

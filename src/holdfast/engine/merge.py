@@ -64,20 +64,23 @@ def plan_merge(
     *,
     prefer: Prefer | None = None,
     also: Sequence[CheckpointId] = (),
-) -> Plan:
-    """What would become of ``ours`` by all that ``theirs`` has done since ``base``. Changes nothing.
+) -> tuple[Plan, list[bytes]]:
+    """What would become of ``ours`` by all that ``theirs`` has done since ``base``, and what ``theirs`` only captures
+    no more: that stays. Changes nothing.
 
     ``also`` are further states that both hold (see `bases`): a file of which they tell different things is in conflict.
     Raises `NotFoundError` for a checkpoint that was forgotten.
     """
     from holdfast.engine import stacking
-    from holdfast.engine.deltas import side
+    from holdfast.engine.deltas import fork_side, production_side
     from holdfast.engine.stacked_merge import also_since
 
-    found = stacking.classify(side(context, base, ours), side(context, base, theirs), [], prefer=prefer)
+    line, spared = fork_side(context, base, theirs)
+    here = production_side(context, base, ours)
+    found = stacking.classify(here, line, [], prefer=prefer)
     for other in also:
         found = also_since(context, found, other, ours, theirs, prefer=prefer, settled={})
-    return found.plan
+    return found.plan, stacking.not_deleted(spared, here)
 
 
 def put_together(
@@ -179,6 +182,8 @@ class Merged(NamedTuple):
     plan: Plan
     restored: RestoreResult | None
     """What happened to the tree; None if nothing did: a dry run, conflicts, or nothing to do."""
+    uncaptured: Sequence[bytes] = ()
+    """What ``theirs`` captures no more, and has not deleted: it stays as it is here. Sorted."""
 
     @property
     def done(self) -> bool:
@@ -208,7 +213,7 @@ def merge_into(
     meanwhile, and as ``bring``.
     """
     ours = workspace.checkpoint(kind="auto").checkpoint.id
-    plan = plan_merge(context, base, ours, theirs, prefer=prefer, also=also)
+    plan, spared = plan_merge(context, base, ours, theirs, prefer=prefer, also=also)
     restored = None
     taken_in = TakenIn(theirs, base) if whole else None
     if plan.changes and not plan.conflicts and not dry_run:
@@ -217,7 +222,7 @@ def merge_into(
         restored = workspace.restore(merged, expected=ours) if bring is None else bring(merged, ours)
     elif taken_in is not None and not plan.conflicts and not dry_run and base not in (ours, theirs):
         context.catalog.note_taken_in(ours, taken_in)
-    return Merged(base, ours, theirs, plan, restored)
+    return Merged(base, ours, theirs, plan, restored, spared)
 
 
 def still_there(context: Context, checkpoint: CheckpointId, what: str) -> CheckpointId:

@@ -225,14 +225,21 @@ def carry_out(
     tell_brought_back(context, (*brought.deletes, *brought.writes))
     applied = applied._replace(skipped=[*spared, *applied.skipped])
     reached = settled = not journal.paths and not applied.skipped
+    seen: Sequence[Change] = ()
     if reached and (rules_change or mending is not None):
         found = present(context)
         seen = manifest.diff(found.pages, target.root, found.root)
         # Files that were ignored, and are not any more, make it another state than the target. What the rules on the
         # disk leave out does not: it was brought back all the same.
         reached, settled = all(change.after is None for change in seen), not seen
+    head = target.id
+    if reached and not settled and target.kind == "merge" and journal.operation == "restore":
+        # What the merged rules leave out is no change to come: the next state would have it, and undo stop there.
+        from holdfast.engine.merge import put_together
+
+        head = put_together(context, target.id, seen, target.provenance)
     if mending is None or mending.apart is None:
-        _record(context, journal, reached)
+        _record(context, journal, reached, head)
     elif reached:
         event = HistoryEvent(0, context.clock.now(), "restore", target.id, mending.apart)
         workspace = context.workspace.id
@@ -315,9 +322,10 @@ def _same_content(change: Change) -> bool:
     )
 
 
-def _record(context: Context, journal: Journal, reached: bool) -> None:
-    """Append what happened. A restore of some paths only, or one that left the tree in another state than the target,
-    leaves it where it was in its history, with changes to save: they are then what `undo` takes back.
+def _record(context: Context, journal: Journal, reached: bool, head: CheckpointId) -> None:
+    """Append what happened; ``head`` is the target, or what is left of it under its own rules. A restore of some paths
+    only, or one that left the tree in another state than the target, leaves it where it was in its history, with
+    changes to save: they are then what `undo` takes back.
     """
     catalog, workspace = context.catalog, context.workspace.id
     cursor = catalog.cursor(workspace)
@@ -332,8 +340,8 @@ def _record(context: Context, journal: Journal, reached: bool) -> None:
             event, position = event._replace(previous=before, ahead=journal.position), None
         catalog.record_event(workspace, event, expected=cursor, head=journal.target, position=position, redo_tip=tip)
     elif reached:
-        event = HistoryEvent(0, at, "restore", journal.target, journal.position)
-        catalog.record_event(workspace, event, expected=cursor, head=journal.target)
+        event = HistoryEvent(0, at, "restore", head, journal.position)
+        catalog.record_event(workspace, event, expected=cursor, head=head)
     elif journal.rescue is not None and (not journal.paths or cursor.position != journal.position):
         # Cut short and finished, it is one change all the same: the half-way state, which was saved, is none to go back
         # to.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.engine import stacking
-from holdfast.engine.deltas import decoded, side
+from holdfast.engine.deltas import decoded, fork_side, production_side
 from holdfast.engine.merge import bases
 from holdfast.engine.stacking import Filed, Overlap, Stacked
 from holdfast.engine.threeway import WORDS, Conflict, Plan, Settled
@@ -59,6 +59,10 @@ class MergePlan(NamedTuple):
     """How many the fork has made since."""
     stacked: Stacked
     counts: Counts
+    uncaptured: Sequence[bytes] = ()
+    """What the fork captures no more, such as what it has begun to ignore, and has not deleted: it stays as production
+    has it. Sorted.
+    """
 
     @property
     def overlapping(self) -> Sequence[Overlap]:
@@ -105,12 +109,15 @@ def plan(
     theirs = catalog.lineage(fork)
     found = bases(context, production, fork, theirs) if since is None else since
     stack = _stack(context, theirs, found[0], fork)
-    ours, line = side(context, found[0], production), side(context, found[0], fork, stacking.final(stack))
+    ours = production_side(context, found[0], production)
+    line, spared = fork_side(context, found[0], fork, stacking.final(stack))
     stacked = stacking.classify(ours, line, stack, settled=settled)
     for other in found[1:]:
         stacked = also_since(context, stacked, other, production, fork, settled=settled or {})
     files = catalog.checkpoint(found[0]).total_files
-    return MergePlan(found[0], production, fork, found[1:], len(stack), stacked, _counts(stacked, files))
+    counts = _counts(stacked, files)
+    stays = stacking.not_deleted(spared, ours)
+    return MergePlan(found[0], production, fork, found[1:], len(stack), stacked, counts, stays)
 
 
 def _stack(context: Context, line: Lineage, base: CheckpointId, fork: CheckpointId) -> list[list[Change]]:
@@ -156,7 +163,8 @@ def also_since(
     settled: Mapping[bytes, Settled],
 ) -> Stacked:
     """``stacked`` with what would become of it from another state in common: where the two differ, that overlaps."""
-    ours, theirs = side(context, base, production), side(context, base, fork)
+    ours = production_side(context, base, production)
+    theirs, _ = fork_side(context, base, fork)
     other = stacking.classify(ours, theirs, [], prefer=prefer, settled=settled)
     first = {change.path: change.after for change in stacked.plan.changes}
     second = {change.path: change.after for change in other.plan.changes}
@@ -233,6 +241,7 @@ def to_json(plan: MergePlan) -> dict[str, Any]:
         },
         "writes": [display(change.path) for change in plan.writes],
         "deletes": [display(change.path) for change in plan.deletes],
+        "uncaptured": [display(path) for path in plan.uncaptured],
     }
     overlapping = plan.overlapping
     if overlapping:

@@ -16,7 +16,7 @@ from holdfast.model.ids import Hash, hash_bytes
 from holdfast.model.named import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from holdfast.engine.threeway import Conflict, Plan, Prefer, Settled, Side, Why
 
@@ -165,6 +165,12 @@ def classify(
         [(change.path, kinds[change.path].kind) for change in changes if change.path in kinds] for changes in stack
     ]
     return Stacked(plan, list(kinds.values()), sorted(overlaps, key=lambda one: one.path), sets)
+
+
+def not_deleted(paths: Iterable[bytes], side: Side) -> list[bytes]:
+    """Those of ``paths``, which were there at the fork point, that ``side`` has left where they were; sorted."""
+    changes = threeway.by_path(side)
+    return sorted(path for path in paths if path not in changes or changes[path].after is not None)
 
 
 def _filed(

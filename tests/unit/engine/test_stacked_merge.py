@@ -66,6 +66,7 @@ def test_the_fields_of_the_specification(workspace: Workspace, forked: Workspace
         },
         "writes": ["d", "y"],
         "deletes": ["e"],
+        "uncaptured": [],
         "overlapping_files": [
             {
                 "path": "a",
@@ -274,3 +275,120 @@ def test_a_decision_where_there_are_two_states_in_common_is_taken(
     assert (root(workspace) / "a").read_text() == "a\n" * 9
     workspace.merge(os.fsdecode(forked.path), resolutions={"a": Resolution(content=b"decided")})
     assert (root(workspace) / "a").read_text() == "decided"
+
+
+def ignored(workspace: Workspace, *names: str) -> None:
+    (root(workspace) / ".gitignore").write_text("".join(f"/{name}\n" for name in names))
+
+
+def test_what_the_fork_has_begun_to_ignore_stays(workspace: Workspace, forked: Workspace, tree: Path) -> None:
+    """I5: also what production has changed, and under a directory; what is gone from the fork's disk is deleted."""
+    (tree / "dir").mkdir()
+    (tree / "dir/in").write_text("in\n")
+    workspace.checkpoint()
+    forked.merge(os.fsdecode(workspace.path))
+    ignored(forked, "a", "b", "c", "dir/", "d")
+    saved(workspace, b="changed here", d=None)
+    saved(forked, c=None)
+    found = planned(workspace, forked)
+    assert to_json(found)["uncaptured"] == ["a", "b", "dir/in"]
+    assert (to_json(found)["deletes"], to_json(found)["writes"]) == (["c"], [".gitignore"])
+    assert (found.result, found.counts.deletes) == ("clean", 1)
+    workspace.merge(os.fsdecode(forked.path))
+    assert {name: (tree / name).exists() for name in ("a", "b", "c", "d", "dir/in")} == {
+        "a": True,
+        "b": True,
+        "c": False,
+        "d": False,
+        "dir/in": True,
+    }
+    assert (tree / "b").read_text() == "changed here"
+    assert planned(workspace, forked).stacked.plan.changes == [], "it is merged, and nothing of it comes again"
+    workspace.undo()
+    assert not (tree / ".gitignore").exists()
+    assert (tree / "c").exists()
+    assert (tree / "b").read_text() == "changed here"
+    assert workspace.status().clean
+    workspace.redo()
+    assert (tree / ".gitignore").exists()
+    assert (tree / "b").read_text() == "changed here"
+    assert workspace.status().clean
+
+
+def test_what_is_ignored_and_was_copied_was_not_renamed(workspace: Workspace, forked: Workspace, tree: Path) -> None:
+    """``config`` becomes ``config.example``, and each has one of their own from now on; on either side."""
+    for side in (workspace, forked):
+        for name in "ab":
+            (root(side) / f"{name}.{side.id}").write_text((root(side) / name).read_text())
+    ignored(forked, "a")
+    ignored(workspace, "b")
+    (root(forked) / "b").write_text("b\n" * 9 + "and more")
+    found = planned(workspace, forked)
+    assert found.uncaptured == [b"a"]
+    assert [(one.path, one.why) for one in found.overlapping] == [
+        (b".gitignore", "both_added"),
+        (b"b", "deleted_here"),
+    ]
+    assert sorted(change.path for change in found.stacked.plan.changes) == sorted(
+        f"{name}.{forked.id}".encode() for name in "ab"
+    )
+
+
+def test_without_the_directory_the_rules_of_the_state_tell(
+    workspace: Workspace, forked: Workspace, tree: Path, tmp_path: Path
+) -> None:
+    ignored(forked, "a", "b")
+    (tmp_path / "fork/c").unlink()
+    state = forked.checkpoint().checkpoint.id
+    (tmp_path / "fork/b").unlink()
+    (tmp_path / "fork/d").unlink()
+    ours = workspace.checkpoint().checkpoint.id
+    assert stacked_merge.plan(workspace._context, state, ours).uncaptured == [b"a"], "b is gone from its disk since"
+    forked.checkpoint()
+    assert stacked_merge.plan(workspace._context, state, ours).uncaptured == [b"a"]
+    (tmp_path / "fork").rename(tmp_path / "elsewhere")
+    found = stacked_merge.plan(workspace._context, state, ours)
+    assert found.uncaptured == [b"a", b"b"]
+    assert [change.path for change in found.deletes] == [b"c"]
+    (tmp_path / "fork").mkdir()
+    (tmp_path / "fork/c").write_text("of another directory at its path")
+    assert stacked_merge.plan(workspace._context, state, ours).uncaptured == [b"a", b"b"]
+
+
+def test_what_another_rule_leaves_out_stays_as_well(
+    workspace: Workspace, forked: Workspace, tmp_path: Path, home: Path
+) -> None:
+    """A rule that no checkpoint holds: the disk tells."""
+    (tmp_path / "fork/holdfast.toml").write_text('[capture]\nexclude = ["/a"]\n')
+    with holdfast.open(tmp_path / "fork", home=home) as other:
+        found = planned(workspace, other)
+    assert found.uncaptured == [b"a"]
+    assert found.deletes == []
+
+
+def test_a_link_on_the_way_is_not_followed(workspace: Workspace, forked: Workspace, tmp_path: Path) -> None:
+    """I7: what lies behind a link is not what was there."""
+    for one in (workspace, forked):
+        (root(one) / "dir").mkdir()
+        (root(one) / "dir/in").write_text("in\n")
+    workspace.checkpoint()
+    forked.merge(os.fsdecode(workspace.path))
+    (tmp_path / "fork/dir").rename(tmp_path / "outside")
+    (tmp_path / "fork/dir").symlink_to(tmp_path / "outside")
+    found = planned(workspace, forked)
+    assert found.uncaptured == []
+    assert [change.path for change in found.deletes] == [b"dir/in"]
+
+
+def test_undo_of_a_merge_keeps_what_was_done_to_what_it_made_ignored(
+    workspace: Workspace, forked: Workspace, tree: Path
+) -> None:
+    """I5, I6: no checkpoint holds it meanwhile."""
+    ignored(forked, "a", "b")
+    workspace.merge(os.fsdecode(forked.path))
+    assert workspace.status().clean
+    (tree / "a").write_text("worked on, ignored")
+    (tree / "b").unlink()
+    workspace.undo()
+    assert not (tree / ".gitignore").exists()
+    assert (tree / "a").read_text() == "worked on, ignored"

@@ -208,6 +208,7 @@ class MergeTotals(TypedDict):
     writes: int
     deletes: int
     overlapping_files: int
+    uncaptured: int
 
 
 class Merged(TypedDict):
@@ -222,6 +223,8 @@ class Merged(TypedDict):
     changes: MergeCounts
     writes: list[str]
     deletes: list[str]
+    uncaptured: list[str]
+    """What the fork captures no more, and has not deleted: it stays as production has it."""
     overlapping_files: list[Overlap]
     totals: MergeTotals
 
@@ -261,6 +264,7 @@ class Promoted(TypedDict):
     changesets: int
     changes: MergeCounts | None
     overlapping_files: list[PromotionOverlap]
+    uncaptured: list[str]
     files: list[dict[str, Any]]
     """What became of each file that both sides have changed, and what each rung did: docs/merge.md."""
     production: str
@@ -286,7 +290,9 @@ class Promoted(TypedDict):
     created_at: str
     updated_at: str
     totals: dict[str, int]
-    """How long ``overlapping_files``, ``files`` and ``late`` really are: 1,000 items of each are shown."""
+    """How long ``overlapping_files``, ``uncaptured``, ``files`` and ``late`` really are: 1,000 items of each are
+    shown.
+    """
 
 
 class PromotionSummary(TypedDict):

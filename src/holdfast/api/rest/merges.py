@@ -20,4 +20,5 @@ def dry_run(call: Call) -> answers.Merged:
     promoted, _ = reached(call, body.promote_checkpoint)
     since = None if body.fork_checkpoint is None else [reached(call, body.fork_checkpoint)[0].id]
     plan = stacked_merge.plan(context_of(call, row), promoted.id, production.id, since=since)
-    return cut({"overlapping_files": [], **stacked_merge.to_json(plan)}, "writes", "deletes", "overlapping_files")
+    lists = ("writes", "deletes", "uncaptured", "overlapping_files")
+    return cut({"overlapping_files": [], **stacked_merge.to_json(plan)}, *lists)

@@ -113,7 +113,7 @@ def _rows(call: Call) -> PromotionRows:
 
 
 def _shown(row: PromotionRow) -> Any:
-    return cut(dict(encoding.promotion(promoting.seen(row))), "overlapping_files", "files", "late")
+    return cut(dict(encoding.promotion(promoting.seen(row))), "overlapping_files", "uncaptured", "files", "late")
 
 
 def _attempt(call: Call, row: ExportRow) -> tuple[str, PromotionRow | None]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine.diff import diff
 from holdfast.engine.merge import provenance, put_together
+from holdfast.engine.uncaptured import only_uncaptured
 from holdfast.model.errors import RefusedError
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
@@ -31,15 +32,18 @@ def adopt(session: Session, began: CheckpointId, outcome: Outcome, message: str)
     """Bring the session's tree to what an attempt has made of ``began``, and save that as its state.
 
     The shell stays as it is: its directory, its environment, its history. Files that no checkpoint holds, such as
-    ignored ones, stay, too. Raises `RefusedError` (code ``changed_meanwhile``) if the session's tree is not ``began``
-    any more: what was changed in it would be lost.
+    ignored ones, stay, too, and so does what the attempt has only begun to ignore. Raises
+    `RefusedError` (code ``changed_meanwhile``) if the session's tree is not ``began`` any more: what was changed in it
+    would be lost.
     """
     context, workspace = session.context, session.workspace
     assert outcome.after is not None, "somebody has looked at what it has left"
     ours = workspace.checkpoint(kind="auto").checkpoint.id
     if diff(context, began, ours, renames=False).changes:
         raise _changed(session)
-    changes = diff(context, ours, outcome.after, renames=False).changes
+    differing = diff(context, ours, outcome.after, renames=False).changes
+    spared = only_uncaptured(context, outcome.after, differing)
+    changes = [one for one in differing if one.path not in spared]
     why = provenance(session.agent, message, outcome.attempt.command)
     # (A checkpoint of its own: that of the fork goes with it.)
     with context.lock():

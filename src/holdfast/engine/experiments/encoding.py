@@ -122,6 +122,7 @@ def merged(found: SessionMerged, dry_run: bool) -> Json:
         **changed(plan.changes),
         "conflicts": conflicts(plan.conflicts),
         "settled": conflicts(plan.settled),
+        "uncaptured": [display(path) for path in found.merged.uncaptured],
         "dry_run": dry_run,
         "state": None if found.checkpoint is None else found.checkpoint.hash,
         "restored": None if restored_ is None else restored(restored_),

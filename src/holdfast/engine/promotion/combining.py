@@ -41,6 +41,8 @@ class Combined(NamedTuple):
     """What cannot be told; then ``merged`` is None."""
     record: str = ""
     """How each file that both sides have changed came to be, as `TakenIn` keeps it."""
+    uncaptured: Sequence[bytes] = ()
+    """What the fork captures no more, and has not deleted: it stays as production has it."""
 
 
 def combine(
@@ -78,6 +80,7 @@ def combine(
         Counts(**plan.counts._asdict()),
         overlapping,
         merging.record_of(found.records),
+        plan.uncaptured,
     )
 
 

@@ -21,6 +21,7 @@ def answer(found: Answer) -> Json:
         "changesets": found.changesets,
         "changes": msgspec.to_builtins(found.changes),
         "overlapping_files": msgspec.to_builtins(found.overlapping_files),
+        "uncaptured": found.uncaptured,
     }
 
 
@@ -37,6 +38,7 @@ def promotion(found: Promotion) -> Json:
         **answer(said),
         "changesets": facts.changesets,
         "changes": msgspec.to_builtins(facts.changes),
+        "uncaptured": facts.uncaptured,
         "files": files(facts),
         "production": found.path,
         "phase": row.phase,

@@ -17,6 +17,7 @@ from holdfast.engine.promotion.spec import Answer
 from holdfast.engine.promotion.stamped import AFTER_APPLY, BEFORE_COPY, load_stamps
 from holdfast.engine.restore import restore
 from holdfast.engine.resuming import resume
+from holdfast.engine.uncaptured import on_disk
 from holdfast.files.stamps import stamps, touched
 from holdfast.files.transplant import transplant
 from holdfast.model.checkpoint import Provenance
@@ -46,7 +47,7 @@ def bring_in_place(work: Work) -> Literal["changed"] | None:
     journal = journals.read(context.folder)
     if journal is not None and journal.target == target:
         skipped = resume(context).skipped
-    elif context.catalog.cursor(context.workspace.id).head != target:
+    elif not _stands_on(context, target):
         try:
             skipped = restore(context, target, expected=CheckpointId(facts.ours)).skipped
         except RefusedError as error:
@@ -61,13 +62,19 @@ def bring_in_place(work: Work) -> Literal["changed"] | None:
     note_taken_in(context, target, work.row.theirs, CheckpointId(facts.base), facts.record)
     facts.answer = Answer(
         result="promoted",
-        checkpoint=target,
+        checkpoint=context.catalog.cursor(context.workspace.id).head or target,
         previous=facts.ours,
         atomic=False,
         undo_command="holdfast undo",
     )
     work.save("swapped")
     return None
+
+
+def _stands_on(context: Context, target: CheckpointId) -> bool:
+    """Whether production was brought there: to ``target``, or to what is left of it under the rules that came along."""
+    head = context.catalog.cursor(context.workspace.id).head
+    return head is not None and target in (head, context.catalog.checkpoint(head).parent)
 
 
 def _captured(work: Work, context: Context) -> CheckpointId:
@@ -84,7 +91,10 @@ def _captured(work: Work, context: Context) -> CheckpointId:
         raise
     ours = context.catalog.checkpoint(CheckpointId(work.facts.ours))
     held = manifest.build((path, entry) for path, entry in sorted(scan.changes.items()) if entry is not None)
-    changes = manifest.diff(context.store.pages_with(held.new_pages), ours.root, held.root)
+    differing = manifest.diff(context.store.pages_with(held.new_pages), ours.root, held.root)
+    # (What is ignored from now on is in the copy still, and was not deleted.)
+    there = on_disk(places.tree_of(work), [one.path for one in differing if one.after is None])
+    changes = [one for one in differing if one.path not in there]
     name = new_checkpoint_id(context.random)
     work.facts.plans.append(name)  # killed before it is the target, it is forgotten like every other plan
     work.save()

@@ -41,6 +41,7 @@ def plan(work: Work) -> Answer | None:
     combined = combine(context, ours, work.row.theirs, provenance, name=name, stop=work.site.stop)
     facts.base, facts.ours, facts.merged = combined.base, ours, combined.merged or ""
     facts.record, facts.changesets, facts.changes = combined.record, combined.changesets, combined.counts
+    facts.uncaptured = [display(path) for path in combined.uncaptured]
     for one in (ours, work.row.theirs, combined.merged):
         if one is not None:
             context.catalog.pin(context.catalog.checkpoint(one).root, work.pins, checkpoint=one)
@@ -69,6 +70,7 @@ def answer_of(combined: Combined) -> Answer:
         changesets=combined.changesets,
         changes=combined.counts,
         overlapping_files=list(combined.overlapping),
+        uncaptured=[display(path) for path in combined.uncaptured],
         recovery=UNCHANGED,
     )
 

@@ -78,6 +78,8 @@ class Answer(msgspec.Struct):
     changesets: int = 0
     changes: Counts | None = None
     overlapping_files: list[Overlap] = []
+    uncaptured: list[str] = []
+    """Of a plan: as in `Facts`."""
     failed_step: str = ""
     command: str = ""
     exit_code: int = 0
@@ -121,6 +123,8 @@ class Facts(msgspec.Struct):
     changesets: int = 0
     """How many steps of work the fork has done since."""
     changes: Counts | None = None
+    uncaptured: list[str] = []
+    """What the fork captures no more, and has not deleted: it stays as production has it."""
     plans: list[str] = []
     """All merged states that were put together, as production changed: they are forgotten in the end. Each is noted
     before there is one, so that none is left behind by a crash."""

@@ -72,6 +72,21 @@ def test_a_merge_that_was_undone_can_be_made_again(make, session: Session, tree:
     assert content(tree)["b"] == "side\n"
 
 
+def test_what_the_other_session_has_begun_to_ignore_stays_i5(make, session: Session, tree: Path) -> None:
+    """Of merge and pick alike: whether the state that is brought in is what is on its disk, or an earlier one."""
+    made = session.fork("side")
+    with make() as sessions, sessions.open("side") as side:
+        entry = done(side, write(".gitignore", "a\nb\n"))
+    (Path(os.fsdecode(made.root)) / "b").unlink()
+    (tree / "a").write_text("main\n")
+    assert pick(session, side.id, entry, dry_run=True).merged.uncaptured == [b"a"]
+    assert merge(make, session, "side", dry_run=True).merged.uncaptured == [b"a"]
+    assert merge(make, session, "side").merged.done
+    assert content(tree) == {"a": "main\n", "c": "c\n", ".gitignore": "a\nb\n"}
+    session.workspace.undo()
+    assert content(tree) == {"a": "main\n", "b": "b\n", "c": "c\n"}
+
+
 def test_what_was_settled_is_settled(make, session: Session, tree: Path) -> None:
     made = session.fork("side")
     (Path(os.fsdecode(made.root)) / "a").write_text("side\n")
