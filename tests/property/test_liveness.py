@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from holdfast.model.errors import RefusedError
 from holdfast.model.ids import WorkspaceId
-from holdfast.store import commits, lease, liveness
+from holdfast.store import commits, lease, settling
 from holdfast.store.catalog import Catalog
 from holdfast.store.database import SqliteDatabase
 from holdfast.store.pages import children, decode_page
@@ -253,7 +253,7 @@ class Liveness(RuleBasedStateMachine):
 
     @rule(pages=st.integers(1, 5))
     def settle_some(self, pages):
-        liveness.settle_step(self.catalog.database, self.catalog.tenant, self.store().children, pages)
+        settling.settle_step(self.catalog.database, self.catalog.tenant, self.store().children, pages)
 
     @rule(grace=st.sampled_from([0, 0, 10, 3600]))
     def collect(self, grace):
@@ -349,7 +349,7 @@ def _every_process_is_another(monkeypatch):
     numbers = itertools.count()
     monkeypatch.setattr(lease, "this_process", lambda: f"{lease._boot()} {os.getpid()} killed-{next(numbers)}")
     monkeypatch.setattr(commits, "AHEAD", 40)
-    monkeypatch.setattr(liveness, "PAGES_PER_STEP", 2)
+    monkeypatch.setattr(settling, "PAGES_PER_STEP", 2)
 
 
 class TestLiveness(Liveness.TestCase):

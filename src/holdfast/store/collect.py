@@ -14,11 +14,11 @@ from holdfast.model.errors import IntegrityError, NotFoundError, StorageError, r
 from holdfast.model.ids import new_pack_id
 from holdfast.model.log import Log
 from holdfast.model.named import NamedTuple
-from holdfast.store import liveness
+from holdfast.store import liveness, settling
 from holdfast.store.codec import Encoded
 from holdfast.store.foresee import foresee
 from holdfast.store.lease import Lease
-from holdfast.store.liveness import HASHES_PER_QUERY, PAGES_PER_STEP, ROWS_PER_STEP, chunks, slots
+from holdfast.store.liveness import HASHES_PER_QUERY, ROWS_PER_STEP, chunks, slots
 from holdfast.store.pack import PackEncoder
 from holdfast.store.records import DELTA_OVERHEAD, RECORD_OVERHEAD, large_blob_key, pack_key
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from holdfast.model.sinks import Progress
     from holdfast.store.catalog import Catalog
     from holdfast.store.database import Row, Session
-    from holdfast.store.liveness import Children
     from holdfast.store.objects import ObjectStore
+    from holdfast.store.settling import Children
 
 _T = TypeVar("_T")
 _LOG = Log(__name__)
@@ -103,8 +103,8 @@ class Collector:
         done = 0
         if self._database.read_only:
             return done  # the counts stay behind as they are
-        limit = PAGES_PER_STEP // self._divisor()
-        while step := liveness.settle_step(self._database, self._tenant, self._children, limit):
+        limit = settling.PAGES_PER_STEP // self._divisor()
+        while step := settling.settle_step(self._database, self._tenant, self._children, limit):
             done += step
             self._tell("settle", done)
         return done

@@ -3,7 +3,7 @@
 ``refs`` of a row counts the checkpoints and pins whose root it is, and the *counted* pages that name it; ``deltas``
 counts the rows that are stored as a difference against it. A page is live while its refs are above 0, and a live page
 should be counted by its children. That is deferred: a commit counts only its root, a forget uncounts only its root, and
-`settle` brings the children of pages whose state has changed up to date, level by level, in small transactions. While
+`settling` brings the children of pages whose state has changed up to date, level by level, in small transactions. While
 `pending` finds nothing, ``refs = 0 AND deltas = 0`` is the same as *reachable from nothing*.
 
 Two properties hold at all times, and everything else leans on them:
@@ -20,37 +20,28 @@ from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.model.errors import IntegrityError
 from holdfast.model.ids import format_hash
-from holdfast.model.log import Log
-from holdfast.store.schema import COUNTED, DEAD_PAGE, PENDING, UNCOUNTED, UNMARKED
+from holdfast.store.schema import DEAD_PAGE, PENDING, UNCOUNTED, UNMARKED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from holdfast.model.ids import Hash
     from holdfast.store.database import Database, Row, Session
 
-    Children = Callable[[Sequence[Hash]], Mapping[Hash, Sequence[Hash]]]
-    """Gives the distinct children of each page; raises `IntegrityError` for one that cannot be read."""
-
 _T = TypeVar("_T")
-_LOG = Log(__name__)
 
-PAGES_PER_STEP = 48
-"""Pages settled in one transaction: some thousands of row updates, well under 100 ms."""
 ROWS_PER_STEP = 1000
 """Rows deleted in one transaction."""
 HASHES_PER_QUERY = 500
 
-_COUNT = "UPDATE blobs SET refs = refs + 1 WHERE tenant = ? AND hash = ?"
+COUNT = "UPDATE blobs SET refs = refs + ? WHERE tenant = ? AND hash = ?"
+"""So many more stand on a row: how many, tenant, hash."""
 RAISE = "dead_since = CASE WHEN dead_since < ? THEN ? ELSE dead_since END"
 """Sets a time of death (twice a parameter), never to an earlier one: no dead page may outlive what it names."""
-_UNCOUNT = f"""UPDATE blobs SET refs = refs - 1, {RAISE},
-    counted = CASE WHEN kind = 1 AND refs = 1 AND counted = {UNCOUNTED} THEN {UNMARKED} ELSE counted END
-    WHERE tenant = ? AND hash = ? AND refs > 0"""
-# Also of what another page still holds: that page may have died earlier, and be settled only later.
-_TOUCH = f"""UPDATE blobs SET dead_since = ?,
-    counted = CASE WHEN kind = 1 AND refs = 0 AND counted = {UNCOUNTED} THEN {UNMARKED} ELSE counted END
-    WHERE tenant = ? AND hash = ? AND dead_since <= ?"""
+UNCOUNT = f"""UPDATE blobs SET refs = refs - ?, {RAISE},
+    counted = CASE WHEN kind = 1 AND refs = ? AND counted = {UNCOUNTED} THEN {UNMARKED} ELSE counted END
+    WHERE tenant = ? AND hash = ? AND refs >= ?"""
+"""So many fewer, since some time: how many, twice the time, how many, tenant, hash, how many."""
 
 _CLOCK_STEP = 3_600_000_000
 """Microseconds that the clock may have gone back without being taken for set right."""
@@ -85,84 +76,18 @@ def moment(session: Session, tenant: int, now: int) -> int:
 
 def count_root(session: Session, tenant: int, root: Hash) -> bool:
     """Let something stand on the page ``root``; False if there is no such page."""
-    return session.run(f"{_COUNT} AND kind = 1", (tenant, root)) == 1
+    return session.run(f"{COUNT} AND kind = 1", (1, tenant, root)) == 1
 
 
 def uncount_root(session: Session, tenant: int, root: Hash, now: int) -> None:
     """Take back one `count_root`. What falls with it is settled later."""
-    if session.run(_UNCOUNT, (now, now, tenant, root)) != 1:
+    if session.run(UNCOUNT, (1, now, now, 1, tenant, root, 1)) != 1:
         raise IntegrityError(f"the count of the root page {format_hash(root)} is wrong", hint="run: holdfast verify")
 
 
 def pending(session: Session, tenant: int) -> bool:
     """True while some page's children do not hold the counts that they should."""
     return session.one(f"SELECT 1 FROM blobs WHERE tenant = ? AND {PENDING} LIMIT 1", (tenant,)) is not None
-
-
-def settle_step(database: Database, tenant: int, children: Children, limit: int = PAGES_PER_STEP) -> int:
-    """Bring the children of at most ``limit`` pages up to date in one transaction; how many pages that were.
-
-    Live pages come first, so that what hangs below a new root is counted, not taken for dead in between.
-    Pages are read before the transaction begins. Raises `IntegrityError` if a page cannot be read and it matters.
-    """
-    with database.reading() as session:
-        found = session.all(
-            f"SELECT hash FROM blobs WHERE tenant = ? AND {PENDING} ORDER BY refs DESC LIMIT ?", (tenant, limit)
-        )
-    if not found:
-        return 0
-    known, lost = _read(found, children)
-    with database.writing() as session:
-        for page in [*known, *lost]:
-            row = session.one(
-                f"SELECT refs, counted, dead_since FROM blobs WHERE tenant = ? AND hash = ? AND {PENDING}",
-                (tenant, page),
-            )
-            if row is None:
-                continue  # settled by another process, or alive again
-            if page in lost:
-                if row[0]:
-                    raise lost[page]
-                # Nothing needs the page, so nothing needs to know what it named. Counts that its children still hold
-                # stay too high: they are kept for nothing, until verify says so.
-                _LOG.warning("dead page %s cannot be read; what it named may stay", format_hash(page))
-                session.run("UPDATE blobs SET kind = 2, counted = 0 WHERE tenant = ? AND hash = ?", (tenant, page))
-                continue
-            _settle_page(session, tenant, page, known[page], row)
-    return len(found)
-
-
-def _read(found: list[Row], children: Children) -> tuple[dict[Hash, Sequence[Hash]], dict[Hash, IntegrityError]]:
-    pages: list[Hash] = [row[0] for row in found]
-    try:
-        return dict(children(pages)), {}
-    except IntegrityError:
-        known: dict[Hash, Sequence[Hash]] = {}
-        lost: dict[Hash, IntegrityError] = {}
-        for page in pages:
-            try:
-                known.update(children([page]))
-            except IntegrityError as error:
-                lost[page] = error
-        return known, lost
-
-
-def _settle_page(session: Session, tenant: int, page: Hash, below: Sequence[Hash], row: Row) -> None:
-    refs, counted, died = row
-    if refs:
-        changed = session.many(_COUNT, ((tenant, child) for child in below))
-    elif counted == COUNTED:
-        changed = session.many(_UNCOUNT, ((died, died, tenant, child) for child in below))
-    else:
-        session.many(_TOUCH, ((died, tenant, child, died) for child in below))
-        changed = len(below)
-    if changed != len(below):
-        raise IntegrityError(
-            f"the page {format_hash(page)} names blobs that the catalog does not know", hint="run: holdfast verify"
-        )
-    session.run(
-        "UPDATE blobs SET counted = ? WHERE tenant = ? AND hash = ?", (COUNTED if refs else UNCOUNTED, tenant, page)
-    )
 
 
 def sweep_pages_step(

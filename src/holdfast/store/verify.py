@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from holdfast.model.sinks import Progress
     from holdfast.store.catalog import Catalog
     from holdfast.store.database import Session
-    from holdfast.store.liveness import Children
     from holdfast.store.objects import ObjectStore
+    from holdfast.store.settling import Children
 
 _PAGES_PER_READ = 64
 
