@@ -12,7 +12,6 @@ from holdfast.engine.opening import Opener
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from holdfast.engine.context import HomeContext  # noqa: F401 - the base names it
     from holdfast.engine.mount_server import MountServer
     from holdfast.engine.results import Forgotten, Log
     from holdfast.store.usage import Stats
@@ -37,11 +36,12 @@ def open_home(
         raise
 
 
-class Home(Opened["HomeContext"]):
+class Home(Opened):
     """All that is kept. Use it as a context manager, or `close` it. For one thread; see `Workspace` for processes."""
 
     def __init__(self, opener: Opener) -> None:
-        super().__init__(opener, opener.open_home())
+        self._context = opener.open_home()
+        super().__init__(opener, self._context)
 
     @property
     def path(self) -> bytes:

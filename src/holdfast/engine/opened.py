@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, Self, TypeVar
+from typing import TYPE_CHECKING
 
 from holdfast.engine.inside import refuse_inside
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from holdfast.engine.context import Shared
     from holdfast.engine.opening import Opener
     from holdfast.model.sinks import Progress
     from holdfast.store.collect import Collected
     from holdfast.store.verify import Verified
 
-_Context = TypeVar("_Context", bound="Shared")
 
-
-class Opened(Generic[_Context]):
+class Opened:
     """See the module. Base of the two public faces of the engine."""
 
-    def __init__(self, opener: Opener, context: _Context) -> None:
+    def __init__(self, opener: Opener, shared: Shared) -> None:
         self._opener = opener
-        self._context = context
+        self._shared = shared
 
     def __enter__(self) -> Self:
         return self
@@ -37,13 +37,13 @@ class Opened(Generic[_Context]):
         """Delete what nothing has needed for ``grace`` seconds (None: ``gc.grace``). Interruptible at any point
         (I11). ``dry_run`` says what would go, and deletes nothing.
         """
-        refuse_inside(self._context, "a collection")
+        refuse_inside(self._shared, "a collection")
         from holdfast.engine.upkeep import collect
 
-        return collect(self._context, grace=grace, dry_run=dry_run, progress=progress)
+        return collect(self._shared, grace=grace, dry_run=dry_run, progress=progress)
 
     def verify(self, *, read_data: bool = False, progress: Progress | None = None) -> Verified:
         """Prove the store sound, or name what is not; ``read_data`` reads and hashes every stored byte."""
         from holdfast.engine.upkeep import verify
 
-        return verify(self._context, read_data=read_data, progress=progress)
+        return verify(self._shared, read_data=read_data, progress=progress)

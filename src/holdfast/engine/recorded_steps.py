@@ -12,7 +12,8 @@ from holdfast.model.errors import NotFoundError
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
-    from holdfast.engine.context import Context  # noqa: F401 - the base names it
+    from holdfast.engine.context import Context
+    from holdfast.engine.opening import Opener
     from holdfast.undo.service import (
         BarrierInfo,
         ConflictInfo,
@@ -24,8 +25,12 @@ if TYPE_CHECKING:
     )
 
 
-class RecordedSteps(Opened["Context"]):
+class RecordedSteps(Opened):
     """See the module."""
+
+    def __init__(self, opener: Opener, context: Context) -> None:
+        super().__init__(opener, context)
+        self._context = context
 
     def steps(self) -> Sequence[StepInfo]:
         """The steps in the undo log, oldest first."""

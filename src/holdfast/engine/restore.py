@@ -209,8 +209,7 @@ def carry_out(
     # Neither where it leads nor what leads back may be forgotten or collected; cut short, until that is settled.
     pins = f"an unfinished restore in the workspace {context.workspace.id}"
     back = now if journal.rescue is None else context.catalog.checkpoint(journal.rescue)
-    for one in {one.id: one for one in (target, now, back)}.values():
-        context.catalog.pin(one.root, pins, checkpoint=one.id)
+    context.catalog.pin_all({one.id: one for one in (target, now, back)}.values(), pins)
     try:
         supply = _verified(context, plan.writes)
         journals.write(context.folder, journal)

@@ -327,13 +327,27 @@ class Catalog:
         Returns the pin's number. Raises `NotFoundError` if the page is not stored any more.
         """
         with self.database.writing() as session:
-            if not count_root(session, self.tenant, root):
-                raise NotFoundError("what should be kept is gone already")
-            row = session.one(
-                """INSERT INTO pins (tenant, root, checkpoint, reason, expires_at, machine)
-                VALUES (?, ?, ?, ?, ?, ?) RETURNING number""",
-                (self.tenant, root, checkpoint, reason, expires_at, self.machine),
-            )
+            return self._pin(session, root, reason, checkpoint, expires_at)
+
+    def pin_all(self, checkpoints: Iterable[Checkpoint], reason: str) -> None:
+        """Keep checkpoints from being forgotten, and all that they stand for, until `unpin_all`: each of them or none.
+
+        Raises `NotFoundError` if something of them is not stored any more.
+        """
+        with self.database.writing() as session:
+            for one in checkpoints:
+                self._pin(session, one.root, reason, one.id, None)
+
+    def _pin(
+        self, session: Session, root: Hash, reason: str, checkpoint: CheckpointId | None, expires_at: int | None
+    ) -> int:
+        if not count_root(session, self.tenant, root):
+            raise NotFoundError("what should be kept is gone already")
+        row = session.one(
+            """INSERT INTO pins (tenant, root, checkpoint, reason, expires_at, machine)
+            VALUES (?, ?, ?, ?, ?, ?) RETURNING number""",
+            (self.tenant, root, checkpoint, reason, expires_at, self.machine),
+        )
         assert row is not None
         return row[0]
 

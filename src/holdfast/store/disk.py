@@ -7,7 +7,11 @@ fail (`holdfast.testing.faults`).
 from __future__ import annotations
 
 import os
+import stat
 from typing import Protocol
+
+MARKED = 0o1700
+"""The mode of a directory with the note of `Disk.mark_durable`."""
 
 
 class Disk(Protocol):
@@ -43,6 +47,10 @@ class Disk(Protocol):
 
     def sync_directory(self, path: str) -> None:
         """Make the entries of a directory durable."""
+        ...
+
+    def mark_durable(self, path: str) -> None:
+        """Note on a directory that its own name, and those above it, are durable; `is_marked_durable` reads that."""
         ...
 
 
@@ -84,6 +92,19 @@ class SystemDisk:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+    def mark_durable(self, path: str) -> None:
+        """See `Disk.mark_durable`. The note is the sticky bit, which means nothing in a directory of one owner."""
+        os.chmod(path, MARKED)
+
+
+def is_marked_durable(path: str) -> bool:
+    """Whether there is a directory that bears the note of `Disk.mark_durable`. Raises no error."""
+    try:
+        mode = os.lstat(path).st_mode
+    except OSError:
+        return False
+    return stat.S_ISDIR(mode) and bool(mode & stat.S_ISVTX)
 
 
 SYSTEM_DISK = SystemDisk()

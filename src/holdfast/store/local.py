@@ -8,11 +8,12 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from holdfast.model.errors import IntegrityError, NotFoundError, StorageError, UsageError
 from holdfast.model.sinks import CHUNK_BYTES
-from holdfast.store.disk import SYSTEM_DISK, Disk
+from holdfast.store.disk import SYSTEM_DISK, Disk, is_marked_durable
 from holdfast.store.keys import TEMPORARY, check_key, check_prefix
 from holdfast.store.objects import ObjectInfo, put_parts
 
@@ -154,10 +155,13 @@ class LocalObjects:
     def _ensure_directory(self, path: str) -> None:
         """Make ``path`` and what is missing above it; afterwards the entry of each, from the root down, is durable.
 
-        Also a directory that was there already is synced once by each process: another may have just created it, and
-        been killed before it synced.
+        Whoever has made sure of that marks the directory. One that was there already without the mark is synced as if
+        it were new: another process may have just created it, and been killed before it synced.
         """
         if path in self._synced:
+            return
+        if path != self.root and is_marked_durable(path):
+            self._synced.add(path)
             return
         parent = os.path.dirname(path)
         created = False
@@ -176,6 +180,10 @@ class LocalObjects:
         if created or path.startswith(f"{self.root}/"):
             self._ensure_directory(parent)
             self.disk.sync_directory(parent)
+            if path != self.root:
+                # Only now: the mark may reach the disk before anything that comes after this sync, but not before it.
+                with suppress(OSError):  # a file system without modes: the next process syncs again
+                    self.disk.mark_durable(path)
         self._synced.add(path)
 
     def _open(self, key: str) -> tuple[int, int]:

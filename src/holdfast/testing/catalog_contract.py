@@ -344,6 +344,20 @@ class CatalogContract:
         with pytest.raises(NotFoundError):
             self.catalog.pin(root, "too late")
 
+    def test_several_are_pinned_together_or_not_at_all(self) -> None:
+        saver = self.workspace()
+        names = [saver.save(_FILES), saver.save({})]
+        gone, kept = map(self.catalog.checkpoint, names)
+        self.catalog.pin_all([gone, kept], "a restore")
+        with pytest.raises(RefusedError):
+            self.catalog.forget([gone.id])
+        assert self.catalog.unpin_all("a restore") == 2
+        self.catalog.forget([gone.id])
+        self.store.collector().collect(0)
+        with pytest.raises(NotFoundError):
+            self.catalog.pin_all([kept, gone], "a restore")
+        assert self.catalog.unpin_all("a restore") == 0
+
     # --- history ---
 
     def test_history_is_appended_to_and_the_cursor_moves(self) -> None:

@@ -68,3 +68,8 @@ class FaultyDisk:
         """See `Disk.sync_directory`."""
         self._step("sync_directory")
         self._disk.sync_directory(path)
+
+    def mark_durable(self, path: str) -> None:
+        """See `Disk.mark_durable`."""
+        self._step("mark_durable")
+        self._disk.mark_durable(path)

@@ -3,6 +3,7 @@
 The model is the weakest disk that POSIX allows. Content is durable once its file was synced, a directory entry once its
 directory was synced, and nothing else is: of what came after, any part may be there and any other missing.
 A rename that was not synced may show the old name, the new one, both or neither; what it replaced is there until it is.
+The mark of a directory is on the disk at once, before anything else that is not synced: to lose one costs time only.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import random
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.store.disk import SYSTEM_DISK, Disk
+from holdfast.store.disk import MARKED, SYSTEM_DISK, Disk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,12 +28,16 @@ class State(NamedTuple):
     files: dict[str, bytes]
     directories: frozenset[str]
     """All but the root itself."""
+    marked: frozenset[str] = frozenset()
+    """Those of the directories that say that they are durable."""
 
     def write_to(self, target: str) -> None:
         """Build the state in ``target``, a directory that is empty or not there yet."""
         os.makedirs(target, mode=0o700, exist_ok=True)
         for directory in sorted(self.directories):
             os.mkdir(f"{target}/{directory}", 0o700)
+            if directory in self.marked:
+                os.chmod(f"{target}/{directory}", MARKED)
         for path, content in self.files.items():
             fd = os.open(f"{target}/{path}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(fd, "wb") as file:
@@ -60,10 +65,11 @@ class _File:
 
 
 class _Directory:
-    __slots__ = ("durable", "pending")
+    __slots__ = ("durable", "marked", "pending")
 
     def __init__(self) -> None:
         self.durable: dict[str, _Node] = {}
+        self.marked = False
         self.pending: list[tuple[str, _Node | None]] = []
 
     def entries(self, applied: int) -> dict[str, _Node]:
@@ -133,7 +139,7 @@ class RecordingDisk:
             applied = dict(zip(map(id, directories), pick, strict=False))
             variant = dict(zip(map(id, files), pick[len(directories) :], strict=True))
             state = _tree(root, applied, variant)
-            key = (tuple(sorted(state.files.items())), state.directories)
+            key = (tuple(sorted(state.files.items())), state.directories, state.marked)
             if key not in seen:
                 seen.add(key)
                 yield state
@@ -175,6 +181,9 @@ class RecordingDisk:
                 enter(step.path, None)
             elif step.name == "remove":
                 enter(step.path, None)
+            elif step.name == "mark_durable":
+                assert isinstance(node, _Directory)
+                node.marked = True
             else:
                 assert isinstance(node, _Directory)
                 node.durable = node.entries(-1)
@@ -234,10 +243,16 @@ class RecordingDisk:
         self._disk.sync_directory(path)
         self._record("sync_directory", path)
 
+    def mark_durable(self, path: str) -> None:
+        """See `Disk.mark_durable`."""
+        self._disk.mark_durable(path)
+        self._record("mark_durable", path)
+
 
 def _tree(root: _Directory, applied: dict[int, int], variant: dict[int, int]) -> State:
     files: dict[str, bytes] = {}
     directories: set[str] = set()
+    marked: set[str] = set()
 
     def visit(directory: _Directory, prefix: str) -> None:
         for name, node in directory.entries(applied[id(directory)]).items():
@@ -245,7 +260,9 @@ def _tree(root: _Directory, applied: dict[int, int], variant: dict[int, int]) ->
                 files[prefix + name] = node.contents()[variant[id(node)]]
             else:
                 directories.add(prefix + name)
+                if node.marked:
+                    marked.add(prefix + name)
                 visit(node, f"{prefix}{name}/")
 
     visit(root, "")
-    return State(files, frozenset(directories))
+    return State(files, frozenset(directories), frozenset(marked))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 
 from holdfast.model.errors import FormatError, LockedError, StorageError, room_hint
 from holdfast.model.paths import display
@@ -55,6 +54,8 @@ def discard_log(directory: bytes) -> None:
     Only for when a person has asked for it. Raises `LockedError` while a keeper has it, and `StorageError`. Cut
     short, it is of its old version still: to be called again.
     """
+    import shutil
+
     lock = locked(directory)
     try:
         for entry in list(os.scandir(directory)):

@@ -29,7 +29,7 @@ def test_files_and_directories_are_private(tmp_path: Path) -> None:
     finally:
         os.umask(previous)
     for path in (tmp_path / "s").rglob("*"):
-        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+        assert stat.S_IMODE(path.stat().st_mode) == (0o1700 if path.is_dir() else 0o600), path
     assert stat.S_IMODE((tmp_path / "s").stat().st_mode) == 0o700
 
 
@@ -104,6 +104,8 @@ def test_a_disk_that_refuses_at_any_step_leaves_a_sound_store(tmp_path: Path, co
     """Case 4: nothing is called durable after a failed sync."""
     steps = _count_steps(tmp_path)
     for fail_at, step in enumerate(steps):
+        if step == "mark_durable":
+            continue  # see the next test
         root = tmp_path / f"{code}-{fail_at}"
         objects = LocalObjects(
             str(root),
@@ -120,6 +122,30 @@ def test_a_disk_that_refuses_at_any_step_leaves_a_sound_store(tmp_path: Path, co
         assert not (root / "tmp").exists() or list((root / "tmp").iterdir()) == []
         objects.put("packs/t/new", [b"again"])
         assert objects.get("packs/t/new") == b"again"
+
+
+def test_where_directories_cannot_be_marked_they_are_synced_each_time(tmp_path: Path) -> None:
+    def unable(name: str, number: int) -> OSError | None:
+        return OSError(errno.EPERM, "no modes here") if name == "mark_durable" else None
+
+    root, disks = str(tmp_path / "s"), [FaultyDisk(unable) for _ in range(3)]
+    for number, disk in enumerate(disks):
+        objects = LocalObjects(root, disk=disk)
+        objects.put(f"packs/t/{number}", [b"x"])
+        objects.put(f"packs/t/{number}-again", [b"x"])
+    assert [disk.steps.count("sync_directory") for disk in disks][1:] == [4, 4]
+    assert not [path for path in (tmp_path / "s").rglob("*") if path.stat().st_mode & stat.S_ISVTX]
+
+
+def test_directories_that_are_durable_already_are_not_synced_again(tmp_path: Path) -> None:
+    root = str(tmp_path / "s")
+    for key in ("packs/t/a", "blobs/t/aa/bb/aabb"):
+        LocalObjects(root).put(key, [b"x"])
+    disk = FaultyDisk(lambda name, number: None)
+    for key in ("packs/t/b", "blobs/t/aa/bb/aabc"):
+        objects = LocalObjects(root, disk=disk)
+        objects.put(key, [b"x"])
+    assert disk.steps == ["create", "write", "sync", "rename", "sync_directory"] * 2
 
 
 def test_an_upload_whose_sync_failed_stays_failed(tmp_path: Path) -> None:
@@ -192,11 +218,28 @@ def test_a_committed_object_survives_every_power_loss(tmp_path: Path) -> None:
 
 def test_a_second_process_makes_the_directories_of_a_killed_one_durable(tmp_path: Path) -> None:
     """I4: the first was killed between making a directory and syncing what holds it."""
+    (tmp_path / "count").mkdir()
+    for fail_at in range(len(_count_steps(tmp_path))):
+        root = tmp_path / f"real{fail_at}"
+        root.mkdir()
+        disk = RecordingDisk(str(root))
+        faulty = FaultyDisk(lambda name, number, at=fail_at: Killed() if number >= at else None, disk)
+        with pytest.raises(Killed):
+            LocalObjects(str(root), disk=faulty).put("packs/t/a", [b"x", b"z"])
+        LocalObjects(str(root), disk=disk).put("packs/t/b", [b"y"])
+        assert all(state.files.get("packs/t/b") == b"y" for state in disk.states(len(disk))), fail_at
+
+
+def test_a_directory_that_is_marked_survives_every_power_loss(tmp_path: Path) -> None:
+    """I4: a later process takes the mark's word for it, and syncs the directory no more."""
     root = tmp_path / "real"
     root.mkdir()
     disk = RecordingDisk(str(root))
-    faulty = FaultyDisk(lambda name, number: Killed() if name == "sync_directory" else None, disk)
-    with pytest.raises(Killed):
-        LocalObjects(str(root), disk=faulty).put("packs/t/a", [b"x"])
-    LocalObjects(str(root), disk=disk).put("packs/t/b", [b"y"])
-    assert all(state.files.get("packs/t/b") == b"y" for state in disk.states(len(disk)))
+    for key in ("packs/t/one", "blobs/t/aa/bb/aabb", "blobs/t/aa/cc/aacc"):
+        LocalObjects(str(root), disk=disk).put(key, [b"x"])
+    marked: frozenset[str] = frozenset()
+    for at in range(len(disk) + 1):
+        states = list(disk.states(at))
+        marked = frozenset[str]().union(*(state.marked for state in states))
+        assert all(marked <= state.directories for state in states), at
+    assert marked == {"tmp", "packs", "packs/t", "blobs", "blobs/t", "blobs/t/aa", "blobs/t/aa/bb", "blobs/t/aa/cc"}

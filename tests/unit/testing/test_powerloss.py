@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.store.disk import is_marked_durable
 from holdfast.testing.powerloss import RecordingDisk, State
 
 if TYPE_CHECKING:
@@ -81,12 +82,14 @@ def test_states_can_be_built(root: str, tmp_path: Path) -> None:
     disk = RecordingDisk(root)
     disk.make_directory(f"{root}/d")
     write(disk, f"{root}/d/a", b"1", sync=True)
+    disk.mark_durable(f"{root}/d")
     for number, state in enumerate(disk.states(len(disk))):
         target = tmp_path / str(number)
         state.write_to(str(target))
         found = {str(p.relative_to(target)): p.read_bytes() for p in target.rglob("*") if p.is_file()}
         dirs = frozenset(str(p.relative_to(target)) for p in target.rglob("*") if p.is_dir())
-        assert State(found, dirs) == state
+        marked = frozenset(name for name in dirs if is_marked_durable(str(target / name)))
+        assert State(found, dirs, marked) == state
 
 
 def test_too_many_states_are_sampled_with_both_extremes(root: str) -> None:

@@ -42,9 +42,8 @@ def plan(work: Work) -> Answer | None:
     facts.base, facts.ours, facts.merged = combined.base, ours, combined.merged or ""
     facts.record, facts.changesets, facts.changes = combined.record, combined.changesets, combined.counts
     facts.uncaptured = [display(path) for path in combined.uncaptured]
-    for one in (ours, work.row.theirs, combined.merged):
-        if one is not None:
-            context.catalog.pin(context.catalog.checkpoint(one).root, work.pins, checkpoint=one)
+    named = [one for one in (ours, work.row.theirs, combined.merged) if one is not None]
+    context.catalog.pin_all([context.catalog.checkpoint(one) for one in named], work.pins)
     work.save()
     if work.site.stop.is_set():
         return interrupted()
