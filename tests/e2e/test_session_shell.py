@@ -101,8 +101,8 @@ class Person:
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
-    def sit_down(self) -> Terminal:
-        return Terminal([*HOLDFAST, "-q", "session", "shell"], self.environment, self.tree)
+    def sit_down(self, *flags: str) -> Terminal:
+        return Terminal([*HOLDFAST, *(flags or ("-q",)), "session", "shell"], self.environment, self.tree)
 
     def history(self) -> list[dict[str, Any]]:
         return list(reversed(self.run("session", "history")["commands"]))
@@ -164,6 +164,28 @@ def test_every_line_is_journalled_with_what_it_shows_and_how_it_ends(begin: Begi
     info = person.run("session", "info")
     assert (info["directory"], info["env"]["Q"], info["running"], info["busy"]) == (".", "1", None, False)
     assert b"7717" not in terminal.shown
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "sh"])
+def test_a_variable_that_is_too_long_is_told_once_and_the_rest_goes_on(begin: Begin, shell: str) -> None:
+    person = begin(shell)
+    (person.user / ".bashrc").write_text("PS1='@@ '\n")
+    (person.user / ".zshrc").write_text("PS1='@@ '\nunsetopt zle prompt_sp\n")
+    terminal = person.sit_down("--log-level", "warn")
+    for line in (
+        "BIG=$(head -c 200000 /dev/zero | tr '\\0' x); export BIG; export OTHER=1; cd sub",
+        "export OTHER=2",
+        "export OTHER=3",
+    ):
+        terminal.expect(PROMPT)
+        terminal.type(f"{line}\r")
+    terminal.expect(PROMPT)
+    terminal.type("exit\r")
+    assert terminal.end() == 0
+    assert terminal.shown.count(b"the variable BIG is longer than any") == 1
+    info = person.run("session", "info")
+    assert (info["directory"], info["env"]["OTHER"]) == ("sub", "3")
+    assert "BIG" not in info["env"]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "sh"])

@@ -67,6 +67,21 @@ def test_commands_of_a_session_follow_each_other_from_process_to_process(agent: 
     assert [one["command"] for one in agent.run("history", "-n", "1")["commands"]] == ["kill -9 $$"]
 
 
+def test_a_variable_that_is_too_long_is_named_on_both_channels(agent: Agent) -> None:
+    command = 'export BIG="$(head -c 200000 /dev/zero | tr "\\0" x)" OTHER=1'
+    done = agent.try_to("--json", "session", "start", "one")
+    done = agent.try_to("session", "exec", command)
+    assert done.stdout == b""
+    assert b"the variable BIG is longer than any that a program can be started with" in done.stderr
+    done = agent.try_to("--json", "session", "exec", command)
+    assert json.loads(done.stdout)["not_kept"] == ["BIG"]
+    assert b"the variable BIG" in done.stderr
+    done = agent.try_to("--json", "session", "exec", "echo ${BIG-none} $OTHER")
+    said = json.loads(done.stdout)
+    assert (said["not_kept"], said["stdout"], done.stderr) == ([], "none 1\n", b"")
+    assert "BIG" not in agent.run("info")["env"]
+
+
 def test_a_session_is_the_one_that_is_named_or_the_newest_of_ones_own(agent: Agent) -> None:
     assert agent.fails("info") == (3, "no_session")
     for name in ("one", "two"):

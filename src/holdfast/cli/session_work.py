@@ -70,7 +70,7 @@ def _exec(console: Console, arguments: argparse.Namespace) -> int:
         )
         assert entry.result is not None
         if console.json:
-            console.give(encoding_sessions.executed(session.id, entry, session.state.cwd))
+            console.give(encoding_sessions.executed(session.id, entry, session.state.cwd, session.too_long))
         elif entry.result.timed_out and not console.quiet:
             sys.stderr.write(f"holdfast: the command was ended: its time was over ({entry.duration_ms / 1000:.1f} s)\n")
     return entry.result.exit_code

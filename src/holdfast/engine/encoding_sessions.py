@@ -52,9 +52,9 @@ def command(value: CommandEntry) -> Json:
     }
 
 
-def executed(session: str, value: CommandEntry, directory: str) -> Json:
-    """What `session exec` has run: the command, the session, and where that is now."""
-    return {**command(value), "session": session, "directory_after": _path(directory)}
+def executed(session: str, value: CommandEntry, directory: str, too_long: Sequence[str]) -> Json:
+    """What `session exec` has run: the command, the session, where that is now, and what it does not keep."""
+    return {**command(value), "session": session, "directory_after": _path(directory), "not_kept": list(too_long)}
 
 
 def history(session: str, values: Sequence[CommandEntry]) -> Json:

@@ -2,7 +2,7 @@
 
 The shell itself says it, when it ends, into a file: a magic, ``$PWD``, the physical directory with a line break behind
 it (nothing where it is gone), the environment that a child of it gets, and a word that shows that nothing is missing,
-each ended by a NUL.
+each ended by a NUL. What is too long for the environment of a program it says by name.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ _LOG = Log(__name__)
 
 MAGIC = "holdfast-shell-1"
 END = "end"
+TOO_LONG = "__holdfast_too_long"
+"""A variable that the shell makes up: its value names one that can be handed on to nobody."""
 
 OWN = frozenset(
     ("_", "PWD", "SHLVL", "HOLDFAST_SESSION", "PS0", "PS1", "PS2", "PROMPT_COMMAND", "HISTCONTROL", "HISTIGNORE")
@@ -39,16 +41,26 @@ class Carried(NamedTuple):
     """An absolute path, as the shell shows it (links in it are not resolved). It may be gone."""
     env: Mapping[str, str]
     """All that is exported, but for `OWN`; what is not UTF-8 as in `os.fsdecode`."""
+    too_long: tuple[str, ...] = ()
+    """What is exported besides, and longer than what a program can be started with."""
 
 
 def read(path: bytes) -> Carried | None:
-    """What a shell has written to the file ``path``; None if it has not, or not to the end."""
+    """What a shell has written to the file ``path``; None if it has not, or not to the end. Where that is for all that
+    it exports, it is logged.
+    """
     try:
         with open(path, "rb") as file:
             data = file.read(_MOST_BYTES)
     except FileNotFoundError:
         return None
-    return parse(data)
+    carried = parse(data)
+    if carried is None and f"\0{TOO_LONG}=".encode() in data:
+        _LOG.warning(
+            "more is exported than a program can be started with: the session keeps the directory and the variables "
+            "that it had"
+        )
+    return carried
 
 
 def parse(data: bytes) -> Carried | None:
@@ -61,11 +73,14 @@ def parse(data: bytes) -> Carried | None:
     if directory is None:
         return None
     env: dict[str, str] = {}
+    too_long: list[str] = []
     for variable in variables:
         name, equals, value = variable.partition(b"=")
-        if name and equals and os.fsdecode(name) not in OWN and not name.startswith(b"__holdfast"):
+        if name == TOO_LONG.encode():
+            too_long += [os.fsdecode(value)] if value else []
+        elif name and equals and os.fsdecode(name) not in OWN and not name.startswith(b"__holdfast"):
             env[os.fsdecode(name)] = os.fsdecode(value)
-    return Carried(directory, env)
+    return Carried(directory, env, tuple(too_long))
 
 
 def _directory(logical: bytes, physical: bytes) -> bytes | None:

@@ -11,7 +11,9 @@ from holdfast.engine.sessions.judging import judge
 from holdfast.engine.sessions.naming import SESSION_VARIABLE
 from holdfast.engine.sessions.process import run_command
 from holdfast.model.errors import HoldfastError
+from holdfast.model.log import Log
 from holdfast.model.session import CommandResult
+from holdfast.model.visible import visible
 
 if TYPE_CHECKING:
     import threading
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from holdfast.engine.sessions.session import Session
     from holdfast.model.session import CommandEntry
 
+_LOG = Log(__name__)
 _KILLED = 137
 _NOT_STARTED = 126
 
@@ -90,9 +93,14 @@ def shell_environment(session: Session, directory: bytes) -> dict[str, str]:
 
 
 def exported(session: Session, carried: Carried, alone: Mapping[str, str]) -> dict[str, str]:
-    """All that the session exports after a shell has left ``carried``; it had ``alone`` besides, for itself."""
+    """All that the session exports after a shell has left ``carried``; it had ``alone`` besides, for itself.
+
+    What no program can be started with stays what it was before, and is told once.
+    """
     before = session.environment()
     env = dict(carried.env)
+    _tell_too_long(session, carried)
+    env.update((name, before[name]) for name in carried.too_long if name in before)
     for name, value in before.items():
         # What is no name in a shell, some do not hand on to what they start: they have not taken it away.
         if name in OWN or (name not in env and not name.isidentifier()):
@@ -103,3 +111,14 @@ def exported(session: Session, carried: Carried, alone: Mapping[str, str]) -> di
             if name in before:
                 env[name] = before[name]
     return env
+
+
+def _tell_too_long(session: Session, carried: Carried) -> None:
+    new = [name for name in carried.too_long if name not in session.too_long]
+    session.too_long += new
+    for name in new:
+        _LOG.warning(
+            "the variable %s is longer than any that a program can be started with: the session does not keep it",
+            visible(name),
+            session=session.id,
+        )

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from holdfast.engine.sessions.shells import Started, find, quote, saying
+from holdfast.engine.sessions.shells import Started, find, prepare_saying, quote, saying
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -133,6 +133,7 @@ def prepare(
     ``marks`` are what it shows before and after what a line shows.
     """
     program = find(shell, environment.get("PATH"))
+    prepare_saying(shell, said)
     given = {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
     words = {
         b"@STATE@": _state(environment, state),

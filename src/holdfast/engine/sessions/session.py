@@ -72,6 +72,8 @@ class Session:
         self._door: Door | None = None
         self._is_asked = False
         self._base = handed_on(around.opener.environ)
+        self.too_long: list[str] = []
+        """What its commands have exported since it was opened and nobody can be started with."""
 
     # -- what it is -----------------------------------------------------------------------------------------------
 

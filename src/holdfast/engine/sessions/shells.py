@@ -19,7 +19,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from holdfast.engine.sessions.carrying import END, MAGIC
+from holdfast.engine.sessions.carrying import END, MAGIC, TOO_LONG
 from holdfast.model.errors import UnsupportedError, UsageError
 from holdfast.model.named import NamedTuple
 
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 _PLACES = (b"/bin", b"/usr/bin", b"/usr/local/bin", b"/run/current-system/sw/bin")
 _LONGEST_ARGUMENT = 100_000
 """Bytes: the kernel takes no argument above 128 KiB."""
+
+_PAGES = 32
+"""Of memory: no variable with its name may be longer where a program is started (``MAX_ARG_STRLEN``, execve(2))."""
 
 _HELD_BACK = ("BASH_ENV", "SHELLOPTS", "BASHOPTS")
 """What bash would act upon before it reads the script; it is given to it by the script instead."""
@@ -73,6 +76,7 @@ def start(shell: ShellName, command: str, environment: Mapping[str, str], *, fol
     if b"\0" in text:
         raise UsageError("a command cannot hold a NUL")
     program = find(shell, environment.get("PATH"))
+    prepare_saying(shell, said)
     say = saying(shell, said)
     aliases = _aliases(text)
     own = _own(shell)
@@ -104,19 +108,62 @@ def _own(shell: ShellName) -> bytes:
 
 
 def saying(shell: ShellName, said: bytes) -> bytes:
-    """What has the shell say what it leaves. It changes no exit code that anybody looks at."""
+    """What has the shell say what it leaves. It changes no exit code that anybody looks at. See `prepare_saying`."""
     own = _own(shell) or b"command "
-    env = next((place for place in (b"/usr/bin/env", b"/bin/env") if os.access(place, os.X_OK)), b"env")
-    words = b"%b printf '%%s\\0' %b \"${PWD-}\"; %b pwd -P; %b printf '\\0'; %b -0 && %b printf '%%s\\0' %b" % (
-        own,
-        MAGIC.encode(),
-        own,
-        own,
-        env,
-        own,
-        END.encode(),
-    )
-    return b"{ %b; } 2>/dev/null >| %b" % (words, quote(said))
+    said_first = b"%b printf '%%s\\0' %b \"${PWD-}\"; %b pwd -P; %b printf '\\0'" % (own, MAGIC.encode(), own, own)
+    words = b"{ %b -0 || . %b; } && %b printf '%%s\\0' %b" % (_env(), quote(_without_large(said)), own, END.encode())
+    return b"{ %b; %b; } 2>/dev/null >| %b" % (said_first, words, quote(said))
+
+
+def _env() -> bytes:
+    return next((place for place in (b"/usr/bin/env", b"/bin/env") if os.access(place, os.X_OK)), b"env")
+
+
+def _without_large(said: bytes) -> bytes:
+    return said + b".large"
+
+
+_LARGE = rb"""(
+@OWN@ set +eu
+@OWN@ printf '%s\0' @TOLD@=
+@OWN@ export -p >| @NAMES@
+while @OWN@ read -r __holdfast_word __holdfast_name; do
+  __holdfast_name=${__holdfast_name#-* }
+  __holdfast_name=${__holdfast_name%%=*}
+  case $__holdfast_word in export|declare|typeset) ;; *) continue;; esac
+  case $__holdfast_name in ''|[0-9]*|*[!A-Za-z0-9_]*) continue;; esac
+  eval "__holdfast_bytes=\${#$__holdfast_name}"
+  case $((4 * __holdfast_bytes > @MOST@)) in
+    1) __holdfast_bytes=$(LC_ALL=C; eval "@OWN@ printf %s \"\${#$__holdfast_name}\"");;
+  esac
+  case $((__holdfast_bytes + ${#__holdfast_name} + 2 > @MOST@)) in
+    1) @KEEP@ "$__holdfast_name"; @OWN@ printf '%s\0' "@TOLD@=$__holdfast_name";;
+  esac
+done < @NAMES@
+@ENV@ -0
+)
+"""
+"""What says the variables where no program can be started with them: those that are too long for that are told by name.
+Everything in it is the shell's own, as nothing else can be started.
+"""
+_KEEP = {"bash": b"builtin export -n", "sh": b"unset", "zsh": b"builtin typeset +x"}
+
+
+def prepare_saying(shell: ShellName, said: bytes) -> None:
+    """Write what `saying` falls back on, beside ``said``."""
+    words = {
+        b"@OWN@": _own(shell) or b"command ",
+        b"@TOLD@": TOO_LONG.encode(),
+        b"@NAMES@": quote(said + b".names"),
+        b"@MOST@": b"%d" % (_PAGES * os.sysconf("SC_PAGE_SIZE")),
+        b"@KEEP@": _KEEP[shell],
+        b"@ENV@": _env(),
+    }
+    text = _LARGE
+    for word, value in words.items():
+        text = text.replace(word, value)
+    with open(_without_large(said), "wb") as file:
+        file.write(text)
 
 
 def _if_child(shell: ShellName, say: bytes) -> bytes:

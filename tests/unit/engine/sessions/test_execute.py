@@ -53,6 +53,20 @@ def test_directory_and_variables_go_from_command_to_command_and_beyond_the_proce
         assert again.state.cwd == "."
 
 
+def test_a_variable_that_is_too_long_is_told_once_and_stays_what_it_was(
+    session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    execute(session, "export BIG=before")
+    for _ in range(2):
+        execute(session, f"export BIG={'x' * 200_000} OTHER=1; cd sub 2>/dev/null")
+    assert session.state.env["BIG"] == "before"
+    assert (session.state.env["OTHER"], session.state.cwd) == ("1", "sub")
+    assert session.too_long == ["BIG"]
+    (warned,) = caplog.records
+    assert "the variable BIG is longer than any that a program can be started with" in warned.getMessage()
+    caplog.clear()
+
+
 def test_what_was_not_changed_is_not_kept(session: Session) -> None:
     execute(session, "true")
     execute(session, "cd sub")

@@ -178,6 +178,35 @@ def test_a_long_command_is_run_as_any(run: Run) -> None:
     assert (ran.result.stdout, ran.result.exit_code, ran.carried is not None) == ("200000\n", 3, True)
 
 
+LONGEST = 32 * os.sysconf("SC_PAGE_SIZE") - 2
+"""Bytes of a variable's name and value, behind which a program needs an ``=`` and a NUL."""
+
+
+def test_what_is_too_long_for_a_program_is_left_out_and_named(run: Run, place: Path) -> None:
+    ran = run(
+        f"export A={'x' * LONGEST}; export FITS=$A; FITS=${{FITS#?????}}; export U={'é' * (LONGEST // 2)}; "
+        "export OTHER='1\nexport A=2'; cd a*; set -eu; exit 3",
+        {"LANG": "C.UTF-8"},
+    )
+    assert (ran.result.exit_code, ran.carried is not None) == (3, True)
+    assert ran.carried is not None
+    assert sorted(ran.carried.too_long) == ["A", "U"]
+    left = new(ran)
+    assert left["FITS"] == "x" * (LONGEST - 5), "one that is just short enough"
+    assert left["OTHER"] == "1\nexport A=2"
+    assert "A" not in left
+    assert ran.carried.cwd == bytes(place / "a b\n")
+
+
+def test_more_than_a_program_can_be_started_with_is_told(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    limit = os.sysconf("SC_ARG_MAX") // (LONGEST - 10) + 1
+    ran = run(f"x={'x' * (LONGEST - 10)}; " + "; ".join(f"export V{number}=$x" for number in range(limit)))
+    assert ran.carried is None
+    (warned,) = caplog.records
+    assert "keeps the directory and the variables that it had" in warned.getMessage()
+    caplog.clear()
+
+
 def test_output_is_passed_on_whole_and_kept_in_part(run: Run) -> None:
     passed: list[tuple[str, bytes]] = []
     ran = run(
