@@ -120,10 +120,22 @@ def _say(console: Console, found: Merged) -> None:
 
         for one in plan.overlapping:
             console.say(f"  {show_path(one.path)}: {detail(one)}")
+            console.say(*(f"    {tried}" for tried in _declined(found, one.path)))
             differences = found.prepared.differences.get(one.path, ("", ""))
             for what, hunks in zip(("here", "in the fork"), differences, strict=True):
                 if hunks:
                     console.say(f"    {what}:", *(f"      {visible(line)}" for line in hunks.splitlines()))
+
+
+def _declined(found: Merged, path: bytes) -> list[str]:
+    """Why no rung has applied it."""
+    return [
+        f"{tried.rung}: {visible(tried.said)}"
+        for one in found.prepared.records
+        if one.path == path
+        for tried in one.tried
+        if tried.rung != "person" and tried.result != "answered" and tried.said
+    ]
 
 
 def _would(plan: MergePlan) -> str:

@@ -215,6 +215,8 @@ class Merge(NamedTuple):
     max_bytes: int = MIB
     lease: float = 600.0
     deadline: float = DAY
+    queue_entries: int = 1000
+    queue_bytes: int = 256 * MIB
 
 
 class Serve(NamedTuple):
@@ -523,6 +525,18 @@ KEYS: dict[str, Key] = {
     "merge.lease": Key("duration", "how long a change that was taken from the queue is its taker's", least=1, most=DAY),
     "merge.deadline": Key(
         "duration", "a change that waits in the queue for longer is for the next rung", least=1, most=30 * DAY
+    ),
+    "merge.queue_entries": Key(
+        "integer",
+        "so many changes are in the queue at most; what is asked then is for the next rung",
+        least=1,
+        most=100_000,
+    ),
+    "merge.queue_bytes": Key(
+        "size",
+        "so much they hold at most, all together; what is asked then is for the next rung",
+        least=MIB,
+        most=64 * GIB,
     ),
     "identity.author": Key("text", "who makes checkpoints, if neither a flag nor the caller says it"),
     "serve.listen": Key("text", "the address and port that the API listens at, if no option says otherwise"),

@@ -12,13 +12,16 @@ from holdfast.store.checksums import REAPPLIES, changing, set_checksum
 
 if TYPE_CHECKING:
     from holdfast.model.ids import WorkspaceId
-    from holdfast.store.database import Database, Row
+    from holdfast.store.database import Database, Row, Session
 
 Status = Literal["open", "answered", "declined", "shown"]
 """``shown`` is no question: what a person was shown of a file last."""
 
 _COLUMNS = """id, workspace, path, about, now, before, after, status, holder, held_until, deadline, answer, said,
     created_at"""
+
+_SIZE = " + ".join(f"COALESCE(LENGTH({name}), 0)" for name in ("path", "about", "now", "before", "after", "answer"))
+"""In bytes, but for a few characters."""
 
 
 class Reapply(NamedTuple):
@@ -50,9 +53,21 @@ class Reapplies:
         self._database = database
         self._tenant = tenant
 
-    def ask(self, asked: Reapply) -> Reapply:
-        """Have ``asked`` wait, unless it does already, or did; what there is of it now."""
+    def ask(
+        self, asked: Reapply, now: int = 0, *, most: int | None = None, most_bytes: int | None = None
+    ) -> Reapply | None:
+        """Have ``asked`` wait, unless it does already, or did; what there is of it now.
+
+        None, and nothing is changed, if there would be more than ``most`` then, or of more than ``most_bytes``. What is
+        over makes room first: deadlines that have passed by ``now``, what was declined, and answers, the oldest first.
+        """
         with self._database.writing() as session:
+            if (
+                most is not None
+                and most_bytes is not None
+                and not self._make_room(session, asked, now, most, most_bytes)
+            ):
+                return None
             values = [self._tenant, *asked]
             added = session.run(
                 f"INSERT INTO reapplies (tenant, {_COLUMNS}) VALUES ({', '.join('?' * len(values))}) "
@@ -64,6 +79,37 @@ class Reapplies:
             row = session.one(f"SELECT {_COLUMNS} FROM reapplies WHERE tenant = ? AND id = ?", (self._tenant, asked.id))
         assert row is not None
         return _reapply(row)
+
+    def _make_room(self, session: Session, asked: Reapply, now: int, most: int, most_bytes: int) -> bool:
+        """Whether there is room for ``asked``, or it is there already; what is over is dropped for that."""
+        if session.one("SELECT 1 FROM reapplies WHERE tenant = ? AND id = ?", (self._tenant, asked.id)):
+            return True
+        size = (
+            len(asked.path) + len(asked.about) + sum(len(one or b"") for one in (asked.now, asked.before, asked.after))
+        )
+        (count, held), *_ = session.all(
+            f"SELECT COUNT(*), COALESCE(SUM({_SIZE}), 0) FROM reapplies WHERE tenant = ? AND status <> 'shown'",
+            (self._tenant,),
+        )
+        excess, excess_bytes = int(count) + 1 - most, int(held) + size - most_bytes
+        dropped: list[str] = []
+        if excess > 0 or excess_bytes > 0:
+            over = session.all(
+                f"""SELECT id, {_SIZE} FROM reapplies WHERE tenant = ? AND status <> 'shown'
+                AND (status <> 'open' OR deadline <= ?)
+                ORDER BY CASE status WHEN 'open' THEN 0 WHEN 'declined' THEN 1 ELSE 2 END, created_at, id""",
+                (self._tenant, now),
+            )
+            for name, freed in over:
+                if excess <= 0 and excess_bytes <= 0:
+                    break
+                dropped.append(name)
+                excess, excess_bytes = excess - 1, excess_bytes - int(freed)
+        if excess > 0 or excess_bytes > 0:
+            return False
+        for name in dropped:
+            session.run("DELETE FROM reapplies WHERE tenant = ? AND id = ?", (self._tenant, name))
+        return True
 
     def show(self, shown: Reapply) -> None:
         """Note what a person was shown; what was noted under its id before is replaced."""

@@ -484,6 +484,35 @@ class CatalogContract:
         assert waiting.sweep(2) == 1
         assert [one.id[0] for one in waiting.open(50, 10)] == ["2"]
 
+    def test_changes_that_wait_are_bounded_and_what_is_over_makes_room(self) -> None:
+        waiting = Reapplies(self.catalog.database, self.catalog.tenant)
+        here = WorkspaceId("a" * 16)
+
+        def ask(number: int, most: int = 3, most_bytes: int = 1000, size: int = 100, deadline: int = 1000) -> bool:
+            asked = Reapply(f"{number:032}", here, b"f", "{}", b"x" * (size - 3), None, None, deadline=deadline)
+            return waiting.ask(asked._replace(created_at=number), 500, most=most, most_bytes=most_bytes) is not None
+
+        def there() -> list[int]:
+            return [number for number in range(10) if waiting.get(f"{number:032}")]
+
+        waiting.show(Reapply("s" * 32, here, b"f", "shown", b"x" * 999, None, None, "shown"))
+        assert [ask(number) for number in (1, 2, 3, 4)] == [True, True, True, False]
+        assert ask(3, most=1), "it is there already"
+        assert ask(4, most=9, most_bytes=399) is False
+        assert ask(4, most=9, most_bytes=400) is True
+        for number, status in ((1, "answered"), (2, "declined")):
+            waiting.take(1, 900, "me")
+            assert waiting.settle(f"{number:032}", "me", 2, status, b"y" if number == 1 else None, "") is None  # type: ignore[arg-type]
+        assert ask(5, most=4, deadline=500)
+        assert there() == [1, 3, 4, 5], "what was declined goes before an answer"
+        assert ask(6, most=4)
+        assert there() == [1, 3, 4, 6], "and what nobody has answered in time before both"
+        assert ask(7, most=9, most_bytes=350, size=200) is False
+        assert there() == [1, 3, 4, 6], "nothing is dropped for nothing"
+        assert ask(7, most=4)
+        assert there() == [3, 4, 6, 7]
+        assert waiting.get("s" * 32) is not None
+
     # --- numbers ---
 
     def test_stats(self) -> None:

@@ -306,6 +306,32 @@ def test_hostile_answers_to_the_queue_are_refused(two) -> None:
     assert outcomes(pair.merge()) == {"a": "open"}
 
 
+@pytest.mark.parametrize("limit", ["queue_entries", "queue_bytes"])
+def test_what_is_asked_when_the_queue_is_full_is_for_the_next_rung(two, limit: str) -> None:
+    pair = two(("queue", "text"), max_bytes=2 << 20, **{limit: 1 if limit == "queue_entries" else 1 << 20})
+    large = "x" * 79 + "\n"
+    text = NUMBERS + (large * 4000 if limit == "queue_bytes" else "")
+    pair.begin(a=text, b=text)
+    pair.fork_does(a=text + "end\n", b=text + "end\n")
+    pair.write(pair.tree, a="begin\n" + text, b="begin\n" + text)
+    found = pair.merge()
+    assert outcomes(found) == {"a": "pending", "b": "reapplied"}
+    tried = {os.fsdecode(one.path): one.tried for one in found.prepared.records}
+    assert [(one.rung, one.result) for one in tried["b"]] == [("queue", "declined"), ("text", "answered")]
+    assert (
+        f"the queue is full (merge.queue_entries, {1 if limit == 'queue_entries' else 1000:,} changes"
+        in tried["b"][0].said
+    )
+    with pair.open() as workspace:
+        change = workspace.next_reapply()
+        assert change is not None
+        assert workspace.next_reapply() is None
+        workspace.answer_reapply(change["id"], change["token"], {"version": change["version"], "decline": "no"})
+    pair.flags["merge.ladder"] = ["queue"]
+    found = pair.merge()
+    assert outcomes(found) == {"a": "open", "b": "pending"}, "what was declined makes room, and holds for this merge"
+
+
 def test_another_workspace_gets_no_change_of_this_one(two, tmp_path: Path) -> None:
     """I10 within a home: whoever works in one directory is not told what is in another."""
     pair = two(("queue",))

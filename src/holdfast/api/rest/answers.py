@@ -52,6 +52,8 @@ class MergeSettings(TypedDict):
     max_bytes: int
     lease: float
     deadline: float
+    queue_entries: int
+    queue_bytes: int
 
 
 class Configuration(TypedDict):

@@ -123,6 +123,8 @@ def _configuration(context: Context) -> answers.Configuration:
             "max_bytes": merge.max_bytes,
             "lease": merge.lease,
             "deadline": merge.deadline,
+            "queue_entries": merge.queue_entries,
+            "queue_bytes": merge.queue_bytes,
         },
         "problem": None if context.misconfigured is None else context.misconfigured.message,
     }

@@ -35,11 +35,17 @@ def _rung(context: Context, name: str, stop: threading.Event | None) -> Rung | N
                 return None
             from holdfast.engine.reapply.command import Command
 
-            return Command(settings.command, timeout=settings.timeout, max_bytes=settings.max_bytes, stop=stop)
+            return Command(
+                settings.command,
+                home=context.home,
+                timeout=settings.timeout,
+                max_bytes=settings.max_bytes,
+                stop=stop,
+            )
         case "queue":
             from holdfast.engine.reapply.queue import Queue
 
-            return Queue(context.store, context.workspace.id, context.clock, deadline=settings.deadline)
+            return Queue(context.store, context.workspace.id, context.clock, settings)
         case "structure":
             from holdfast.engine.reapply.structure import Structure
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import os
 from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.engine import gitpatch
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 _MOST_SAID = 300
 _LOOK_SECONDS = 0.1
+_REAPPLY = b"reapply"
 
 
 class Command:
@@ -36,9 +38,18 @@ class Command:
     takes_all = False
 
     def __init__(
-        self, words: Sequence[str], *, timeout: float, max_bytes: int, stop: threading.Event | None = None
+        self,
+        words: Sequence[str],
+        *,
+        home: bytes,
+        timeout: float,
+        max_bytes: int,
+        stop: threading.Event | None = None,
     ) -> None:
-        """``timeout`` is in seconds; an answer may hold ``max_bytes`` of content. Setting ``stop`` ends what runs."""
+        """``timeout`` is in seconds; an answer may hold ``max_bytes`` of content. Setting ``stop`` ends what runs. What
+        it is started in is in the ``home``, where the next one removes what a killed process has left.
+        """
+        self._above = os.path.join(home, _REAPPLY)
         self._words = list(words)
         self._timeout = timeout
         self._stop = stop
@@ -47,15 +58,16 @@ class Command:
 
     def apply(self, task: Task) -> Outcome:
         """See `Rung.apply`."""
-        import tempfile
+        from holdfast.engine.home import make_private
+        from holdfast.files.scratch import scratch
 
         asked = json.dumps(question(task)).encode() + b"\n"
-        with tempfile.TemporaryDirectory(prefix="holdfast-reapply-") as directory:
+        make_private(self._above)
+        with scratch(self._above) as directory:
             answered = self._run(asked, directory)
         return answered if isinstance(answered, Declined) else parse_answer(answered, task)
 
-    def _run(self, asked: bytes, directory: str) -> bytes | Declined:
-        import os
+    def _run(self, asked: bytes, directory: bytes) -> bytes | Declined:
         import shutil
         import subprocess
 
@@ -158,7 +170,6 @@ def _converse(
     child: subprocess.Popen[bytes], asked: bytes, timeout: float, most: int, stop: threading.Event | None
 ) -> tuple[bytes, bytes] | str:
     """Give ``asked`` and take both streams, at most ``most`` bytes of the first; or why that came to nothing."""
-    import os
     import selectors
     import subprocess
     import time

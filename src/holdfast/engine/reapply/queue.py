@@ -2,7 +2,7 @@
 
 `Queue` is what the ladder sees: it asks, and takes an answer that has come since. `take`, `answer` and `waiting` are
 for whoever works on them, by MCP or REST. Who takes a change has it for ``merge.lease``; one that nobody has answered
-by ``merge.deadline`` counts as declined, and the next rung has it.
+by ``merge.deadline`` counts as declined, and the next rung has it, and so has what is asked when the queue is full.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from holdfast.engine.context import Shared
     from holdfast.engine.reapply.port import Outcome, RungName
     from holdfast.model.clock import Clock
+    from holdfast.model.config import Merge
     from holdfast.store.store import Store
 
 _SECOND = 1_000_000
@@ -35,12 +36,13 @@ class Queue:
     name: RungName = "queue"
     takes_all = False
 
-    def __init__(self, store: Store, workspace: WorkspaceId, clock: Clock, *, deadline: float) -> None:
-        """Changes of merges into ``workspace``; ``deadline`` is in seconds from when one is asked first."""
+    def __init__(self, store: Store, workspace: WorkspaceId, clock: Clock, settings: Merge) -> None:
+        """Changes of merges into ``workspace``; the deadline counts from when one is asked first."""
         self._reapplies = of(store)
         self._workspace = workspace
         self._clock = clock
-        self._deadline = int(deadline * _SECOND)
+        self._deadline = int(settings.deadline * _SECOND)
+        self._settings = settings
 
     def apply(self, task: Task) -> Outcome:
         """See `Rung.apply`."""
@@ -58,8 +60,16 @@ class Queue:
                 task.after,
                 deadline=now + self._deadline,
                 created_at=now,
-            )
+            ),
+            now,
+            most=self._settings.queue_entries,
+            most_bytes=self._settings.queue_bytes,
         )
+        if found is None:
+            return Declined(
+                f"the queue is full (merge.queue_entries, {self._settings.queue_entries:,} changes; "
+                f"merge.queue_bytes, {self._settings.queue_bytes:,} bytes)"
+            )
         if found.status == "answered":
             return Answer(found.answer, found.said)
         if found.status == "declined":

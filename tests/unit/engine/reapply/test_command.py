@@ -22,9 +22,22 @@ from ....waiting import wait_until
 TASK = Task(b"src/a.py", "content", b"now\nx\n", b"before\nx\n", b"after\nx\n", [3, 4], {"beside": ["b"]})
 
 
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "HOME", bytes(tmp_path / "home"))
+
+
+HOME = b""
+"""Of the test that runs."""
+
+
 def asked(code: str, *, timeout: float = 20.0, max_bytes: int = 1 << 16, task: Task = TASK) -> Outcome:
-    """What comes of an agent that is this Python code."""
-    return Command([sys.executable, "-c", code], timeout=timeout, max_bytes=max_bytes).apply(task)
+    """What comes of an agent that is this Python code; nothing of what it was started in is left."""
+    command = Command([sys.executable, "-c", code], home=HOME, timeout=timeout, max_bytes=max_bytes)
+    try:
+        return command.apply(task)
+    finally:
+        assert os.listdir(os.path.join(HOME, b"reapply")) == [b".lock"]
 
 
 def test_it_is_told_of_the_change_and_answers() -> None:
@@ -80,7 +93,7 @@ def test_an_answer_that_is_none_declines(code: str, why: str) -> None:
 
 
 def test_one_that_is_not_there_declines() -> None:
-    found = Command(["/nonexistent/agent"], timeout=5, max_bytes=1 << 16).apply(TASK)
+    found = Command(["/nonexistent/agent"], home=HOME, timeout=5, max_bytes=1 << 16).apply(TASK)
     assert isinstance(found, Declined)
     assert "/nonexistent/agent cannot be run" in found.reason
 
@@ -123,13 +136,22 @@ def test_nothing_of_it_is_left_where_whoever_asks_is_killed(tmp_path: Path) -> N
     asker = (
         "import sys; from holdfast.engine.reapply.command import Command\n"
         "from holdfast.engine.reapply.port import Task\n"
-        f"Command([sys.executable, '-c', {agent!r}], timeout=600, max_bytes=9)"
+        f"Command([sys.executable, '-c', {agent!r}], home={HOME!r}, timeout=600, max_bytes=9)"
         ".apply(Task(b'a', 'content', b'', b'', b'', [1], {}))"
     )
-    with subprocess.Popen([sys.executable, "-c", asker], env=os.environ | {"TMPDIR": str(tmp_path)}) as process:
+    above = os.path.join(HOME, b"reapply")
+    with subprocess.Popen([sys.executable, "-c", asker]) as process:
         wait_until(lambda: note.exists() and note.read_text().endswith(" "))
+        (used,) = set(os.listdir(above)) - {b".lock"}
+        (Path(os.fsdecode(above)) / os.fsdecode(used) / "closed").mkdir()
+        (Path(os.fsdecode(above)) / os.fsdecode(used) / "closed").chmod(0)
+        code = f'import os; assert os.path.isdir({os.path.join(above, used)!r}); print(\'{{"content": "x"}}\')'
+        beside = Command([sys.executable, "-c", code], home=HOME, timeout=20, max_bytes=9)
+        assert beside.apply(TASK) == Answer(b"x"), "what another one uses is left alone"
         process.kill()
     wait_until(lambda: not is_there(int(note.read_text())))
+    assert os.listdir(os.path.join(above, used)) == [b"closed"], "nobody was left to remove it"
+    assert asked('print(\'{"content": "x"}\')') == Answer(b"x"), "the next one does"
 
 
 def test_one_that_nobody_waits_for_any_more_is_ended() -> None:
@@ -137,7 +159,8 @@ def test_one_that_nobody_waits_for_any_more_is_ended() -> None:
     timer = threading.Timer(0.3, stop.set)
     timer.start()
     begun = time.monotonic()
-    command = Command([sys.executable, "-c", "import time; time.sleep(600)"], timeout=600, max_bytes=9, stop=stop)
+    words = [sys.executable, "-c", "import time; time.sleep(600)"]
+    command = Command(words, home=HOME, timeout=600, max_bytes=9, stop=stop)
     found = command.apply(TASK)
     timer.join()
     assert found == Declined("it was interrupted")
