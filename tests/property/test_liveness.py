@@ -65,8 +65,8 @@ class FusedDatabase:
     def __init__(self, inner, fuse):
         self._inner, self._fuse = inner, fuse
 
-    def reading(self):
-        return self._inner.reading()
+    def reading(self, *, once=False):
+        return self._inner.reading(once=once)
 
     @contextmanager
     def writing(self):

@@ -68,7 +68,7 @@ class AnswerRows:
 
     def is_worked_on(self, name: str, request: Hash) -> bool:
         """Whether somebody is at work on this request for a key. Claims nothing."""
-        with self._database.reading() as session:
+        with self._database.reading(once=True) as session:
             row = session.one(
                 "SELECT request, status, owner, at FROM answers WHERE tenant = ? AND name = ?", (self._tenant, name)
             )

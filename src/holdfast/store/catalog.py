@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from holdfast.model.checkpoint import Checkpoint, Provenance
@@ -102,7 +103,7 @@ class Catalog:
 
     def cursor(self, workspace: WorkspaceId) -> Cursor:
         """Where a workspace stands in its history; raises `NotFoundError` if there is no such workspace."""
-        with self.database.reading() as session:
+        with self.database.reading(once=True) as session:
             return history.cursor(session, self.tenant, workspace)
 
     # --- checkpoints ---
@@ -160,7 +161,7 @@ class Catalog:
 
     def by_prefix(self, prefix: str, limit: int = 16) -> list[CheckpointId]:
         """Ids that begin with ``prefix`` (lower-case hex digits), the last recorded first, at most ``limit``."""
-        with self.database.reading() as session:
+        with self.database.reading(once=True) as session:
             rows = session.all(
                 "SELECT id FROM checkpoints WHERE tenant = ? AND id >= ? AND id < ? ORDER BY number DESC LIMIT ?",
                 (self.tenant, prefix, prefix + "g", limit),
@@ -180,14 +181,14 @@ class Catalog:
         """The checkpoints whose parent this is, in any workspace, in the order of recording."""
         from holdfast.store import forgetting
 
-        with self.database.reading() as session:
+        with self.database.reading(once=True) as session:
             return forgetting.children(session, self.tenant, checkpoint)
 
     def ancestors(self, checkpoint: CheckpointId) -> list[CheckpointId]:
         """The parent, its parent, and so on; empty for one without a parent."""
         from holdfast.store import forgetting
 
-        with self.database.reading() as session:
+        with self.database.reading(once=True) as session:
             return forgetting.line(session, self.tenant, checkpoint)[1:]
 
     def lineage(self, checkpoint: CheckpointId) -> Lineage:
@@ -201,7 +202,7 @@ class Catalog:
         """What a checkpoint holds of other lines of work, beside its parent's."""
         from holdfast.store import merges
 
-        with self.database.reading() as session:
+        with self.database.reading(once=True) as session:
             return merges.taken_in(session, self.tenant, checkpoint)
 
     def note_taken_in(self, checkpoint: CheckpointId, taken_in: TakenIn) -> None:
@@ -229,7 +230,7 @@ class Catalog:
 
     def changeset(self, checkpoint: CheckpointId) -> bytes | None:
         """The encoded changeset against the parent; None if everything is added."""
-        with self.database.reading() as session:
+        with self.database.reading(once=True) as session:
             row = session.one(
                 "SELECT data FROM changesets WHERE tenant = ? AND checkpoint = ?", (self.tenant, checkpoint)
             )
@@ -237,19 +238,19 @@ class Catalog:
 
     def changesets(self, checkpoints: Sequence[CheckpointId]) -> dict[CheckpointId, bytes]:
         """The encoded changesets of several checkpoints; one that has none is not in the answer."""
-        found: dict[CheckpointId, bytes] = {}
-        with self.database.reading() as session:
-            for part in chunks(checkpoints):
-                rows = session.all(
-                    f"SELECT checkpoint, data FROM changesets WHERE tenant = ? AND checkpoint IN {slots(len(part))}",
-                    (self.tenant, *part),
-                )
-                found |= dict(rows)
-        return found
+        statements = [
+            (
+                f"SELECT checkpoint, data FROM changesets WHERE tenant = ? AND checkpoint IN {slots(len(part))}",
+                (self.tenant, *part),
+            )
+            for part in chunks(checkpoints)
+        ]
+        with self.database.reading(once=True) as session:
+            return dict(chain.from_iterable(session.together(statements)))
 
     def not_captured(self, checkpoint: CheckpointId) -> list[NotCaptured]:
         """What a checkpoint does not hold, sorted by path."""
-        with self.database.reading() as session:
+        with self.database.reading(once=True) as session:
             rows = session.all(
                 "SELECT path, reason FROM not_captured WHERE tenant = ? AND checkpoint = ? ORDER BY place",
                 (self.tenant, checkpoint),
@@ -290,17 +291,16 @@ class Catalog:
         A page that this does not find must be written again even if the same bytes are stored as a file's content:
         committed as a page, its children are kept as well.
         """
-        with self.database.reading() as session:
+        with self.database.reading(once=True) as session:
             return commits.known(session, self.tenant, hashes, pages=pages)
 
     def locate(self, hashes: Iterable[Hash]) -> dict[Hash, Location]:
         """Where each of ``hashes`` is stored; one that is not, or whose pack's row is lost, is not in the answer."""
-        with self.database.reading() as session:
-            return locations.locate(session, self.tenant, self.name, hashes)
+        return locations.locate(self.database, self.tenant, self.name, hashes)
 
     def newest_pack(self) -> str | None:
         """The key of the object that was written last of those that hold packs; None if there is none."""
-        with self.database.reading() as session:
+        with self.database.reading(once=True) as session:
             row = session.one(
                 "SELECT key FROM packs WHERE tenant = ? AND spared_until = 0 ORDER BY number DESC LIMIT 1",
                 (self.tenant,),
@@ -316,7 +316,7 @@ class Catalog:
 
     def generation_of(self, hash: Hash) -> int:  # noqa: A002 - the field's own name
         """The generation to store a blob of its own under now: one whose key nobody is deleting or has just deleted."""
-        with self.database.reading() as session:
+        with self.database.reading(once=True) as session:
             return locations.generation_of(session, self.tenant, self.name, hash)
 
     def pin(
@@ -405,12 +405,12 @@ class Catalog:
     def events(self, workspace: WorkspaceId, *, limit: int | None = None) -> list[HistoryEvent]:
         """What happened to a workspace, the last first, at most ``limit``."""
         most = 1 << 62 if limit is None else limit
-        with self.database.reading() as session:
+        with self.database.reading(once=True) as session:
             return history.events(session, self.tenant, "AND workspace = ? ORDER BY seq DESC LIMIT ?", workspace, most)
 
     def event(self, seq: int) -> HistoryEvent:
         """One event; raises `NotFoundError` if there is none of this number."""
-        with self.database.reading() as session:
+        with self.database.reading(once=True) as session:
             found = history.events(session, self.tenant, "AND seq = ?", seq)
         if not found:
             raise NotFoundError(f"no event {seq} in the history")
@@ -429,7 +429,7 @@ class Catalog:
         """What blobs, pages and packs take in the object store. Cheap: it looks at packs and large blobs alone."""
         from holdfast.store import usage
 
-        with self.database.reading() as session:
+        with self.database.reading(once=True) as session:
             return usage.used_bytes(session, self.tenant)
 
     def close(self) -> None:
@@ -437,11 +437,11 @@ class Catalog:
         self.database.close()
 
     def _workspaces(self, where: str = "", *values: object) -> list[Workspace]:
-        with self.database.reading() as session:
+        with self.database.reading(once=True) as session:
             return workspaces.find(session, self.tenant, where, *values)
 
     def _checkpoints(self, rest: str, *values: object) -> list[Checkpoint]:
-        with self.database.reading() as session:
+        with self.database.reading(once=True) as session:
             rows = session.all(f"SELECT {_CHECKPOINT} FROM checkpoints WHERE tenant = ? {rest}", (self.tenant, *values))
         return [_checkpoint(row) for row in rows]
 

@@ -223,10 +223,8 @@ def whole(session: Session, tenant: int, hashes: Iterable[Hash]) -> set[Hash]:
 
 
 def _those(session: Session, tenant: int, hashes: Iterable[Hash], where: str) -> set[Hash]:
-    found: set[Hash] = set()
-    for part in chunks(sorted(hashes)):
-        rows = session.all(
-            f"SELECT hash FROM blobs WHERE tenant = ? AND hash IN {slots(len(part))} {where}", (tenant, *part)
-        )
-        found.update(row[0] for row in rows)
-    return found
+    statements = [
+        (f"SELECT hash FROM blobs WHERE tenant = ? AND hash IN {slots(len(part))} {where}", (tenant, *part))
+        for part in chunks(sorted(hashes))
+    ]
+    return {row[0] for rows in session.together(statements) for row in rows}

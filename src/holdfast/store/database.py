@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 Row = tuple[Any, ...]
+Statement = tuple[str, "Sequence[object]"]
+"""What is to be run, and its parameters."""
 _T = TypeVar("_T")
 
 _LOG = Log(__name__)
@@ -47,6 +49,16 @@ class Session(Protocol):
 
     def one(self, sql: str, parameters: Sequence[object] = ()) -> Row | None:
         """The first row that the statement gives, or None."""
+        ...
+
+    def together(self, statements: Sequence[Statement]) -> list[list[Row]]:
+        """The rows that each of several statements gives, which are run in this order; none waits for what another
+        gives.
+        """
+        ...
+
+    def unawaited(self) -> AbstractContextManager[None]:
+        """A block of statements none of whose rows or counts is looked at; an error of one may come at its end."""
         ...
 
     def stream(self, sql: str, parameters: Sequence[object] = ()) -> Iterator[Row]:
@@ -75,8 +87,12 @@ class Database(Protocol):
         """True if nothing can be written: `writing` then raises `StorageError`, and nobody has to be kept from it."""
         ...
 
-    def reading(self) -> AbstractContextManager[Session]:
-        """A transaction that sees one state throughout. Inside another transaction of this thread it is that one."""
+    def reading(self, *, once: bool = False) -> AbstractContextManager[Session]:
+        """A transaction that sees one state throughout. Inside another transaction of this thread it is that one.
+
+        With ``once`` it is for one statement, or one call of `together`; where the database is elsewhere, that is one
+        trip there and back instead of two.
+        """
         ...
 
     def writing(self) -> AbstractContextManager[Session]:
@@ -124,6 +140,12 @@ class _SqliteSession:
         row = cursor.fetchone()
         cursor.close()
         return row
+
+    def together(self, statements: Sequence[Statement]) -> list[list[Row]]:
+        return [self.all(sql, parameters) for sql, parameters in statements]
+
+    def unawaited(self) -> AbstractContextManager[None]:
+        return contextlib.nullcontext()
 
     def stream(self, sql: str, parameters: Sequence[object] = ()) -> Iterator[Row]:
         return iter(self._connection.execute(sql, parameters))
@@ -288,7 +310,7 @@ class SqliteDatabase:
                 time.sleep(0.005)
 
     @contextlib.contextmanager
-    def reading(self) -> Generator[Session]:
+    def reading(self, *, once: bool = False) -> Generator[Session]:  # noqa: ARG002 - nothing is to be saved here
         """See `Database.reading`."""
         with self._lock:
             if self._session is not None:

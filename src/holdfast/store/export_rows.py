@@ -70,7 +70,7 @@ class ExportRows:
 
     def get(self, name: str) -> ExportRow:
         """One export; raises `NotFoundError` (code ``no_export``) if there is none of this name."""
-        with self._database.reading() as session:
+        with self._database.reading(once=True) as session:
             return self._get(session, name)
 
     def of_workspace(self, workspace: WorkspaceId) -> ExportRow | None:
@@ -120,7 +120,7 @@ class ExportRows:
         """Whether another tenant serves ``path`` (a real one), a directory in it, or one that it is in: what one
         tenant sees is never another's (I10). This and `of_others` alone look at other tenants' rows.
         """
-        with self._database.reading() as session:
+        with self._database.reading(once=True) as session:
             rows = session.all(
                 """SELECT w.path FROM exports e JOIN workspaces w ON w.tenant = e.tenant AND w.id = e.workspace
                 WHERE e.tenant <> ? AND w.machine = ? AND w.live = 1""",
@@ -132,7 +132,7 @@ class ExportRows:
         """Where the workspaces of other tenants on this machine are, served or not: for keeping them apart, and to be
         told to nobody.
         """
-        with self._database.reading() as session:
+        with self._database.reading(once=True) as session:
             rows = session.all(
                 "SELECT path FROM workspaces WHERE tenant <> ? AND machine = ? AND live = 1",
                 (self._tenant, self._machine),
@@ -149,7 +149,7 @@ class ExportRows:
         return _row(row)
 
     def _find(self, where: str, *values: object) -> list[ExportRow]:
-        with self._database.reading() as session:
+        with self._database.reading(once=True) as session:
             rows = session.all(
                 f"SELECT {_COLUMNS} FROM exports WHERE tenant = ? AND {_HERE} {where}",
                 (self._tenant, self._machine, *values),
@@ -159,7 +159,7 @@ class ExportRows:
 
 def tenants_that_serve(database: Database) -> list[str]:
     """The names of the tenants that have exports, for who does all their upkeep."""
-    with database.reading() as session:
+    with database.reading(once=True) as session:
         rows = session.all(
             "SELECT name FROM tenants t WHERE EXISTS (SELECT 1 FROM exports e WHERE e.tenant = t.number) ORDER BY name"
         )

@@ -116,7 +116,7 @@ def sweep_pages_step(
 
 def dead_blobs(database: Database, tenant: int, died_by: int) -> list[Hash]:
     """Candidates for `sweep_blobs_step`: whatever seems dead since ``died_by`` or before."""
-    with database.reading() as session:
+    with database.reading(once=True) as session:
         rows = session.all(
             "SELECT hash FROM blobs WHERE tenant = ? AND refs = 0 AND deltas = 0 AND kind <> 1 AND dead_since <= ?",
             (tenant, died_by),

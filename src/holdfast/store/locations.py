@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from holdfast.store.keys import is_key
@@ -9,29 +10,47 @@ from holdfast.store.liveness import chunks, slots
 from holdfast.store.records import Location, large_blob_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from holdfast.model.ids import Hash
-    from holdfast.store.database import Row, Session
+    from holdfast.store.database import Database, Row, Session
 
 
-def locate(session: Session, tenant: int, name: str, hashes: Iterable[Hash]) -> dict[Hash, Location]:
+def locate(database: Database, tenant: int, name: str, hashes: Iterable[Hash]) -> dict[Hash, Location]:
     """See `Catalog.locate`; ``name`` is the tenant's in object keys."""
-    rows: list[Row] = []
-    keys: dict[int, str] = {}
-    for part in chunks(hashes):
-        rows += session.all(
-            f"""SELECT hash, pack, place, length, codec, size, base, generation FROM blobs
-            WHERE tenant = ? AND hash IN {slots(len(part))}""",
-            (tenant, *part),
+    parts = list(chunks(hashes))
+    if not parts:
+        return {}
+    select = "SELECT hash, pack, place, length, codec, size, base, generation"
+    if len(parts) == 1:
+        # In one statement: most questions are about a few blobs.
+        key = "(SELECT key FROM packs WHERE packs.tenant = blobs.tenant AND packs.number = blobs.pack)"
+        question = f"{select}, {key} FROM blobs WHERE tenant = ? AND hash IN {slots(len(parts[0]))}"
+        with database.reading(once=True) as session:
+            found = session.all(question, (tenant, *parts[0]))
+        return _locations(name, [row[:-1] for row in found], {row[1]: row[-1] for row in found})
+    keys: dict[int | None, str | None] = {}
+    with database.reading() as session:
+        rows = list(
+            chain.from_iterable(
+                session.together(
+                    [
+                        (f"{select} FROM blobs WHERE tenant = ? AND hash IN {slots(len(part))}", (tenant, *part))
+                        for part in parts
+                    ]
+                )
+            )
         )
-    # Rather than a join: ten thousand blobs lie in a few packs.
-    for part in chunks({row[1] for row in rows if row[1] is not None}):
-        packs = session.all(
-            f"SELECT number, key FROM packs WHERE tenant = ? AND number IN {slots(len(part))}", (tenant, *part)
-        )
-        # A damaged key leads nowhere: what should be there is as good as lost.
-        keys.update((number, key) for number, key in packs if is_key(key))
+        # Rather than a join: ten thousand blobs lie in a few packs.
+        for part in chunks({row[1] for row in rows if row[1] is not None}):
+            question = f"SELECT number, key FROM packs WHERE tenant = ? AND number IN {slots(len(part))}"
+            keys.update(session.all(question, (tenant, *part)))
+    return _locations(name, rows, keys)
+
+
+def _locations(name: str, rows: Iterable[Row], stored: Mapping[int | None, str | None]) -> dict[Hash, Location]:
+    # A damaged key leads nowhere: what should be there is as good as lost.
+    keys = {pack: key for pack, key in stored.items() if key is not None and is_key(key)}
     return {
         blob: Location(
             large_blob_key(name, blob, generation) if pack is None else keys[pack], at, length, codec, size, base

@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
@@ -21,12 +22,12 @@ from holdfast.model.log import Log
 from holdfast.store import postgresql_errors
 from holdfast.store.postgresql_connections import Connections, end_session
 from holdfast.store.postgresql_schema import SCHEMA, Standing
-from holdfast.store.postgresql_session import PostgresSession
+from holdfast.store.postgresql_session import PostgresSession, pipelined
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
-    from holdfast.store.database import Migration, Session
+    from holdfast.store.database import Migration, Row, Session
     from holdfast.store.postgresql_connections import Link
     from holdfast.store.postgresql_url import Address
 
@@ -82,13 +83,16 @@ class PostgresDatabase:
         return self._closed or self._standby
 
     @contextmanager
-    def reading(self) -> Generator[Session]:
-        """See `Database.reading`. Raises `ConnectionLostError` where the connection breaks meanwhile."""
+    def reading(self, *, once: bool = False) -> Generator[Session]:
+        """See `Database.reading`. Raises `ConnectionLostError` where the connection breaks meanwhile.
+
+        It begins with its first statement. Until that is answered a lost connection is replaced.
+        """
         session = self._session()
         if session is not None:
             yield session
             return
-        with self._transaction(f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {_surroundings()}") as session:
+        with self._transaction(PostgresSession(None, partial(self._begun_reading, once), once=once)) as session:
             yield session
 
     @contextmanager
@@ -102,7 +106,7 @@ class PostgresDatabase:
             raise postgresql_errors.read_only(self.address)
         # Shared: whoever brings the schema forward waits for this, and this for them.
         locks = f"SELECT pg_advisory_xact_lock_shared({self._schema_key}), pg_advisory_xact_lock({self._key})"
-        with self._transaction(f"{_BEGIN_WRITING}; {_surroundings()}", locks) as session:
+        with self._transaction(self._begun_writing(locks), locks) as session:
             yield session
 
     def again(self, call: Callable[[], Any]) -> Any:
@@ -150,14 +154,14 @@ class PostgresDatabase:
     # --- opening ---
 
     def _open(self, check_new: Callable[[], None] | None) -> None:
-        with self._transaction(f"BEGIN READ ONLY; {_surroundings()}", checked=False) as session:
+        with self._transaction(PostgresSession(None, partial(self._begun_reading, False))) as session:
             current = self._standing.look(session)
         if current:
             return
         if self.read_only:
             raise postgresql_errors.read_only(self.address)
         locks = f"SELECT pg_advisory_xact_lock({self._schema_key})"
-        with self._transaction(f"{_BEGIN_WRITING}; {_surroundings()}", locks, checked=False) as session:
+        with self._transaction(self._begun_writing(locks, checked=False), locks) as session:
             self._standing.bring_forward(session, check_new)
 
     # --- transactions ---
@@ -168,33 +172,63 @@ class PostgresDatabase:
         return session if process == os.getpid() else None
 
     @contextmanager
-    def _transaction(self, begin: str, locks: str = "", *, checked: bool = True) -> Generator[PostgresSession]:
-        link = self._begun(begin, locks, checked=checked)
-        session = PostgresSession(link.connection)
+    def _transaction(self, session: PostgresSession, locks: str = "") -> Generator[PostgresSession]:
         self._here.session = session, os.getpid()
         try:
             try:
                 yield session
-                if link.inherited:
+                if session.link is not None and session.link.inherited:
                     raise RuntimeError("a transaction is not a forked child's to end")
                 session.end()
             except BaseException:
-                if not link.inherited:
-                    self._roll_back(link)
+                if session.link is not None and not session.link.inherited:
+                    self._roll_back(session.link)
                     session.end()
                 raise
             finally:
                 self._here.session = None, 0
-            self._commit(link, locks if session.changed else "")
+            if session.link is not None and not session.once:
+                self._commit(session.link, locks if session.changed else "")
         except psycopg.Error as error:
-            if locks and link.lost:
+            link = session.link
+            if locks and link is not None and link.lost:
                 self._connections.orphan(link.name)
-            raise postgresql_errors.translate(error, self.address, lost=link.lost) from error
+            raise postgresql_errors.translate(error, self.address, lost=link is not None and link.lost) from error
         finally:
-            self._connections.put(link)
+            if session.link is not None:
+                self._connections.put(session.link)
 
-    def _begun(self, begin: str, locks: str, *, checked: bool) -> Link:
-        """A connection on which a transaction has begun. Lost ones are replaced: nothing has happened on them yet."""
+    def _begun_reading(self, once: bool, first: Callable[[psycopg.Connection[Row]], None]) -> Link:
+        def begin(link: Link, _: float) -> None:
+            # All in one trip.
+            with pipelined(link.connection):
+                link.connection.execute(b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                for words in _SURROUNDINGS:
+                    link.connection.execute(words.encode())
+                first(link.connection)
+                if once:
+                    link.connection.execute(b"COMMIT")
+
+        return self._begun(begin)
+
+    def _begun_writing(self, locks: str, *, checked: bool = True) -> PostgresSession:
+        def begin(link: Link, limit: float) -> None:
+            # All in one trip. Each of these statements sees what was committed before it began: what is read after the
+            # lock is as of the lock, which a snapshot of the whole transaction would not be.
+            look = f"; {self._standing.question}" if checked else ""
+            words = f"{_BEGIN_WRITING}; SET LOCAL lock_timeout = {int(limit * 1000) or 1}; {locks}{look}"
+            cursor = link.connection.execute(words.encode())
+            if checked:
+                while cursor.nextset():
+                    pass
+                self._standing.check(cursor.fetchone())
+
+        return PostgresSession(self._begun(begin, to_write=True))
+
+    def _begun(self, begin: Callable[[Link, float], None], *, to_write: bool = False) -> Link:
+        """A connection on which a transaction has begun; ``begin`` is told how many seconds it may wait for a lock.
+        Lost ones are replaced: nothing has happened on them yet.
+        """
         ends = time.monotonic() + self._timeout
         told = False
         tries = 0
@@ -204,12 +238,12 @@ class PostgresDatabase:
             left = ends - time.monotonic()
             limit = max(0.001, left if told else min(left, _SILENT))
             try:
-                if locks and not link.writable:
+                if to_write and not link.writable:
                     link.connection.execute(b"SELECT")  # it may have been made the primary, and tells with any answer
                 self._standby = not link.writable
-                if locks and self._standby:
+                if to_write and self._standby:
                     raise postgresql_errors.read_only(self.address)
-                self._begin(link, begin, locks, limit, checked=checked)
+                begin(link, limit)
                 return link
             except psycopg.Error as error:
                 lost = link.lost
@@ -231,20 +265,6 @@ class PostgresDatabase:
                 self._roll_back(link)
                 self._connections.put(link)
                 raise
-
-    def _begin(self, link: Link, begin: str, locks: str, limit: float, *, checked: bool) -> None:
-        if not locks:
-            link.connection.execute(begin.encode())
-            return
-        # All in one trip. Each of these statements sees what was committed before it began: what is read after the
-        # lock is as of the lock, which a snapshot of the whole transaction would not be.
-        look = f"; {self._standing.question}" if checked else ""
-        words = f"{begin}; SET LOCAL lock_timeout = {int(limit * 1000) or 1}; {locks}{look}"
-        cursor = link.connection.execute(words.encode())
-        if checked:
-            while cursor.nextset():
-                pass
-            self._standing.check(cursor.fetchone())
 
     def _commit(self, link: Link, locks: str) -> None:
         if not locks:
@@ -298,7 +318,7 @@ class PostgresDatabase:
         try:
             # The old session may be at it still. It goes, or has come to its end when its locks can be had.
             end_session(link, lost.name)
-            words = f"{_BEGIN_WRITING}; {_surroundings()}; SET LOCAL lock_timeout = {int(limit * 1000)}; {locks}"
+            words = f"{_BEGIN_WRITING}; SET LOCAL lock_timeout = {int(limit * 1000)}; {locks}"
             link.connection.execute(words.encode())
             row = link.connection.execute(b"SELECT number FROM commit_marks WHERE client = $1", (lost.name,)).fetchone()
             link.connection.execute(b"COMMIT")
@@ -315,12 +335,12 @@ class PostgresDatabase:
             link.close()
 
 
-_BEGIN_WRITING: Final = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
-
-
-def _surroundings() -> str:
-    # Of the transaction alone: behind a pooler the next one may be on another session.
-    return f"SET LOCAL search_path = {SCHEMA}; SET LOCAL idle_in_transaction_session_timeout = {_IDLE}"
+# Of the transaction alone: behind a pooler the next one may be on another session.
+_SURROUNDINGS: Final = (
+    f"SET LOCAL search_path = {SCHEMA}",
+    f"SET LOCAL idle_in_transaction_session_timeout = {_IDLE}",
+)
+_BEGIN_WRITING: Final = "; ".join(("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE", *_SURROUNDINGS))
 
 
 def _marking(name: bytes, number: int) -> str:

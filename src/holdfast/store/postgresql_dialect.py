@@ -95,6 +95,21 @@ def place_of_hash(sql: str) -> int | None:
     return None if before[-1:].isalnum() or before[-1:] in "_." else before.count("?")
 
 
+_LISTED: Final = re.compile(r"\bhash IN \((\?(?:, \?)*)\)")
+
+
+@lru_cache(maxsize=256)
+def listed_hashes(sql: str) -> tuple[str, int, int] | None:
+    """Of a statement with one list ``hash IN (?, ?, …)``: the same with an array, where in the parameters the list
+    begins, and how long it is. One text serves lists of any length then, and is planned once.
+    """
+    found = _LISTED.search(sql)
+    if found is None or "'" in sql or _LISTED.search(sql, found.end()):
+        return None
+    together = f"{sql[: found.start()]}hash = ANY(?){sql[found.end() :]}"
+    return together, sql.count("?", 0, found.start()), found[1].count("?")
+
+
 def for_hashes(sql: str) -> str:
     """The same statement for every row that has one of several distinct hashes (an array), all else being equal."""
     return sql.replace(_HASH, "hash = ANY(?)")

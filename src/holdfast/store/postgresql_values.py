@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from struct import Struct
+from typing import TYPE_CHECKING, Final
 
 import psycopg
-from psycopg.adapt import AdaptersMap, Loader
+from psycopg.adapt import AdaptersMap, Dumper, Loader
 from psycopg.pq import Format
 from psycopg.types.numeric import Int8Dumper, NumericBinaryLoader
 from psycopg.types.string import StrDumperUnknown, TextBinaryLoader, TextLoader
@@ -14,6 +15,11 @@ from holdfast.store.postgresql_dialect import escape, unescape
 
 if TYPE_CHECKING:
     from psycopg.abc import Buffer
+
+
+_BYTEA: Final = 17
+_BYTEA_ARRAY: Final = 1001
+_ARRAY_HEAD: Final = Struct(">iiIii")
 
 
 class _TextDumper(StrDumperUnknown):
@@ -60,6 +66,20 @@ class _TruthBinaryLoader(Loader):
         return int(bytes(data) == b"\1")
 
 
+class Hashes(list[bytes]):
+    """An array of byte strings as a parameter: psycopg's own way of sending a list looks at each of them."""
+
+
+class _HashesDumper(Dumper):
+    format = Format.BINARY
+    oid = _BYTEA_ARRAY
+
+    def dump(self, obj: Hashes) -> Buffer | None:
+        # One dimension, no NULLs, the type, how many, the first index; then each with its length before it.
+        head = _ARRAY_HEAD.pack(1, 0, _BYTEA, len(obj), 1) if obj else _ARRAY_HEAD.pack(0, 0, _BYTEA, 0, 0)[:12]
+        return head + b"".join([len(one).to_bytes(4, "big") + one for one in obj])
+
+
 class Values:
     """What psycopg calls an adaptation context: to be given to `psycopg.connect`."""
 
@@ -70,6 +90,7 @@ class Values:
         # One type for whole numbers of any size: else one statement would be planned for each.
         found.register_dumper(int, Int8Dumper)
         found.register_dumper(str, _TextDumper)
+        found.register_dumper(Hashes, _HashesDumper)
         for loader in (_TextLoader, _TextBinaryLoader):
             found.register_loader("text", loader)
         for loader in (_NumericLoader, _NumericBinaryLoader):

@@ -107,7 +107,7 @@ class PromotionRows:
         return row._replace(revision=row.revision + 1)
 
     def _find(self, where: str, *values: object) -> list[PromotionRow]:
-        with self._database.reading() as session:
+        with self._database.reading(once=True) as session:
             rows = session.all(
                 f"SELECT {_COLUMNS} FROM promotions WHERE tenant = ? AND {_HERE} {where}",
                 (self._tenant, self._machine, *values),

@@ -119,7 +119,7 @@ class Reapplies:
 
     def get(self, name: str) -> Reapply | None:
         """One of them."""
-        with self._database.reading() as session:
+        with self._database.reading(once=True) as session:
             row = session.one(f"SELECT {_COLUMNS} FROM reapplies WHERE tenant = ? AND id = ?", (self._tenant, name))
         return None if row is None else _reapply(row)
 
@@ -128,7 +128,7 @@ class Reapplies:
 
         With ``workspace`` only of merges into that one.
         """
-        with self._database.reading() as session:
+        with self._database.reading(once=True) as session:
             rows = session.all(
                 f"""SELECT {_COLUMNS} FROM reapplies WHERE tenant = ? AND status = 'open' AND deadline > ?
                 AND (workspace = ? OR ? = '') ORDER BY created_at, id LIMIT ?""",

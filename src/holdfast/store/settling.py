@@ -46,7 +46,7 @@ def settle_step(database: Database, tenant: int, children: Children, limit: int 
     Live pages come first, so that what hangs below a new root is counted, not taken for dead in between.
     Pages are read before the transaction begins. Raises `IntegrityError` if a page cannot be read and it matters.
     """
-    with database.reading() as session:
+    with database.reading(once=True) as session:
         found = session.all(
             f"SELECT hash FROM blobs WHERE tenant = ? AND {PENDING} ORDER BY refs DESC LIMIT ?", (tenant, limit)
         )

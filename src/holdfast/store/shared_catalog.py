@@ -163,7 +163,7 @@ def _begin(
 
 
 def _noted(catalog: Catalog) -> tuple[bytes, str] | None:
-    with catalog.database.reading() as session:
+    with catalog.database.reading(once=True) as session:
         row = session.one("SELECT url, token FROM object_places WHERE tenant = ?", (catalog.tenant,))
     return (row[0], row[1]) if row else None
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def number_of(database: Database, name: str) -> int:
     """The number that stands in every row of the tenant ``name``, which begins here if it is new."""
     find = "SELECT number FROM tenants WHERE name = ?"
-    with database.reading() as session:
+    with database.reading(once=True) as session:
         row = session.one(find, (name,))
     if row is None:
         with database.writing() as session:

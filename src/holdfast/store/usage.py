@@ -64,7 +64,8 @@ def used_bytes(session: Session, tenant: int) -> int:
     # Every object has a length. Said here, it lets SQLite see that the index of large blobs serves, which it
     # else leaves for the primary key, and every row of the table.
     alone = "SELECT coalesce(sum(length), 0) FROM blobs WHERE tenant = ? AND pack IS NULL AND length > 0"
-    return _packs(session, tenant)[1] + _number(session, alone, tenant)
+    packed = "SELECT coalesce(sum(size), 0) FROM packs WHERE tenant = ?"
+    return sum(rows[0][0] for rows in session.together([(alone, (tenant,)), (packed, (tenant,))]))
 
 
 def _packs(session: Session, tenant: int) -> tuple[int, int]:
