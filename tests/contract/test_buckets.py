@@ -505,6 +505,17 @@ def test_case_7_conditional_writes_are_probed(service: Service, bucket: RemoteOb
     assert list(bucket.list("")) == []
 
 
+def test_who_tries_a_bucket_leaves_those_alone_who_do_so_too(
+    bucket: RemoteObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket.put("probe/t/another", [b"somebody is about to read this"])
+    assert probing.probe(bucket, "t", os.urandom).ok
+    assert [info.key for info in bucket.list("")] == ["probe/t/another"]
+    monkeypatch.setattr(probing, "_LEFT_OVER", -probing._LEFT_OVER)
+    assert probing.probe(bucket, "t", os.urandom).ok
+    assert list(bucket.list("")) == [], "by now it was left there"
+
+
 @pytest.mark.parametrize("how", some(SERVERS, 3))
 def test_case_7_of_eight_stores_that_claim_at_once_one_wins(service: Service, name: str, how: str) -> None:
     behave(service, how)
