@@ -66,7 +66,7 @@ def measure(
     many = 20 * rounds
     for number in range(rounds):
         saver = Saver(store, WorkspaceId(f"{number:016x}"), SystemClock(), chance.randbytes)
-        saver.create(b"/work/%d" % number)
+        saver.create(b"/projects/%d" % number)
         state = {b"d%d/f%d" % (n % 100, n): chance.randbytes(20) for n in range(files)}
         commit = saver.prepare(state)
         note(f"commit of a first checkpoint, {files:,} files", lambda commit=commit: catalog.commit(commit))

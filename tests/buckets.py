@@ -8,8 +8,7 @@ import logging
 import re
 import socket
 import threading
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
 
@@ -210,13 +209,3 @@ class Service:
         """End both."""
         self.proxy.close()
         self._server.stop()
-
-
-@contextmanager
-def serving() -> Generator[Service]:
-    """A service for as long as the block lasts."""
-    service = Service()
-    try:
-        yield service
-    finally:
-        service.close()

@@ -23,6 +23,7 @@ from holdfast.supervisor.descent import descendants
 from .waiting import has_ended, wait_until
 
 if TYPE_CHECKING:
+    from .buckets import Service
     from .postgresql_server import Server
 
 MOST_SECONDS = {"unit": 120}
@@ -171,6 +172,26 @@ def catalog_url(postgresql_server: Server, _catalog_template: str) -> Iterator[s
     name = postgresql_server.new_database(_catalog_template)
     yield postgresql_server.url(name)
     postgresql_server.drop_database(name)
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Service]:
+    """A server of S3, and a proxy before it, which the tests of a module share."""
+    pytest.importorskip("moto", reason="needs moto, an S3 server for tests (extra dev)")
+    from .buckets import Service
+
+    found = Service()
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks `service` is known to it, by the environment."""
+    from .buckets import CREDENTIALS
+
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
 
 
 @pytest.fixture

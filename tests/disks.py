@@ -30,8 +30,10 @@ def mounted(kind: str, folder: Path, options: str = "") -> Generator[Path]:
         pytest.skip("needs root, to mount a loop device")
     if kind == "tmpfs":
         subprocess.run(["mount", "-t", kind, "-o", "size=400m", "holdfast", str(folder)], check=True)
-        yield folder
-        subprocess.run(["umount", str(folder)], check=True)
+        try:
+            yield folder
+        finally:
+            subprocess.run(["umount", str(folder)], check=True)
         return
     make = _MAKE[kind]
     if shutil.which(make[0]) is None:
@@ -45,7 +47,9 @@ def mounted(kind: str, folder: Path, options: str = "") -> Generator[Path]:
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
         pytest.skip(f"cannot mount a loop device here: {done.stderr.strip()}")
-    yield place
-    unmount = ["umount", str(place)]
-    # (What looked after a tree on it, such as a keeper, may still be about to end.)
-    wait_until(lambda: subprocess.run(unmount, capture_output=True, check=False).returncode == 0)
+    try:
+        yield place
+    finally:
+        unmount = ["umount", str(place)]
+        # (What looked after a tree on it, such as a keeper, may still be about to end.)
+        wait_until(lambda: subprocess.run(unmount, capture_output=True, check=False).returncode == 0)

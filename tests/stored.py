@@ -28,6 +28,13 @@ def configured(home: Path, service: Service, **values: str) -> None:
     (home / "config.toml").write_text("\n".join(lines) + "\n")
 
 
+def new_key(file: Path) -> str:
+    """A key to encrypt objects with, in a new file; where it is, as settings have that."""
+    file.write_text(os.urandom(32).hex())
+    file.chmod(0o600)
+    return f"file:{file}"
+
+
 def fill(home: Path, tree: Path) -> list[CheckpointId]:
     """A workspace with a history, large and small files, a fork and something undone; its checkpoints."""
     source = random.Random(1)

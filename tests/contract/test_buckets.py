@@ -25,27 +25,16 @@ from holdfast.store.objects import ObjectStore
 from holdfast.store.remote import Limits, RemoteObjects, open_bucket
 from holdfast.testing.object_store_contract import ObjectStoreContract
 
-from ..buckets import CREDENTIALS, CUT, KEY, SECRET, Answer, Asked, Service, refuse, serving
+from ..buckets import CUT, KEY, SECRET, Answer, Asked, Service, refuse
 from ..sampling import some
 
-pytest.importorskip("moto", reason="needs moto, an S3 server for tests (extra dev)")
 pytest.importorskip("cryptography", reason="needs cryptography (extra dev)")
+
+pytestmark = pytest.mark.usefixtures("credentials")
 
 _KEY = tenant_key(b"k" * 32)
 KEYS = Keys(_KEY, {_KEY.id: _KEY})
 MIB = 1 << 20
-
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[Service]:
-    with serving() as found:
-        yield found
-
-
-@pytest.fixture(autouse=True)
-def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in CREDENTIALS.items():
-        monkeypatch.setenv(name, value)
 
 
 @pytest.fixture
@@ -514,6 +503,17 @@ def test_case_7_conditional_writes_are_probed(service: Service, bucket: RemoteOb
     assert probed.ok, probed.steps
     assert probed.conditional == found
     assert list(bucket.list("")) == []
+
+
+def test_who_tries_a_bucket_leaves_those_alone_who_do_so_too(
+    bucket: RemoteObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket.put("probe/t/another", [b"somebody is about to read this"])
+    assert probing.probe(bucket, "t", os.urandom).ok
+    assert [info.key for info in bucket.list("")] == ["probe/t/another"]
+    monkeypatch.setattr(probing, "_LEFT_OVER", -probing._LEFT_OVER)
+    assert probing.probe(bucket, "t", os.urandom).ok
+    assert list(bucket.list("")) == [], "by now it was left there"
 
 
 @pytest.mark.parametrize("how", some(SERVERS, 3))

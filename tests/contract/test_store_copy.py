@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,32 +26,18 @@ from holdfast.store.schema import APPLICATION_ID, MIGRATIONS
 from holdfast.store.store import Store
 from holdfast.testing.clocks import ManualClock
 
-from ..buckets import CREDENTIALS, Answer, Asked, Service, serving
+from ..buckets import CREDENTIALS, Answer, Asked, Service
 from ..sampling import some
-from ..stored import MIB, configured, contents, copy, fill, looks
+from ..stored import MIB, configured, contents, copy, fill, looks, new_key
 
-pytest.importorskip("moto", reason="needs moto, an S3 server for tests (extra dev)")
 pytest.importorskip("cryptography", reason="needs cryptography (extra dev)")
 
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[Service]:
-    with serving() as found:
-        yield found
-
-
-@pytest.fixture(autouse=True)
-def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in CREDENTIALS.items():
-        monkeypatch.setenv(name, value)
+pytestmark = pytest.mark.usefixtures("credentials")
 
 
 @pytest.fixture
 def key(tmp_path: Path) -> str:
-    file = tmp_path / "key"
-    file.write_text(os.urandom(32).hex())
-    file.chmod(0o600)
-    return f"file:{file}"
+    return new_key(tmp_path / "key")
 
 
 def test_every_table_of_the_schema_is_decided_upon(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,17 +27,18 @@ from holdfast.model.session import CommandResult
 from holdfast.store import row_copy
 from holdfast.store.promotion_rows import PromotionRow, PromotionRows
 
-from ..buckets import CREDENTIALS, CUT, Service, serving
+from ..buckets import CREDENTIALS, CUT, Service
 from ..proxies import Proxy
 from ..sampling import some
-from ..stored import configured, copy, fill, looks
+from ..stored import configured, copy, fill, looks, new_key
 
 if TYPE_CHECKING:
     from ..postgresql_server import Server
 
-pytest.importorskip("moto", reason="needs moto, an S3 server for tests (extra dev)")
 pytest.importorskip("cryptography", reason="needs cryptography (extra dev)")
 pytest.importorskip("psycopg", reason="needs psycopg (extra server)")
+
+pytestmark = pytest.mark.usefixtures("credentials")
 
 DONE = CommandResult(exit_code=0, stdout="out", stderr="")
 
@@ -47,24 +47,9 @@ SPEC = """{"path": "%s", "setup": [], "build": [], "start": [], "health": [], "r
 "author": "", "message": "", "command": ""}"""
 
 
-@pytest.fixture(scope="module")
-def service() -> Iterator[Service]:
-    with serving() as found:
-        yield found
-
-
-@pytest.fixture(autouse=True)
-def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in CREDENTIALS.items():
-        monkeypatch.setenv(name, value)
-
-
 @pytest.fixture
 def key(tmp_path: Path) -> str:
-    file = tmp_path / "key"
-    file.write_text(os.urandom(32).hex())
-    file.chmod(0o600)
-    return f"file:{file}"
+    return new_key(tmp_path / "key")
 
 
 def lived(home: Path, tree: Path) -> None:
@@ -249,10 +234,8 @@ def test_a_copy_is_refused_where_another_store_is_and_with_another_key(
     # The key of what is there is another one, or missing.
     config = stranger / "config.toml"
     text = config.read_text()
-    other = tmp_path / "other key"
-    other.write_text(os.urandom(32).hex())
-    other.chmod(0o600)
-    for wrong in (text.replace(key, f"file:{other}"), text.replace(f'encryption_key = "{key}"\n', "")):
+    other = new_key(tmp_path / "other key")
+    for wrong in (text.replace(key, other), text.replace(f'encryption_key = "{key}"\n', "")):
         config.write_text(wrong)
         with pytest.raises(HoldfastError) as refused:
             holdfast.open(its, home=stranger)
@@ -274,10 +257,8 @@ def test_a_copy_that_goes_on_with_another_key_is_not_taken_for_sound(
     assert ran.returncode == -signal.SIGKILL, ran.stderr
     config = far / "config.toml"
     text = config.read_text()
-    other = tmp_path / "other key"
-    other.write_text(os.urandom(32).hex())
-    other.chmod(0o600)
-    config.write_text(text.replace(key, f"file:{other}"))
+    other = new_key(tmp_path / "other key")
+    config.write_text(text.replace(key, other))
     with pytest.raises(HoldfastError) as refused:
         copy(home, to_home=os.fsencode(far))
     assert refused.value.code == "unknown_key"
@@ -378,12 +359,10 @@ def test_a_home_with_another_key_is_refused_and_one_that_has_both_is_not(
     (home, tree), (other, its) = pair
     with holdfast.init(tree, home=home) as workspace:
         workspace.checkpoint()
-    new = tmp_path / "new key"
-    new.write_text(os.urandom(32).hex())
-    new.chmod(0o600)
+    new = new_key(tmp_path / "new key")
     config = other / "config.toml"
     (old,) = re.findall('encryption_key = "(.*)"', config.read_text())
-    config.write_text(config.read_text().replace(old, f"file:{new}"))
+    config.write_text(config.read_text().replace(old, new))
     for _ in range(2):
         with pytest.raises(HoldfastError) as refused:
             holdfast.init(its, home=other)
@@ -395,7 +374,7 @@ def test_a_home_with_another_key_is_refused_and_one_that_has_both_is_not(
         workspace.checkpoint()
         assert workspace.verify(read_data=True).problems == []
     with (home / "config.toml").open("a") as file:
-        file.write(f'old_keys = ["file:{new}"]\n')
+        file.write(f'old_keys = ["{new}"]\n')
     with holdfast.open(tree, home=home) as workspace:
         assert workspace.verify(read_data=True).problems == []
 

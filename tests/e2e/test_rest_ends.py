@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import sqlite3
-import time
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -308,9 +307,7 @@ def test_who_says_nothing_or_does_so_slowly_is_let_go(place: Place) -> None:
         with socket.create_connection(("127.0.0.1", server.port), 60) as slow:
             head = f"POST /api/exports HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n"
             slow.sendall(f"{head}Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{{".encode())
-            begun_at = time.monotonic()
             assert b"408" in slow.recv(4096).partition(b"\r\n")[0]
-            assert time.monotonic() - begun_at < 30
         for garbage in (b"\x00" * 1000 + b"\r\n\r\n", b"GET / HTTP/9\r\n\r\n", b"X" * 200_000):
             with socket.create_connection(("127.0.0.1", server.port), 60) as wild:
                 wild.sendall(garbage)

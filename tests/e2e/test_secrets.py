@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
-from ..buckets import CREDENTIALS, CUT, SECRET, Answer, Service, serving
+from ..buckets import CUT, SECRET, Answer, Service
 from ..stored import configured
 
 if TYPE_CHECKING:
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
 
     from .conftest import Cli
 
-pytest.importorskip("moto", reason="needs moto, an S3 server for tests (extra dev)")
 pytest.importorskip("cryptography", reason="needs cryptography (extra dev)")
 pytest.importorskip("psycopg", reason="needs psycopg (extra server)")
 
@@ -32,17 +30,10 @@ LOOKS = (
 )
 
 
-@pytest.fixture(scope="module")
-def service() -> Iterator[Service]:
-    with serving() as found:
-        yield found
-
-
+@pytest.mark.usefixtures("credentials")
 def test_no_secret_is_said_or_written(
     bare: Cli, catalog_url: str, service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in CREDENTIALS.items():
-        monkeypatch.setenv(name, value)
     keys = [os.urandom(32).hex() for _ in range(2)]
     monkeypatch.setenv("THE_KEY", keys[0])
     monkeypatch.setenv("HOLDFAST_STORE_RETRIES", "0")

@@ -9,7 +9,6 @@ import socket
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -124,9 +123,7 @@ def test_what_would_wait_for_itself_is_refused_at_once(agent: Agent) -> None:
     agent.run("fork", "side", "--provider", "holdfast")
     words = ("exec true", "checkout here", "delete one --yes", "merge side", "start one")
     script = "; ".join(f"{ME} --json session {one} && exit 1" for one in words) + "; exit 0"
-    began = time.monotonic()
     done = agent.try_to("session", "exec", script, HOLDFAST_LOCK_TIMEOUT="60")
-    assert time.monotonic() - began < 50
     assert done.returncode == 0, done.stdout
     codes = [json.loads(line)["error"]["code"] for line in done.stderr.splitlines()]
     assert codes == ["own_session"] * len(words)
@@ -223,12 +220,10 @@ def test_hooks_use_the_session_that_they_are_run_for(agent: Agent, tree: Path) -
     assert len(agent.run("branches")["branches"]) == began + 1, "without hooks in its turn"
     agent.run("branch", "named")
     assert agent.run("exec", f"{ME} --json session checkpoint -m within")["exit_code"] == 0
-    began = time.monotonic()
     done = agent.try_to("--json", "session", "fork", "side", HOLDFAST_LOCK_TIMEOUT="60")
     assert done.returncode == 4, "a hook that would wait for itself is told so, and refuses by that"
     assert json.loads(done.stderr.splitlines()[-1])["error"]["code"] == "hook_refused"
     assert b"each would wait for the other" in done.stderr or b"inside of a session" in done.stderr
-    assert time.monotonic() - began < 30
 
 
 ATTACK = """

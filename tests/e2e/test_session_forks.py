@@ -14,26 +14,16 @@ from holdfast.engine.sessions.sessions import Sessions
 from holdfast.model.errors import RefusedError, UnsupportedError
 from holdfast.model.session import CommandResult
 
+from ..disks import mounted
+
 DONE = CommandResult(exit_code=0, stdout="", stderr="")
 
 
 @pytest.fixture
 def disk(tmp_path):
-    if os.geteuid() != 0:
-        pytest.skip("needs root, to mount a loop device")
-    image, place = tmp_path / "image", tmp_path / "disk"
-    place.mkdir()
-    with image.open("wb") as file:
-        file.truncate(400 << 20)
-    try:
-        subprocess.run(["mkfs.xfs", "-q", "-m", "reflink=1", str(image)], check=True, capture_output=True)
-    except FileNotFoundError:
-        pytest.skip("needs mkfs.xfs")
-    done = subprocess.run(["mount", "-o", "loop", str(image), str(place)], capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"cannot mount a loop device here: {done.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+    """A file system whose files can share blocks."""
+    with mounted("xfs", tmp_path) as place:
+        yield place
 
 
 def lay(tree):

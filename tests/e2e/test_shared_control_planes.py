@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import threading
 from collections.abc import Generator, Iterator
@@ -15,31 +14,20 @@ import pytest
 
 import holdfast
 
-from ..buckets import CREDENTIALS, Answer, Service, refuse, serving
+from ..buckets import Answer, Service, refuse
 from ..promoted import PAGES, Ground, make_app
 from ..proxies import Proxy
-from ..stored import configured
+from ..stored import configured, new_key
 from ..waiting import wait_until
 from .rest import Client, Place, Server, together, watched
 
 if TYPE_CHECKING:
     from ..postgresql_server import Server as Postgres
 
-pytest.importorskip("moto", reason="needs moto, an S3 server for tests (extra dev)")
 pytest.importorskip("cryptography", reason="needs cryptography (extra dev)")
 pytest.importorskip("psycopg", reason="needs psycopg (extra server)")
 
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[Service]:
-    with serving() as found:
-        yield found
-
-
-@pytest.fixture(autouse=True)
-def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in CREDENTIALS.items():
-        monkeypatch.setenv(name, value)
+pytestmark = pytest.mark.usefixtures("credentials")
 
 
 @pytest.fixture
@@ -53,15 +41,13 @@ def proxy(postgresql_server: Postgres, catalog_url: str) -> Iterator[Proxy]:
 @pytest.fixture
 def places(tmp_path: Path, service: Service, proxy: Proxy) -> Iterator[list[Place]]:
     """Two homes that share everything; their stores are sound afterwards."""
-    key = tmp_path / "key"
-    key.write_text(os.urandom(32).hex())
-    key.chmod(0o600)
+    key = new_key(tmp_path / "key")
     url = f"s3://{service.bucket()}/p"
     found = []
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         place = Place(tmp_path / name)
-        configured(place.home, service, url=url, catalog=proxy.url, encryption_key=f"file:{key}")
+        configured(place.home, service, url=url, catalog=proxy.url, encryption_key=key)
         found.append(place)
     yield found
     proxy.judge = lambda _: None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +14,8 @@ import holdfast
 from holdfast.engine.doctor import Finding, _store
 from holdfast.engine.opening import Opener
 
-from ..buckets import CREDENTIALS, KEY, SECRET, Answer, Service, serving
+from ..buckets import CREDENTIALS, KEY, SECRET, Answer, Service
 from .conftest import Cli, documented
-
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[Service]:
-    pytest.importorskip("moto", reason="needs moto, an S3 server for tests (extra dev)")
-    with serving() as found:
-        yield found
 
 
 def given(cli: Cli, section: str, *words: str, code: int = 0) -> dict[str, Any]:

@@ -247,7 +247,7 @@ class Caretaker:
     def _see_to(self, charge: _Charge) -> None:
         row = charge.row
         if not charge.wanted:
-            self._end(charge)
+            self._let_go(charge)
             return
         if charge.care is None:
             opener = self._open_tenant(charge.tenant)
@@ -259,12 +259,12 @@ class Caretaker:
         care.service.save_by_itself(row.saves_itself)
         care.service.turn()
         if care.service.stopping:
-            self._end(charge)
+            self._let_go(charge)
             charge.due = self._clock.monotonic() + _LAST_RETRY  # somebody wants to watch it in our stead
             return
         if care.has_moved():
             _LOG.info("the export %s was moved, and is watched where it is now", row.name)
-            self._end(charge)
+            self._end(charge)  # (what is unsaved is saved there)
             charge.due = self._clock.monotonic()
             return
         charge.due = self._clock.monotonic() + care.service.patience()
@@ -275,12 +275,20 @@ class Caretaker:
             _LOG.exception("the upkeep of the export %s failed", charge.row.name)
         elif charge.problem != message:
             _LOG.warning("the export %s cannot be watched: %s", charge.row.name, message)
-        with suppress(Exception):
+        try:
             self._end(charge)
+        except Exception:  # noqa: BLE001 - likewise
+            _LOG.exception("the upkeep of the export %s cannot be ended", charge.row.name)
         with self._lock:
             charge.problem = message
             charge.due = self._clock.monotonic() + _retry(self._setup.first_retry, charge.failures)
             charge.failures += 1
+
+    def _let_go(self, charge: _Charge) -> None:
+        """End its care for now; what could not be saved is told to the log, as nobody waits for it."""
+        why = self._end(charge)
+        if why is not None:
+            _LOG.warning("the export %s has unsaved changes: %s", charge.row.name, why)
 
     def _end(self, charge: _Charge) -> str | None:
         with self._lock:

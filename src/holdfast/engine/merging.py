@@ -51,11 +51,6 @@ class Prepared(NamedTuple):
     """For each file that is open, by `Overlap.path`, unless it was a dry run: what was changed in it here, and in the
     fork, as hunks of unified diffs. Empty for what is no text."""
 
-    @property
-    def is_done(self) -> bool:
-        """True if nothing is open."""
-        return not self.plan.overlapping
-
 
 class Merged(NamedTuple):
     """What merging did, or (``dry_run``) would do."""

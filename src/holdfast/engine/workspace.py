@@ -4,41 +4,35 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from holdfast.engine.folder import RESTORE_JOURNAL, UNDO_NOTE, WATCH_SOCKET
+from holdfast.engine.folder import RESTORE_JOURNAL, UNDO_NOTE
 from holdfast.engine.inside import checkpoint_outside, refuse_inside, run_around
+from holdfast.engine.looked_at import LookedAt, encoded
 from holdfast.engine.opening import Opener
 from holdfast.engine.recorded_steps import RecordedSteps
+from holdfast.engine.watched import by_watcher, paused
 from holdfast.model.checkpoint import Kind, Provenance
-from holdfast.model.errors import HoldfastError, UsageError
+from holdfast.model.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from holdfast.engine import objects
     from holdfast.engine.checkpoint import CheckpointResult
     from holdfast.engine.context import Context
-    from holdfast.engine.diff import Contents
     from holdfast.engine.journal import Journal
     from holdfast.engine.merging import Merged
     from holdfast.engine.mount import Mounted
     from holdfast.engine.mount_server import MountServer
     from holdfast.engine.reapply.person import Resolution
     from holdfast.engine.results import (
-        Details,
-        Diff,
         Forgotten,
         ForkResult,
-        Log,
         RestoreResult,
         Status,
     )
     from holdfast.engine.retention import Policy
     from holdfast.engine.run import RunResult
-    from holdfast.engine.textdiff import FileStat
-    from holdfast.engine.watch_client import WatchClient
     from holdfast.files.estimate import Estimate
     from holdfast.files.watch import Watcher
     from holdfast.model.config import Isolation
@@ -47,13 +41,6 @@ if TYPE_CHECKING:
     from holdfast.model.sinks import Progress
     from holdfast.store.usage import Stats
     from holdfast.undo.service import TicketInfo
-
-_T = TypeVar("_T")
-
-_DO_IT_OURSELVES = frozenset(("watcher_gone", "too_long", "workspace_gone"))
-"""Codes of errors after which a command does what it had asked the watcher for: it may know where a directory was moved
-that the watcher misses.
-"""
 
 
 def init(
@@ -102,7 +89,7 @@ def open(  # noqa: A001 - `holdfast.open` reads as what it does
         raise
 
 
-class Workspace(RecordedSteps):
+class Workspace(RecordedSteps, LookedAt):
     """A directory with a memory. Use it as a context manager, or `close` it.
 
     Checkpoints are named as on the command line: full ids, unique prefixes, labels, ``@`` (the one that the tree stands
@@ -177,14 +164,14 @@ class Workspace(RecordedSteps):
                 self._finish_first(progress)
         who = self._context.settings.identity.author if author is None else author
         request = Request(kind, label, Provenance(who, message, command), full_hash)
-        done = None if full_hash else self._by_watcher(lambda watcher: watcher.checkpoint(request))
+        done = None if full_hash else by_watcher(self._context, lambda watcher: watcher.checkpoint(request))
         if done is None:
             done = checkpoint_outside(self._context, request)
         return take(self._context, request, progress) if done is None else done
 
     def status(self) -> Status:
         """How the tree differs from the checkpoint that it stands on (``@``). Changes nothing."""
-        found = self._by_watcher(lambda watcher: watcher.status())
+        found = by_watcher(self._context, lambda watcher: watcher.status())
         if found is not None:
             return found
         from holdfast.engine.status import status
@@ -224,67 +211,6 @@ class Workspace(RecordedSteps):
         """
         self._context.catalog.let_go(self.id)
 
-    # -- looking ------------------------------------------------------------------------------------------------
-
-    def log(self, limit: int | None = None, *, everything: bool = False) -> Log:
-        """The checkpoints, newest first, and what happened to the tree. ``everything``: of all workspaces in the
-        home. ``limit`` is a number from 0; None means all.
-        """
-        from holdfast.engine.look import log
-
-        return log(self._context, limit, everything=everything)
-
-    def show(self, name: str = "@") -> Details:
-        """All that is kept about one checkpoint: its record, its changes, what it did not capture."""
-        from holdfast.engine.look import show
-
-        return show(self._context, self.resolve(name))
-
-    def resolve(self, name: str) -> CheckpointId:
-        """The checkpoint that ``name`` means; raises `NotFoundError`, or `UsageError` if it means several."""
-        from holdfast.engine.naming import resolve
-
-        return resolve(self._context, name)
-
-    def cat(self, name: str, path: str | bytes) -> Iterator[bytes]:
-        """The content of ``path`` in a checkpoint, in pieces (of a symbolic link: its target), verified."""
-        from holdfast.engine.look import cat
-
-        return cat(self._context, self.resolve(name), os.fsencode(path))
-
-    def diff(
-        self, a: str | None = None, b: str | None = None, *, paths: Sequence[str | bytes] = (), renames: bool = True
-    ) -> Diff:
-        """How ``b`` (None: the tree as it is) differs from ``a`` (None: ``@``), limited to ``paths``."""
-        from holdfast.engine.diff import diff
-
-        target = None if b is None else self.resolve(b)
-        base = self.resolve("@" if a is None else a)
-        return diff(self._context, base, target, paths=_encoded(paths), renames=renames)
-
-    def patch(self, diff: Diff, *, context: int = 3, binary: bool = False) -> Iterator[bytes]:
-        """The unified text of a diff, as ``git apply`` takes it; ``binary`` includes the content of binary files."""
-        from holdfast.engine.textdiff import patch
-
-        return patch(diff, self._contents(diff).fetch, context=context, binary=binary)
-
-    def diff_stat(self, diff: Diff) -> list[FileStat]:
-        """How many lines each file of a diff gains and loses."""
-        from holdfast.engine.textdiff import stat
-
-        return stat(diff, self._contents(diff).fetch)
-
-    def diff_json(self, diff: Diff) -> objects.Diff:
-        """A diff as the documented JSON object, with the text of each modified file."""
-        from holdfast.engine.textdiff import to_json
-
-        return to_json(diff, self._contents(diff).fetch)
-
-    def _contents(self, diff: Diff) -> Contents:
-        from holdfast.engine.diff import Contents
-
-        return Contents(self._context, diff)
-
     # -- going back and forth -----------------------------------------------------------------------------------
 
     def restore(
@@ -316,12 +242,12 @@ class Workspace(RecordedSteps):
 
         if not dry_run and self._is_cut_short():
             self._finish_first(progress)
-        with self._paused():
+        with paused(self._context):
             target = resolve_for_restore(self._context, name)
             return restore(
                 self._context,
                 target,
-                _encoded(paths),
+                encoded(paths),
                 dry_run=dry_run,
                 as_state=as_state,
                 expected=None if expected is None else self.resolve(expected),
@@ -392,7 +318,7 @@ class Workspace(RecordedSteps):
         refuse_inside(self._context, "a restore")
         from holdfast.engine.resuming import resume
 
-        with self._paused():
+        with paused(self._context):
             return resume(self._context, progress, as_state=as_state)
 
     def restore_abort(self, *, progress: Progress | None = None) -> RestoreResult:
@@ -400,7 +326,7 @@ class Workspace(RecordedSteps):
         refuse_inside(self._context, "a restore")
         from holdfast.engine.resuming import abandon
 
-        with self._paused():
+        with paused(self._context):
             return abandon(self._context, progress)
 
     def unfinished(self) -> Journal | None:
@@ -435,7 +361,7 @@ class Workspace(RecordedSteps):
         from holdfast.engine.history import undo, undo_steps
 
         chosen = _chosen(step)
-        with self._paused():
+        with paused(self._context):
             if not chosen and run is None:
                 return undo(
                     self._context,
@@ -473,7 +399,7 @@ class Workspace(RecordedSteps):
         from holdfast.engine.history import redo, redo_steps
 
         chosen = _chosen(step)
-        with self._paused():
+        with paused(self._context):
             if not chosen:
                 return redo(self._context, count, force=force, dry_run=dry_run, progress=progress)
             if count != 1:
@@ -507,7 +433,7 @@ class Workspace(RecordedSteps):
 
         return run(
             self._context,
-            _encoded(command),
+            encoded(command),
             directory=None if directory is None else os.fsencode(directory),
             environment=environment,
             one_step=one_step,
@@ -638,27 +564,6 @@ class Workspace(RecordedSteps):
 
         sweep_if_due(self._opener)
 
-    def _watcher(self) -> WatchClient | None:
-        """The watcher of this workspace, if one is running."""
-        if not os.path.lexists(os.path.join(self.folder, WATCH_SOCKET)):
-            return None
-        from holdfast.engine.watch_client import answering
-
-        return answering(self.folder, self._context.settings.watch.answer_timeout)
-
-    def _by_watcher(self, ask: Callable[[WatchClient], _T]) -> _T | None:
-        """What a running watcher answers; None if there is none, or the work is to be done without it after all."""
-        watcher = self._watcher()
-        if watcher is None:
-            return None
-        try:
-            with watcher:
-                return ask(watcher)
-        except HoldfastError as error:
-            if error.code not in _DO_IT_OURSELVES:
-                raise
-            return None
-
     def _is_cut_short(self) -> bool:
         """Whether an undo or a redo by the undo log is under way, or was when its process was killed."""
         return os.path.lexists(os.path.join(self.folder, UNDO_NOTE))
@@ -666,18 +571,8 @@ class Workspace(RecordedSteps):
     def _finish_first(self, progress: Progress | None) -> None:
         from holdfast.engine.catching_up import finish_first
 
-        with self._paused():
+        with paused(self._context):
             finish_first(self._context, progress)
-
-    @contextmanager
-    def _paused(self) -> Generator[None]:
-        """Keep a watcher from saving the half-way states of a change to the tree."""
-        watcher = self._watcher()
-        if watcher is None:
-            yield
-            return
-        with watcher, watcher.pause():
-            yield
 
     # -- keeping house ------------------------------------------------------------------------------------------
 
@@ -728,10 +623,3 @@ class Workspace(RecordedSteps):
 def _chosen(step: int | Sequence[int] | None) -> Sequence[int]:
     """The ids of one or more steps, each once."""
     return () if step is None else tuple(dict.fromkeys([step] if isinstance(step, int) else step))
-
-
-def _encoded(paths: Sequence[str | bytes]) -> list[bytes]:
-    """Paths as the engine has them. One path where a list is meant would be taken for its letters."""
-    if isinstance(paths, (str, bytes)):
-        raise UsageError(f"{paths!r} is not a list of paths")
-    return [os.fsencode(path) for path in paths]

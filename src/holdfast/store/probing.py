@@ -13,12 +13,14 @@ from holdfast.model.named import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from holdfast.store.objects import ObjectInfo
     from holdfast.store.remote import RemoteObjects
 
 Conditional = Literal["yes", "no", "wrong"]
 """The server refuses to write over an object if asked to; it does not; it says one thing and does another."""
 
 _LEFT_OVER = 3600 * 1_000_000
+"""Microseconds after which what is there was left by somebody who was killed. What is younger may be tried just now."""
 _DATA = b"holdfast probe\n" + bytes(range(64))
 
 
@@ -72,11 +74,15 @@ def conditional_writes(bucket: RemoteObjects, tenant: str, random: Callable[[int
 
 
 def probe(bucket: RemoteObjects, tenant: str, random: Callable[[int], bytes]) -> Probed:
-    """Try everything; raises nothing for what fails. After a step that failed, none is tried."""
+    """Try everything; raises nothing for what fails. After a step that failed, none is tried. What others who try the
+    bucket at the same time have written is left alone.
+    """
+    key = f"probe/{tenant}/{random(16).hex()}"
     steps: list[Step] = []
     found: list[Conditional] = []
+    listed: list[ObjectInfo] = []
     try:
-        for name, attempt in _attempts(bucket, tenant, random, found):
+        for name, attempt in _attempts(bucket, tenant, key, random, found, listed):
             try:
                 steps.append(Step(name, True, attempt()))
             except HoldfastError as error:
@@ -85,18 +91,24 @@ def probe(bucket: RemoteObjects, tenant: str, random: Callable[[int], bytes]) ->
                 break
     finally:
         try:
-            for info in bucket.list(f"probe/{tenant}/"):
-                bucket.delete(info.key)
+            bucket.delete(key)
+            for own in listed:  # by the server's clock
+                for info in bucket.list(f"probe/{tenant}/"):
+                    if info.modified_at < own.modified_at - _LEFT_OVER:
+                        bucket.delete(info.key)
         except HoldfastError:
             pass  # it has been told
     return Probed(tuple(steps), found[0] if found else "no")
 
 
 def _attempts(
-    bucket: RemoteObjects, tenant: str, random: Callable[[int], bytes], found: list[Conditional]
+    bucket: RemoteObjects,
+    tenant: str,
+    key: str,
+    random: Callable[[int], bytes],
+    found: list[Conditional],
+    listed: list[ObjectInfo],
 ) -> Iterator[tuple[str, Callable[[], str]]]:
-    key = f"probe/{tenant}/{random(16).hex()}"
-
     def write() -> str:
         bucket.put(key, [_DATA])
         return f"{len(_DATA)} bytes"
@@ -112,8 +124,10 @@ def _attempts(
         return "the bytes that were asked for"
 
     def listing() -> str:
-        if [info.key for info in bucket.list(key)] != [key]:
+        there = list(bucket.list(key))
+        if [info.key for info in there] != [key]:
             raise IntegrityError("what was just written is not listed: listings of this service lag behind")
+        listed.extend(there)
         return "what was written is there at once"
 
     def conditional() -> str:

@@ -65,7 +65,7 @@ class CatalogContract:
         """A new workspace."""
         number = next(self._numbers)
         saver = Saver(self.store, WorkspaceId(f"{number:016x}"), self.time, self.random)
-        saver.create(path or b"/work/%d" % number, source)
+        saver.create(path or b"/projects/%d" % number, source)
         return saver
 
     # --- workspaces ---

@@ -260,3 +260,19 @@ def test_who_stops_saves_what_is_unsaved(world: World, begin: Callable[..., Care
     assert caretaker.stop() == []
     assert world.checkpoints("shop")[0].total_files == 2
     assert world.checkpoints("other") == []
+
+
+def test_what_could_not_be_saved_of_one_that_is_served_no_more_is_told(
+    world: World, begin: Callable[..., Caretaker], caplog: pytest.LogCaptureFixture
+) -> None:
+    world.flags.update({"watch.debounce": "1h", "watch.max_interval": "1h", "lock.timeout": 0.3})
+    path = world.make("shop")
+    caretaker = begin()
+    wait_until(lambda: caretaker.counts()["watching"] == 1, "the export")
+    (path / "b").write_text("2")
+    exports = world.exports()
+    with exports.context(exports.get("shop")).lock():
+        exports.remove("shop")
+        wait_until(lambda: not any(caretaker.counts().values()), "the end of its upkeep")
+    assert "the export shop has unsaved changes: " in caplog.text
+    assert (path / "b").read_text() == "2"

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -71,12 +70,10 @@ def test_daemons_end_with_the_command(tmp_path: Path) -> None:
 
 
 def test_what_takes_too_long_and_ignores_being_asked_is_killed(tmp_path: Path) -> None:
-    began = time.monotonic()
     done, said = run(
         tmp_path, "trap '' TERM; echo $$; while :; do sleep 0.05; done", limits=LIMITS._replace(seconds=0.2)
     )
     assert done == Contained(124, "time")
-    assert time.monotonic() - began < 10
     assert has_ended(int(said))
 
 
@@ -92,8 +89,15 @@ def test_what_takes_too_much_memory_is_ended(tmp_path: Path) -> None:
 
 def test_it_can_be_stopped(tmp_path: Path) -> None:
     stop = threading.Event()
-    threading.Timer(0.2, stop.set).start()
-    assert run(tmp_path, "sleep 100", stop=stop)[0].why == "stopped"
+
+    def stop_it() -> None:
+        wait_until((tmp_path / "begun").exists)
+        stop.set()
+
+    stopping = threading.Thread(target=stop_it)
+    stopping.start()
+    assert run(tmp_path, "touch begun; sleep 100", stop=stop)[0].why == "stopped"
+    stopping.join()
 
 
 def test_a_fork_bomb_is_ended(tmp_path: Path) -> None:

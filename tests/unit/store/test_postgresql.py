@@ -12,7 +12,6 @@ import pytest
 
 from holdfast.model.errors import FormatError, IntegrityError, LockedError, StorageError
 from holdfast.store.postgresql_about import about
-from holdfast.store.postgresql_numbers import go_on_above
 from holdfast.store.postgresql_session import PostgresSession
 from holdfast.store.schema import MIGRATIONS
 
@@ -426,24 +425,6 @@ def test_what_only_looks_leaves_no_mark(catalog_url):
     with closing(open_catalog(catalog_url)) as database, database.writing() as session:
         session.all("SELECT * FROM tenants")
     assert execute(catalog_url, "SELECT count(*) FROM holdfast.commit_marks") == before
-
-
-def test_numbers_go_on_above_those_that_a_copy_has_brought(catalog_url):
-    add = "INSERT INTO tenants (name, swept, latest) VALUES (?, 0, 0) RETURNING number"
-    with closing(open_catalog(catalog_url)) as database:
-        with database.writing() as session:
-            go_on_above(session)
-            assert session.one(add, ("first",)) == (1,)
-            session.run("INSERT INTO tenants (number, name, swept, latest) VALUES (70, 'copied', 0, 0)")
-            session.run(
-                "INSERT INTO packs (number, tenant, id, key, size, created_at, spared_until) "
-                "VALUES (900, 70, 'a', 'b', 1, 1, 0)"
-            )
-            go_on_above(session)
-        with database.writing() as session:
-            assert session.one(add, ("next",)) == (71,)
-            pack = "INSERT INTO packs (tenant, id, key, size, created_at, spared_until) VALUES (1, 'b', 'c', 1, 1, 0)"
-            assert session.one(f"{pack} RETURNING number") == (901,)
 
 
 def test_a_path_may_be_as_long_as_the_system_allows(catalog_url):

@@ -13,7 +13,7 @@ from holdfast.engine.promotion.boxes import environment_of
 from holdfast.engine.promotion.building import output_of, said
 from holdfast.engine.promotion.spec import InUse, Restarted
 from holdfast.engine.promotion.stamped import AFTER_APPLY, AT_SWAP, BEFORE_COPY, load_stamps
-from holdfast.engine.watch_client import answering
+from holdfast.engine.watched import watcher_of
 from holdfast.files.stamps import stamps, touched
 from holdfast.files.users import users_of
 from holdfast.model.errors import HoldfastError, StorageError
@@ -94,7 +94,7 @@ def remove_old(work: Work) -> None:
 def _watcher(work: Work) -> int:
     """The pid of production's watcher, if there is one: it goes to the new directory by itself. Else 0."""
     with suppress(HoldfastError):
-        watcher = answering(work.context.folder, work.context.settings.watch.answer_timeout)
+        watcher = watcher_of(work.context)
         if watcher is not None:
             with watcher:
                 return watcher.ping().pid

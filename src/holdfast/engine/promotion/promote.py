@@ -13,7 +13,7 @@ from holdfast.engine.promotion.boxes import check_possible
 from holdfast.engine.promotion.combining import combine
 from holdfast.engine.promotion.spec import Answer, Facts, Spec, check_settings, decode_facts, encode
 from holdfast.engine.promotion.work import Site, held
-from holdfast.engine.watch_client import answering
+from holdfast.engine.watched import watcher_of
 from holdfast.files.replicate import remove_whole
 from holdfast.model.errors import HoldfastError, LockedError, NotFoundError, RefusedError, UsageError
 from holdfast.model.log import Log
@@ -397,7 +397,7 @@ def _hushed(context: Context) -> AbstractContextManager[None]:
     """Nothing is saved by itself while it builds: not even in production, which is only copied."""
     watcher = None
     with suppress(HoldfastError):
-        watcher = answering(context.folder, context.settings.watch.answer_timeout)
+        watcher = watcher_of(context)
     return nullcontext() if watcher is None else watcher.hush()
 
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 Stage = Literal["setup", "build", "check"]
 STAGES: tuple[Stage, ...] = ("setup", "build", "check")
-FAILED_STEPS = ("setup_command", "build_command", "start_command", "health_check")
-"""What a ``build_failed`` answer can name."""
 
 
 class Spec(msgspec.Struct, frozen=True):
@@ -81,6 +79,7 @@ class Answer(msgspec.Struct):
     uncaptured: list[str] = []
     """Of a plan: as in `Facts`."""
     failed_step: str = ""
+    """``setup_command``, ``build_command``, ``start_command`` or ``health_check``."""
     command: str = ""
     exit_code: int = 0
     output: str = ""

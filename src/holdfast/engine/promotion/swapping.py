@@ -7,7 +7,6 @@ Everything here can be killed at any moment and called again: what has happened 
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
 from holdfast.engine import identity
@@ -22,7 +21,7 @@ from holdfast.engine.recognising import tell_brought_back
 from holdfast.engine.restore import refuse_unfinished
 from holdfast.engine.status import present
 from holdfast.engine.steps import kept_still
-from holdfast.engine.watch_client import answering
+from holdfast.engine.watched import paused
 from holdfast.files.exchanging import CANNOT, Place, exchange, place_of
 from holdfast.files.stamps import Stamps, stamps, touched
 from holdfast.files.transplant import transplant
@@ -35,7 +34,7 @@ from holdfast.store import manifest
 from holdfast.store.records import HistoryEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Sequence
 
     from holdfast.engine.context import Context
     from holdfast.engine.promotion.work import Work
@@ -53,7 +52,7 @@ def swap(work: Work) -> Answer | Literal["changed"] | None:
     `HoldfastError`: before the swap production is untouched then; after it, whoever calls this again goes on.
     """
     context = work.context
-    with context.lock(), _watch_paused(context):
+    with context.lock(), paused(context):
         if work.row.phase == "swapping" and not has_begun(work):
             work.save("building")
         if work.row.phase == "building":
@@ -67,7 +66,7 @@ def swap(work: Work) -> Answer | Literal["changed"] | None:
             if done is not None:
                 return done
     if work.row.phase == "swapping":  # in place: by a restore, which takes the lock itself
-        with _watch_paused(context):
+        with paused(context):
             return bring_in_place(work)
     record(work)
     return None
@@ -78,17 +77,6 @@ def has_begun(work: Work) -> bool:
     if not work.facts.exchange:
         return bool(work.facts.target)
     return place_of(work.context.workspace.path) != _place(work.facts.old)
-
-
-@contextmanager
-def _watch_paused(context: Context) -> Generator[None]:
-    """Keep a watcher of production from saving what is half way."""
-    watcher = answering(context.folder, context.settings.watch.answer_timeout)
-    if watcher is None:
-        yield
-        return
-    with watcher, watcher.pause():
-        yield
 
 
 def record(work: Work) -> None:

@@ -34,7 +34,6 @@ class Verdict(NamedTuple):
 
 _FINE = Verdict("safe", True, "")
 _PLAIN = Verdict("changes", True, "")
-_IGNORED = "such files are usually ignored, and then in no checkpoint"
 
 
 def _all(level: Level, note: str) -> tuple[Verdict, Verdict, Verdict, Verdict]:

@@ -16,11 +16,6 @@ def unsigned(register: int) -> int:
     return register & 0xFFFFFFFF
 
 
-def mode_bits(register: int) -> int:
-    """Of a ``mode_t``, those that can be given to a file."""
-    return register & 0o7777
-
-
 def failure(number: int) -> OSError:
     """The error with a number, to be raised."""
     return OSError(number, os.strerror(number))

@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -107,11 +106,9 @@ def test_one_that_is_not_there_declines() -> None:
     ],
 )
 def test_one_that_is_slow_is_ended(code: str) -> None:
-    begun = time.monotonic()
     found = asked(code, timeout=0.5)
     assert isinstance(found, Declined)
     assert "merge.timeout" in found.reason
-    assert time.monotonic() - begun < 20
 
 
 def test_nothing_of_it_is_left(tmp_path: Path) -> None:
@@ -154,17 +151,19 @@ def test_nothing_of_it_is_left_where_whoever_asks_is_killed(tmp_path: Path) -> N
     assert asked('print(\'{"content": "x"}\')') == Answer(b"x"), "the next one does"
 
 
-def test_one_that_nobody_waits_for_any_more_is_ended() -> None:
-    stop = threading.Event()
-    timer = threading.Timer(0.3, stop.set)
-    timer.start()
-    begun = time.monotonic()
-    words = [sys.executable, "-c", "import time; time.sleep(600)"]
-    command = Command(words, home=HOME, timeout=600, max_bytes=9, stop=stop)
-    found = command.apply(TASK)
-    timer.join()
+def test_one_that_nobody_waits_for_any_more_is_ended(tmp_path: Path) -> None:
+    stop, note = threading.Event(), tmp_path / "agent"
+
+    def stop_it() -> None:
+        wait_until(note.exists)
+        stop.set()
+
+    agent = f"import time; open({str(note)!r}, 'w').close(); time.sleep(600)"
+    stopping = threading.Thread(target=stop_it)
+    stopping.start()
+    found = Command([sys.executable, "-c", agent], home=HOME, timeout=600, max_bytes=9, stop=stop).apply(TASK)
+    stopping.join()
     assert found == Declined("it was interrupted")
-    assert time.monotonic() - begun < 20
 
 
 def is_there(group: int) -> bool:
