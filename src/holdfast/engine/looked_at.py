@@ -5,21 +5,20 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from holdfast.engine.opened import Opened
+from holdfast.engine.opened import OpenedWorkspace
 from holdfast.model.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from holdfast.engine import objects
-    from holdfast.engine.context import Context  # noqa: F401 - the base names it
     from holdfast.engine.diff import Contents
     from holdfast.engine.results import Details, Diff, Log
     from holdfast.engine.textdiff import FileStat
     from holdfast.model.ids import CheckpointId
 
 
-class LookedAt(Opened["Context"]):
+class LookedAt(OpenedWorkspace):
     """See the module."""
 
     def log(self, limit: int | None = None, *, everything: bool = False) -> Log:

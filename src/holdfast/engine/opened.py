@@ -9,7 +9,7 @@ from holdfast.engine.inside import refuse_inside
 if TYPE_CHECKING:
     from typing import Self
 
-    from holdfast.engine.context import Shared
+    from holdfast.engine.context import Context, Shared
     from holdfast.engine.opening import Opener
     from holdfast.model.sinks import Progress
     from holdfast.store.collect import Collected
@@ -47,3 +47,11 @@ class Opened:
         from holdfast.engine.upkeep import verify
 
         return verify(self._shared, read_data=read_data, progress=progress)
+
+
+class OpenedWorkspace(Opened):
+    """An `Opened` that has a workspace. Base of the parts of its public face."""
+
+    def __init__(self, opener: Opener, context: Context) -> None:
+        super().__init__(opener, context)
+        self._context = context

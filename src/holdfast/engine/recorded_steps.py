@@ -6,14 +6,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from holdfast.engine.inside import refuse_inside
-from holdfast.engine.opened import Opened
+from holdfast.engine.opened import OpenedWorkspace
 from holdfast.model.errors import NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
-    from holdfast.engine.context import Context
-    from holdfast.engine.opening import Opener
     from holdfast.undo.service import (
         BarrierInfo,
         ConflictInfo,
@@ -25,12 +23,8 @@ if TYPE_CHECKING:
     )
 
 
-class RecordedSteps(Opened):
+class RecordedSteps(OpenedWorkspace):
     """See the module."""
-
-    def __init__(self, opener: Opener, context: Context) -> None:
-        super().__init__(opener, context)
-        self._context = context
 
     def steps(self) -> Sequence[StepInfo]:
         """The steps in the undo log, oldest first."""
