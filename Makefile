@@ -9,7 +9,7 @@ WORKERS ?= $(shell echo $$(( 2 * $$(getconf _NPROCESSORS_ONLN 2>/dev/null || ech
 .PHONY: test lint format clean
 
 test: $(VENV)/ready  ## install into .venv and run the tests
-	$(BIN)/pytest -n $(WORKERS)
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 # Without Node.js on the machine pyright would fetch it by itself; the wheel is the same from where all else comes from.
 lint: $(VENV)/ready  ## what CI checks besides the tests
