@@ -30,6 +30,8 @@ Event = Literal["before_checkpoint", "after_checkpoint", "before_fork", "after_f
 
 _MAX_SAID = 300
 _MAX_OUTPUT = 64 << 10
+_NOT_RUN, _BY_SIGNAL = 127, range(129, 193)
+"""Exit codes: of what is not there, and of what a signal ended."""
 
 
 What = Literal["checkpoint", "fork", "branch"]
@@ -123,31 +125,48 @@ class HookRunner:
     def _run_child(
         self, command: Sequence[str], given: bytes, environment: Mapping[str, str], door: Door | None
     ) -> str | None:
+        import os
         import subprocess
 
+        from holdfast.sandbox.contained import Limits, answered, watching
+
+        said = os.memfd_create("holdfast")
         try:
-            child = subprocess.Popen(
-                command,
-                cwd=self._directory,
-                env=environment,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-            )
-        except OSError as error:
-            return f"{visible(command[0])} cannot be run: {error.strerror or error}"
-        try:
-            errors = _errors_of(child, given, self._hooks.timeout, door)
-        except subprocess.TimeoutExpired:
-            return f"it took longer than hooks.timeout, {self._hooks.timeout:g} s"
+            # (What watches over it ends it at its time, and with all of it when this process is killed.)
+            limits = Limits(seconds=self._hooks.timeout, memory=0, output=0, grace=0)
+            try:
+                child = subprocess.Popen(
+                    [*watching(said, limits), *command],
+                    cwd=self._directory,
+                    env=environment,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                    pass_fds=(said,),
+                    start_new_session=True,
+                )
+            except OSError as error:
+                return f"{visible(command[0])} cannot be run: {error.strerror or error}"
+            try:
+                errors = _errors_of(child, given, door)
+            finally:
+                _end(child)
+            ended = answered(said)
         finally:
-            _end(child)
-        if child.returncode == 0:
-            return None
-        how = f"it ended with {child.returncode}" if child.returncode > 0 else f"signal {-child.returncode} ended it"
-        said = errors[-_MAX_OUTPUT:].decode("utf-8", "replace").strip().splitlines()
-        return f"{visible(said[-1])[:_MAX_SAID]} ({how})" if said else how
+            os.close(said)
+        if ended.why == "time":
+            return f"it took longer than hooks.timeout, {self._hooks.timeout:g} s"
+        return None if ended.exit_code == 0 else _failure(command[0], ended.exit_code, errors)
+
+
+def _failure(program: str, code: int, errors: bytes) -> str:
+    """Why a hook failed that ended with ``code``."""
+    lines = errors[-_MAX_OUTPUT:].decode("utf-8", "replace").strip().splitlines()
+    missing = f"holdfast: {program}: "
+    if code == _NOT_RUN and lines and lines[-1].startswith(missing):
+        return f"{visible(program)} cannot be run: {lines[-1].removeprefix(missing)}"
+    how = f"signal {code - 128} ended it" if code in _BY_SIGNAL else f"it ended with {code}"
+    return f"{visible(lines[-1])[:_MAX_SAID]} ({how})" if lines else how
 
 
 def _environment(about: Mapping[str, object], word: str) -> dict[str, str]:
@@ -160,12 +179,12 @@ def _environment(about: Mapping[str, object], word: str) -> dict[str, str]:
     return {**handed_on(os.environ), **own}
 
 
-def _errors_of(child: subprocess.Popen[bytes], given: bytes, timeout: float, door: Door | None) -> bytes:
+def _errors_of(child: subprocess.Popen[bytes], given: bytes, door: Door | None) -> bytes:
     """Give ``child`` its input, and return what it says on standard error, once it has ended; what it asks of the
-    session is done meanwhile. Raises `subprocess.TimeoutExpired`.
+    session is done meanwhile.
     """
     if door is None:
-        return child.communicate(given, timeout=timeout)[1]
+        return child.communicate(given)[1]
     import os
     import select
     from concurrent.futures import Future
@@ -176,7 +195,7 @@ def _errors_of(child: subprocess.Popen[bytes], given: bytes, timeout: float, doo
 
     def talk() -> None:
         try:
-            done.set_result(child.communicate(given, timeout=timeout)[1])
+            done.set_result(child.communicate(given)[1])
         except BaseException as error:  # noqa: BLE001 - it is raised where it was waited for
             done.set_exception(error)
         os.eventfd_write(ended, 1)
@@ -193,23 +212,24 @@ def _errors_of(child: subprocess.Popen[bytes], given: bytes, timeout: float, doo
         return done.result()
     finally:
         if not done.done():
-            _kill(child)
+            _ask_to_end(child)
         thread.join()
         os.close(ended)
 
 
-def _kill(child: subprocess.Popen[bytes]) -> None:
-    import os
-    import signal
-
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(child.pid, signal.SIGKILL)
+def _ask_to_end(child: subprocess.Popen[bytes]) -> None:
+    """Have what watches over a hook end all of it at once."""
+    with suppress(ProcessLookupError):
+        child.terminate()
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
     """Leave nothing of a hook behind."""
-    _kill(child)
-    child.wait()
+    from holdfast.sandbox.contained import end
+
+    if child.poll() is None:
+        _ask_to_end(child)
+    end(child)
     for stream in (child.stdin, child.stderr):
         if stream is not None:
             with suppress(OSError):

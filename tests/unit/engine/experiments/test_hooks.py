@@ -144,6 +144,35 @@ def test_one_that_takes_too_long_is_ended_with_its_children(tmp_path: Path) -> N
     wait_until(lambda: has_ended(child), what="the child's end")
 
 
+def test_one_ends_with_all_of_it_when_holdfast_is_killed(tmp_path: Path) -> None:
+    """Also what has made a session of its own."""
+    os.mkfifo(tmp_path / "never")
+    command = shell(
+        "(read x < never) & echo $! > child; setsid sh -c 'echo $$ > daemon; read x < never' & "
+        "while ! [ -s daemon ]; do :; done; echo $$ > hook.new; mv hook.new hook; read x < never"
+    )
+    holder = os.fork()
+    if not holder:
+        try:
+            runner(tmp_path, before_fork=command, timeout=300.0).before("before_fork", {})
+        finally:
+            os._exit(0)
+    wait_until((tmp_path / "hook").exists, what="the hook's beginning")
+    running = [int((tmp_path / name).read_text()) for name in ("hook", "child", "daemon")]
+    assert not any(map(has_ended, running))
+    os.kill(holder, signal.SIGKILL)
+    os.waitpid(holder, 0)
+    wait_until(lambda: all(map(has_ended, running)), what="the end of all of the hook")
+
+
+def test_one_that_is_interrupted_is_ended_with_all_of_it(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "never")
+    command = shell(f"echo $$ > hook; kill -INT {os.getpid()}; read x < never")
+    with pytest.raises(KeyboardInterrupt):
+        runner(tmp_path, before_fork=command, timeout=300.0).before("before_fork", {})
+    assert has_ended(int((tmp_path / "hook").read_text()))
+
+
 def test_one_that_reads_nothing_and_leaves_a_child_is_not_waited_for_without_end(tmp_path: Path) -> None:
     command = shell("exec <&-; exit 0")
     runner(tmp_path, before_fork=command).before("before_fork", {"much": "x" * 200_000})

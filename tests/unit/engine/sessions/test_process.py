@@ -310,7 +310,8 @@ def test_what_was_started_before_that_was_noted_is_found_by_its_private_director
         started.arguments, env=started.environment, stdin=subprocess.PIPE, start_new_session=True
     ) as child:
         end_what_was_left(lock, SessionId("one"))
-        assert child.wait() == -signal.SIGHUP or child.returncode > 0
+        # (It gets several signals at once, and ends by one of them, or by what it reads.)
+        assert child.wait() in (-signal.SIGHUP, -signal.SIGTERM) or child.returncode > 0
     assert not os.path.exists(flight.folder)
     assert os.listdir(tmp_path) == []
 
