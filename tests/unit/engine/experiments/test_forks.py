@@ -47,9 +47,12 @@ class Gate:
 
 def test_forks_are_made_at_once(make: Make, session: Session) -> None:
     both = threading.Barrier(2, timeout=LONG)
-    # (Made one after the other, the first would wait for the second.)
-    gate = Gate(make, lambda number: both.wait() and None if number <= 2 else None)
-    with experiment(gate, session, order("true", "true", parallel=2)) as found:
+
+    def enter(number: int) -> None:
+        if number <= 2:
+            both.wait()  # (Made one after the other, the first would wait for the second.)
+
+    with experiment(Gate(make, enter), session, order("true", "true", parallel=2)) as found:
         assert found.comparison.statistics.succeeded == 2
     assert sessions_left(make) == ["main"]
 
