@@ -2,7 +2,7 @@
 --reflink=auto`` and ``git stash create``, in one run over the same trees.
 
     python benchmarks/snapshots.py [--files 1000 10000 100000] [--rounds 5] [--on ext4 btrfs xfs] [--providers NAME…]
-                                   [--directory DIR] [--json FILE]
+                                   [--modes worktree overlay] [--directory DIR] [--json FILE]
 
 Needs root, and the tools of the file systems, which are made in files in DIR; the home is on the same one. Every provider
 that can be used there takes part, in each of its modes; of the others it is said why not. All take turns, and what was
@@ -129,7 +129,7 @@ class Bench:
         self._session.close()
         self._opener.close()
 
-    def round(self, wanted: Sequence[str]) -> None:
+    def round(self, wanted: Sequence[str], modes: Sequence[str]) -> None:
         """Everybody in turn, once."""
         self._git()
         for provider in providers_of(self._context, NAME):
@@ -140,7 +140,7 @@ class Bench:
                 self.left_out[provider.name] = "; ".join(found.notes)
                 continue
             for mode in found.modes:
-                if mode != "in-place":
+                if mode in modes:
                     self._provider(provider, found, mode)
             if "worktree" in found.modes:
                 self._fork(provider.name)
@@ -223,6 +223,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--on", nargs="+", default=["ext4", "btrfs", "xfs"])
     parser.add_argument("--providers", nargs="+", default=[], help="the providers that take part (default: all)")
+    parser.add_argument(
+        "--modes", nargs="+", default=["worktree", "overlay"], help="how they are tried (default: both)"
+    )
     parser.add_argument("--directory", type=Path, help="where to work (default: the one for temporary files)")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
@@ -242,7 +245,7 @@ def main() -> None:
                 bench = Bench(after.enter_context(file_system(kind, place)), kind, files)
                 after.callback(bench.close)
                 for _ in range(arguments.rounds):
-                    bench.round(arguments.providers)
+                    bench.round(arguments.providers, arguments.modes)
             found = {"file_system": kind, "files": files, "rows": bench.rows, "failed": bench.failed}
             found["left_out"] = bench.left_out
             results["runs"].append(found)

@@ -68,12 +68,12 @@ def used(console: Console, name: str | None, agent: str | None = None) -> Genera
 
 @contextmanager
 def opened(
-    console: Console, name: str | None, agent: str | None = None
+    console: Console, name: str | None, agent: str | None = None, *, begins: bool = False
 ) -> Generator[tuple[Callable[[], Sessions], Session]]:
-    """What makes `Sessions`, and the session that is meant (see `choose`), open."""
+    """What makes `Sessions`, and the session that is meant (see `choose`), open. ``begins``: see `Sessions.open`."""
 
     def make() -> Sessions:
         return all_of(console, agent)
 
-    with make() as sessions, sessions.open(choose(console, sessions, name)) as session:
+    with make() as sessions, sessions.open(choose(console, sessions, name), begins=begins) as session:
         yield make, session

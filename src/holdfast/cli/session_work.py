@@ -57,7 +57,10 @@ def _exec(console: Console, arguments: argparse.Namespace) -> int:
     command = command_of(arguments.words)
     if arguments.generated and arguments.input is None:
         raise UsageError("--generated says what became of --input", hint="give what was asked for with --input")
-    with opened(console, arguments.session, arguments.agent) as (_, session), stopped_by_signals() as stop:
+    with (
+        opened(console, arguments.session, arguments.agent, begins=True) as (_, session),
+        stopped_by_signals() as stop,
+    ):
         entry = execute(
             session,
             command,

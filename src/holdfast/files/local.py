@@ -91,6 +91,11 @@ class LocalTree:
         self._excluded: ExcludedDirectories | None = None
 
     @property
+    def is_layered(self) -> bool:
+        """True if only the upper layer of an overlay is looked at."""
+        return self._layer is not None
+
+    @property
     def excluded(self) -> ExcludedDirectories:
         """Says of a directory whether nothing in it is captured; asked by watchers, and renewed by every full scan."""
         if self._excluded is None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from holdfast.engine.results import RestoreResult
     from holdfast.engine.workspace import Workspace
     from holdfast.model.ids import CheckpointId
-    from holdfast.model.session import State
+    from holdfast.model.session import SessionId, State
     from holdfast.store.session_records import SessionRecord
 
 _LOG = Log(__name__)
@@ -77,6 +77,17 @@ def make_directory_again(context: Context, workspace: Workspace, record: Session
     return True
 
 
+def found_when_opened(session: SessionId) -> str:
+    """What is said of a tree that nobody has recorded."""
+    return f"found when the session {session} was opened"
+
+
+def was_cut_short(entries: list[JournalEntry]) -> bool:
+    """Whether somebody who had the session was killed in the middle of something."""
+    last = entries[-1] if entries else None
+    return isinstance(last, Leaving | Merging) or (isinstance(last, Ran) and not last.ended)
+
+
 def mend(
     context: Context,
     workspace: Workspace,
@@ -105,7 +116,7 @@ def mend(
         lost = True
         _LOG.warning("the session was killed while this ran in it: %s", last.entry.command[:200])
         mended[-1] = msgspec.structs.replace(last, ended=True, entry=msgspec.structs.replace(last.entry, after=found))
-    elif found is not None and moved != "done" and not _same(context, state.tree, found):
+    elif found is not None and moved != "done" and not same_tree(context, state.tree, found):
         mended.append(Found(tree=found, at=context.clock.now()))
     if lost:
         mended.append(Counted(what="recoveries", at=context.clock.now()))
@@ -150,7 +161,7 @@ def _tell(result: RestoreResult) -> None:
         _LOG.warning("%d more were left as they are; `holdfast diff %s` shows them", more, result.checkpoint[:12])
 
 
-def _same(context: Context, before: CheckpointId | None, after: CheckpointId) -> bool:
+def same_tree(context: Context, before: CheckpointId | None, after: CheckpointId) -> bool:
     """Whether two checkpoints hold the same tree."""
     if before is None or before == after:
         return before == after

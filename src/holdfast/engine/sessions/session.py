@@ -12,11 +12,12 @@ from holdfast.engine.sessions import limits, replaying
 from holdfast.engine.sessions.commands import check_command, clean, demands
 from holdfast.engine.sessions.hooks import has_hooks, hooked
 from holdfast.engine.sessions.naming import check_agent, check_metadata
+from holdfast.engine.sessions.recovery import found_when_opened, same_tree
 from holdfast.engine.sessions.states import States
 from holdfast.model.errors import HoldfastError, RefusedError, UsageError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
-from holdfast.model.session import CommandEntry, Counted, Leaving, Merging, Ran
+from holdfast.model.session import CommandEntry, Counted, Found, Leaving, Merging, Ran
 from holdfast.store.session_records import RefChange, ref_name
 
 if TYPE_CHECKING:
@@ -71,6 +72,9 @@ class Session:
         self._states = States(around, line, self.door)
         self._door: Door | None = None
         self._is_asked = False
+        self._looks_later = False
+        self._begun = 0
+        """How many commands were begun since it was opened."""
         self._base = handed_on(around.opener.environ)
         self.too_long: list[str] = []
         """What its commands have exported since it was opened and nobody can be started with."""
@@ -204,6 +208,23 @@ class Session:
 
     # -- commands -------------------------------------------------------------------------------------------------
 
+    def look_later(self) -> None:
+        """Leave it to what is done next to find out how the tree has changed since the session was open last, which is
+        nobody's doing in it. For whoever has just opened it.
+        """
+        self._looks_later = True
+
+    def _whence(self) -> str:
+        """What is said of a tree that is saved by a look: where the change is from, if that is known."""
+        return found_when_opened(self.id) if self._looks_later else ""
+
+    def _found(self, tree: CheckpointId) -> None:
+        """The tree is ``tree``: journal that, if nobody has looked since the session was opened, and it was another."""
+        if self._looks_later:
+            self._looks_later = False
+            if not same_tree(self._context, self.state.tree, tree):
+                self._line.write([*self._line.entries, Found(tree=tree, at=self._context.clock.now())])
+
     def begin(
         self,
         command: str,
@@ -217,15 +238,20 @@ class Session:
 
         Only then may it be started. Raises `UsageError` for what no shell can be given.
         """
-        self._refuse_running()
+        self._refuse_running(look=False)
         check_command(command)
         if input is not None:
             check_command(input)
-        if self.due() == 0:
-            self._states.commit("auto")
-        before = self._states.save_tree()
-        state = self.state
-        if demands(state.config, level) and (replaying.has_something(self._line.entries) or before != state.tree):
+        self._begun += 1
+        if self._begun == 2:
+            # (For a single command it would cost more than it saves.)
+            self._stack.callback(self._states.notice_no_more)
+            self._states.notice()
+        demanded = demands(self.config, level)
+        before = self._states.save_tree(message=self._whence(), whole=demanded or self.due() == 0)
+        self._found(before)
+        has_something = replaying.has_something(self._line.entries)
+        if self.due() == 0 or (demanded and (has_something or before != self.state.tree)):
             self._states.commit("auto", tree=before)
         entry = CommandEntry(
             id=self._context.random(8).hex(),
@@ -255,7 +281,7 @@ class Session:
             raise UsageError(f"the command {entry.id} is not running in the session {self.id}")
         after = None
         try:
-            after = self._states.save_tree(entry.command)
+            after = self._states.save_tree(entry.command, whole=False)
         except HoldfastError as error:
             _LOG.warning("the tree that a command has left could not be saved: %s", error.message)
         ended = msgspec.structs.replace(running, duration_ms=duration_ms, result=clean(result), after=after)
@@ -493,7 +519,7 @@ class Session:
         ran = len(replaying.commands(self._line.entries))
         wanted = ran >= self.config.triggers.commands and not self._too_soon()
         if wanted or self._journal_is_full():
-            self._states.commit("auto", tree=tree)
+            self._states.commit("auto", tree=None if self._states.notices else tree)
 
     def _journal_is_full(self) -> bool:
         most = min(self.config.triggers.max_journal, self.settings.max_journal)
@@ -513,7 +539,9 @@ class Session:
         self._line.record = self._line.record._replace(shared=tuple(names))
         self._rows.put(self._line.record)
 
-    def _refuse_running(self) -> None:
+    def _refuse_running(self, *, look: bool = True) -> None:
+        if look and self._looks_later:
+            self._found(self._states.save_tree(message=self._whence()))
         if not self._is_asked:
             self.refuse_running()
         last = self._line.entries[-1] if self._line.entries else None

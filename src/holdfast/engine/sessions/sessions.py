@@ -17,7 +17,13 @@ from holdfast.engine.sessions.holding import remove as remove_lock
 from holdfast.engine.sessions.keeping import Shelf
 from holdfast.engine.sessions.line import Line
 from holdfast.engine.sessions.owning import check_owner
-from holdfast.engine.sessions.recovery import make_directory_again, mend, warn_unfinished
+from holdfast.engine.sessions.recovery import (
+    found_when_opened,
+    make_directory_again,
+    mend,
+    warn_unfinished,
+    was_cut_short,
+)
 from holdfast.engine.sessions.results import SessionInfo
 from holdfast.engine.sessions.session import Session
 from holdfast.engine.sessions.states import Surroundings
@@ -157,9 +163,15 @@ class Sessions:
             self.sweep_if_due()  # (now that it is known that somebody works there)
             return Session(self._surroundings(opener, context, workspace, shelf), line, stack.pop_all())
 
-    def open(self, id: str, *, timeout: float | None = None) -> Session:  # noqa: A002 - the field's own name
+    def open(
+        self,
+        id: str,  # noqa: A002 - the field's own name
+        *,
+        timeout: float | None = None,
+        begins: bool = False,
+    ) -> Session:
         """Hold a session, brought up to what has happened to it since. Waits ``timeout`` seconds for it (None: the
-        settings').
+        settings'). If a command ``begins`` in it next, the look at the tree that comes before that is the only one.
 
         What a killed process left is mended: the journal is replayed, a tree that nobody has recorded is saved, a
         directory that is gone is made again. Raises `NotFoundError` (``no_session``, ``no_workspace``), `RefusedError`
@@ -193,7 +205,7 @@ class Sessions:
             around = self._surroundings(opener, context, workspace, shelf)
             kept = ExitStack()
             session = Session(around, line, kept)
-            _recover(around, line, session)
+            _recover(around, line, session, begins=begins)
             kept.enter_context(stack.pop_all())
             return session
 
@@ -443,14 +455,18 @@ def _open_mounted(opener: Opener, name: WorkspaceId) -> Context:
         return opener.open_known(name)
 
 
-def _recover(around: Surroundings, line: Line, session: Session) -> None:
+def _recover(around: Surroundings, line: Line, session: Session, *, begins: bool) -> None:
     """Bring a session up to what has happened to it since it was held last."""
     context, workspace = around.context, around.workspace
     remade = make_directory_again(context, workspace, line.record, line.state)
+    if begins and not remade and not was_cut_short(line.entries):
+        session.look_later()
+        warn_unfinished(workspace)
+        return
     targets = {entry.target: around.shelf.load(entry.target) for entry in line.entries if isinstance(entry, Leaving)}
 
     def save() -> CheckpointId:
-        why = f"found when the session {line.record.id} was opened"
+        why = found_when_opened(line.record.id)
         return workspace.checkpoint(kind="auto", author=around.agent, message=why).checkpoint.id
 
     def tree_of(leaving: Leaving) -> CheckpointId:

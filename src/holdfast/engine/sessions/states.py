@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from holdfast.engine.sessions.answering import Door
     from holdfast.engine.sessions.keeping import Shelf
     from holdfast.engine.sessions.line import Line
+    from holdfast.engine.sessions.noticing import Noticing
     from holdfast.engine.workspace import Workspace
     from holdfast.model.ids import CheckpointId
     from holdfast.model.session import (
@@ -74,6 +75,7 @@ class States:
         self._context = around.context
         self._rows = around.shelf.rows
         self._line = line
+        self._noticing: Noticing | None = None
 
     @property
     def id(self) -> SessionId:
@@ -210,6 +212,7 @@ class States:
     @contextmanager
     def _moving(self, entry: Leaving | Merging) -> Generator[None]:
         """Have the journal say where the tree is brought in the block; no more if that fails and changed nothing."""
+        self.notice_no_more()
         self._line.write([*self._line.entries, entry])
         try:
             yield
@@ -218,10 +221,36 @@ class States:
                 self._line.write(self._line.entries[:-1])
             raise
 
-    def save_tree(self, command: str = "") -> CheckpointId:
-        """Save the tree, if it has changed; the checkpoint that holds it."""
+    def save_tree(self, command: str = "", message: str = "", *, whole: bool = True) -> CheckpointId:
+        """Save the tree, if it has changed; the checkpoint that holds it. Unless ``whole``, a look at what was noticed
+        is enough, where changes are.
+        """
+        if whole and self._noticing is not None:
+            self._noticing.doubt()
         said = display(os.fsencode(command))
-        return self._around.workspace.checkpoint(kind="auto", author=self._around.agent, command=said).checkpoint.id
+        made = self._around.workspace.checkpoint(
+            kind="auto", author=self._around.agent, message=message, command=said
+        ).checkpoint.id
+        if self._noticing is not None and self._noticing.useless:
+            self.notice_no_more()
+        return made
+
+    @property
+    def notices(self) -> bool:
+        """Whether changes of the tree are noticed as they happen."""
+        return self._noticing is not None
+
+    def notice(self) -> None:
+        """Notice changes of the tree from now on, where that can be had; see `noticing`."""
+        from holdfast.engine.sessions.noticing import notice
+
+        self._noticing = notice(self._context)
+
+    def notice_no_more(self) -> None:
+        """The opposite. Harmless where nothing was."""
+        if self._noticing is not None:
+            self._noticing.end()
+            self._noticing = None
 
     def tree_of(self, point: SessionCheckpoint) -> CheckpointId:
         """The tree of a state; raises `NotFoundError` if it is not kept any more."""

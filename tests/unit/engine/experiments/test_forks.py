@@ -50,7 +50,7 @@ def test_forks_are_made_at_once(make: Make, session: Session) -> None:
 
     def enter(number: int) -> None:
         if number <= 2:
-            both.wait()  # made one after the other, the first would wait for the second
+            both.wait()  # (Made one after the other, the first would wait for the second.)
 
     with experiment(Gate(make, enter), session, order("true", "true", parallel=2)) as found:
         assert found.comparison.statistics.succeeded == 2
