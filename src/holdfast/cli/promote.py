@@ -51,8 +51,8 @@ def _configure(parser: argparse.ArgumentParser) -> None:
         "--production",
         metavar="ID:DEVICE:INODE",
         type=text,
-        help="for programs, instead of --to: production by its workspace's id, if its directory is this one still; FORK "
-        "is the id of a checkpoint then",
+        help="for programs, instead of --to: production by its workspace's id, if its directory is this one still; "
+        "FORK is the id of a checkpoint then",
     )
     parser.add_argument("--dry-run", action="store_true", help="say what would be merged; builds and changes nothing")
     parser.add_argument("--author", metavar="NAME", default="", type=text, help="who does it")
