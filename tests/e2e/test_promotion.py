@@ -16,8 +16,9 @@ import pytest
 
 import holdfast
 from holdfast.engine.promotion import encoding, swapping
-from holdfast.engine.promotion.promote import Promotions
+from holdfast.engine.promotion.promote import Named, Promotions
 from holdfast.model.errors import LockedError, RefusedError, UsageError
+from holdfast.model.ids import WorkspaceId
 
 from ..promoted import PAGES, Ground, content, make_app, needs_isolation
 from ..sampling import some
@@ -248,6 +249,64 @@ def test_what_the_fork_has_begun_to_ignore_stays_in_production(
     assert (ground.root / ".gitignore").read_text() == rules
     assert (ground.root / "requirements").read_text() == "nothing\n"
     assert (ground.root / "src/other.py").read_text() == "VALUE = 1\n"
+
+
+def named(ground: Ground) -> Named:
+    about = os.stat(ground.root)
+    with ground.opened() as workspace:
+        return Named(WorkspaceId(workspace.id), (about.st_dev, about.st_ino))
+
+
+def state_of(ground: Ground, fork: Path) -> str:
+    with holdfast.open(fork, home=ground.home) as workspace:
+        return workspace.checkpoint().checkpoint.id
+
+
+@pytest.mark.parametrize("by", ["a stranger", "another workspace"])
+@pytest.mark.parametrize("when", ["before", "while it builds"])
+def test_another_directory_at_productions_path_is_not_taken_for_it(ground: Ground, by: str, when: str) -> None:
+    fork = ground.fork()
+    (fork / "src/other.py").write_text("VALUE = 2\n")
+    theirs, production = state_of(ground, fork), named(ground)
+    hostile, away = ground.base / "hostile", ground.base / "away"
+    make_app(hostile, sys.executable)
+    if by != "a stranger":
+        holdfast.init(hostile, home=ground.home).close()
+    before = content(hostile)
+    if when == "before":
+        ground.root.rename(away)
+        hostile.rename(ground.root)
+        with pytest.raises(holdfast.HoldfastError) as caught:
+            ground.promotions.promote(theirs, to=production)
+        assert caught.value.code == "production_replaced"
+    else:
+        ground.flags["promote.setup"] = ["sh", "-c", f"mv {ground.root} {away} && mv {hostile} {ground.root}"]
+        answer = ground.promotions.promote(theirs, to=production).answer
+        assert (answer.result, answer.code) == ("failed", "production_replaced")
+    assert content(ground.root) == before
+    assert "VALUE = 1" in (away / "src/other.py").read_text()
+    ground.root.rename(hostile)
+    away.rename(ground.root)
+    ground.flags.pop("promote.setup", None)
+    assert ground.promotions.promote(theirs, to=production).answer.result == "promoted"
+    assert (ground.root / "src/other.py").read_text() == "VALUE = 2\n"
+    assert content(hostile) == before
+
+
+def test_production_that_was_moved_is_followed(ground: Ground) -> None:
+    fork = ground.fork()
+    (fork / "src/other.py").write_text("VALUE = 2\n")
+    theirs, production = state_of(ground, fork), named(ground)
+    ground.root = ground.root.rename(ground.base / "elsewhere")
+    done = ground.promotions.promote(theirs, to=Named.parse(str(production)))
+    assert (done.answer.result, done.path) == ("promoted", str(ground.root))
+    assert (ground.root / "src/other.py").read_text() == "VALUE = 2\n"
+
+
+@pytest.mark.parametrize("text", ["", "a", "a:1", "a:1:-1", "a:1:x", "a:1:2:3", "a:\u0661:2"])
+def test_what_names_no_production_is_refused(text: str) -> None:
+    with pytest.raises(holdfast.UsageError):
+        Named.parse(text)
 
 
 def test_production_that_never_holds_still_is_left_alone(ground: Ground) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import signal
 import socket
 import sqlite3
@@ -278,6 +279,26 @@ def test_of_two_servers_one_sees_to_the_exports_and_the_other_takes_over(place: 
                 lambda: len(two.get("/api/exports/shop/checkpoints")["checkpoints"]) > before, "a checkpoint by itself"
             )
             assert second.stop() == 0
+
+
+def test_a_directory_that_is_gone_is_told_of_at_once_and_one_moved_far_away_is_found_by_upkeep(place: Place) -> None:
+    path = place.directory("shop", a="1")
+    with place.server(watch_debounce="100ms") as server:
+        client = server.client(place.token())
+        client.post("/api/exports", {"name": "shop", "path": str(path)})
+        client.post("/api/exports/shop/checkpoint", {"label": "base"})
+        for number in range(2500):
+            (path.parent / f"beside{number}").touch()
+        (path.parent / "deeper").mkdir()
+        moved = path.rename(path.parent / "deeper/shop")
+        wait_until(lambda: client.ask("GET", "/api/exports/shop/status").status == 200, "upkeep, which looks further")
+        assert client.get("/api/exports/shop")["path"] == str(moved)
+        shutil.rmtree(moved)
+        for method, what in (("GET", "status"), ("POST", "checkpoint")):
+            answer = client.ask(method, f"/api/exports/shop/{what}", {} if method == "POST" else None)
+            assert (answer.status, answer.code) == (404, "workspace_gone")
+        client.post("/api/exports/shop/undo", {})
+        assert (moved / "a").read_text() == "1"
 
 
 def test_a_command_beside_the_server_and_the_server_respect_each_other(place: Place) -> None:

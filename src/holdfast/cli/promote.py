@@ -47,6 +47,13 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("fork", metavar="FORK", nargs="?", help="a fork's directory, or a checkpoint")
     parser.add_argument("--to", metavar="DIR", help="production (default: the workspace that was forked)")
+    parser.add_argument(
+        "--production",
+        metavar="ID:DEVICE:INODE",
+        type=text,
+        help="for programs, instead of --to: production by its workspace's id, if its directory is this one still; "
+        "FORK is the id of a checkpoint then",
+    )
     parser.add_argument("--dry-run", action="store_true", help="say what would be merged; builds and changes nothing")
     parser.add_argument("--author", metavar="NAME", default="", type=text, help="who does it")
     parser.add_argument("--message", metavar="TEXT", default="", type=text, help="why")
@@ -66,7 +73,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 
 def _run(console: Console, arguments: argparse.Namespace) -> int:
     from holdfast.engine.promotion import encoding
-    from holdfast.engine.promotion.promote import Promotions
+    from holdfast.engine.promotion.promote import Named, Promotions
 
     _check(arguments)
     promotions = Promotions(home=console.home, tell=lambda step: _tell(console, step, steps=arguments.steps))
@@ -87,7 +94,7 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
         else:
             done = promotions.promote(
                 arguments.fork,
-                to=arguments.to or console.directory,
+                to=Named.parse(arguments.production) if arguments.production else arguments.to or console.directory,
                 author=arguments.author,
                 message=arguments.message,
                 command=f"holdfast promote {shlex.quote(display(os.fsencode(arguments.fork)))}",
@@ -119,9 +126,18 @@ def _check(arguments: argparse.Namespace) -> None:
             hint="holdfast promote --help",
         )
     if given != ["FORK"] and (
-        arguments.to or arguments.dry_run or arguments.author or arguments.message or arguments.name
+        arguments.to
+        or arguments.production
+        or arguments.dry_run
+        or arguments.author
+        or arguments.message
+        or arguments.name
     ):
-        raise UsageError("--to, --dry-run, --author, --message and --id go with FORK", hint="holdfast promote --help")
+        raise UsageError(
+            "--to, --production, --dry-run, --author, --message and --id go with FORK", hint="holdfast promote --help"
+        )
+    if arguments.production and (arguments.to or arguments.dry_run):
+        raise UsageError("--production goes with neither --to nor --dry-run", hint="holdfast promote --help")
     if arguments.force and not arguments.sweep:
         raise UsageError("--force goes with --sweep", hint="holdfast promote --help")
 

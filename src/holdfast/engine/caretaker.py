@@ -1,9 +1,9 @@
 """The upkeep of all exports of a home, in one place: saving by themselves, retention, collection, old sessions.
 
 One thread waits for all of them and does nothing else; a bounded number of others does the work, each export at one of
-them at a time, so that one that is broken, gone or slow holds up no other. Two more threads see to the leases and the
-list of exports, and to collection. Of several processes on one catalog one does it for a tenant, as its lease says; the
-others take over when that one ends.
+them at a time, so that one that is broken, gone or slow holds up no other. Three more threads see to the leases and the
+list of exports, to collection, and to finding directories that were moved. Of several processes on one catalog one does
+it for a tenant, as its lease says; the others take over when that one ends.
 """
 
 from __future__ import annotations
@@ -15,10 +15,13 @@ import threading
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from holdfast.engine.caring import Care
+from holdfast.engine.finding import Finder
 from holdfast.engine.upkeep import collect
+from holdfast.files.tree import ROOT_GONE
 from holdfast.model.errors import HoldfastError, LockedError
 from holdfast.model.log import Log
 from holdfast.store.export_rows import ExportRows, tenants_that_serve
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from holdfast.engine.caring import Told
     from holdfast.engine.opening import Opener
     from holdfast.model.clock import Clock
+    from holdfast.model.ids import WorkspaceId
     from holdfast.store.export_rows import ExportRow
 
 _LOG = Log(__name__)
@@ -70,7 +74,7 @@ class Setup(NamedTuple):
 class _Charge:
     """One export in our care. ``busy``: one of the workers has it."""
 
-    __slots__ = ("busy", "care", "due", "failures", "fileno", "problem", "row", "tenant", "turn", "wanted")
+    __slots__ = ("busy", "care", "due", "failures", "fileno", "is_gone", "problem", "row", "tenant", "turn", "wanted")
 
     def __init__(self, tenant: str, row: ExportRow, due: float) -> None:
         self.tenant = tenant
@@ -83,6 +87,8 @@ class _Charge:
         self.fileno = -1
         """While it is in the selector."""
         self.problem: str | None = None
+        self.is_gone = False
+        """Whether the problem is that its directory is not where it was."""
         self.turn = threading.Lock()
         """Held by whoever works on it."""
 
@@ -110,7 +116,12 @@ class Caretaker:
         self._selector.register(self._wake_read, selectors.EVENT_READ)
         self._threads = [
             threading.Thread(target=work, name=f"holdfast-{name}", daemon=True)
-            for name, work in (("loop", self._loop), ("leases", self._keep_leases), ("collection", self._collect))
+            for name, work in (
+                ("loop", self._loop),
+                ("leases", self._keep_leases),
+                ("collection", self._collect),
+                ("finder", self._find),
+            )
         ]
 
     def start(self) -> None:
@@ -281,6 +292,7 @@ class Caretaker:
             _LOG.exception("the upkeep of the export %s cannot be ended", charge.row.name)
         with self._lock:
             charge.problem = message
+            charge.is_gone = isinstance(error, HoldfastError) and error.code == ROOT_GONE
             charge.due = self._clock.monotonic() + _retry(self._setup.first_retry, charge.failures)
             charge.failures += 1
 
@@ -374,6 +386,27 @@ class Caretaker:
                 if key not in self._charges:
                     self._charges[key] = _Charge(tenant, row, now)
         self._wake()
+
+    # -- directories that are gone ------------------------------------------------------------------------------
+
+    def _find(self) -> None:
+        finder = Finder(self._open_tenant, self._clock, partial(_retry, self._setup.first_retry))
+        while not self._stopping.wait(self._setup.look_interval):
+            try:
+                finder.look(self._missing())
+            except HoldfastError as error:
+                _LOG.warning("what was moved cannot be looked for: %s", error.message)
+            except Exception:  # noqa: BLE001 - it is tried again
+                _LOG.exception("what was moved cannot be looked for")
+
+    def _missing(self) -> list[tuple[str, WorkspaceId]]:
+        with self._lock:
+            charges = [(charge, charge.care) for charge in self._charges.values() if charge.wanted]
+        return [
+            (charge.tenant, charge.row.workspace)
+            for charge, care in charges
+            if (charge.is_gone if care is None else not os.path.isdir(care.root))
+        ]
 
     # -- collection ---------------------------------------------------------------------------------------------
 

@@ -60,10 +60,10 @@ class Care:
             stack.callback(opener.close)
             exports = Exports(opener)
             if not os.path.isdir(path := exports.path_of(row)):
-                # (To look where it may have been moved takes seconds: whoever asks for it does.)
+                # (To look where it may have been moved takes seconds: that is done for all of them together.)
                 raise NotFoundError(f"{display(path)} is gone", code=ROOT_GONE)
             context = exports.context(row)
-            self._exports, self._row, self._root = exports, row, context.workspace.path
+            self._exports, self._row, self.root = exports, row, context.workspace.path
             tree = context.tree
             if not isinstance(tree, LocalTree):
                 raise UnsupportedError("only a directory of this machine can be watched")
@@ -94,7 +94,7 @@ class Care:
 
     def has_moved(self) -> bool:
         """Whether its directory is known to be elsewhere by now: whoever opened it there has noted that."""
-        return not os.path.isdir(self._root) and self._exports.path_of(self._row) != self._root
+        return not os.path.isdir(self.root) and self._exports.path_of(self._row) != self.root
 
     def end(self) -> str | None:
         """Save once more and close everything. None if all is saved that should be, else why not."""

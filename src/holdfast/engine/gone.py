@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 MOST_LOOKED_AT = 500_000
 """Directory entries that are looked at for moved workspaces, the nearest first: a second or two."""
+NEARBY = 2000
+"""Where somebody waits for an answer: some milliseconds."""
 
 
 def is_missing(workspace: Workspace, folder: bytes) -> bool:
@@ -68,6 +70,8 @@ def find_moved(
             with os.scandir(at) as entries:
                 for entry in entries:
                     most -= 1
+                    if most < 0:
+                        break
                     if not entry.is_dir(follow_symlinks=False):
                         continue
                     if entry.inode() in inodes:

@@ -61,7 +61,11 @@ class Opener:
         random: Callable[[int], bytes] = os.urandom,
         lenient: bool = False,
         freeing: bool = False,
+        nearby: bool = False,
     ) -> None:
+        """``nearby``: a workspace that is not where it was is looked for some milliseconds long, and not some seconds:
+        somebody waits, and another one looks further.
+        """
         self._environ = os.environ if environ is None else environ
         self.home = os.path.abspath(home) if home is not None else default_home(self._environ)
         self._flags = dict(flags or {})
@@ -69,6 +73,7 @@ class Opener:
         self._random = random
         self._lenient = lenient
         self._freeing = freeing
+        self._nearby = nearby
         self._store: Store | None = None
 
     @property
@@ -220,9 +225,10 @@ class Opener:
             catalog.adopt(name)
         path = seen_at(record.path)
         if not os.path.lexists(path):
-            from holdfast.engine.gone import find_moved
+            from holdfast.engine.gone import MOST_LOOKED_AT, NEARBY, find_moved
 
-            path = find_moved([record], self._folder).get(name, path)
+            most = NEARBY if self._nearby else MOST_LOOKED_AT
+            path = find_moved([record], self._folder, most=most).get(name, path)
         known = self._known(path)
         if known is None or known.id != name:
             raise NotFoundError(

@@ -98,6 +98,27 @@ def test_a_directory_that_was_moved_is_known_again(workspace: Workspace, tree: P
     assert labels(tree, home)[-1] == "here"
 
 
+def test_who_waits_for_an_answer_looks_nearby_alone(
+    workspace: Workspace, tree: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.engine.gone.NEARBY", 1)
+    elsewhere = tree.parent / "much/deeper/elsewhere"
+    elsewhere.parent.mkdir(parents=True)
+    tree.rename(elsewhere)
+    for number in range(4):
+        (tree.parent / f"beside{number}").touch()
+    opener = Opener(home=bytes(home), nearby=True)
+    try:
+        assert opener.open_known(workspace.id).workspace.path == bytes(tree)
+        whole = Opener(home=bytes(home))
+        assert whole.open_known(workspace.id).workspace.path == bytes(elsewhere)
+        whole.close()
+        assert opener.open_known(workspace.id).workspace.path == bytes(elsewhere), "the other one has told where it is"
+    finally:
+        opener.close()
+        elsewhere.rename(tree)
+
+
 def test_a_new_directory_with_the_inode_of_a_deleted_one_is_a_new_workspace(home: Path, tmp_path: Path) -> None:
     # File systems use inode numbers anew at once: the other's history must not be taken for one's own.
     for number in range(8):

@@ -45,7 +45,7 @@ def promote(call: Call) -> answers.Promoted:
         theirs = _theirs(call, row)
         words = [
             b"--id=" + name.encode(),
-            b"--to=" + context.workspace.path,
+            b"--production=" + str(_production(context)).encode(),
             b"--author=" + (body.author or call.principal.token.label).encode(),
             b"--message=" + (body.message or f"promoted {body.fork or theirs[:12]}").encode(),
             theirs.encode(),
@@ -74,6 +74,15 @@ def promote(call: Call) -> answers.Promoted:
         raise HoldfastError(f"the promotion {name} was cut short", code="promotion_stopped")
     call.happened(row.name, "promotion", promotion=name, result=ended.result, checkpoint=_shown(ended)["checkpoint"])
     return _shown(ended)
+
+
+def _production(context: Context) -> promoting.Named:
+    """Production, as it was looked at for this request: the process that promotes takes nothing else for it."""
+    found = context.workspace
+    if os.path.ismount(found.path):  # (It may be known by the directory that is mounted upon.)
+        about = os.lstat(found.path)
+        return promoting.Named(found.id, (about.st_dev, about.st_ino))
+    return promoting.Named(found.id, (found.device, found.inode))
 
 
 def list_promotions(call: Call) -> answers.PromotionList:

@@ -71,9 +71,9 @@ def serve(serving: Serving) -> list[str]:
         settings = first.settings(None).serve
         home = first.home
 
-        def open_tenant(tenant: str, *, lenient: bool = False) -> Opener:
+        def open_tenant(tenant: str, *, lenient: bool = False, nearby: bool = False) -> Opener:
             more = {"store.tenant": tenant} if tenant else {}
-            return Opener(home=home, flags={**serving.flags, **more}, lenient=lenient)
+            return Opener(home=home, flags={**serving.flags, **more}, lenient=lenient, nearby=nearby)
 
         gate = Door(first)
         listener, address, hosts, local = stack.enter_context(_listener(serving, settings.listen))
@@ -83,7 +83,8 @@ def serve(serving: Serving) -> list[str]:
         caretaker = Caretaker(
             open_tenant, _Counting(hub, metrics), clock, Setup(workers=settings.watchers, collect_interval=interval)
         )
-        doors = Doors(partial(open_tenant, lenient=True), settings.threads)
+        # (Upkeep looks further for a directory that is gone; who asks for it is told so at once.)
+        doors = Doors(partial(open_tenant, lenient=True, nearby=True), settings.threads)
         stack.callback(doors.close)
         executor = ThreadPoolExecutor(settings.threads, thread_name_prefix="holdfast-request")
         looking_up = ThreadPoolExecutor(1, thread_name_prefix="holdfast-gate")

@@ -12,10 +12,11 @@ from holdfast.engine.promotion import finishing, places, planning, swapping, wor
 from holdfast.engine.promotion.boxes import check_possible
 from holdfast.engine.promotion.combining import combine
 from holdfast.engine.promotion.spec import Answer, Facts, Spec, check_settings, decode_facts, encode
-from holdfast.engine.promotion.work import Site, held
+from holdfast.engine.promotion.work import Site, held, open_named
 from holdfast.engine.watched import watcher_of
 from holdfast.files.replicate import remove_whole
 from holdfast.model.errors import HoldfastError, LockedError, NotFoundError, RefusedError, UsageError
+from holdfast.model.ids import CheckpointId, WorkspaceId
 from holdfast.model.log import Log
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display, parse_display
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
     from holdfast.engine.context import Context
     from holdfast.engine.promotion.work import Held, Work
-    from holdfast.model.ids import CheckpointId
 
 _LOG = Log(__name__)
 _MOST_SAID = 4000
@@ -46,6 +46,26 @@ class Promotion(NamedTuple):
     def answer(self) -> Answer:
         """How it has ended; an empty result if it has not."""
         return self.facts.answer or Answer(result=self.row.result)
+
+
+class Named(NamedTuple):
+    """Production, for whoever has looked at it before: what is at its path by now is not taken for it."""
+
+    workspace: WorkspaceId
+    place: tuple[int, int]
+    """Device and inode of its directory."""
+
+    @classmethod
+    def parse(cls, text: str) -> Named:
+        """From ``ID:DEVICE:INODE``. Raises `UsageError`."""
+        parts = text.split(":")
+        if len(parts) != 3 or not all(part.isascii() and part.isdecimal() for part in parts[1:]):
+            raise UsageError(f"{text[:80]!r} is no ID:DEVICE:INODE")
+        return cls(WorkspaceId(parts[0]), (int(parts[1]), int(parts[2])))
+
+    def __str__(self) -> str:
+        """What `parse` reads."""
+        return f"{self.workspace}:{self.place[0]}:{self.place[1]}"
 
 
 class Swept(NamedTuple):
@@ -81,7 +101,7 @@ class Promotions:
         self,
         fork: str | bytes | os.PathLike[str],
         *,
-        to: str | bytes | os.PathLike[str] | None = None,
+        to: str | bytes | os.PathLike[str] | Named | None = None,
         author: str = "",
         message: str = "",
         command: str = "",
@@ -90,9 +110,10 @@ class Promotions:
         """Bring what ``fork`` has done to production, or leave that byte for byte as it is.
 
         ``fork`` is a directory, whose state is saved first, or a checkpoint's name; ``to`` is production (None: what
-        was forked). ``name`` is the id that it is to have, 16 hex digits (empty: a new one), for who has to find it
-        again; `RefusedError` (code ``promotion_exists``) if there is one of that id. Waits for other promotions to the
-        same production (`LockedError`, ``promotion_busy``), and finishes or takes back those that were cut short.
+        was forked), which as `Named` goes with the id of a checkpoint. ``name`` is the id that it is to have, 16 hex
+        digits (empty: a new one), for who has to find it again; `RefusedError` (code ``promotion_exists``) if there is
+        one of that id. Waits for other promotions to the same production (`LockedError`, ``promotion_busy``), and
+        finishes or takes back those that were cut short.
         Atomic for whoever looks at production's path, unless the answer says otherwise; durable when it returns. How it
         ended is in the answer: ``promoted``, ``unchanged``, ``needs_reapply``, ``build_failed``, ``failed``. Raises
         `UnsupportedError` without dbos or the isolation that the settings ask for, `RefusedError`, `UsageError`,
@@ -112,7 +133,15 @@ class Promotions:
                 result="",
                 source=source,
                 theirs=theirs,
-                spec=encode(_spec(context, author, message or f"promoted {_named(fork)}", command)),
+                spec=encode(
+                    _spec(
+                        context,
+                        author,
+                        message or f"promoted {_named(fork)}",
+                        command,
+                        to.place if isinstance(to, Named) else None,
+                    )
+                ),
                 facts=encode(Facts(starts=1)),
             )
             path, wait = context.workspace.path, context.settings.promote.wait
@@ -282,13 +311,17 @@ def _clear(work: Work) -> None:
 
 
 def _resolve(
-    opener: Opener, fork: str | bytes | os.PathLike[str], to: str | bytes | os.PathLike[str] | None
+    opener: Opener, fork: str | bytes | os.PathLike[str], to: str | bytes | os.PathLike[str] | Named | None
 ) -> tuple[Context, str, CheckpointId]:
     """Production, the workspace that is promoted (empty for none), and its state."""
     from holdfast.engine.checkpoint import Request, take
     from holdfast.engine.naming import resolve
 
     directory = os.fsencode(fork)
+    if isinstance(to, Named):
+        production = open_named(opener, to.workspace, to.place)
+        promoted = production.catalog.checkpoint(CheckpointId(os.fsdecode(directory)))
+        return production, "" if promoted.workspace == to.workspace else promoted.workspace, promoted.id
     if os.path.isdir(directory):
         side = opener.open(directory)
         theirs = take(side, Request(kind="auto")).checkpoint.id
@@ -327,7 +360,7 @@ def _production(opener: Opener, side: Context, origin: CheckpointId) -> Context:
         ) from None
 
 
-def _spec(context: Context, author: str, message: str, command: str) -> Spec:
+def _spec(context: Context, author: str, message: str, command: str, place: tuple[int, int] | None) -> Spec:
     of, isolation = context.settings.promote, context.settings.isolation
     if context.misconfigured is not None:
         raise context.misconfigured
@@ -352,6 +385,7 @@ def _spec(context: Context, author: str, message: str, command: str) -> Spec:
         hidden=list(isolation.hidden),
         writable=list(isolation.writable),
         environment=list(isolation.environment),
+        place=place,
     )
 
 

@@ -41,6 +41,8 @@ class Spec(msgspec.Struct, frozen=True):
     hidden: list[str] = []
     writable: list[str] = []
     environment: list[str] = []
+    place: tuple[int, int] | None = None
+    """Device and inode that production's directory has to have until the swap, if whoever asked has named it so."""
 
 
 class Restarted(msgspec.Struct, frozen=True):

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 from holdfast.engine.home import make_private
 from holdfast.engine.opening import Opener
 from holdfast.engine.promotion.spec import decode_facts, decode_spec, encode
-from holdfast.model.errors import HoldfastError, LockedError, unexpected
+from holdfast.model.errors import HoldfastError, LockedError, RefusedError, StorageError, unexpected
 from holdfast.model.log import Log
+from holdfast.model.paths import display
 from holdfast.store.lease import Lease
 from holdfast.store.promotion_rows import PromotionRows
+from holdfast.store.records import seen_at
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
@@ -65,6 +67,40 @@ class Site:
             yield Work(self, opener, promotion)
 
 
+def open_named(
+    opener: Opener,
+    production: WorkspaceId,
+    place: tuple[int, int] | None,
+    built: tuple[int, int, int | None] | None = None,
+) -> Context:
+    """The workspace of an id, if its directory has this ``place`` (None: any), or, once they were swapped, that of what
+    was ``built``. Any other is not even taken for it.
+
+    Raises `RefusedError` (code ``production_replaced``), and as `Opener.open_known`.
+    """
+    if place is None:
+        return opener.open_known(production)
+    _check_place(seen_at(opener.store().catalog.workspace(production).path), place, built)
+    context = opener.open_known(production)
+    _check_place(context.workspace.path, place, built)
+    return context
+
+
+def _check_place(path: bytes, place: tuple[int, int], built: tuple[int, int, int | None] | None) -> None:
+    try:
+        about = os.lstat(path)
+    except FileNotFoundError:
+        return  # it was moved: then it is looked for by its inode
+    except OSError as error:
+        raise StorageError(f"{display(path)} cannot be looked at: {error.strerror}") from error
+    if (about.st_dev, about.st_ino) not in (place, built and built[:2]):
+        raise RefusedError(
+            f"another directory is at {display(path)} than when the promotion was asked for",
+            hint="nothing of it was touched; put production back, or ask again if this is to be production",
+            code="production_replaced",
+        )
+
+
 class Work:
     """One promotion, opened. Steps are functions over it; it holds no logic of its own."""
 
@@ -80,9 +116,12 @@ class Work:
 
     @property
     def context(self) -> Context:
-        """Production, opened on first use. Raises `NotFoundError` if its directory is not there."""
+        """Production, opened on first use. Raises `NotFoundError` if its directory is not there, and `RefusedError`
+        (code ``production_replaced``) if another one is there than the one that was named.
+        """
         if self._context is None:
-            self._context = self.opener.open_known(self.row.workspace)
+            place = self.spec.place if self.row.phase in ("building", "swapping") else None
+            self._context = open_named(self.opener, self.row.workspace, place, self.facts.built)
         return self._context
 
     @property
