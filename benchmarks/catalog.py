@@ -174,7 +174,7 @@ def saves(
     server = Server(found, durable=True)
     stack.callback(server.close)
     trips: dict[str, float] = {}
-    for delay in (0.0, options.delay):
+    for delay in dict.fromkeys((0.0, options.delay)):
         name = "a command that saves one changed file"
         if delay:
             name += f", {delay * 1000:g} ms away"

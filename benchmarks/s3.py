@@ -1,9 +1,11 @@
 """What checkpoints to S3 cost: all of Holdfast, against one object per file, over HTTP on this machine.
 
     python benchmarks/s3.py [--files 10000] [--changed 100] [--at-once 16] [--rounds 3] [--encrypt] [--delay 0.0]
+        [--without-conditions]
 
 moto (extra dev) is the server, in a process of its own, behind a relay in this one that counts requests; ``--delay``
-has each wait that many seconds more, as in a network. Prints medians, requests and bytes. The comparison sends each
+has each wait that many seconds more, as in a network, and ``--without-conditions`` has it take no notice of If-Match
+and If-None-Match, as some servers do. Prints medians, requests and bytes. The comparison sends each
 file as an object of its own, so many at once, by the same library; its second round looks at sizes and times, as tools
 that synchronise do, and sends what has changed. The tree and the homes are made below the current directory and removed.
 """
@@ -31,13 +33,15 @@ import holdfast
 from holdfast.store.remote import open_bucket
 
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "benchmark", "AWS_SECRET_ACCESS_KEY": "benchmark", "AWS_REGION": "us-east-1"}
+_CONDITIONS = re.compile(rb"(?i)\r\nif-(?:none-)?match:[^\r]*")
 _WORDS = b"def return import from class self name value path open read write with for in if else not".split()
 
 
 class Server:
     """moto, and a relay before it that counts requests and may delay them."""
 
-    def __init__(self, delay: float) -> None:
+    def __init__(self, delay: float, *, conditions: bool = True) -> None:
+        self._conditions = conditions
         self.port = _free_port()
         words = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
         self._process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -88,6 +92,8 @@ class Server:
                         self.sent += len(data)
                     if found and self._delay:
                         time.sleep(self._delay)
+                    if found and not self._conditions:
+                        data = _CONDITIONS.sub(b"", data)
                 target.sendall(data)
             target.shutdown(socket.SHUT_WR)
         except OSError:
@@ -165,12 +171,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--encrypt", action="store_true")
     parser.add_argument("--delay", type=float, default=0.0)
+    parser.add_argument("--without-conditions", action="store_true")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     os.environ.update(CREDENTIALS)
     rows: dict[str, list[tuple[float, int, int]]] = {}
     folder = Path(tempfile.mkdtemp(prefix="s3-", dir="."))
-    server = Server(arguments.delay)
+    server = Server(arguments.delay, conditions=not arguments.without_conditions)
     try:
         tree = folder.resolve() / "tree"
         files = make_tree(tree, arguments.files)
@@ -206,6 +213,9 @@ def run(
     each = OneEach(f"s3://each-{number}", options, arguments.at_once)
     home = folder / f"home-{number}"
     with holdfast.init(tree, home=home, flags=flags) as workspace:
+        # (Its claim tells what Holdfast has found the server to be able to do.)
+        claimed = b"/owner<" in server.ask("GET", f"/ours-{number}?list-type=2&prefix=p/claims/")
+        assert claimed != arguments.without_conditions
         timed(rows, "holdfast, first", server, workspace.checkpoint)
         timed(rows, "one object per file, first", server, lambda: each.save(files, tree))
         change(files, arguments.changed, source)

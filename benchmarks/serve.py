@@ -1,4 +1,5 @@
-"""What serving costs: requests, the same with a store opened for each, and the upkeep of many exports at once.
+"""What serving costs: requests, the same with a store opened for each, the upkeep of many exports at once, and what
+requests take meanwhile.
 
     python benchmarks/serve.py --exports 1000 --requests 300
 
@@ -15,8 +16,14 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 HOLDFAST = [sys.executable, "-P", "-m", "holdfast"]
 
@@ -64,7 +71,7 @@ def run(base: Path, exports: int, files: int, requests: int) -> dict[str, float]
         client = Client(port, token)
         found = {"exports": exports, "files_each": files}
         found |= measure_requests(client, base / "home", root, requests)
-        found |= measure_upkeep(client, server.pid, root, exports, files)
+        found |= measure_upkeep(client, Client(port, token), server.pid, root, exports, files)
         begun = time.monotonic()
         server.terminate()
         found["stop_seconds"] = (server.wait(), time.monotonic() - begun)[1]
@@ -126,24 +133,55 @@ def measure_requests(client: Client, home: Path, root: Path, times: int) -> dict
     }
 
 
-def measure_upkeep(client: Client, pid: int, root: Path, exports: int, files: int) -> dict[str, float]:
+@contextmanager
+def meanwhile(client: Client, pid: int, found: dict[str, float], name: str) -> Iterator[None]:
+    """Note what a request takes during the block, asked for 50 times a second, and the most threads and memory."""
+    taken: list[float] = []
+    most = [0.0, 0.0]
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.02):
+            begun = time.perf_counter()
+            client.ask("GET", "/api/exports/one")
+            taken.append((time.perf_counter() - begun) * 1000)
+            most[:] = max(most[0], len(os.listdir(f"/proc/{pid}/task"))), max(most[1], resident(pid))
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        client.connection.close()
+    taken.sort()
+    found |= {f"get_export_{name}_ms": statistics.median(taken), f"get_export_{name}_longest_ms": taken[-1]}
+    found |= {f"get_export_{name}_99th_ms": taken[len(taken) * 99 // 100]}
+    found |= {f"threads_{name}": most[0], f"resident_{name}_mb": most[1]}
+
+
+def measure_upkeep(client: Client, other: Client, pid: int, root: Path, exports: int, files: int) -> dict[str, float]:
+    found: dict[str, float] = {}
     trees = [fill(root / f"e{number}", files) for number in range(exports)]
     begun = time.monotonic()
-    for number, tree in enumerate(trees):
-        client.ask("POST", "/api/exports", {"name": f"e{number}", "path": str(tree)})
-    created = time.monotonic() - begun
-    all_saved(client, exports, 1)
+    with meanwhile(other, pid, found, "in_first_checkpoints"):
+        for number, tree in enumerate(trees):
+            client.ask("POST", "/api/exports", {"name": f"e{number}", "path": str(tree)})
+        created = time.monotonic() - begun
+        all_saved(client, exports, 1)
     first = time.monotonic() - begun
     idle_from = processor(pid)
     time.sleep(20)
     client.connection.close()  # (the server has, by now)
     idle = (processor(pid) - idle_from) / 20
     begun = time.monotonic()
-    for tree in trees:
-        (tree / "d0" / "f0").write_text("changed")
-    written = time.monotonic() - begun
-    all_saved(client, exports, 2)
-    return {
+    with meanwhile(other, pid, found, "in_second_checkpoints"):
+        for tree in trees:
+            (tree / "d0" / "f0").write_text("changed")
+        written = time.monotonic() - begun
+        all_saved(client, exports, 2)
+    return found | {
         "create_all_seconds": created,
         "first_checkpoint_of_all_seconds": first,
         "idle_processor_share": idle,

@@ -9,7 +9,7 @@ from holdfast.model.checkpoint import Checkpoint, Provenance
 from holdfast.model.entries import Counts, NotCaptured
 from holdfast.model.errors import NotFoundError
 from holdfast.store import commits, history, locations, workspaces
-from holdfast.store.checksums import CHECKPOINTS, changing
+from holdfast.store.checksums import CHECKPOINTS, WORKSPACES, changing
 from holdfast.store.liveness import chunks, count_root, moment, slots, uncount_root
 from holdfast.store.records import Cursor
 from holdfast.store.tenants import number_of
@@ -393,13 +393,22 @@ class Catalog:
         ``moved`` if the cursor is not ``expected`` any more.
         """
         with self.database.writing() as session:
-            history.check_cursor(session, self.tenant, workspace, expected)
-            if not session.one("SELECT 1 FROM checkpoints WHERE tenant = ? AND id = ?", (self.tenant, head)):
+            ours, there = session.together(
+                [
+                    WORKSPACES.question(self.tenant, workspace),
+                    ("SELECT 1 FROM checkpoints WHERE tenant = ? AND id = ?", (self.tenant, head)),
+                ]
+            )
+            found = history.check_cursor(workspace, ours, expected)
+            if not there:
                 raise NotFoundError(f"the checkpoint {head} was forgotten meanwhile")
-            seq = history.append_event(session, self.tenant, workspace, event)
-            at = seq if position is None else position
+            row = session.one(*history.appending(self.tenant, workspace, event))
+            assert row is not None
+            at = row[0] if position is None else position
             cursor = Cursor(head, at, at if redo_tip is None else redo_tip)
-            history.set_cursor(session, self.tenant, workspace, cursor)
+            with session.unawaited():
+                history.seal_event(session, self.tenant, row)
+                history.set_cursor(session, self.tenant, workspace, found, cursor)
             return cursor
 
     def events(self, workspace: WorkspaceId, *, limit: int | None = None) -> list[HistoryEvent]:

@@ -7,16 +7,17 @@ a time, a parent or an event of the history stands in one place alone: there a c
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 from holdfast.model.ids import hash_bytes
 from holdfast.model.named import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Generator, Iterable, Iterator, Sequence
 
     from holdfast.model.ids import Hash
-    from holdfast.store.database import Session
+    from holdfast.store.database import Row, Session, Statement
 
 
 class Covered(NamedTuple):
@@ -33,6 +34,25 @@ class Covered(NamedTuple):
     def row(self) -> str:
         """The condition of one row; takes the tenant and the key."""
         return f"{self.tenant} = ? AND {self.key} = ?"
+
+    def question(self, tenant: int, key: str | int) -> Statement:
+        """Asks for a row: its checksum, then what is covered."""
+        return f"SELECT checksum, {self.columns} FROM {self.table} WHERE {self.row}", (tenant, key)
+
+    def checksum(self, row: Sequence[object], more: Iterable[object] = ()) -> Hash:
+        """That of a row: what is covered, and what belongs to it elsewhere (of a checkpoint, see `belonging`)."""
+        return hash_bytes(b"".join(map(_encoded, (self.table, *row, *more))))
+
+    def changed(self, found: Sequence[Any], **columns: object) -> Hash:
+        """The checksum to give a row that `question` has found when these columns of it are changed.
+
+        That of one that was damaged before stays, and stays wrong, so that `verify` goes on naming the row.
+        """
+        old, *row = found
+        if old != self.checksum(row):
+            return old
+        names = [name.strip() for name in self.columns.split(",")]
+        return self.checksum([columns.get(name, value) for name, value in zip(names, row, strict=True)])
 
 
 CHECKPOINTS = Covered(
@@ -110,7 +130,7 @@ def set_checksum(session: Session, covered: Covered, tenant: int, key: str | int
     """Give a row that was just written its checksum, and with a checkpoint all that belongs to it."""
     session.run(
         f"UPDATE {covered.table} SET checksum = ? WHERE {covered.row}",
-        (_computed(session, covered, tenant, key), tenant, key),
+        (_looked_up(session, covered, tenant, key)[1], tenant, key),
     )
 
 
@@ -139,22 +159,36 @@ def is_sound(session: Session, covered: Covered, tenant: int, key: str | int) ->
 
 
 def _is_sound(session: Session, covered: Covered, tenant: int, key: str | int) -> bool:
-    row = session.one(f"SELECT checksum FROM {covered.table} WHERE {covered.row}", (tenant, key))
-    return row is not None and row[0] == _computed(session, covered, tenant, key)
+    row, computed = _looked_up(session, covered, tenant, key)
+    return row is not None and row[0] == computed
 
 
-def _computed(session: Session, covered: Covered, tenant: int, key: str | int) -> Hash:
-    row = session.one(f"SELECT {covered.columns} FROM {covered.table} WHERE {covered.row}", (tenant, key))
-    values: list[object] = [covered.table, *(row or ())]
-    if covered is CHECKPOINTS:
-        changeset = session.one("SELECT data FROM changesets WHERE tenant = ? AND checkpoint = ?", (tenant, key))
-        values.append(changeset[0] if changeset else None)
-        for missed in session.all(
-            "SELECT place, path, reason FROM not_captured WHERE tenant = ? AND checkpoint = ? ORDER BY place",
-            (tenant, key),
-        ):
-            values += missed
-    return hash_bytes(b"".join(map(_encoded, values)))
+def _looked_up(session: Session, covered: Covered, tenant: int, key: str | int) -> tuple[Row | None, Hash]:
+    """A row as `Covered.question` gives it, and the checksum that it should have."""
+    if covered is not CHECKPOINTS:
+        row = session.one(*covered.question(tenant, key))
+        return row, covered.checksum(() if row is None else row[1:])
+    rows, changesets, missed = session.together(
+        [
+            covered.question(tenant, key),
+            ("SELECT data FROM changesets WHERE tenant = ? AND checkpoint = ?", (tenant, key)),
+            (
+                "SELECT place, path, reason FROM not_captured WHERE tenant = ? AND checkpoint = ? ORDER BY place",
+                (tenant, key),
+            ),
+        ]
+    )
+    row = rows[0] if rows else None
+    return row, covered.checksum(
+        () if row is None else row[1:], belonging(changesets[0][0] if changesets else None, missed)
+    )
+
+
+def belonging(changeset: bytes | None, missed: Iterable[Sequence[object]]) -> list[object]:
+    """What the checksum of a checkpoint covers beside its row: the changeset, and what was not captured (place, path,
+    reason).
+    """
+    return [changeset, *chain.from_iterable(missed)]
 
 
 def _encoded(value: object) -> bytes:

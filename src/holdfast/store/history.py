@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError
-from holdfast.store.checksums import HISTORY, WORKSPACES, changing, set_checksum
+from holdfast.store.checksums import HISTORY, WORKSPACES
 from holdfast.store.records import Cursor, HistoryEvent
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from holdfast.model.ids import WorkspaceId
-    from holdfast.store.database import Session
+    from holdfast.store.database import Row, Session, Statement
 
 
 def cursor(session: Session, tenant: int, workspace: WorkspaceId) -> Cursor:
@@ -23,30 +25,40 @@ def cursor(session: Session, tenant: int, workspace: WorkspaceId) -> Cursor:
     return Cursor(*row)
 
 
-def check_cursor(session: Session, tenant: int, workspace: WorkspaceId, expected: Cursor) -> None:
-    """Raise `RefusedError` with code ``moved`` if the workspace stands elsewhere by now."""
-    if cursor(session, tenant, workspace) != expected:
+def check_cursor(workspace: WorkspaceId, rows: Sequence[Row], expected: Cursor) -> Row:
+    """The row of a workspace, of which ``rows`` are what its question has found (`Covered.question`).
+
+    Raises `NotFoundError` if there is none, `RefusedError` with code ``moved`` if it stands elsewhere by now.
+    """
+    if not rows:
+        raise NotFoundError(f"no workspace {workspace}")
+    if rows[0][1 + _HEAD : 1 + _HEAD + len(expected)] != expected:
         raise RefusedError(
             "the workspace's history has moved on: another command was there first",
             code="moved",
             hint="run the command again",
         )
+    return rows[0]
 
 
-def set_cursor(session: Session, tenant: int, workspace: WorkspaceId, new: Cursor) -> None:
-    """Put a workspace somewhere else in its history."""
-    with changing(session, WORKSPACES, tenant, [workspace]):
-        session.run(
-            "UPDATE workspaces SET head = ?, position = ?, redo_tip = ? WHERE tenant = ? AND id = ?",
-            (*new, tenant, workspace),
-        )
+_HEAD = WORKSPACES.columns.split(", ").index("head")
+"""Where in a row the cursor begins."""
 
 
-def append_event(session: Session, tenant: int, workspace: WorkspaceId, event: HistoryEvent) -> int:
-    """Append to a workspace's history; the number that the event got."""
-    row = session.one(
-        """INSERT INTO history (tenant, workspace, at, operation, checkpoint, previous, ahead, steps, run)
-        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING seq""",
+def set_cursor(session: Session, tenant: int, workspace: WorkspaceId, found: Row, new: Cursor) -> None:
+    """Put a workspace, whose row was ``found``, somewhere else in its history. Needs no answer."""
+    checksum = WORKSPACES.changed(found, head=new.head, position=new.position, redo_tip=new.redo_tip)
+    session.run(
+        "UPDATE workspaces SET head = ?, position = ?, redo_tip = ?, checksum = ? WHERE tenant = ? AND id = ?",
+        (*new, checksum, tenant, workspace),
+    )
+
+
+def appending(tenant: int, workspace: WorkspaceId, event: HistoryEvent) -> Statement:
+    """Appends to a workspace's history, and gives the row for `seal_event`; its first column is its number."""
+    return (
+        f"""INSERT INTO history (tenant, workspace, at, operation, checkpoint, previous, ahead, steps, run)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING {HISTORY.columns}""",
         (
             tenant,
             workspace,
@@ -59,9 +71,11 @@ def append_event(session: Session, tenant: int, workspace: WorkspaceId, event: H
             event.run,
         ),
     )
-    assert row is not None
-    set_checksum(session, HISTORY, tenant, row[0])
-    return row[0]
+
+
+def seal_event(session: Session, tenant: int, row: Row) -> None:
+    """Give an event its checksum. Needs no answer."""
+    session.run(f"UPDATE history SET checksum = ? WHERE {HISTORY.row}", (HISTORY.checksum(row), tenant, row[0]))
 
 
 def events(session: Session, tenant: int, rest: str, *values: object) -> list[HistoryEvent]:

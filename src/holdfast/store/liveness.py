@@ -66,12 +66,22 @@ def moment(session: Session, tenant: int, now: int) -> int:
     """
     row = session.one("SELECT latest FROM tenants WHERE number = ?", (tenant,))
     latest: int = row[0] if row else 0
-    if latest == now or now < latest <= now + _CLOCK_STEP:
-        return latest
+    note_moment(session, tenant, latest, now)
+    return moment_after(latest, now)
+
+
+def moment_after(latest: int, now: int) -> int:
+    """`moment`, where the last time that was written is known; `note_moment` is to be called as well."""
+    return latest if now < latest <= now + _CLOCK_STEP else now
+
+
+def note_moment(session: Session, tenant: int, latest: int, now: int) -> None:
+    """Write down that `moment_after` of these two was used."""
+    if moment_after(latest, now) == latest:
+        return
     if latest > now:
         session.run("UPDATE blobs SET dead_since = ? WHERE tenant = ? AND dead_since > ?", (now, tenant, now))
     session.run("UPDATE tenants SET latest = ? WHERE number = ?", (now, tenant))
-    return now
 
 
 def count_root(session: Session, tenant: int, root: Hash) -> bool:

@@ -203,7 +203,7 @@ class PostgresDatabase:
             # All in one trip.
             with pipelined(link.connection):
                 link.connection.execute(b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-                for words in _SURROUNDINGS:
+                for words in _surroundings():
                     link.connection.execute(words.encode())
                 first(link.connection)
                 if once:
@@ -216,7 +216,7 @@ class PostgresDatabase:
             # All in one trip. Each of these statements sees what was committed before it began: what is read after the
             # lock is as of the lock, which a snapshot of the whole transaction would not be.
             look = f"; {self._standing.question}" if checked else ""
-            words = f"{_BEGIN_WRITING}; SET LOCAL lock_timeout = {int(limit * 1000) or 1}; {locks}{look}"
+            words = f"{_begin_writing()}; SET LOCAL lock_timeout = {int(limit * 1000) or 1}; {locks}{look}"
             cursor = link.connection.execute(words.encode())
             if checked:
                 while cursor.nextset():
@@ -318,7 +318,7 @@ class PostgresDatabase:
         try:
             # The old session may be at it still. It goes, or has come to its end when its locks can be had.
             end_session(link, lost.name)
-            words = f"{_BEGIN_WRITING}; SET LOCAL lock_timeout = {int(limit * 1000)}; {locks}"
+            words = f"{_begin_writing()}; SET LOCAL lock_timeout = {int(limit * 1000)}; {locks}"
             link.connection.execute(words.encode())
             row = link.connection.execute(b"SELECT number FROM commit_marks WHERE client = $1", (lost.name,)).fetchone()
             link.connection.execute(b"COMMIT")
@@ -335,12 +335,13 @@ class PostgresDatabase:
             link.close()
 
 
-# Of the transaction alone: behind a pooler the next one may be on another session.
-_SURROUNDINGS: Final = (
-    f"SET LOCAL search_path = {SCHEMA}",
-    f"SET LOCAL idle_in_transaction_session_timeout = {_IDLE}",
-)
-_BEGIN_WRITING: Final = "; ".join(("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE", *_SURROUNDINGS))
+def _surroundings() -> Sequence[str]:
+    # Of the transaction alone: behind a pooler the next one may be on another session.
+    return f"SET LOCAL search_path = {SCHEMA}", f"SET LOCAL idle_in_transaction_session_timeout = {_IDLE}"
+
+
+def _begin_writing() -> str:
+    return "; ".join(("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE", *_surroundings()))
 
 
 def _marking(name: bytes, number: int) -> str:

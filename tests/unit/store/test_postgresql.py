@@ -204,8 +204,8 @@ def test_there_are_no_more_connections_than_allowed(catalog_url):
         for thread in threads:
             thread.start()
         inside.wait(20)
-        with pytest.raises(LockedError) as full, database.reading():
-            pass
+        with pytest.raises(LockedError) as full, database.reading() as session:
+            session.one("SELECT 1")
         assert "store.connections" in (full.value.hint or "")
         leave.set()
         for thread in threads:
@@ -402,7 +402,8 @@ def test_a_commit_survives_where_the_server_would_not_wait(catalog_url, postgres
             FOR EACH ROW EXECUTE FUNCTION note()"""
         )
         assert isinstance(session, PostgresSession)
-        session._connection.add_notice_handler(lambda notice: seen.append(notice.message_primary))
+        assert session.link is not None
+        session.link.connection.add_notice_handler(lambda notice: seen.append(notice.message_primary))
     assert seen == ["on"]
 
 
