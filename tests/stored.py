@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import random
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import holdfast
 from holdfast.engine import stores
 from holdfast.engine.opening import Opener
+
+from .buckets import CREDENTIALS
 
 if TYPE_CHECKING:
     from holdfast.model.ids import CheckpointId
@@ -71,6 +76,43 @@ def copy(home: Path, **to: object) -> stores.StoreCopied:
         return stores.copy(opener, **to)  # type: ignore[arg-type]
     finally:
         opener.close()
+
+
+_KILLED = """
+import os, signal, sys
+from holdfast.engine import stores
+from holdfast.engine.opening import Opener
+from holdfast.store import claims, copying, identities, local, remote, row_copy
+left = int(sys.argv[1])
+def point():
+    global left
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    left -= 1
+def around(where, name):
+    real = getattr(where, name)
+    def killed(*arguments, **named):
+        point()
+        done = real(*arguments, **named)
+        point()
+        return done
+    setattr(where, name, killed)
+for where, name in ((identities, "change"), (identities, "make"), (row_copy, "copy"), (row_copy, "clear"),
+        (copying, "_prove"), (claims, "hold"), (local.LocalObjects, "put"), (remote.RemoteObjects, "put")):
+    around(where, name)
+opener = Opener(home=os.fsencode(sys.argv[2]))
+stores.copy(opener, to_home=os.fsencode(sys.argv[3]), to_objects=sys.argv[4] or None)
+"""
+
+
+def copy_killed(point: int, home: Path, other: Path, objects: str = "") -> bool:
+    """Copy a home to another one, in a process that is killed at the point of this number; False if it has come to its
+    end before.
+    """
+    words = [sys.executable, "-c", _KILLED, str(point), str(home), str(other), objects]
+    ran = subprocess.run(words, env=os.environ | CREDENTIALS, capture_output=True, check=False, timeout=60)
+    assert ran.returncode in (0, -signal.SIGKILL), ran.stderr
+    return ran.returncode != 0
 
 
 def contents(folder: Path) -> dict[str, bytes]:

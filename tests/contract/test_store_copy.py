@@ -28,7 +28,7 @@ from holdfast.testing.clocks import ManualClock
 
 from ..buckets import CREDENTIALS, Answer, Asked, Service
 from ..sampling import some
-from ..stored import MIB, configured, contents, copy, fill, looks, new_key
+from ..stored import MIB, configured, contents, copy, copy_killed, fill, looks, new_key
 
 pytest.importorskip("cryptography", reason="needs cryptography (extra dev)")
 
@@ -300,33 +300,6 @@ def test_saved_states_are_looked_at_and_brought_back_while_the_bucket_cannot_be_
 
 # --- killed ---
 
-PROGRAM = """
-import os, signal, sys
-from holdfast.engine import stores
-from holdfast.engine.opening import Opener
-from holdfast.store import copying
-left = int(sys.argv[1])
-def point(*_):
-    global left
-    if left == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    left -= 1
-def before(module, name):
-    real = getattr(module, name)
-    def killed(*arguments, **named):
-        point()
-        done = real(*arguments, **named)
-        point()
-        return done
-    setattr(module, name, killed)
-from holdfast.store import identities, row_copy, ownership, claims, local, remote
-for module, name in ((identities, "change"), (identities, "make"), (row_copy, "copy"), (row_copy, "clear"),
-        (copying, "_prove"), (claims, "hold"), (local.LocalObjects, "put"), (remote.RemoteObjects, "put")):
-    before(module, name)
-opener = Opener(home=os.fsencode(sys.argv[2]))
-stores.copy(opener, to_home=os.fsencode(sys.argv[3]), to_objects=sys.argv[4] or None)
-"""
-
 
 @pytest.mark.parametrize(
     "killed",
@@ -343,10 +316,7 @@ def test_a_copy_killed_anywhere_goes_on(tmp_path: Path, service: Service, killed
         url = f"s3://{service.bucket()}/p"
         with (other / "config.toml").open("a") as file:
             file.write(f'url = "{url}"\n')
-    words = [sys.executable, "-c", PROGRAM, point, str(home), str(other), url]
-    ran = subprocess.run(words, env=os.environ | CREDENTIALS, capture_output=True, check=False, timeout=60)
-    assert ran.returncode in (0, -signal.SIGKILL), ran.stderr
-    if ran.returncode and (other / "catalog.db").exists():
+    if copy_killed(int(point), home, other, url) and (other / "catalog.db").exists():
         with pytest.raises(HoldfastError):
             holdfast.open(tree, home=other)
     done = copy(home, to_home=os.fsencode(other), to_objects=url or None)

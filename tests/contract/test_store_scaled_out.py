@@ -5,9 +5,6 @@ from __future__ import annotations
 import os
 import random
 import re
-import signal
-import subprocess
-import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -27,10 +24,10 @@ from holdfast.model.session import CommandResult
 from holdfast.store import row_copy
 from holdfast.store.promotion_rows import PromotionRow, PromotionRows
 
-from ..buckets import CREDENTIALS, CUT, Service
+from ..buckets import CUT, Service
 from ..proxies import Proxy
 from ..sampling import some
-from ..stored import configured, copy, fill, looks, new_key
+from ..stored import configured, copy, copy_killed, fill, looks, new_key
 
 if TYPE_CHECKING:
     from ..postgresql_server import Server
@@ -119,32 +116,6 @@ def test_a_store_with_everything_in_it_goes_to_postgresql_and_s3_and_back(
             assert workspace.verify(read_data=True).problems == []
 
 
-PROGRAM = """
-import os, signal, sys
-from holdfast.engine import stores
-from holdfast.engine.opening import Opener
-from holdfast.store import claims, copying, identities, remote, row_copy
-left = int(sys.argv[1])
-def point():
-    global left
-    if left == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    left -= 1
-def watched(module, name):
-    real = getattr(module, name)
-    def killed(*arguments, **named):
-        point()
-        done = real(*arguments, **named)
-        point()
-        return done
-    setattr(module, name, killed)
-for module, name in ((identities, "change"), (identities, "make"), (row_copy, "copy"), (row_copy, "clear"),
-        (copying, "_prove"), (claims, "hold"), (remote.RemoteObjects, "put")):
-    watched(module, name)
-stores.copy(Opener(home=os.fsencode(sys.argv[2])), to_home=os.fsencode(sys.argv[3]))
-"""
-
-
 @pytest.mark.parametrize("killed", some([str(at) for at in range(26)], 6))
 def test_i3_a_copy_killed_anywhere_is_opened_by_nobody_and_goes_on(
     tmp_path: Path, service: Service, key: str, catalog_url: str, killed: str
@@ -155,10 +126,9 @@ def test_i3_a_copy_killed_anywhere_is_opened_by_nobody_and_goes_on(
     url = f"s3://{service.bucket()}/p"
     for made in (far, other):
         configured(made, service, encryption_key=key, catalog=catalog_url, url=url)
-    words = [sys.executable, "-c", PROGRAM, killed, str(home), str(far)]
-    ran = subprocess.run(words, env=os.environ | CREDENTIALS, capture_output=True, check=False, timeout=60)
-    assert ran.returncode in (0, -signal.SIGKILL), ran.stderr
-    if ran.returncode and int(killed) > 2:  # before that the catalog says nothing of a copy, and holds nothing
+    if (
+        copy_killed(int(killed), home, far) and int(killed) > 2
+    ):  # before that the catalog says nothing of a copy, and holds nothing
         for made in (far, other):
             with pytest.raises(HoldfastError) as refused:
                 holdfast.init(tmp_path / "tree", home=made)
@@ -252,9 +222,7 @@ def test_a_copy_that_goes_on_with_another_key_is_not_taken_for_sound(
     home, far, tree = (tmp_path / name for name in ("home", "far", "tree"))
     lived(home, tree)
     configured(far, service, encryption_key=key, catalog=catalog_url, url=f"s3://{service.bucket()}/p")
-    words = [sys.executable, "-c", PROGRAM, "22", str(home), str(far)]
-    ran = subprocess.run(words, env=os.environ | CREDENTIALS, capture_output=True, check=False, timeout=60)
-    assert ran.returncode == -signal.SIGKILL, ran.stderr
+    assert copy_killed(22, home, far)
     config = far / "config.toml"
     text = config.read_text()
     other = new_key(tmp_path / "other key")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.testing.permissions import obey_permissions
+from holdfast.testing.permissions import permissions_hold
 from holdfast.testing.photograph import differences, photograph
 
 from .conftest import INSTALLED
@@ -49,9 +49,8 @@ def closing(cli: Cli) -> Cli:
     cli.write("directory/inner/file", "content")
     cli.write("directory/other", "content")
     (cli.root / "directory").chmod(0o555)
-    obey_permissions(True)
-    cli("checkpoint")
-    obey_permissions(False)
+    with permissions_hold():
+        cli("checkpoint")
     return cli
 
 

@@ -14,34 +14,38 @@ from holdfast.model.errors import LockedError, RefusedError, StorageError
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
 
 @contextmanager
-def listening(path: bytes, backlog: int) -> Generator[socket.socket]:
+def listening(
+    path: bytes, backlog: int, before: Callable[[ExitStack], object] = lambda _: None
+) -> Generator[socket.socket]:
     """A socket that listens at ``path`` for the length of the block; then its name is gone.
 
+    ``before`` is called when it has its name and nobody can come in yet; what it puts on the stack is undone first.
     The directory is made if it is missing. Raises `RefusedError` for one that others can enter, or where something else
     has the name, `LockedError` if another process listens there, `StorageError`.
     """
     path = os.path.abspath(path)
     folder, name = os.path.split(path)
-    prepare(folder)
+    _prepare(folder)
     with ExitStack() as context:
         listener = context.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-        with said(path), alone_in(folder):
-            remove_dead(path)
+        with _said(path), _alone_in(folder):
+            _remove_dead(path)
             listener.setblocking(False)
             os.fchmod(listener.fileno(), 0o600)  # before it has a name: it never exists with another mode
             with address(folder, name) as where:
                 listener.bind(where)
             context.callback(take_away, path, os.lstat(path))
+            before(context)
             listener.listen(backlog)
         yield listener
 
 
 @contextmanager
-def alone_in(folder: bytes) -> Generator[None]:
+def _alone_in(folder: bytes) -> Generator[None]:
     """Wait for other servers that begin or end in the directory: a socket that does not listen yet looks like that of
     a dead one.
     """
@@ -55,13 +59,13 @@ def alone_in(folder: bytes) -> Generator[None]:
 
 def take_away(path: bytes, own: os.stat_result) -> None:
     """Remove the name of what is our own, unless somebody else has it by now."""
-    with suppress(FileNotFoundError), alone_in(os.path.dirname(path)):
+    with suppress(FileNotFoundError), _alone_in(os.path.dirname(path)):
         if os.path.samestat(os.lstat(path), own):
             os.unlink(path)
 
 
 @contextmanager
-def said(path: bytes) -> Generator[None]:
+def _said(path: bytes) -> Generator[None]:
     """What the system refuses inside of the block is said of the socket."""
     try:
         yield
@@ -69,7 +73,7 @@ def said(path: bytes) -> Generator[None]:
         raise StorageError(f"cannot open the socket {display(path)}: {error.strerror or error}") from error
 
 
-def prepare(folder: bytes) -> None:
+def _prepare(folder: bytes) -> None:
     """Make the directory of a socket, mode 0700, or see that nobody else can enter it; raises `RefusedError`."""
     try:
         with suppress(FileExistsError):
@@ -85,7 +89,7 @@ def prepare(folder: bytes) -> None:
         )
 
 
-def remove_dead(path: bytes) -> None:
+def _remove_dead(path: bytes) -> None:
     """Remove the socket that a dead process has left."""
     try:
         if not stat.S_ISSOCK(os.lstat(path).st_mode):

@@ -15,6 +15,7 @@ from holdfast.model.ids import hash_bytes
 from holdfast.model.named import NamedTuple
 from holdfast.store import identities, row_copy
 from holdfast.store.collect import LEASE
+from holdfast.store.keys import KINDS
 from holdfast.store.lease import Lease
 from holdfast.store.objects import is_far
 from holdfast.store.records import large_blob_key
@@ -37,7 +38,6 @@ _AT_ONCE = 4
 _FEW = 64
 """So many objects may be copied while the catalog's state is held."""
 _ROUNDS = 5
-_KINDS = ("packs", "checkpoints", "blobs", "sessions")
 
 
 class Copied(NamedTuple):
@@ -233,7 +233,7 @@ def _prove_again(source: Store, target: Store, progress: Progress | None) -> Cop
 
 
 def _listed(objects: ObjectStore, tenant: str) -> Iterator[tuple[str, int]]:
-    for kind in _KINDS:
+    for kind in KINDS:
         for info in objects.list(f"{kind}/{tenant}/"):
             yield info.key, info.size
 

@@ -11,6 +11,9 @@ MAX_KEY_BYTES = 512
 TEMPORARY = "tmp"
 """No key begins with this part: a local store keeps what is not finished there."""
 
+KINDS = ("packs", "checkpoints", "blobs", "sessions")
+"""What the keys of a store's content begin with; behind it stands the tenant."""
+
 _PART = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}"
 _KEY = rf"(?!{TEMPORARY}(?:/|\Z)){_PART}(?:/{_PART})*\Z"
 _PREFIX = rf"(?!{TEMPORARY}/)(?:{_PART}/)*(?:{_PART})?\Z"

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING
 
 from holdfast.model.errors import RefusedError
 from holdfast.store import claims, identities, probing
+from holdfast.store.keys import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.store.catalog import Catalog
     from holdfast.store.remote import RemoteObjects
-
-_KINDS = ("packs", "checkpoints", "blobs", "sessions")
 
 
 def own(catalog: Catalog, bucket: RemoteObjects, random: Callable[[int], bytes]) -> identities.Identity | None:
@@ -47,7 +46,7 @@ def claim(
 
 def refuse_strange(bucket: RemoteObjects, tenant: str) -> None:
     """Raise `RefusedError` if the tenant has objects in the bucket."""
-    for kind in _KINDS:
+    for kind in KINDS:
         found = next(iter(bucket.list(f"{kind}/{tenant}/")), None)
         if found is not None:
             raise RefusedError(

@@ -17,7 +17,7 @@ from obstore.store import MemoryStore, from_url
 from holdfast.model.errors import ConfigError, HoldfastError, IntegrityError, NotFoundError, StorageError, UsageError
 from holdfast.model.named import NamedTuple
 from holdfast.model.sinks import CHUNK_BYTES
-from holdfast.store.keys import check_key, check_prefix
+from holdfast.store.keys import KINDS, check_key, check_prefix
 from holdfast.store.objects import ObjectInfo
 from holdfast.store.remote_errors import Secrets, translated
 from holdfast.store.spooled import Spool
@@ -443,7 +443,7 @@ def _cleaner(url: str, options: Mapping[str, str], tenant: str, limits: Limits) 
 
     parts = urlsplit(url)
     below = unquote(parts.path).strip("/")
-    prefixes = [f"{below}/{kind}/{tenant}/".lstrip("/") for kind in ("packs", "checkpoints", "blobs", "sessions")]
+    prefixes = [f"{below}/{kind}/{tenant}/".lstrip("/") for kind in KINDS]
 
     def clean(older_than: int) -> int:
         from holdfast.store import s3_uploads

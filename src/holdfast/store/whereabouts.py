@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from holdfast.model.errors import ConfigError, FormatError, NotFoundError, RefusedError
+from holdfast.model.errors import ConfigError, FormatError, NotFoundError, RefusedError, StorageError
 from holdfast.model.paths import display
 from holdfast.store.assembly import key_id
 from holdfast.store.open_objects import local_directory
@@ -112,8 +112,12 @@ def half_copied(what: str, otherwise: str) -> RefusedError:
 
 
 def note_copy(home: bytes) -> None:
-    """Note that a copy is being made in the home."""
-    _write(os.path.join(home, NAME), _COPYING)
+    """Note that a copy is being made in the home, which is not to be opened before that is whole. Raises
+    `StorageError`.
+    """
+    path = os.path.join(home, NAME)
+    if not _write(path, _COPYING):
+        raise StorageError(f"cannot write {display(path)}", hint="a copy that is not whole would be taken for a store")
 
 
 def _normal(url: str) -> bytes:
@@ -141,11 +145,12 @@ def _read(path: bytes) -> bytes | None:
         os.close(fd)
 
 
-def _write(path: bytes, url: bytes) -> None:
-    """Note the URL. Best effort: where it cannot be written, the objects are looked for again the next time."""
+def _write(path: bytes, url: bytes) -> bool:
+    """Note the URL; whether that could be done. Where not, the objects are looked for again the next time."""
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         with open(fd, "wb") as file:
             file.write(url + b"\n")
     except OSError:
-        return
+        return False
+    return True

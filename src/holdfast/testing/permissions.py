@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 import ctypes
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
 
 
-def obey_permissions(yes: bool) -> None:
-    """Let permissions hold for root as for everybody (this thread), or take that back: capset(2)."""
+@contextmanager
+def permissions_hold() -> Generator[None]:
+    """Permissions hold for root as for everybody, for the length of the block and this thread: capset(2)."""
+    _obey(True)
+    try:
+        yield
+    finally:
+        _obey(False)
+
+
+def _obey(yes: bool) -> None:
     header = (ctypes.c_uint32 * 2)(0x20080522, 0)
     sets = (ctypes.c_uint32 * 6)()
     libc = ctypes.CDLL(None, use_errno=True)

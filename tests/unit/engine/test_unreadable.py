@@ -15,7 +15,7 @@ from holdfast.files.hashing import HashSink
 from holdfast.files.local import LocalTree
 from holdfast.model.errors import HoldfastError
 from holdfast.model.ids import Hash
-from holdfast.testing.permissions import obey_permissions
+from holdfast.testing.permissions import permissions_hold
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,9 +39,8 @@ class Ground(NamedTuple):
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Path]:
     """A directory of somebody who may not read everything."""
-    obey_permissions(True)
-    yield tmp_path
-    obey_permissions(False)
+    with permissions_hold():
+        yield tmp_path
     for at, names, _ in os.walk(tmp_path):
         for name in names:
             os.chmod(os.path.join(at, name), 0o700)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 
 import holdfast
-from holdfast.model.errors import ConfigError
+from holdfast.engine import stores
+from holdfast.engine.opening import Opener
+from holdfast.model.errors import ConfigError, StorageError
 
 
 @pytest.fixture(name="saved")
@@ -67,3 +70,17 @@ def test_a_note_that_is_lost_or_damaged_is_written_anew(tree: Path, home: Path, 
         assert workspace.status().clean
     assert path.read_bytes() in (b"\n", b"")
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.usefixtures("saved")
+def test_no_copy_is_begun_that_could_not_be_told_from_a_store(home: Path, tmp_path: Path) -> None:
+    """Killed half-way, it would be opened as if it were whole."""
+    other = tmp_path / "other"
+    (other / "objects.url").mkdir(parents=True)
+    opener = Opener(home=os.fsencode(home))
+    try:
+        with pytest.raises(StorageError, match="cannot write"):
+            stores.copy(opener, to_home=os.fsencode(other))
+    finally:
+        opener.close()
+    assert not [path for path in (other / "objects").rglob("*") if path.is_file()]

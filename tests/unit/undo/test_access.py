@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.testing.acting import Actor
 from holdfast.testing.killing import MUTATIONS, run_killed
-from holdfast.testing.permissions import obey_permissions
+from holdfast.testing.permissions import permissions_hold
 from holdfast.testing.photograph import differences
 from holdfast.undo.records import Mutation, StepId
 from holdfast.undo.recovery import recover
@@ -63,11 +63,8 @@ def test_a_directory_that_was_open_when_the_keeper_was_killed_is_closed_again(
 @pytest.fixture
 def obedient() -> Iterator[None]:
     """Permissions hold, also for root."""
-    if os.geteuid() == 0:
-        obey_permissions(True)
-    yield
-    if os.geteuid() == 0:
-        obey_permissions(False)
+    with permissions_hold():
+        yield
 
 
 def lock(actor: Actor) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from holdfast.testing.acting import Actor
-from holdfast.testing.permissions import obey_permissions
+from holdfast.testing.permissions import permissions_hold
 from holdfast.undo.undoing import redo, undo
 
 from .conftest import Bench
@@ -26,14 +27,8 @@ def _bench(tmp_path: Path, elsewhere: Path, request: pytest.FixtureRequest) -> I
     os.mkfifo(bench.tree / "d/pipe")
     for name in ("file", "link", "pipe"):
         os.link(bench.tree / "d" / name, bench.tree / name, follow_symlinks=False)
-    as_everybody = not request.param and os.getuid() == 0
-    if as_everybody:
-        obey_permissions(True)
-    try:
+    with nullcontext() if request.param else permissions_hold():
         yield bench
-    finally:
-        if as_everybody:
-            obey_permissions(False)
 
 
 def write_and_remove(actor: Actor) -> None:

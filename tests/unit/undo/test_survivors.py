@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from holdfast.model.errors import RefusedError
 from holdfast.testing.acting import Actor
-from holdfast.testing.permissions import obey_permissions
+from holdfast.testing.permissions import permissions_hold
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recovery import recover
 from holdfast.undo.undoing import redo, undo
@@ -27,14 +28,8 @@ def _bench(tmp_path: Path, elsewhere: Path, request: pytest.FixtureRequest) -> I
         bench.directory = elsewhere / "log"
     (bench.tree / "file").write_bytes(b"before")
     os.link(bench.tree / "file", bench.tree / "also")
-    as_everybody = request.param == WHERE[-1] and os.getuid() == 0
-    if as_everybody:
-        obey_permissions(True)
-    try:
+    with permissions_hold() if request.param == WHERE[-1] else nullcontext():
         yield bench
-    finally:
-        if as_everybody:
-            obey_permissions(False)
 
 
 def write_and_remove(actor: Actor) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.permissions import obey_permissions
+from holdfast.testing.permissions import permissions_hold
 from holdfast.undo.undoing import undo
 
 from .conftest import Bench
@@ -30,8 +30,8 @@ def test_nobody_else_waits_for_the_process_that_opens_one(
     steps: list[int] = []
 
     def write() -> None:
-        obey_permissions(True)  # for this thread
-        steps.append(bench.open_step(log, lambda actor: actor.write(b"file", b"after")))
+        with permissions_hold():
+            steps.append(bench.open_step(log, lambda actor: actor.write(b"file", b"after")))
 
     with bench.keeper() as log:
         writing = threading.Thread(target=write)
@@ -60,10 +60,6 @@ def test_a_process_that_somebody_has_stopped_is_not_waited_for_once_it_has_opene
     stopped.write_text(f'#!/bin/sh\n"{sys.executable}" "$@"\nkill -STOP $$\n')
     stopped.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(stopped))
-    with bench.keeper() as log:
-        obey_permissions(True)
-        try:
-            bench.step(log, lambda actor: actor.write(b"file", b"after"))
-        finally:
-            obey_permissions(False)
+    with bench.keeper() as log, permissions_hold():
+        bench.step(log, lambda actor: actor.write(b"file", b"after"))
     assert path.read_bytes() == b"after"

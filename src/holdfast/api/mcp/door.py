@@ -13,10 +13,10 @@ import re
 import secrets
 import socket
 import stat
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, BinaryIO, Final
 
-from holdfast.api.sockets import alone_in, prepare, remove_dead, said, take_away
+from holdfast.api.sockets import listening, take_away
 from holdfast.files.sockets import address, peer
 from holdfast.model.errors import NotFoundError, RefusedError, StorageError
 from holdfast.model.log import Log
@@ -24,6 +24,7 @@ from holdfast.model.paths import display
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+    from contextlib import ExitStack
 
 _log = Log(__name__)
 
@@ -71,23 +72,15 @@ def opened(path: bytes) -> Generator[Door]:
     has the name of the socket or of the token, `LockedError` if another process listens there, `StorageError`.
     """
     path = os.path.abspath(path)
-    folder, name = os.path.split(path)
-    prepare(folder)
-    with ExitStack() as context:
-        listener = context.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-        token = secrets.token_hex(_TOKEN_BYTES).encode()
-        with said(path), alone_in(folder):
-            remove_dead(path)
-            _remove_token(token_file(path))
-            listener.setblocking(False)
-            os.fchmod(listener.fileno(), 0o600)  # before it has a name: it never exists with another mode
-            with address(folder, name) as where:
-                listener.bind(where)
-            context.callback(take_away, path, os.lstat(path))
-            file = context.enter_context(_new_token(token_file(path)))
-            context.callback(take_away, token_file(path), os.fstat(file.fileno()))
-            file.write(token + b"\n")
-            listener.listen(_BACKLOG)
+    token = secrets.token_hex(_TOKEN_BYTES).encode()
+
+    def write_token(context: ExitStack) -> None:
+        _remove_token(token_file(path))
+        file = context.enter_context(_new_token(token_file(path)))
+        context.callback(take_away, token_file(path), os.fstat(file.fileno()))
+        file.write(token + b"\n")
+
+    with listening(path, _BACKLOG, write_token) as listener:
         yield Door(path, listener, token)
 
 
