@@ -126,6 +126,36 @@ def test_a_run_changes_its_fork_that_shares_blocks(
         monkeypatch.chdir(place)
 
 
+@pytest.mark.parametrize("way", ["plain", "namespace", "bridge"])
+def test_git_commits_in_a_fork_and_that_is_undone(bench: Cli, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I1; and the user's repository stays as it is (I15), and the shadow (I7)."""
+    need(way)
+    monkeypatch.setenv("HOLDFAST_ISOLATION_TMP", "shared")  # where the user's repository lies, from which it borrows
+    usable(bench, "git")
+    side = fork(bench, "git", "side")
+    elsewhere = [bench.root / ".git", *side.parent.parent.glob("shadow-*")]
+    before = [photograph(path) for path in (*elsewhere, side)]
+    assert len(before) == 3
+    as_me = "git -c user.name=U -c user.email=u@example.org"
+    work = (
+        f"git status --short && echo 2 > sub/tracked && echo new > new && git add --all && {as_me} commit -qm second "
+        f"&& git checkout -qb mine && echo 3 > sub/tracked && {as_me} commit -qam third && git rm -q new && "
+        f"{as_me} stash -q -m third && git log --format=%s HEAD~3.. && git stash list --format=%gs && git fsck --strict"
+    )
+    done = bench.process("-w", str(side), "run", *WAYS[way], "--one-step", "--", "sh", "-ec", work, cwd=side)
+    lines = done.stdout.decode().splitlines()
+    assert lines[:3] == ["third", "second", f"holdfast: workspace side/{side.name}"], done.stderr
+    assert lines[3].endswith(": third")
+    assert git(side, "log", "-1", "--format=%s", "mine") == "third"
+    bench.process("-w", str(side), "undo", cwd=side)
+    for path, was in zip((*elsewhere, side), before, strict=True):
+        assert differences(was, photograph(path)) == [], path
+
+
+def git(root: Path, *words: str) -> str:
+    return subprocess.run(["git", "-C", str(root), *words], check=True, capture_output=True, text=True).stdout.strip()
+
+
 @needs_mounts
 def test_a_fork_is_open_at_its_own_path_alone(bench: Cli) -> None:
     """I7: whatever mounts show the home, or the fork, elsewhere."""

@@ -71,8 +71,11 @@ class Capture:
         untracked: bool,
         partial: bool = False,
         unrun: Unrun = _NONE,
+        borrows: bytes | None = None,
     ) -> None:
-        """``index`` is where the index is kept; ``untracked``: also what is neither tracked nor ignored."""
+        """``index`` is where the index is kept; ``untracked``: also what is neither tracked nor ignored; ``borrows`` a
+        directory of objects that the shadow does not borrow from.
+        """
         assert source.work_tree is not None, "a bare repository has no files"
         self._work_tree = source.work_tree
         self._shadow = shadow
@@ -81,7 +84,7 @@ class Capture:
         self._untracked = untracked
         self._partial = partial
         self._unrun = unrun
-        self._git = shadow.git(work_tree=source.work_tree, index=index)
+        self._git = shadow.git(work_tree=source.work_tree, index=index, borrows=borrows)
 
     def run(self, *, base: str, parent: str, message: str, at: int) -> str:
         """Make a commit of what the files are now, keep what the commit ``base`` does not hold, return its name.

@@ -92,10 +92,11 @@ class Git:
         git_dir: bytes | None = None,
         work_tree: bytes | None = None,
         index: bytes | None = None,
+        borrows: bytes | None = None,
         seconds: float = LONG_SECONDS,
     ) -> None:
-        """It is run in ``directory``, and takes no longer than ``seconds``. Raises `UnsupportedError` where there is no
-        Git.
+        """It is run in ``directory``, and takes no longer than ``seconds``; ``borrows`` is for
+        ``GIT_ALTERNATE_OBJECT_DIRECTORIES``. Raises `UnsupportedError` where there is no Git.
         """
         program = find_git()
         if program is None:
@@ -104,7 +105,12 @@ class Git:
         self._directory = directory
         self._seconds = seconds
         self._environment: dict[str, str | bytes] = {**environment(os.environ)}
-        for name, value in (("GIT_DIR", git_dir), ("GIT_WORK_TREE", work_tree), ("GIT_INDEX_FILE", index)):
+        for name, value in (
+            ("GIT_DIR", git_dir),
+            ("GIT_WORK_TREE", work_tree),
+            ("GIT_INDEX_FILE", index),
+            ("GIT_ALTERNATE_OBJECT_DIRECTORIES", borrows),
+        ):
             if value is not None:
                 self._environment[name] = value
 

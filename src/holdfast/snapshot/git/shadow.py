@@ -16,12 +16,12 @@ from holdfast.snapshot.git.command import LONG_SECONDS, QUICK_SECONDS, Git
 from holdfast.snapshot.private import make_private
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from holdfast.snapshot.git.repository import LocalSettings, Source
 
-_MAX_RULES = 1 << 20
-_INFO = (b"attributes", b"exclude")
+MAX_RULES = 1 << 20
+INFO = (b"attributes", b"exclude")
 """What a repository has beside its tree that says how files are captured."""
 
 
@@ -37,9 +37,26 @@ class Shadow:
         self.path = path
         self.objects = os.path.join(path, b"objects")
 
-    def git(self, *, work_tree: bytes | None = None, index: bytes | None = None, seconds: float = LONG_SECONDS) -> Git:
-        """Git, working in the shadow, and in ``work_tree``'s directory if there is one."""
-        return Git(work_tree or self.path, git_dir=self.path, work_tree=work_tree, index=index, seconds=seconds)
+    def git(
+        self,
+        *,
+        work_tree: bytes | None = None,
+        index: bytes | None = None,
+        borrows: bytes | None = None,
+        seconds: float = LONG_SECONDS,
+    ) -> Git:
+        """Git, working in the shadow, and in ``work_tree``'s directory if there is one; reading objects from the
+        directory ``borrows`` besides.
+        """
+        directory = work_tree or self.path
+        return Git(
+            directory,
+            git_dir=self.path,
+            work_tree=work_tree,
+            index=index,
+            borrows=None if borrows is None else alternate(borrows, b":"),
+            seconds=seconds,
+        )
 
     def filters(self) -> set[str]:
         """The names of the filters that are run in it: those that have a command."""
@@ -60,10 +77,10 @@ class Shadow:
             self._make(settings.object_format)
         files = {
             b"config": _config_text(settings, trust_filters=trust_filters),
-            b"objects/info/alternates": _quoted(os.path.join(source.common, b"objects")) + b"\n",
+            b"objects/info/alternates": alternate(os.path.join(source.common, b"objects")) + b"\n",
         }
-        for name in _INFO:
-            files[b"info/" + name] = read_regular(os.path.join(source.common, b"info", name), _MAX_RULES) or b""
+        for name in INFO:
+            files[b"info/" + name] = read_regular(os.path.join(source.common, b"info", name), MAX_RULES) or b""
         for name, text in files.items():
             self._write(name, text)
 
@@ -137,13 +154,24 @@ def _names_in(index: bytes, digits: int) -> set[str]:
 
 def _config_text(settings: LocalSettings, *, trust_filters: bool) -> bytes:
     """The shadow's configuration, for the same settings always the same."""
-    values: dict[str, str] = {
-        "core.repositoryformatversion": "1",
+    values = {
         "extensions.worktreeconfig": "true",
         "core.logallrefupdates": "false",
+        "receive.denycurrentbranch": "ignore",
+    }
+    return _text(values | _content_values(settings, trust_filters=trust_filters))
+
+
+def own_config_text(settings: LocalSettings, *, trust_filters: bool) -> bytes:
+    """The configuration of a repository that captures and writes out files as the shadow does."""
+    return _text({"core.bare": "false"} | _content_values(settings, trust_filters=trust_filters))
+
+
+def _content_values(settings: LocalSettings, *, trust_filters: bool) -> dict[str, str]:
+    values: dict[str, str] = {
+        "core.repositoryformatversion": "1",
         "gc.auto": "0",
         "maintenance.auto": "false",
-        "receive.denycurrentbranch": "ignore",
         **{f"core.{key}": value for key, value in settings.core.items()},
         **settings.identity,
     }
@@ -156,6 +184,10 @@ def _config_text(settings: LocalSettings, *, trust_filters: bool) -> bytes:
         values |= settings.filters
     else:  # so Git itself, in our work trees as well, takes in and writes out nothing that such a filter is missing for
         values |= {f"filter.{name}.required": "true" for name in settings.required}
+    return values
+
+
+def _text(values: Mapping[str, str]) -> bytes:
     return b"".join(_section(key, value) for key, value in sorted(values.items()))
 
 
@@ -172,9 +204,11 @@ def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"')
 
 
-def _quoted(path: bytes) -> bytes:
-    """A path as a line of ``alternates``, quoted as C has it where needed. Source: gitrepository-layout(5)."""
-    if path.isascii() and not any(byte < 0x20 or byte in b'"\\#' for byte in path):
+def alternate(path: bytes, also: bytes = b"") -> bytes:
+    """A path as a line of ``alternates``, quoted as C has it where needed, or for one of the bytes in ``also``. Source:
+    gitrepository-layout(5).
+    """
+    if path.isascii() and not any(byte < 0x20 or byte in b'"\\#' + also for byte in path):
         return path
     shown = b"".join(
         b"\\%03o" % byte if byte < 0x20 or byte > 0x7E else b"\\" + bytes([byte]) if byte in b'"\\' else bytes([byte])
@@ -183,12 +217,13 @@ def _quoted(path: bytes) -> bytes:
     return b'"' + shown + b'"'
 
 
-def same_sparsity(shadow: Shadow, source: Source, settings: LocalSettings, token: str) -> None:
-    """Have a work tree of the shadow hold the files that the user's sparse checkout does. Raises `OSError`."""
+def same_sparsity(own: bytes, source: Source, settings: LocalSettings) -> None:
+    """Have the work tree whose Git directory is ``own`` hold the files that the user's sparse checkout does. Raises
+    `OSError`.
+    """
     if not settings.sparse:
         return
-    patterns = read_regular(os.path.join(source.own, b"info/sparse-checkout"), _MAX_RULES)
-    own = os.path.join(shadow.path, b"worktrees", token.encode())
+    patterns = read_regular(os.path.join(source.own, b"info/sparse-checkout"), MAX_RULES)
     os.makedirs(os.path.join(own, b"info"), exist_ok=True)
     with open(os.path.join(own, b"info/sparse-checkout"), "wb") as file:
         file.write(patterns or b"/*\n")

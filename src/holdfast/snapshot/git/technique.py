@@ -17,6 +17,7 @@ from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display, parse_display
 from holdfast.snapshot.git.capture import Capture, Unrun, filter_refused, filters_of
 from holdfast.snapshot.git.command import QUICK_SECONDS, Git, find_git
+from holdfast.snapshot.git.own_repository import git_directory, make_repository
 from holdfast.snapshot.git.repository import (
     Source,
     find_source,
@@ -138,9 +139,11 @@ class _Git:
         """The work tree that a workspace is; None, and in place: the user's."""
         if workspace is None or workspace.place is None:
             return self._source()
-        shadow = self._shadow(workspace)
-        own = os.path.join(shadow.path, b"worktrees", workspace.token.encode())
-        return Source(workspace.place, own, shadow.path, parse_display(workspace.facts["inside"]))
+        own, common = git_directory(workspace.place), git_directory(workspace.place)
+        if not os.path.isdir(own):  # made by an earlier version: a work tree of the shadow's
+            common = self._shadow(workspace).path
+            own = os.path.join(common, b"worktrees", workspace.token.encode())
+        return Source(workspace.place, own, common, parse_display(workspace.facts["inside"]))
 
     def _work_tree(self, entry: Entry) -> bytes:
         return os.path.join(self._place.state, b"worktrees", entry.token.encode())
@@ -174,7 +177,7 @@ class _Git:
         """See `Technique.view`."""
         shadow, settings = self._ready(entry)
         commit = snapshot.facts["commit"]
-        self._check_out(shadow, settings, entry, commit, "--lock", "--reason", "shown by Holdfast")
+        self._check_out(shadow, settings, entry, commit)
         make_read_only(self._work_tree(entry))
         return _with_commit(entry, commit)
 
@@ -206,13 +209,15 @@ class _Git:
     def _commit(
         self, entry: Entry, shadow: Shadow, settings: LocalSettings, workspace: Entry | None, *, parent: str
     ) -> str:
+        source = self._captured(workspace)
         captured = Capture(
             shadow,
-            self._captured(workspace),
+            source,
             self._index(entry.token if workspace is None else workspace.token),
             untracked=self._options.include_untracked,
             partial=settings.partial,
             unrun=self._unrun(shadow, settings),
+            borrows=None if workspace is None or workspace.place is None else os.path.join(source.common, b"objects"),
         )
         label = f" {entry.label}" if entry.label else ""
         message = f"holdfast: {entry.kind} {self._place.session}/{entry.token}{label}\n"
@@ -238,13 +243,19 @@ class _Git:
                 raise filter_refused(name, path)
         self._forget_index(entry)
 
-    def _check_out(self, shadow: Shadow, settings: LocalSettings, entry: Entry, commit: str, *words: str) -> None:
+    def _check_out(self, shadow: Shadow, settings: LocalSettings, entry: Entry, commit: str) -> None:
         path = self._work_tree(entry)
         make_private(os.path.dirname(path))
         self._refuse_required(shadow, settings, entry, commit)
-        shadow.git()("worktree", "add", "--quiet", "--detach", "--no-checkout", *words, path, commit)
-        same_sparsity(shadow, self._source(), settings, entry.token)
-        own = os.path.join(shadow.path, b"worktrees", entry.token.encode())
+        if entry.kind == "view":  # of which nobody writes to the repository
+            own = os.path.join(shadow.path, b"worktrees", entry.token.encode())
+            words = ("--detach", "--no-checkout", "--lock", "--reason", "shown by Holdfast")
+            shadow.git()("worktree", "add", "--quiet", *words, path, commit)
+            same_sparsity(own, self._source(), settings)
+        else:
+            own, trusted = git_directory(path), self._options.trust_local_filters
+            base = entry.facts["base"]
+            make_repository(path, shadow, self._source(), settings, commit=commit, base=base, trust_filters=trusted)
         Git(path, git_dir=own, work_tree=path)("read-tree", "-m", "-u", "HEAD")
         os.makedirs(self.where_to_work(entry), exist_ok=True)
 

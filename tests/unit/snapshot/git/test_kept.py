@@ -71,6 +71,35 @@ def test_a_pin_goes_with_the_last_snapshot_that_needs_it(user: User, beside: Mak
     assert not one.state.joinpath("shadow-sha1.git").exists()
 
 
+def test_what_was_added_and_committed_in_a_work_tree_is_kept_without_it(user: User, beside: Make) -> None:
+    """It is in a repository of its own, which borrows, and goes with it."""
+    user.write("staged", "staged by the user, and in no commit\n")
+    user.git("add", "staged")
+    one = beside(user)
+    branch = one.provider.branch(one.take(), "b", "worktree")
+    user.git("rm", "--quiet", "--cached", "staged")
+    user.root.joinpath("staged").unlink()
+    collect(user)
+    root = Path(os.fsdecode(branch.path))
+    git = ["git", "-C", root, "-c", "user.name=A", "-c", "user.email=a@example.org"]
+    (root / "committed").write_text("committed there\n")
+    (root / "added").write_text("added there\n")
+    for words in (
+        ["add", "committed"],
+        ["commit", "--quiet", "-m", "there"],
+        ["add", "added"],
+        ["fsck", "--full", "--strict"],
+    ):
+        subprocess.run([*git, *words], check=True, capture_output=True)
+    assert (root / ".git").is_dir()
+    taken = one.provider.snapshot(branch, "there")
+    one.provider.cleanup(branch.token)
+    found = one.texts(taken)
+    assert found["staged"] == "staged by the user, and in no commit\n"
+    assert (found["committed"], found["added"]) == ("committed there\n", "added there\n")
+    one.shadow("fsck", "--full", "--strict", "--no-dangling")
+
+
 def test_a_snapshot_costs_what_has_changed(user: User, beside: Make) -> None:
     for number in range(200):
         user.write(f"many/{number % 10}/{number}", f"{number}\n")

@@ -1,0 +1,60 @@
+"""The repository of a work tree that somebody works in: a ``.git`` of its own, which borrows objects from the user's.
+
+All that Git writes there stays in the work tree: whoever may change that, and nothing else in the home, can commit, and
+what undoes changes there undoes those of Git as well. Borrowed objects are only read (I15).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from holdfast.files.gitconfig import read_regular
+from holdfast.snapshot.git.command import QUICK_SECONDS, Git
+from holdfast.snapshot.git.shadow import INFO, MAX_RULES, alternate, own_config_text, same_sparsity
+
+if TYPE_CHECKING:
+    from holdfast.snapshot.git.repository import LocalSettings, Source
+    from holdfast.snapshot.git.shadow import Shadow
+
+
+def git_directory(work_tree: bytes) -> bytes:
+    """Where the repository of a work tree is."""
+    return os.path.join(work_tree, b".git")
+
+
+def make_repository(
+    work_tree: bytes,
+    shadow: Shadow,
+    source: Source,
+    settings: LocalSettings,
+    *,
+    commit: str,
+    base: str,
+    trust_filters: bool,
+) -> None:
+    """Make the new directory ``work_tree`` a repository with nothing checked out, whose HEAD is ``commit``, one of the
+    shadow's that stands on the user's ``base`` (empty: on none). Raises `StorageError`, `OSError`.
+    """
+    own = git_directory(work_tree)
+    os.mkdir(work_tree, 0o700)
+    words = ("--quiet", "--template=", f"--object-format={settings.object_format}")
+    Git(work_tree, seconds=QUICK_SECONDS)("init", *words, work_tree)
+    borrowed = [os.path.join(source.common, b"objects"), *([shadow.objects] if settings.partial else [])]
+    files = {
+        b"config": own_config_text(settings, trust_filters=trust_filters),
+        b"objects/info/alternates": b"".join(alternate(path) + b"\n" for path in borrowed),
+    }
+    for name in INFO:
+        files[b"info/" + name] = read_regular(os.path.join(source.common, b"info", name), MAX_RULES) or b""
+    for name, text in files.items():
+        path = os.path.join(own, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(text)
+    same_sparsity(own, source, settings)
+    if not settings.partial:  # (of which nobody could tell what is missing, so that all of the shadow is borrowed)
+        pack = os.path.join(own, b"objects/pack/pack")
+        wanted = f"{commit}\n" + (f"^{base}\n" if base else "")
+        shadow.git()("pack-objects", "--quiet", "--revs", "--non-empty", pack, stdin=wanted.encode())
+    Git(work_tree, git_dir=own, seconds=QUICK_SECONDS)("update-ref", "--no-deref", "HEAD", commit)
