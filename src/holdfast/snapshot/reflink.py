@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from holdfast.snapshot.ledger import Entry, Ledger
     from holdfast.snapshot.place import Place
 
-_SCORE = 80
+_SCORE = 28
 
 
 class _Reflink:
