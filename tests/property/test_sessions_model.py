@@ -52,8 +52,6 @@ class Line:
     now: Known
     branches: dict[str, Known] = field(default_factory=dict)
     parent: str | None = None
-    newest: Known | None = None
-    """Of a fork: the state that was saved last, as ``forks/ID`` names it. None: it is not known which that is."""
 
 
 class Model(RuleBasedStateMachine):
@@ -121,7 +119,6 @@ class Model(RuleBasedStateMachine):
     def command(self, data, file, text, variable, value, cwd, level) -> None:
         _, line, session = self.one(data)
         self.count += 1
-        before = session.head
         entry = session.begin(f"command {self.count}", level=level)
         write(line.root, file, text)
         env = {**session.environment(), variable: value}
@@ -133,8 +130,6 @@ class Model(RuleBasedStateMachine):
         new = {**line.now.env, variable: value}
         new.pop(dropped or "", None)
         line.now = Known({**line.now.files, file: text}, new, cwd, (*line.now.commands, f"command {self.count}"))
-        if session.head != before:
-            line.newest = line.now if not session._line.entries else None
 
     @rule(data=st.data(), file=FILES, text=TEXTS)
     def edit_by_hand(self, data, file, text) -> None:
@@ -147,7 +142,6 @@ class Model(RuleBasedStateMachine):
         name, line, session = self.one(data)
         self.count += 1
         session.begin(f"command {self.count}", level="dangerous")
-        line.newest = None
         write(line.root, file, text)
         session.close()
         del self.opened[name]
@@ -165,16 +159,15 @@ class Model(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def saved(self, data) -> None:
-        _, line, session = self.one(data)
+        _, _, session = self.one(data)
         session.checkpoint("m")
-        line.newest = line.now
 
     @rule(data=st.data())
     def branched(self, data) -> None:
         _, line, session = self.one(data)
         self.count += 1
         session.branch(f"b{self.count}")
-        line.branches[f"b{self.count}"] = line.newest = line.now
+        line.branches[f"b{self.count}"] = line.now
 
     @rule(data=st.data())
     def checked_out(self, data) -> None:
@@ -187,7 +180,7 @@ class Model(RuleBasedStateMachine):
         line.branches = {saved: line.now, **line.branches}
         there = {ref.name.removeprefix(f"branches/{session.id}/") for ref in session.branches()}
         line.branches = {name: known for name, known in line.branches.items() if name in there}
-        line.now = line.newest = line.branches[branch]
+        line.now = line.branches[branch]
 
     @precondition(lambda self: len(self.lines) < 4)
     @rule(data=st.data(), early=st.booleans())
@@ -197,20 +190,20 @@ class Model(RuleBasedStateMachine):
         branch = data.draw(st.sampled_from(sorted(line.branches))) if early and line.branches else None
         made = session.fork(f"f{self.count}", checkpoint=branch, provider="holdfast")
         known = line.now if branch is None else line.branches[branch]
-        if branch is None:
-            line.newest = line.now
-        self.lines[made.id] = Line(Path(os.fsdecode(made.root)), known, parent=name, newest=known)
+        self.lines[made.id] = Line(Path(os.fsdecode(made.root)), known, parent=name)
 
     @precondition(lambda self: len(self.lines) > 1)
     @rule(data=st.data())
     def taken_over(self, data) -> None:
         name, line, session = self.one(data)
         other = data.draw(st.sampled_from(sorted(self.lines)))
-        theirs = self.lines[other].newest
-        if other == name or self.lines[other].parent is None or theirs is None:
+        if other == name or self.lines[other].parent is None:
             return
+        # (It is saved first; who has it open would be asked to, and is this thread.)
+        if other in self.opened:
+            self.opened.pop(other).close()
         session.checkout(f"forks/{other}")
-        line.now = line.newest = theirs
+        line.now = self.lines[other].now
         there = {ref.name.removeprefix(f"branches/{session.id}/") for ref in session.branches()}
         line.branches = {branch: known for branch, known in line.branches.items() if branch in there}
 
@@ -234,9 +227,6 @@ class Model(RuleBasedStateMachine):
         self.clock.advance(hours * 3600)
         with self.sessions() as sessions:
             sessions.sweep()
-        # The idle trigger saves when a session is opened next, and then names what it saves.
-        for line in self.lines.values():
-            line.newest = None
 
     @rule(data=st.data())
     def thinned_out(self, data) -> None:

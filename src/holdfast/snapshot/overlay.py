@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from holdfast.snapshot.ledger import Entry, Ledger
     from holdfast.snapshot.place import Place
 
-_SHARING_SCORE, _COPYING_SCORE = 70, 35
+_MOMENT_SCORE, _COPYING_SCORE = 70, 25
+"""Where the workspace is captured in a moment; where it is copied, whether blocks are shared or not."""
 _OVERLAY: Final = 0x794C7630
 _PROBE: Final = "user.holdfast.probe"
 
@@ -77,7 +78,7 @@ class _Overlay:
                 "without root, directories cannot be renamed (programs copy them instead), and a file that has several "
                 "names is changed under one of them"
             )
-        score = _SHARING_SCORE if shares else _COPYING_SCORE
+        score = _MOMENT_SCORE if moment else _COPYING_SCORE
         return Capabilities(self.name, score, self.modes, carries_ignored=True, keeps_path=True, notes=tuple(notes))
 
     def _lacking(self) -> str:
