@@ -39,7 +39,7 @@ class Finder:
         """How often each was looked for, and when it is to be again."""
 
     def look(self, missing: Iterable[_Missing]) -> None:
-        """Look for those of the ``missing`` whose time has come, and note where one is found. Raises `HoldfastError`."""
+        """Look for those of the ``missing`` whose time has come, and note where one is. Raises `HoldfastError`."""
         now = self._clock.monotonic()
         known = {one: self._tried.get(one, (0, now)) for one in missing}
         due = sorted(one for one, (_, at) in known.items() if at <= now)
