@@ -251,6 +251,34 @@ def test_what_the_fork_has_begun_to_ignore_stays_in_production(
     assert (ground.root / "src/other.py").read_text() == "VALUE = 1\n"
 
 
+@pytest.mark.parametrize("isolation", ["none", pytest.param("namespace", marks=needs_isolation)])
+def test_secrets_of_the_environment_are_not_handed_on(
+    ground: Ground, isolation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_SECRET_ACCESS_KEY", "HOLDFAST_STORE_TENANT", "NODE_ENV"):
+        monkeypatch.setenv(name, "local")
+    fork = ground.fork()
+    (fork / "src/other.py").write_text("VALUE = 2\n")
+    (ground.root / "src/other.py").write_text("VALUE = 7\n")
+    said = ground.base / "said"
+    agent = "import os; open({said!r}, 'w').write(repr(dict(os.environ))); print('{{\"content\": \"VALUE = 9\"}}')"
+    ground.flags |= {
+        "promote.isolation": isolation,
+        "promote.setup": ["sh", "-c", "env > deps/setup"],
+        "promote.health": ["sh", "-c", "env > deps/health"],
+        "promote.restart": ["sh", "-c", "env > deps/restart"],
+        "isolation.environment": ["NODE_ENV"],
+        "merge.ladder": ["command"],
+        "merge.command": [sys.executable, "-c", agent.format(said=str(said))],
+    }
+    ground.promote(fork)
+    for told in (said, *(ground.root / "deps" / name for name in ("setup", "health", "restart"))):
+        text = told.read_text()
+        assert ("NODE_ENV" in text, "PATH" in text) == (True, True), told
+        assert "AWS_SECRET" not in text, told
+        assert "STORE_TENANT" not in text, told
+
+
 def named(ground: Ground) -> Named:
     about = os.stat(ground.root)
     with ground.opened() as workspace:

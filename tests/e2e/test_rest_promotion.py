@@ -5,9 +5,11 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import pwd
 import re
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
@@ -364,3 +366,41 @@ def test_i10_what_is_built_sees_nothing_that_the_token_is_not_for(tmp_path: Path
         assert admin.post("/api/exports/seen-fork/promote", {"fork": "seen"})["result"] == "promoted"
         assert (fork / "built").read_text() == "new\n"
         assert server.stop() == 0
+
+
+@needs_isolation
+def test_i10_what_is_built_does_not_see_an_export_that_is_made_meanwhile(tmp_path: Path) -> None:
+    # (Temporary directories are not seen in any case.)
+    with tempfile.TemporaryDirectory(dir=pwd.getpwuid(os.getuid()).pw_dir) as base:
+        place = Place(Path(base))
+        gate = tmp_path / "gate"
+        gate.mkdir()
+        os.mkfifo(gate / "fifo")
+        with place.server("--no-upkeep", isolation_writable=str(gate)) as server:
+            admin, other = (server.client(place.token(tenant=tenant)) for tenant in ("local", "other"))
+            look = (
+                f'["sh", "-c", "echo at >{gate}/fifo; cat {gate}/fifo; cat {place.root}/*/secret; echo done; exit 3"]'
+            )
+            _, fork = app(place, admin, "seen", build=look)
+            (fork / "new").write_text("new\n")
+            scoped = server.client(place.token("--export", "seen", "--export", "seen-fork"))
+            for number, client in enumerate((admin, scoped)):
+                found: list[Any] = []
+                work = Thread(
+                    target=lambda client=client, found=found: found.append(
+                        client.ask("POST", "/api/exports/seen/promote", {"fork": "seen-fork"})
+                    )
+                )
+                work.start()
+                assert (gate / "fifo").read_text() == "at\n"
+                for whose, maker in (("another", other), ("the same", admin)):
+                    path = place.directory(f"{whose}{number}".replace(" ", ""), secret=f"of {whose}\n")
+                    maker.post("/api/exports", {"name": path.name, "path": str(path), "auto_checkpoint": False})
+                (gate / "fifo").write_text("")
+                work.join(60)
+                failed = found[0].json
+                assert (failed["result"], failed["exit_code"]) == ("build_failed", 3), failed
+                assert "done" in failed["output"]
+                assert "of another" not in failed["output"]
+                assert client is admin or "of the same" not in failed["output"]
+            assert server.stop() == 0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from holdfast import RefusedError, UsageError
 from holdfast.cli.command import Command, text
 from holdfast.cli.terminal import plural, show_path
-from holdfast.cli.wording import changed, files, left_alone, reasons, short, uncaptured
+from holdfast.cli.wording import changed, files, foreseen, left_alone, reasons, short, uncaptured
 from holdfast.model.paths import display
 from holdfast.model.visible import visible
 
@@ -120,7 +120,7 @@ def _say(console: Console, found: Merged) -> None:
 
         for one in plan.overlapping:
             console.say(f"  {show_path(one.path)}: {detail(one)}")
-            console.say(*(f"    {tried}" for tried in _declined(found, one.path)))
+            console.say(*(f"    {line}" for line in (*_declined(found, one.path), *_foreseen(found, one.path))))
             differences = found.prepared.differences.get(one.path, ("", ""))
             for what, hunks in zip(("here", "in the fork"), differences, strict=True):
                 if hunks:
@@ -136,6 +136,12 @@ def _declined(found: Merged, path: bytes) -> list[str]:
         for tried in one.tried
         if tried.rung != "person" and tried.result != "answered" and tried.said
     ]
+
+
+def _foreseen(found: Merged, path: bytes) -> list[str]:
+    """What each rung would do about it."""
+    expected = found.prepared.foreseen.get(path)
+    return [] if expected is None else foreseen(expected.to_json())
 
 
 def _would(plan: MergePlan) -> str:

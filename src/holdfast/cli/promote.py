@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from holdfast import UsageError
 from holdfast.cli.command import Command, text
 from holdfast.cli.terminal import is_terminal, plural
-from holdfast.cli.wording import short, uncaptured
+from holdfast.cli.wording import foreseen, short, uncaptured
 from holdfast.model.paths import display
 from holdfast.model.visible import visible
 
@@ -179,6 +179,7 @@ def _plan(answer: Answer, files: Sequence[Json] = ()) -> list[str]:
         lines.append(f"{plural(len(answer.overlapping_files), 'file')} changed on both sides:")
         for one in answer.overlapping_files:
             lines.append(f"  {visible(one.path)}: {one.detail}")
+            lines += [f"    {line}" for line in foreseen(one.foreseen)] if one.foreseen else []
             lines += [
                 f"    {rung['rung']}: {visible(rung['said'])}"
                 for file in files

@@ -9,7 +9,8 @@ from holdfast.cli.terminal import STATUS_COLOURS, Palette, plural, show_path
 from holdfast.model.visible import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import Any
 
     from holdfast import Change, Checkpoint, Counts, NotCaptured
 
@@ -77,6 +78,15 @@ def uncaptured(paths: Sequence[str]) -> list[str]:
     if len(paths) > _MOST_NAMED:
         lines.append(f"  and {len(paths) - _MOST_NAMED:,} more")
     return ["Ignored in the fork by now and not deleted there, so that it stays as it is here:", *lines]
+
+
+def foreseen(expected: Mapping[str, Any]) -> list[str]:
+    """What the rungs of the ladder would do about a file, as a dry run foresees it."""
+    words = {"applies": "would apply it", "declines": "declines", "asked": "would be asked"}
+    return [
+        f"{one['rung']}: {words[one['result']]}{', ' if 'said' in one else ''}{visible(one.get('said', ''))}"
+        for one in expected["rungs"]
+    ]
 
 
 def files(number: int) -> str:

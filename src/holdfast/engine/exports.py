@@ -24,6 +24,7 @@ from holdfast.model.errors import (
 from holdfast.model.paths import display
 from holdfast.store.export_rows import ExportRow, ExportRows
 from holdfast.store.records import seen_at
+from holdfast.store.token_rows import TokenRows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9_-])?")
 _PROJECT = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9_-])?|")
+_SYSTEM = (b"/usr", b"/bin", b"/sbin", b"/lib", b"/lib64", b"/etc", b"/dev", b"/proc", b"/sys")
+"""Without which nothing runs."""
 NAME_PATTERN = f"^{_NAME.pattern}$"
 
 
@@ -146,6 +149,16 @@ class Exports:
         at = self.path_of(row)
         found = [*map(seen_at, self.rows.of_others()), *own]
         return [path for path in found if path != at and not _below(path, at)]
+
+    def yet_to_come(self, row: ExportRow, names: Sequence[str]) -> list[bytes]:
+        """The directories in which exports can be made that `apart_from` would tell of if they were there already, as
+        far as all of them can be hidden from what runs in ``row``: not those that programs lie in.
+        """
+        at = self.path_of(row)
+        found = {os.path.realpath(root) for root in TokenRows(self._catalog).roots(own=bool(names))}
+        return [
+            root for root in sorted(found) if root not in (b"/", at) and not _below(root, at) and not _is_system(root)
+        ]
 
     @property
     def made_at(self) -> bytes:
@@ -285,6 +298,10 @@ def check_project(project: str) -> str:
             f"a project cannot be called {project[:80]!r}", hint="1 to 128 letters, digits, _, -, and . between others"
         )
     return project
+
+
+def _is_system(path: bytes) -> bool:
+    return any(path == top or _below(path, top) or _below(top, path) for top in _SYSTEM)
 
 
 def _below(path: bytes, root: bytes) -> bool:

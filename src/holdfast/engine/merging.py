@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from holdfast.engine.context import Context
+    from holdfast.engine.reapply.foreseeing import Foreseen
     from holdfast.engine.reapply.ladder import Ladder
     from holdfast.engine.reapply.person import Resolution
     from holdfast.engine.reapply.record import FileRecord
@@ -50,6 +51,8 @@ class Prepared(NamedTuple):
     differences: Mapping[bytes, tuple[str, str]] = MappingProxyType({})
     """For each file that is open, by `Overlap.path`, unless it was a dry run: what was changed in it here, and in the
     fork, as hunks of unified diffs. Empty for what is no text."""
+    foreseen: Mapping[bytes, Foreseen] = MappingProxyType({})
+    """In a dry run, for each file that is open, by `Overlap.path`: what the rungs of the ladder would do."""
 
 
 class Merged(NamedTuple):
@@ -121,7 +124,7 @@ def prepare(
         new: dict[Hash, bytes] = {}
         _refuse_strangers(resolutions or {}, plan)
     if dry_run:
-        return Prepared(plan, records, None)
+        return Prepared(plan, records, None, foreseen=_foreseen(context, plan, ladder))
     if plan.overlapping:
         return Prepared(plan, records, None, _shown(context, plan))
     taken_in = TakenIn(fork, plan.base, record_of(records))
@@ -141,6 +144,15 @@ def prepare(
             name=name,
         )
     return Prepared(plan, records, merged)
+
+
+def _foreseen(context: Context, plan: MergePlan, ladder: Ladder | None) -> dict[bytes, Foreseen]:
+    """What the ladder would do about what is open, by `Overlap.path`; nobody is asked."""
+    if ladder is None or not plan.overlapping:
+        return {}
+    from holdfast.engine.reapply.foreseeing import foresee
+
+    return {one.path: foresee(context, plan, one, ladder) for one in plan.overlapping}
 
 
 def _settled(
@@ -225,6 +237,8 @@ def to_json(found: Merged) -> dict[str, Any]:
     for one, overlap in zip(planned.get("overlapping_files", ()), found.plan.overlapping, strict=False):
         if overlap.path in found.prepared.differences:
             one["production_diff"], one["fork_diff"] = found.prepared.differences[overlap.path]
+        if overlap.path in found.prepared.foreseen:
+            one["foreseen"] = found.prepared.foreseen[overlap.path].to_json()
     return {
         **planned,
         "dry_run": found.dry_run,

@@ -91,9 +91,15 @@ class Policy(NamedTuple):
 
     def let_through(self, environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
         """Of the variables, those that the policy names."""
-        exact = {name.encode() for name in self.environment if not name.endswith("*")}
-        starts = tuple(name[:-1].encode() for name in self.environment if name.endswith("*"))
-        return {name: value for name, value in environment.items() if name in exact or name.startswith(starts)}
+        return let_through(self.environment, environment)
+
+
+def let_through(names: Iterable[str], environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """Of the variables, those of these names; a ``*`` at the end stands for any rest."""
+    names = tuple(names)
+    exact = {name.encode() for name in names if not name.endswith("*")}
+    starts = tuple(name[:-1].encode() for name in names if name.endswith("*"))
+    return {name: value for name, value in environment.items() if name in exact or name.startswith(starts)}
 
 
 def parse_network(mode: str, allow: Iterable[str] = (), dns: Iterable[str] = ()) -> Network:

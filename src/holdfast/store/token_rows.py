@@ -61,6 +61,14 @@ class TokenRows:
             )
         return [_row(row) for row in rows]
 
+    def roots(self, *, own: bool) -> list[bytes]:
+        """Below which directories somebody may make exports: by tokens of other tenants, and with ``own`` of this one.
+        For keeping them apart, and to be told to nobody.
+        """
+        with self._database.reading() as session:
+            rows = session.all("SELECT roots FROM tokens WHERE tenant <> ? OR ? = 1", (self._tenant, int(own)))
+        return sorted({root for (roots,) in rows for root in bytes(roots).split(b"\0")[:-1]})
+
     def revoke(self, name: str) -> None:
         """Take a token away; raises `NotFoundError` (code ``no_token``) if there is none of this id."""
         with self._database.writing() as session:

@@ -332,6 +332,45 @@ def test_what_is_asked_when_the_queue_is_full_is_for_the_next_rung(two, limit: s
     assert outcomes(found) == {"a": "open", "b": "pending"}, "what was declined makes room, and holds for this merge"
 
 
+def test_a_dry_run_foresees_what_the_rungs_would_do_and_asks_nobody(two, tmp_path: Path) -> None:
+    pair = two(("command", "queue", "structure", "text", "person"))
+    pair.agent(f"open({str(tmp_path / 'asked')!r}, 'w').close()\n")
+    both = {"apart": NUMBERS, "clash": "1\n", "keys.json": '{"a": 1, "b": 2}\n', "link": "x"}
+    pair.begin(**both)
+    pair.fork_does(**{"apart": NUMBERS + "end\n", "clash": "2\n", "keys.json": '{"a": 1, "b": 3}\n', "link": None})
+    os.symlink("there", pair.there / "link")
+    pair.write(pair.tree, **{"apart": "begin\n" + NUMBERS, "clash": "3\n", "keys.json": '{"a": 4, "b": 2}\n'})
+    pair.write(pair.tree, link="y")
+    found = pair.merge(dry_run=True)
+    rungs = {
+        os.fsdecode(path): [(rung.rung, rung.result) for rung in one.rungs]
+        for path, one in found.prepared.foreseen.items()
+    }
+    asked = [("command", "asked"), ("queue", "asked")]
+    assert rungs == {
+        "apart": [*asked, ("structure", "declines"), ("text", "applies"), ("person", "asked")],
+        "clash": [*asked, ("structure", "declines"), ("text", "declines"), ("person", "asked")],
+        "keys.json": [*asked, ("structure", "applies"), ("text", "declines"), ("person", "asked")],
+        "link": [("person", "asked")],
+    }
+    assert not any(one.applies for one in found.prepared.foreseen.values()), "the agent is asked first"
+    assert not (tmp_path / "asked").exists()
+    with pair.open() as workspace:
+        assert workspace.next_reapply() is None
+    pair.flags["merge.ladder"] = ["structure", "text", "person"]
+    found = pair.merge(dry_run=True)
+    assert {os.fsdecode(path): one.applies for path, one in found.prepared.foreseen.items()} == {
+        "apart": True,
+        "clash": False,
+        "keys.json": True,
+        "link": False,
+    }
+    told = {one["path"]: one["foreseen"] for one in merging.to_json(found)["overlapping_files"]}
+    assert [rung["rung"] for rung in told["clash"]["rungs"]] == ["structure", "text", "person"]
+    assert told["clash"]["rungs"][0]["said"]
+    assert outcomes(pair.merge()) == {"apart": "reapplied", "clash": "open", "keys.json": "reapplied", "link": "open"}
+
+
 def test_another_workspace_gets_no_change_of_this_one(two, tmp_path: Path) -> None:
     """I10 within a home: whoever works in one directory is not told what is in another."""
     pair = two(("queue",))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 from holdfast.api.rest.requests import Mode
 from holdfast.engine import objects
@@ -190,6 +190,22 @@ class MergeCounts(TypedDict):
     identical: int
 
 
+class ForeseenRung(TypedDict):
+    """What one rung of `merge.ladder` would do about a file."""
+
+    rung: Literal["command", "queue", "structure", "text", "person"]
+    result: Literal["applies", "declines", "asked"]
+    said: NotRequired[str]
+    """Why it declines."""
+
+
+class Foreseen(TypedDict):
+    """What the ladder would do about a file: the first rung is asked, or tried, first."""
+
+    applies: bool
+    rungs: list[ForeseenRung]
+
+
 class Overlap(TypedDict):
     """A file that both lines of work have changed; docs/json.md has the fields."""
 
@@ -202,6 +218,7 @@ class Overlap(TypedDict):
     detail: str
     version: str
     can_reapply: bool
+    foreseen: Foreseen
 
 
 class MergeTotals(TypedDict):

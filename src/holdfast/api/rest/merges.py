@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from holdfast.api.rest.calls import cut
 from holdfast.api.rest.checkpoints import context_of, reached
 from holdfast.engine import stacked_merge
+from holdfast.engine.reapply.building import ladder_of
+from holdfast.engine.reapply.foreseeing import foresee
 
 if TYPE_CHECKING:
     from holdfast.api.rest import answers, requests
@@ -19,6 +21,10 @@ def dry_run(call: Call) -> answers.Merged:
     production, row = reached(call, body.production_checkpoint)
     promoted, _ = reached(call, body.promote_checkpoint)
     since = None if body.fork_checkpoint is None else [reached(call, body.fork_checkpoint)[0].id]
-    plan = stacked_merge.plan(context_of(call, row), promoted.id, production.id, since=since)
+    context = context_of(call, row)
+    plan = stacked_merge.plan(context, promoted.id, production.id, since=since)
     lists = ("writes", "deletes", "uncaptured", "overlapping_files")
-    return cut({"overlapping_files": [], **stacked_merge.to_json(plan)}, *lists)
+    found = cut({"overlapping_files": [], **stacked_merge.to_json(plan)}, *lists)
+    for one, overlap in zip(found["overlapping_files"], plan.overlapping, strict=False):
+        one["foreseen"] = foresee(context, plan, overlap, ladder_of(context)).to_json()
+    return found

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.api.rest.calls import cut, decode_cursor, page
 from holdfast.api.rest.checkpoints import reached, refuse_misconfigured
+from holdfast.engine.isolation import absolute_paths
 from holdfast.engine.promotion import encoding, spec
 from holdfast.engine.promotion import promote as promoting
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
 from holdfast.model.ids import CheckpointId, hash_bytes
+from holdfast.model.paths import under
 from holdfast.store.promotion_rows import PromotionRows
 
 if TYPE_CHECKING:
@@ -175,7 +177,14 @@ def _apart(call: Call, row: ExportRow, context: Context) -> dict[str, str]:
         )
     if any(b"\n" in path for path in others):
         raise RefusedError("the name of a directory of another export cannot be hidden", code="not_isolated")
-    more = [call.door.exports.made_at, *others]
+    open_ = absolute_paths(context.settings.isolation.writable)
+    coming = call.door.exports.yet_to_come(row, token.exports)
+    # (What the settings let through is seen, whatever it lies in.)
+    more = [
+        *(path for path in coming if b"\n" not in path and not any(under(one, path) for one in open_)),
+        call.door.exports.made_at,
+        *others,
+    ]
     return {
         "HOLDFAST_STORE_TENANT": call.tenant,
         "HOLDFAST_ISOLATION_HIDDEN": "\n".join([*context.settings.isolation.hidden, *map(os.fsdecode, more)]),

@@ -13,8 +13,6 @@ from holdfast.engine.home import own_directories
 from holdfast.engine.isolation import absolute_paths
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from holdfast.engine.promotion.work import Work
     from holdfast.supervisor.box import Box
 
@@ -56,6 +54,13 @@ def prelude() -> list[bytes]:
     return list(map(os.fsencode, [sys.executable, "-I", "-S", "-B", program]))
 
 
-def environment_of(environ: Mapping[str, str]) -> dict[bytes, bytes]:
-    """What a command gets of the environment: nothing that is Holdfast's own."""
-    return {os.fsencode(name): os.fsencode(value) for name, value in environ.items() if name[:9] != "HOLDFAST_"}
+def environment_of(work: Work) -> dict[bytes, bytes]:
+    """What a command gets of the environment, isolated or not: the usual variables and those that the settings name,
+    and nothing that is Holdfast's own. A server's has secrets in it.
+    """
+    from holdfast.sandbox.policy import ENVIRONMENT, let_through
+
+    given = {
+        os.fsencode(name): os.fsencode(value) for name, value in work.site.environ.items() if name[:9] != "HOLDFAST_"
+    }
+    return let_through((*ENVIRONMENT, "TMPDIR", *work.spec.environment), given)

@@ -190,7 +190,7 @@ def _run(work: Work, stage: Stage, command: list[bytes], seconds: float, *keep: 
         [*prelude(), *command],
         box=box,
         directory=tree if box is None else work.context.workspace.path,
-        environment=environment_of(work.site.environ),
+        environment=environment_of(work),
         limits=limits,
         output=output_of(work, stage),
         stop=work.site.stop,

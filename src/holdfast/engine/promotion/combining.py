@@ -19,7 +19,7 @@ from holdfast.store.records import TakenIn
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from holdfast.engine.context import Context
     from holdfast.model.entries import Change
@@ -53,12 +53,14 @@ def combine(
     *,
     name: CheckpointId | None = None,
     stop: threading.Event | None = None,
+    environment: Mapping[bytes, bytes] | None = None,
 ) -> Combined:
     """Put production's state ``ours`` and the fork's state ``theirs`` together, by a stacked merge and its ladder.
 
     Moves nothing, and takes production's lock for the commit alone: the ladder may ask somebody, which ``stop``, when
-    it is set, ends. The merged state gets the id ``name``. Without a ``provenance`` nothing is stored and nobody asked,
-    and ``merged`` is None. Raises `RefusedError` (``unrelated``) where the two have no state in common.
+    it is set, ends, and which gets this ``environment`` (None: this process's). The merged state gets the id ``name``.
+    Without a ``provenance`` nothing is stored and nobody asked, and ``merged`` is None. Raises `RefusedError`
+    (``unrelated``) where the two have no state in common.
     """
     dry_run = provenance is None
     found = merging.prepare(
@@ -66,12 +68,20 @@ def combine(
         ours,
         theirs,
         provenance or Provenance(),
-        ladder=None if dry_run else ladder_of(context, stop=stop),
+        ladder=ladder_of(context, stop=stop, environment=environment),
         dry_run=dry_run,
         name=name,
     )
     plan = found.plan
-    overlapping = [Overlap(display(one.path), len(one.numbers), detail(one)) for one in plan.overlapping]
+    overlapping = [
+        Overlap(
+            display(one.path),
+            len(one.numbers),
+            detail(one),
+            found.foreseen[one.path].to_json() if one.path in found.foreseen else None,
+        )
+        for one in plan.overlapping
+    ]
     return Combined(
         plan.base,
         None if found.merged == ours else found.merged,

@@ -49,7 +49,7 @@ def restart(work: Work) -> None:
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 cwd=work.context.workspace.path,
-                env=environment_of(work.site.environ),
+                env=environment_of(work),
                 start_new_session=True,
             )
         try:

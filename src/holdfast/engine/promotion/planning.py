@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.engine.checkpoint import Request, take_locked
+from holdfast.engine.promotion.boxes import environment_of
 from holdfast.engine.promotion.combining import combine
 from holdfast.engine.promotion.spec import Answer
 from holdfast.engine.restore import refuse_unfinished
@@ -38,7 +39,15 @@ def plan(work: Work) -> Answer | None:
     name = new_checkpoint_id(context.random)
     facts.plans.append(name)
     work.save()
-    combined = combine(context, ours, work.row.theirs, provenance, name=name, stop=work.site.stop)
+    combined = combine(
+        context,
+        ours,
+        work.row.theirs,
+        provenance,
+        name=name,
+        stop=work.site.stop,
+        environment=environment_of(work),
+    )
     facts.base, facts.ours, facts.merged = combined.base, ours, combined.merged or ""
     facts.record, facts.changesets, facts.changes = combined.record, combined.changesets, combined.counts
     facts.uncaptured = [display(path) for path in combined.uncaptured]

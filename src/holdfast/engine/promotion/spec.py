@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -52,12 +52,14 @@ class Restarted(msgspec.Struct, frozen=True):
     output: str
 
 
-class Overlap(msgspec.Struct, frozen=True):
+class Overlap(msgspec.Struct, frozen=True, omit_defaults=True):
     """A file that both sides have changed."""
 
     path: str
     changeset_count: int
     detail: str
+    foreseen: dict[str, Any] | None = None
+    """In a dry run: what the ladder would do about it, as `Foreseen.to_json` says it."""
 
 
 class Counts(msgspec.Struct, frozen=True):

@@ -8,26 +8,34 @@ from holdfast.engine.reapply.ladder import Ladder
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from holdfast.engine.context import Context
     from holdfast.engine.reapply.port import Rung
 
 
-def ladder_of(context: Context, names: Sequence[str] | None = None, *, stop: threading.Event | None = None) -> Ladder:
+def ladder_of(
+    context: Context,
+    names: Sequence[str] | None = None,
+    *,
+    stop: threading.Event | None = None,
+    environment: Mapping[bytes, bytes] | None = None,
+) -> Ladder:
     """The ladder of ``merge.ladder``, or of ``names``; a command that is not configured is left out. Setting ``stop``
-    ends one that runs.
+    ends one that runs; it gets the ``environment`` (None: this process's, as commands are handed it).
     """
     settings = context.settings.merge
     rungs: list[Rung] = []
     for name in dict.fromkeys(settings.ladder if names is None else names):
-        rung = _rung(context, name, stop)
+        rung = _rung(context, name, stop, environment)
         if rung is not None:
             rungs.append(rung)
     return Ladder(rungs, settings.max_bytes)
 
 
-def _rung(context: Context, name: str, stop: threading.Event | None) -> Rung | None:
+def _rung(
+    context: Context, name: str, stop: threading.Event | None, environment: Mapping[bytes, bytes] | None
+) -> Rung | None:
     settings = context.settings.merge
     match name:
         case "command":
@@ -41,6 +49,7 @@ def _rung(context: Context, name: str, stop: threading.Event | None) -> Rung | N
                 timeout=settings.timeout,
                 max_bytes=settings.max_bytes,
                 stop=stop,
+                environment=environment,
             )
         case "queue":
             from holdfast.engine.reapply.queue import Queue

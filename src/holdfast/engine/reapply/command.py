@@ -22,7 +22,7 @@ from holdfast.model.visible import visible
 if TYPE_CHECKING:
     import subprocess
     import threading
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from holdfast.engine.reapply.port import Outcome, RungName, Task
 
@@ -45,14 +45,17 @@ class Command:
         timeout: float,
         max_bytes: int,
         stop: threading.Event | None = None,
+        environment: Mapping[bytes, bytes] | None = None,
     ) -> None:
         """``timeout`` is in seconds; an answer may hold ``max_bytes`` of content. Setting ``stop`` ends what runs. What
-        it is started in is in the ``home``, where the next one removes what a killed process has left.
+        it is started in is in the ``home``, where the next one removes what a killed process has left. Without an
+        ``environment`` it gets this process's.
         """
         self._above = os.path.join(home, _REAPPLY)
         self._words = list(words)
         self._timeout = timeout
         self._stop = stop
+        self._environment = environment
         # (In JSON, a byte may take six characters.)
         self._most = 6 * max_bytes + (64 << 10)
 
@@ -80,7 +83,7 @@ class Command:
             child = subprocess.Popen(
                 [*watching(ended, Limits(0, 0, self._most, grace=0)), *self._words],
                 cwd=directory,
-                env=handed_on(os.environ),
+                env=handed_on(os.environ) if self._environment is None else self._environment,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

@@ -55,9 +55,7 @@ def settle(context: Context, plan: MergePlan, one: Overlap, ladder: Ladder | Non
     if ladder is None or not ladder.rungs:
         return ended("open", [])
     tried: list[Tried] = []
-    sizes = [side.size for side in (one.base, one.production, one.fork, *_states(one.small)) if side is not None]
-    if not one.is_applicable or max(sizes) > ladder.max_bytes:
-        # (Nobody but a person can decide: it is no matter of content, or too much of it.)
+    if is_for_a_person(one, ladder):
         if any(rung.name == "person" for rung in ladder.rungs):
             tried.append(Tried("person", one.numbers, "pending", "waits for a person", one.version))
         return ended("open", tried)
@@ -89,6 +87,12 @@ def settle(context: Context, plan: MergePlan, one: Overlap, ladder: Ladder | Non
             return ended("pending" if isinstance(found, Pending) and found.id != task.version else "open", tried)
         now = found.content
     return ended("reapplied", tried, now)
+
+
+def is_for_a_person(one: Overlap, ladder: Ladder) -> bool:
+    """Whether nobody but a person can decide: it is no matter of content, or too much of it."""
+    sizes = [side.size for side in (one.base, one.production, one.fork, *_states(one.small)) if side is not None]
+    return not one.is_applicable or max(sizes) > ladder.max_bytes
 
 
 def _first(rungs: Sequence[Rung], task: Task, ladder: Ladder, tried: list[Tried]) -> Outcome:
