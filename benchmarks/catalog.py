@@ -13,21 +13,17 @@ are in memory, and count for nothing here.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import random
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -42,6 +38,8 @@ from holdfast.testing.dict_saver import Saver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from tests.proxies import Proxy
 
     from holdfast.store.database import Database
 
@@ -100,48 +98,7 @@ def lease(catalog: Catalog) -> None:
     found.release()
 
 
-class Relay:
-    """Stands before a PostgreSQL server that listens on a UNIX socket; counts how often its answer is waited for."""
-
-    def __init__(self, server: str, folder: str, delay: float) -> None:
-        self._server = f"{server}/.s.PGSQL.5432"
-        self._delay = delay
-        self.trips = 0
-        self._listening = socket.socket(socket.AF_UNIX)
-        self._listening.bind(f"{folder}/.s.PGSQL.5432")
-        self._listening.listen()
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listening.accept()
-            except OSError:
-                return
-            server = socket.socket(socket.AF_UNIX)
-            server.connect(self._server)
-            answered = threading.Event()
-            answered.set()
-            threading.Thread(target=self._relay, args=(client, server, answered, True), daemon=True).start()
-            threading.Thread(target=self._relay, args=(server, client, answered, False), daemon=True).start()
-
-    def _relay(self, source: socket.socket, target: socket.socket, answered: threading.Event, asking: bool) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(1 << 20):
-                if not asking:
-                    answered.set()
-                elif answered.is_set():
-                    answered.clear()
-                    self.trips += 1
-                    time.sleep(self._delay)
-                target.sendall(data)
-            target.shutdown(socket.SHUT_WR)
-
-    def close(self) -> None:
-        self._listening.close()
-
-
-def measure_saves(folder: Path, url: str, relay: Relay | None, times: int) -> tuple[float, float]:
+def measure_saves(folder: Path, url: str, relay: Proxy | None, times: int) -> tuple[float, float]:
     """Seconds that a whole command takes which saves one changed file of a thousand; and trips to the server."""
     tree = folder / "tree"
     for number in range(1000):
@@ -168,6 +125,7 @@ def saves(
 ) -> dict[str, float]:
     """`measure_saves` for both, and for a server at a distance; its trips by name."""
     from tests.postgresql_server import Server, programs
+    from tests.proxies import Proxy
 
     found = programs()
     assert found is not None
@@ -178,14 +136,12 @@ def saves(
         name = "a command that saves one changed file"
         if delay:
             name += f", {delay * 1000:g} ms away"
-        here, there, relays = (folder / f"{kind}-{delay}" for kind in ("sqlite", "postgresql", "relay"))
-        for each in (here, there, relays):
-            each.mkdir()
-        relay = Relay(str(server.folder), str(relays), delay)
+        here, there = (folder / f"{kind}-{delay}" for kind in ("sqlite", "postgresql"))
+        relay = Proxy(server.folder, server.new_database())
         stack.callback(relay.close)
-        url = f"postgresql://postgres@/{server.new_database()}?host={quote(str(relays), safe='')}"
+        relay.delay = delay
         one[name], _ = measure_saves(here, "", None, 2 * options.rounds + 1)
-        other[name], trips[name] = measure_saves(there, url, relay, 2 * options.rounds + 1)
+        other[name], trips[name] = measure_saves(there, relay.url, relay, 2 * options.rounds + 1)
     return trips
 
 

@@ -1,9 +1,12 @@
-"""A proxy before a PostgreSQL server, which cuts its connections when it is told to."""
+"""A proxy before a PostgreSQL server, which cuts its connections when it is told to, and counts how often it is waited
+for.
+"""
 
 from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -29,6 +32,10 @@ class Proxy:
         self.refusing = False
         self.deliver = threading.Event()
         self.connections = 0
+        self.trips = 0
+        """How often a client has begun to say something after it had been answered."""
+        self.delay = 0.0
+        """Seconds that each of these takes more, as in a network."""
         self._open: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
         self._run(self._accept)
@@ -78,6 +85,11 @@ class Proxy:
     def _to_server(self, pair: _Pair) -> None:
         with suppress(OSError):
             while data := pair.client.recv(1 << 20):
+                if pair.answered_last:
+                    pair.answered_last = False
+                    self.trips += 1
+                    if self.delay:
+                        time.sleep(self.delay)
                 cut = self.judge(data)
                 if cut == "before":
                     break
@@ -102,6 +114,7 @@ class _Pair:
         self.client = client
         self.server = server
         self.last = False
+        self.answered_last = True
         self.answered = threading.Event()
 
     def close(self) -> None:
@@ -114,6 +127,7 @@ def _to_client(pair: _Pair) -> None:
         while data := pair.server.recv(1 << 20):
             if pair.last:
                 break  # whoever asked never hears of it
+            pair.answered_last = True
             pair.client.sendall(data)
     pair.answered.set()
     if not pair.last:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.model.errors import LockedError, StorageError
+from holdfast.model.errors import HoldfastError, LockedError, StorageError
 from holdfast.store.database import Database, Session, SqliteDatabase
 
 from ..postgresql_server import Server, open_catalog
@@ -164,6 +164,67 @@ def test_many_hashes_are_counted_each_as_often_as_named(database: Database) -> N
         assert [row[1] for row in rows] == [3, 2, 2, 2, 2, 8, 9, 7]
         assert session.all("SELECT refs FROM blobs WHERE tenant = 2") == [(1,)]
         assert session.one("SELECT count(*) FROM blobs") == (101,)
+
+
+def test_statements_go_together_and_in_their_order(database: Database) -> None:
+    with database.writing() as session:
+        answers = session.together(
+            [
+                ("INSERT INTO things (name, size) VALUES (?, ?) RETURNING number, size", ("a", 5)),
+                ("UPDATE things SET size = size + ? WHERE name = ?", (1, "a")),
+                ("SELECT size FROM things WHERE name = ?", ("a",)),
+                ("SELECT size FROM things WHERE name = ?", ("b",)),
+            ]
+        )
+        assert answers == [[(1, 5)], [], [(6,)], []]
+        assert session.together([]) == []
+        with session.unawaited():
+            session.run("UPDATE things SET size = 7 WHERE name = 'a'")
+            session.many("INSERT INTO things (name, size) VALUES (?, ?)", ((f"n{n}", n) for n in range(1200)))
+            session.many("UPDATE things SET size = size + ? WHERE name = ?", [(1, "n1"), (2, "n2")])
+        assert session.one("SELECT size FROM things WHERE name = 'a'") == (7,)
+        assert session.all("SELECT size FROM things WHERE name IN (?, ?) ORDER BY 1", ("n1", "n2")) == [(2,), (4,)]
+    with database.reading(once=True) as session:
+        asked = [("SELECT count(*) FROM things", ()), ("SELECT name FROM things WHERE size = ?", (1199,))]
+        assert session.together(asked) == [[(1201,)], [("n1199",)]]
+    with database.reading(once=True) as session:
+        assert session.together([]) == []
+    with database.reading():
+        pass
+    with database.reading() as session, database.reading(once=True) as inner:
+        assert inner.one("SELECT 1") == session.one("SELECT 1") == (1,)
+
+
+def test_an_error_among_statements_that_nobody_waits_for_undoes_all_of_them(database: Database) -> None:
+    for _ in range(2):
+        with pytest.raises(StorageError), database.writing() as session:  # noqa: PT012
+            session.run("INSERT INTO things (name) VALUES ('first')")
+            with session.unawaited():
+                session.run("INSERT INTO things (name) VALUES ('second')")
+                session.run("INSERT INTO things (name) VALUES ('second')")
+                session.run("INSERT INTO things (name) VALUES ('third')")
+        with pytest.raises(StorageError), database.writing() as session:
+            session.together([("INSERT INTO things (name) VALUES ('a')", ())] * 2)
+        with pytest.raises(HoldfastError), database.reading(once=True) as session:
+            session.one("SELECT nothing FROM things")
+    with pytest.raises(ZeroDivisionError), database.writing() as session, session.unawaited():  # noqa: PT012
+        session.run("INSERT INTO things (name) VALUES ('fourth')")
+        raise ZeroDivisionError
+    with database.reading(once=True) as session:
+        assert session.all("SELECT name FROM things") == []
+
+
+@pytest.mark.parametrize("count", [1, 2, 500])
+def test_a_list_of_hashes(database: Database, count: int) -> None:
+    hashes = [number.to_bytes(16, "big") for number in range(count)]
+    with database.writing() as session:
+        rows = [(number % 2, name, 5) for number, name in enumerate(hashes)]
+        session.many("INSERT INTO blobs VALUES (?, ?, ?)", rows)
+        listed = f"hash IN ({', '.join('?' * count)})"
+        asked = f"SELECT hash FROM blobs WHERE tenant = ? AND {listed} AND refs = ? ORDER BY 1"
+        assert session.all(asked, (0, *hashes, 5)) == [(name,) for name in hashes[::2]]
+        assert session.all(asked, (0, *hashes, 6)) == []
+        assert session.run(f"DELETE FROM blobs WHERE {listed}", hashes) == count
 
 
 def test_numbers_grow_and_are_never_used_again(database: Database) -> None:

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import gc
 import os
+import random
 import threading
 from contextlib import closing
 
 import psycopg
 import pytest
 
+from holdfast.model.clock import SystemClock
 from holdfast.model.errors import FormatError, IntegrityError, LockedError, StorageError
+from holdfast.model.ids import WorkspaceId
+from holdfast.store.catalog import Catalog
 from holdfast.store.postgresql_about import about
 from holdfast.store.postgresql_session import PostgresSession
+from holdfast.store.remote import open_bucket
 from holdfast.store.schema import MIGRATIONS
+from holdfast.store.store import Store
+from holdfast.testing.dict_saver import Saver
 
 from ...postgresql_server import open_catalog
 from ...proxies import Proxy
@@ -213,6 +220,61 @@ def test_there_are_no_more_connections_than_allowed(catalog_url):
         with database.reading() as session:
             count = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
             assert session.one(count) == (2,)
+
+
+def test_how_often_the_server_is_waited_for(proxy):
+    clock = SystemClock()
+    with closing(open_catalog(proxy.url)) as database:
+        catalog = Catalog(database, "local", clock)
+        store = Store(open_bucket("memory://"), catalog)
+        saver = Saver(store, WorkspaceId("0" * 16), clock, random.Random(1).randbytes)
+        saver.create(b"/work")
+        state = {b"f%d" % number: b"%d" % number for number in range(200)}
+        names = [saver.save(state)]
+
+        def trips(work):
+            before = proxy.trips
+            work()
+            return proxy.trips - before
+
+        # It begins, asks, gives numbers, adds new content, adds the rest, and commits.
+        state[b"f7"] = b"changed"
+        commit = saver.prepare(state)
+        assert trips(lambda: catalog.commit(commit)) == 6
+        hashes = [blob.hash for blob in commit.blobs]
+        for question in (
+            lambda: catalog.cursor(saver.workspace),
+            lambda: catalog.checkpoint(names[0]),
+            lambda: catalog.checkpoints(limit=5),
+            lambda: catalog.changesets([*names, commit.checkpoint.id]),
+            lambda: catalog.known(os.urandom(16) for _ in range(2000)),
+            lambda: catalog.locate(hashes),
+            catalog.used_bytes,
+        ):
+            assert trips(question) == 1
+        assert trips(lambda: catalog.locate([])) == 0
+        settled = store.collector()
+        assert trips(settled.settle) < 20  # however many pages that is
+
+
+def test_a_transaction_for_one_statement_takes_no_second(catalog_url):
+    with closing(open_catalog(catalog_url)) as database:
+        with pytest.raises(RuntimeError, match="second"), database.reading(once=True) as session:  # noqa: PT012
+            session.one("SELECT 1")
+            session.one("SELECT 1")
+        with pytest.raises(RuntimeError, match="stream"), database.reading(once=True) as session:
+            session.stream("SELECT 1")
+        with database.reading() as session:
+            assert session.one("SELECT 1") == (1,)
+
+
+def test_a_reader_does_not_see_what_the_server_has_lost_meanwhile(proxy):
+    """A reading transaction begins with its first statement: a connection that is gone by then costs nothing."""
+    with closing(open_catalog(proxy.url)) as database:
+        with database.reading() as session:
+            proxy.cut_all()
+            assert session.one("SELECT 1") == (1,)
+        assert proxy.connections == 2
 
 
 def test_a_forked_child_has_connections_of_its_own(catalog_url):

@@ -9,6 +9,7 @@ from holdfast.store.commits import _INSERT
 from holdfast.store.postgresql_dialect import (
     escape,
     for_hashes,
+    listed_hashes,
     place_of_hash,
     rows_at_once,
     translate,
@@ -54,6 +55,19 @@ def test_many_rows_in_one_statement_only_where_it_means_the_same():
         assert rows_at_once(sql) == 1, sql
     wide = f"INSERT INTO t VALUES ({', '.join('?' * 1000)})"
     assert rows_at_once(wide) * 1000 < 1 << 16
+
+
+def test_a_list_of_hashes_becomes_an_array():
+    sql = "SELECT a FROM b WHERE c = ? AND hash IN (?, ?, ?) AND d = ?"
+    assert listed_hashes(sql) == ("SELECT a FROM b WHERE c = ? AND hash = ANY(?) AND d = ?", 1, 3)
+    assert listed_hashes("DELETE FROM b WHERE hash IN (?)") == ("DELETE FROM b WHERE hash = ANY(?)", 0, 1)
+    for other in (
+        "SELECT a FROM b WHERE rehash IN (?, ?)",
+        "SELECT a FROM b WHERE hash IN (SELECT ?)",
+        "SELECT 'hash IN (?, ?)'",
+        "SELECT a FROM b WHERE hash IN (?) OR hash IN (?)",
+    ):
+        assert listed_hashes(other) is None, other
 
 
 def test_many_hashes_in_one_statement_only_where_it_means_the_same():
