@@ -127,20 +127,22 @@ class Committer:
         assert row is not None
         return row[0]
 
-    def _add_blobs(self, session: Session, blobs: Sequence[NewBlob], numbers: dict[PackId, int], now: int) -> None:
+    def _add_blobs(self, session: Session, blobs: Sequence[NewBlob], numbers: dict[PackId, int], now: int) -> bool:
+        """Enter ``blobs``; True if none of them was known."""
         # In the order of the table's key: a thousand pages of it are then written once each.
         plain = sorted([blob for blob in blobs if blob.base is None], key=itemgetter(0))
-        if session.many(_INSERT, self._rows(plain, numbers, now)) != len(plain):
+        new = session.many(_INSERT, self._rows(plain, numbers, now)) == len(plain)
+        if not new:
             # Some were known: one of them perhaps as a former page, which does not count as stored content.
             session.many(
                 f"UPDATE blobs SET kind = {BLOB} WHERE tenant = ? AND hash = ? AND kind = {BASE}",
                 ((self._tenant, blob.hash) for blob in plain),
             )
-        self._add_deltas(session, [blob for blob in blobs if blob.base is not None], numbers, now)
+        return self._add_deltas(session, [blob for blob in blobs if blob.base is not None], numbers, now) and new
 
-    def _add_deltas(self, session: Session, blobs: Sequence[NewBlob], numbers: dict[PackId, int], now: int) -> None:
+    def _add_deltas(self, session: Session, blobs: Sequence[NewBlob], numbers: dict[PackId, int], now: int) -> bool:
         if not blobs:
-            return
+            return True
         there = known(session, self._tenant, (blob.hash for blob in blobs), every=True)
         new = list({blob.hash: blob for blob in blobs if blob.hash not in there}.values())
         session.many(
@@ -157,9 +159,11 @@ class Committer:
             "UPDATE blobs SET deltas = deltas + ? WHERE tenant = ? AND hash = ?",
             ((count, self._tenant, base) for base, count in bases.items()),
         )
+        return not there
 
     def _add_pages(self, session: Session, pages: Sequence[NewBlob], numbers: dict[PackId, int], now: int) -> None:
-        self._add_blobs(session, pages, numbers, now)
+        if self._add_blobs(session, pages, numbers, now):
+            return
         # A page may have been known before as a user's file of the same bytes, or as a former page.
         session.many(
             f"""UPDATE blobs SET kind = {PAGE}, counted = {UNMARKED}, {RAISE}
