@@ -30,6 +30,9 @@ MAX_SIZE = 8 << 20
 
 _LEVEL = 1
 _DELTA_LEVEL = 3
+_SMALL_DELTA_LEVEL = 4
+"""Quicker than 3 as long as content is short, and as good."""
+_SMALL_DELTA = 64 << 10
 _LEAST = 48
 """Below this many bytes a frame's own header eats what it saves."""
 _BEGINNING = 1024
@@ -119,7 +122,8 @@ def difference(data: bytes, base: bytes) -> Encoded | None:
     import zstandard
 
     dictionary = zstandard.ZstdCompressionDict(base, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
-    compressor = zstandard.ZstdCompressor(level=_DELTA_LEVEL, dict_data=dictionary, write_dict_id=False)
+    level = _SMALL_DELTA_LEVEL if len(data) <= _SMALL_DELTA else _DELTA_LEVEL
+    compressor = zstandard.ZstdCompressor(level=level, dict_data=dictionary, write_dict_id=False)
     return Encoded(DELTA, compressor.compress(data))
 
 
