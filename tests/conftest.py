@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import holdfast
 from holdfast.engine.workspace import Workspace
@@ -54,6 +55,9 @@ def pytest_configure() -> None:
     """The signals of a terminal do to what the tests start what they do for a user, also where the tests themselves
     were started in the background, or with nohup.
     """
+    # How long an example takes, or takes to be made, says how busy the machine is.
+    settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("untimed")
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import threading
 from collections.abc import Awaitable, Callable, Iterator
@@ -11,12 +12,14 @@ from pathlib import Path
 import pytest
 
 from holdfast.api.rest import events
+from holdfast.api.rest.app import _close_answer
 from holdfast.api.rest.calls import decode_cursor, encode_cursor
 from holdfast.api.rest.doors import Doors
 from holdfast.api.rest.events import Hub
 from holdfast.api.rest.gate import Origins, Rates, bearer, hosts_of
 from holdfast.api.rest.problems import WebError, problem, status_of
 from holdfast.api.rest.turns import Turns
+from holdfast.api.rest.working import Answer
 from holdfast.engine import tokens
 from holdfast.engine.opening import Opener
 from holdfast.model.errors import (
@@ -332,3 +335,21 @@ def test_a_key_of_a_process_that_is_gone_is_lost(catalog: Catalog, monkeypatch: 
     found = rows.begin("t/k", hash_bytes(b"r"), 1e6)
     assert found is not None
     assert found.lost
+
+
+# -- answers -----------------------------------------------------------------------------------------------------
+
+
+def test_an_answer_that_nobody_waits_for_any_more_is_closed() -> None:
+    async def ended() -> None:
+        content = io.BytesIO(b"a part of a file")
+        done: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        done.add_done_callback(_close_answer)
+        done.set_result(Answer(200, content, 16, {}))
+        cancelled: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        cancelled.add_done_callback(_close_answer)
+        cancelled.cancel()
+        await asyncio.wait((done, cancelled))
+        assert content.closed
+
+    asyncio.run(ended())
