@@ -31,6 +31,7 @@ from holdfast.undo.records import (
     Content,
     End,
     Failed,
+    Link,
     Made,
     Meta,
     Move,
@@ -85,6 +86,8 @@ class Recorder:
         """Copied bytes after which a step is not protected any more. May be changed at any time."""
         self._tells = _log.wants("debug")
         self._steps: dict[StepId, OpenStep] = {}
+        self._renames: list[Link | Move] = []
+        """`OpenStep.renames` of the steps that have ended while others went on."""
         self.aliases = Aliases()
         """Of the whole log."""
         self._denied: set[StepId] = set()
@@ -129,6 +132,8 @@ class Recorder:
     ) -> OpenStep:
         """Open a step. Its id must never have been used before in this log, but for what it reverses itself."""
         with self.gate:
+            oldest = min((opened.begin.seq for opened in self._steps.values()), default=self._seq)
+            self._renames = [record for record in self._renames if record.seq > oldest]
             record = Begin(self.number(), step, kind, run, command, directory, self._clock.now() * 1000, parent)
             self._journal.append(record)
             self._steps[step] = opened = OpenStep(record, reverses=reverses, last=self._clock.monotonic())
@@ -145,8 +150,15 @@ class Recorder:
         """Close a step without a word in the journal."""
         with self.gate:
             opened = self._steps.pop(step)
+            self._renames += opened.renames
             self.on_drop(opened)
             return opened
+
+    def renamed_beside(self, opened: OpenStep) -> list[Link | Move]:
+        """The records by which other steps have given something another path since this one began."""
+        with self.gate:
+            known = [*self._renames, *(record for step in self._steps.values() for record in step.renames)]
+            return [record for record in known if record.step != opened.id and record.seq > opened.begin.seq]
 
     def deny(self, step: StepId) -> None:
         """From here on mutations of the step, which is closed, fail with EPERM; a command's until `forgive`."""
@@ -307,6 +319,8 @@ class Recorder:
         """What an earlier record speaks of did not happen."""
         at = next(at for at in range(len(opened.records) - 1, -1, -1) if opened.records[at] is record)
         del opened.records[at]
+        if isinstance(record, Link | Move):
+            opened.renames = [each for each in opened.renames if each is not record]
         with suppress(StorageError):  # a reversal sees for itself
             self._journal.append(Failed(self.number(), opened.id, record.seq))
 
@@ -361,6 +375,8 @@ class Recorder:
         """Journal a record of the step. Raises `OSError`: what it speaks of must not happen."""
         self._write(record)
         opened.records.append(record)
+        if isinstance(record, Link | Move):
+            opened.renames.append(record)
         if self._tells:
             tell_capture(opened, record)
 

@@ -7,6 +7,7 @@ import stat
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from holdfast.files.handle import identity
 from holdfast.files.lease import Writer, writer_of
 from holdfast.files.metadata import read_xattrs_at
 from holdfast.undo.preimages import place_of
@@ -24,12 +25,13 @@ from holdfast.undo.signatures import (
     unknown,
 )
 from holdfast.undo.survivors import survivors
-from holdfast.undo.traces import changed_before, filled, keepings, touched_before, whereabouts
+from holdfast.undo.traces import changed_before, filled, keepings, named, touched_before, whereabouts
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from holdfast.files.handle import Identity
+    from holdfast.undo.directories import Directories
     from holdfast.undo.log import UndoLog
     from holdfast.undo.preimages import Preimages
     from holdfast.undo.records import Mutation, Signature, StepId
@@ -63,8 +65,13 @@ def look(
     finished at once, this one among them: what it left may have been moved or replaced by another of them.
     """
     places = whereabouts(step.records)
-    ends = _ends(places, whereabouts(together)) if together else {path: path for path in places}
     with log.looking() as directories:
+        if together:
+            ends = _ends(places, whereabouts(together))
+        else:
+            step.beside = log.recorder.renamed_beside(step)
+            paths = _with_what_was_moved(directories, step, places) if step.beside else places
+            ends = {path: path for path in paths}
         found = {
             path: None if end is None else signature(directories, end, alive_until)
             for path, end in sorted(ends.items())
@@ -97,6 +104,41 @@ def _ends(
     return {path: end(path, object_) for path, object_ in places.items()}
 
 
+def _with_what_was_moved(
+    directories: Directories, step: OpenStep, places: Mapping[bytes, Identity | None]
+) -> Iterable[bytes]:
+    """The paths of what the step left: where others that went on beside it have brought that.
+
+    The step's own records do not tell of it. By them it left that, or something else, at the old path; and what it did
+    to it later, by its descriptors or as one that has it recorded already, may be in no record at all.
+    """
+    now = {object_: path for path, object_ in whereabouts(_told(step)).items() if object_ is not None}
+    mine = named(step.records) | {object_: path for path, object_ in places.items() if object_ is not None}
+    come: set[bytes] = set()
+    gone: set[bytes] = set()
+    for object_, old in mine.items():
+        path, is_old_left = now.get(object_, old), places.get(old) == object_
+        if places.get(path) == object_ or (is_old_left and _is_there(directories, old, object_)):
+            continue
+        if _is_there(directories, path, object_):
+            come.add(path)
+            gone |= {old} if is_old_left else set()
+    return (places.keys() - gone) | come
+
+
+def _told(step: OpenStep) -> Sequence[Mutation]:
+    """The step's records, and those by which others have brought elsewhere what these speak of."""
+    return sorted([*step.records, *step.beside], key=lambda record: record.seq) if step.beside else step.records
+
+
+def _is_there(directories: Directories, path: bytes, object_: Identity) -> bool:
+    try:
+        place = directories.place(path)
+        return identity(place.dir_fd, place.name) == object_
+    except OSError:
+        return False
+
+
 def disown(log: UndoLog, step: OpenStep, left: Left) -> Left:
     """What others have edited after the step had come to it is not what the step left, though it was there at its end.
 
@@ -104,13 +146,14 @@ def disown(log: UndoLog, step: OpenStep, left: Left) -> Left:
     was not before the step either, came and went.
     """
     with log.recorder.gate:
-        edited = list(touched_before(step.records, step.edits.paths()))
+        told = _told(step)
+        edited = list(touched_before(told, step.edits.paths()))
         by_name = changed_before(step.records, step.edits.objects())
         if not edited and not by_name:
             return left
         paths, objects = {path for path, _ in edited}, {object_ for _, object_ in edited if object_ is not None}
         objects |= by_name
-        places, new = whereabouts(step.records), filled(step.records)
+        places, new = whereabouts(told), filled(step.records)
         theirs = {
             path: found
             for path, found in left.paths

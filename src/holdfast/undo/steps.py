@@ -10,7 +10,7 @@ from holdfast.undo.edits import Edits
 
 if TYPE_CHECKING:
     from holdfast.files.handle import Identity
-    from holdfast.undo.records import Bare, Begin, Mutation, ObjectKey, Outside, Signature, StepId
+    from holdfast.undo.records import Bare, Begin, Link, Move, Mutation, ObjectKey, Outside, Signature, StepId
     from holdfast.undo.safeguard import Danger
 
 _log = Log(__name__)
@@ -39,6 +39,10 @@ class OpenStep:
     """The numbers of preimages that have other names, as far as is known."""
     seen: dict[Identity, tuple[int, int, int]] = field(default_factory=dict["Identity", tuple[int, int, int]])
     """Size, mtime and ctime of what is captured or described, from before."""
+    renames: list[Link | Move] = field(default_factory=list["Link | Move"])
+    """Those of its records by which something has got another path."""
+    beside: list[Link | Move] = field(default_factory=list["Link | Move"])
+    """Those of other steps, from its beginning until it was looked at what it left."""
     parted: set[ObjectKey] = field(default_factory=set["ObjectKey"])
     """What has lost a name and has others, and of which nothing is in the log."""
     copied: int = 0

@@ -162,3 +162,78 @@ def test_what_is_to_be_done_about_a_refused_redo_is_said_of_a_redo(office: Offic
     with pytest.raises(RefusedError) as refused:
         office.desk.redo([one])
     assert refused.value.hint == "--force redoes it nevertheless; undo gives their version back"
+
+
+def taken_back_and_brought_forward(office: Office, before: object, steps: list[StepId]) -> None:
+    after = office.bench.photograph()
+    office.desk.undo(steps)
+    assert office.bench.photograph() == before
+    office.desk.redo(steps)
+    assert office.bench.photograph() == after
+
+
+def test_what_a_step_described_lies_where_another_one_has_moved_it(office: Office) -> None:
+    """I1: it has made something else at the old path since."""
+    before = office.bench.photograph()
+    (one,) = office.open(1)
+    office.act(one, lambda actor: actor.mkdir(b"c/x"))
+    office.close(one)
+    two, three = office.open(2)
+    office.act(two, lambda actor: actor.chmod(b"c/x", 0o700))
+    office.act(three, lambda actor: actor.rename(b"c", b"e"))
+    office.act(two, lambda actor: actor.mkdir(b"c"))
+    office.act(two, lambda actor: actor.mkdir(b"c/x"))
+    office.close(two, three)
+    taken_back_and_brought_forward(office, before, [one, two, three])
+
+
+def test_what_a_step_made_comes_back_with_what_another_one_has_moved(office: Office) -> None:
+    """I1: when the step ended there was nothing where it had made it."""
+    before = office.bench.photograph()
+    one, two = office.open(2)
+    office.act(one, lambda actor: actor.write(b"f", b"1"))
+    office.act(one, lambda actor: actor.write(b"c/x", b"1"))
+    office.act(one, lambda actor: actor.chmod(b"c/x", 0o700))
+    office.act(two, lambda actor: actor.rename(b"c", b"e"))
+    office.close(one)
+    office.act(two, lambda actor: actor.rename(b"e", b"c"))
+    office.close(two)
+    taken_back_and_brought_forward(office, before, [one, two])
+
+
+def test_what_others_change_where_another_step_has_moved_it_is_theirs(office: Office) -> None:
+    """I8."""
+    one, two = office.open(2)
+    office.act(one, lambda actor: actor.write(b"c/x", b"1"))
+    office.act(two, lambda actor: actor.rename(b"c", b"e"))
+    office.act(one, lambda actor: actor.write(b"f", b"1"))
+    office.close(one, two)
+    (office.bench.tree / "e/x").write_bytes(b"theirs")
+    with pytest.raises(RefusedError, match=r"somebody else has changed .*: e/x"):
+        office.desk.undo([one, two])
+
+
+def test_what_a_step_made_it_changes_where_another_one_has_moved_it(office: Office) -> None:
+    """I1: of what a step does to its own file nothing more is recorded."""
+    before = office.bench.photograph()
+    one, two = office.open(2)
+    office.act(one, lambda actor: actor.write(b"x", b"1"))
+    office.act(two, lambda actor: actor.rename(b"x", b"c/x"))
+    office.close(two)
+    office.act(one, lambda actor: actor.chmod(b"c/x", 0o4755))
+    office.close(one)
+    taken_back_and_brought_forward(office, before, [one, two])
+
+
+def test_an_edit_where_another_step_has_moved_it_is_not_what_a_step_left(office: Office) -> None:
+    """I8: though the step that made it ends only after the edit."""
+    one, two = office.open(2)
+    office.act(one, lambda actor: actor.write(b"x", b"1"))
+    office.act(two, lambda actor: actor.rename(b"x", b"c/x"))
+    office.close(two)
+    (office.bench.tree / "c/x").write_bytes(b"theirs")
+    office.desk.outside([b"c/x"])
+    office.close(one)
+    with pytest.raises(RefusedError, match="c/x"):
+        office.desk.undo([one, two])
+    assert (office.bench.tree / "c/x").read_bytes() == b"theirs"
