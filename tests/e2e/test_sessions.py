@@ -82,6 +82,23 @@ def test_a_variable_that_is_too_long_is_named_on_both_channels(agent: Agent) -> 
     assert "BIG" not in agent.run("info")["env"]
 
 
+def test_history_says_what_of_it_is_not_kept_any_more(agent: Agent) -> None:
+    settings = {"COMMANDS": "1", "MIN_INTERVAL": "0", "MAX_CHECKPOINTS": "2", "MAX_HISTORY_BYTES": "1"}
+    given = {f"HOLDFAST_SESSION_{name}": value for name, value in settings.items()}
+    agent.run("start", "one", **given)
+    for number in range(6):
+        agent.run("exec", f"echo {number}", **given)
+    said = agent.run("history")
+    kept = len(said["commands"])
+    assert 0 < kept < 6
+    assert (said["commands"][0]["seq"], said["dropped"]) == (6, 6 - kept)
+    assert agent.run("history", "-n", "1")["dropped"] is None
+    lines = agent.try_to("session", "history").stdout.decode().splitlines()
+    assert len(lines) == kept + 1
+    assert f"{6 - kept} older command" in lines[-1]
+    assert "session.max_history_bytes" in lines[-1]
+
+
 def test_a_session_is_the_one_that_is_named_or_the_newest_of_ones_own(agent: Agent) -> None:
     assert agent.fails("info") == (3, "no_session")
     for name in ("one", "two"):

@@ -14,7 +14,7 @@ from holdfast.model.wording import size
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from holdfast.cli.console import Console
     from holdfast.engine.sessions.results import SessionInfo
@@ -130,10 +130,26 @@ def _history(console: Console, arguments: argparse.Namespace) -> int:
         session = choose(console, sessions, arguments.session)
         found = sessions.history(session, arguments.limit)
     if console.json:
-        console.give(encoding_sessions.history(session, found))
+        console.give(encoding_sessions.history(session, found, _dropped(found, arguments.limit)))
     else:
-        console.answer(line for entry in found for line in _command(console, entry, with_output=arguments.output))
+        console.answer(_history_lines(console, found, arguments.limit, with_output=arguments.output))
     return 0
+
+
+def _dropped(found: Sequence[CommandEntry], limit: int | None) -> int | None:
+    """How many commands before those that were found are not kept any more; None if there may be more to be found."""
+    if limit is not None and len(found) >= limit:
+        return None
+    return found[-1].seq - 1 if found else 0
+
+
+def _history_lines(
+    console: Console, found: Sequence[CommandEntry], limit: int | None, *, with_output: bool
+) -> Iterator[str]:
+    for entry in found:
+        yield from _command(console, entry, with_output=with_output)
+    if dropped := _dropped(found, limit):
+        yield f"{plural(dropped, 'older command')} not kept any more (session.max_history_bytes)"
 
 
 def _command(console: Console, entry: CommandEntry, *, with_output: bool) -> Iterator[str]:

@@ -57,9 +57,9 @@ def executed(session: str, value: CommandEntry, directory: str, too_long: Sequen
     return {**command(value), "session": session, "directory_after": _path(directory), "not_kept": list(too_long)}
 
 
-def history(session: str, values: Sequence[CommandEntry]) -> Json:
-    """What `session history` lists, newest first."""
-    return {"session": session, "commands": [command(value) for value in values]}
+def history(session: str, values: Sequence[CommandEntry], dropped: int | None) -> Json:
+    """What `session history` lists, newest first, and how many older ones are not kept (None: nobody has looked)."""
+    return {"session": session, "commands": [command(value) for value in values], "dropped": dropped}
 
 
 def reference(value: SessionRef) -> Json:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 
 def providers_of(context: Context, session: str) -> Sequence[Provider]:
-    """Every provider, for a session in the workspace, whether it can be used there or not. Makes nothing.
+    """Every provider, for a session in the workspace, whether it can be used there or not. Makes nothing. They are to
+    be asked together, and once, for what they can do: they look through the workspace in common.
 
     Raises `UsageError` if no session can be called ``session``.
     """
@@ -29,8 +30,10 @@ def providers_of(context: Context, session: str) -> Sequence[Provider]:
     from holdfast.snapshot.whole import copy_provider, reflink_provider
     from holdfast.snapshot.zfs import zfs_provider
 
+    looked: dict[tuple[bytes, tuple[bytes, ...]], str] = {}
+
     def place(name: str) -> Place:
-        return place_of(context, session, name)
+        return place_of(context, session, name)._replace(looked=looked)
 
     of = context.settings.git
     options = GitOptions(of.include_untracked == "yes", of.trust_local_filters == "yes")

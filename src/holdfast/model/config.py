@@ -155,6 +155,7 @@ class Session(NamedTuple):
     max_journal: int = 1000
     max_journal_bytes: int = 8 * MIB
     max_checkpoints: int = 100
+    max_history_bytes: int = 256 * MIB
     max_forks: int = 16
     max_parallel: int = 4
     fork_ttl: float = 7 * DAY
@@ -462,6 +463,11 @@ KEYS: dict[str, Key] = {
         "a session holds the trees of so many states: more let go of the oldest that were saved by themselves",
         least=2,
         most=100_000,
+    ),
+    "session.max_history_bytes": Key(
+        "size",
+        "of a session's states, commands and output so much is kept as it is stored; beyond it the oldest that hold no "
+        "tree are dropped; 0: none are",
     ),
     "session.max_forks": Key("integer", "a session has no more forks than this", most=10_000),
     "session.max_parallel": Key("integer", "no more attempts of an experiment run at once", least=1, most=1000),

@@ -35,6 +35,8 @@ class Place(NamedTuple):
     """How many seconds to wait for another process."""
     own: tuple[bytes, ...] = ()
     """What is Holdfast's own beside ``state``, as real paths: where they lie in the workspace, no copy holds them."""
+    looked: dict[tuple[bytes, tuple[bytes, ...]], str] | None = None
+    """What `leading_out` has said while several providers look at one workspace: theirs in common, for that long."""
     most_bytes: int = 0
     """A copy that shares no blocks is made of no more than this; 0: of any."""
 
@@ -49,9 +51,17 @@ class Place(NamedTuple):
             path = os.path.dirname(path)
         return path
 
-    def leading_out(self, source: bytes) -> str:
-        """Why there can be no whole copy of ``source``; empty if there can: see `repositories.leading_out`."""
-        return leading_out(source, self.without(source))
+    def leading_out(self, source: bytes, *, anew: bool = True) -> str:
+        """Why there can be no whole copy of ``source``; empty if there can: see `repositories.leading_out`. Unless it
+        is to be looked at ``anew``, what another provider has found just now will do.
+        """
+        without = self.without(source)
+        found = None if anew or self.looked is None else self.looked.get((source, without))
+        if found is None:
+            found = leading_out(source, without)
+            if self.looked is not None:
+                self.looked[source, without] = found
+        return found
 
     def without(self, source: bytes) -> tuple[bytes, ...]:
         """What a copy of ``source`` may not hold (I14): paths in there, which need not lead to anything."""

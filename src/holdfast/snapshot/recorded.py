@@ -26,7 +26,7 @@ from holdfast.snapshot.ledger import check_label, check_name
 from holdfast.snapshot.port import Prepared, Snapshot, Token, View
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Generator, Sequence
 
     from holdfast.snapshot.ledger import Entry, Ledger
     from holdfast.snapshot.port import Allocation, Capabilities, Mode
@@ -90,6 +90,10 @@ class Technique(Protocol):
         ...
 
 
+class _LeadingOut(Protocol):
+    def __call__(self, source: bytes, *, anew: bool = True) -> str: ...
+
+
 class RecordedProvider:
     """A `Provider` by way of a technique and a ledger."""
 
@@ -98,10 +102,10 @@ class RecordedProvider:
         technique: Technique,
         ledger: Ledger,
         root: bytes,
-        leading_out: Callable[[bytes], str] | None = None,
+        leading_out: _LeadingOut | None = None,
     ) -> None:
         """Nothing is made yet. ``leading_out`` is for what copies everything: why that cannot be done with a directory,
-        as a copy would lead to the user's repository (I15); empty if it can.
+        as a copy would lead to the user's repository (I15); empty if it can. For `detect` it need not look ``anew``.
         """
         self._technique = technique
         self._ledger = ledger
@@ -119,7 +123,7 @@ class RecordedProvider:
         if not found.score or self._leading_out is None:
             return found
         try:
-            reason = self._leading_out(self._root)
+            reason = self._leading_out(self._root, anew=False)
         except OSError as error:
             reason = f"the workspace cannot be looked through: {error.strerror}"
         return found._replace(score=0, notes=(reason,)) if reason else found

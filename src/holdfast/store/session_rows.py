@@ -205,6 +205,27 @@ class SessionRows:
                 )
         return released
 
+    def drop(self, hashes: Sequence[SessionHash]) -> list[StoredCheckpoint]:
+        """Forget session checkpoints that hold no tree, if no reference names them; those that were forgotten. What is
+        stored of them is for the caller to remove then.
+        """
+        gone: list[StoredCheckpoint] = []
+        with self._database.writing() as session:
+            for name in hashes:
+                gone += self._stored(
+                    session,
+                    """AND hash = ? AND kept = 0
+                    AND NOT EXISTS (SELECT 1 FROM session_refs r WHERE r.tenant = ? AND r.checkpoint = ?)""",
+                    name,
+                    self._tenant,
+                    name,
+                )
+            for stored in gone:
+                session.run(
+                    "DELETE FROM session_checkpoints WHERE tenant = ? AND hash = ?", (self._tenant, stored.hash)
+                )
+        return gone
+
     # --- references ---
 
     def ref(self, name: str) -> SessionRef | None:

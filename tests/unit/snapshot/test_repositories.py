@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from holdfast.model.errors import RefusedError
+from holdfast.snapshot import place as places
 from holdfast.snapshot.place import Place
 from holdfast.snapshot.recorded import LEADS_OUT
 from holdfast.snapshot.repositories import end_keeping_apart, keep_apart, leading_out
+from holdfast.snapshot.whole import copy_provider
 
 GIT = ("git", "-c", "user.name=U", "-c", "user.email=u@example.org", "-c", "protocol.file.allow=always")
 
@@ -154,6 +156,29 @@ def test_every_provider_that_copies_all_asks(user: Path, tmp_path: Path, name: s
         provider.snapshot(provider.prepare("in-place"), "s")
     assert caught.value.code == LEADS_OUT
     assert [one.kind for one in provider.tokens()] == ["workspace"]
+
+
+def test_providers_that_are_asked_together_look_through_the_tree_once(
+    user: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And whoever copies looks again: it may be another tree by then (I15)."""
+    looks: list[bytes] = []
+
+    def looking(source: bytes, without: tuple[bytes, ...]) -> str:
+        looks.append(source)
+        return leading_out(source, without)
+
+    monkeypatch.setattr(places, "leading_out", looking)
+    shared = Place(bytes(user), bytes(tmp_path / "state"), "s", looked={})
+    one, other = copy_provider(shared), copy_provider(shared._replace(state=bytes(tmp_path / "other")))
+    assert one.detect().score
+    assert other.detect().score
+    assert looks == [bytes(user)]
+    git(user, "worktree", "add", "--quiet", user / "inner")
+    with pytest.raises(RefusedError) as caught:
+        other.prepare("worktree")
+    assert caught.value.code == LEADS_OUT
+    assert not one.detect().score
 
 
 def test_git_finds_nothing_above_a_directory_that_is_kept_apart(user: Path) -> None:

@@ -38,6 +38,21 @@ def thin_out(rows: SessionRows, session: SessionId, most: int) -> int:
     return rows.release([stored.hash for stored in _releasable(rows, session, held)[:beyond]])
 
 
+def drop_oldest(rows: SessionRows, session: SessionId, most: int) -> list[StoredCheckpoint]:
+    """Drop the oldest states that were saved by themselves and hold no tree any more, with their part of the history,
+    beyond ``most`` bytes of all that is stored of the session (0: never); those that are gone now.
+    """
+    states = rows.checkpoints(session) if most else []
+    beyond = sum(stored.stored for stored in states) - most
+    gone: list[SessionHash] = []
+    for stored in _releasable(rows, session, [stored for stored in states if not stored.kept]) if beyond > 0 else ():
+        if beyond <= 0:
+            break
+        gone.append(stored.hash)
+        beyond -= stored.stored
+    return rows.drop(gone) if gone else []
+
+
 def check_forks(rows: SessionRows, session: SessionId, most: int) -> None:
     """Raise `RefusedError` (code ``session_limit``) if the session may have no more forks."""
     count = sum(record.status != "going" for record in rows.forks_of(session))

@@ -21,6 +21,7 @@ from holdfast.engine.sessions.naming import (
 from holdfast.engine.sessions.results import CheckedOut
 from holdfast.model.clock import isoformat
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
+from holdfast.model.log import Log
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
 from holdfast.model.session import Leaving, Merging, SessionId
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
         State,
     )
 
+_LOG = Log(__name__)
 _AUTOMATIC_BRANCHES = 10
 """So many of those that a checkout makes are kept."""
 _TRIES = 3
@@ -288,7 +290,13 @@ class States:
         with hooked(self._context, "checkpoint", about, may_refuse=may_refuse, door=self._door) as told:
             point = self._commit(kind, state, tree, message, metadata, branch, parent, history)
             told |= {"checkpoint": point.hash, "tree": point.state.tree}
-        limits.thin_out(self._rows, self.id, self._context.settings.session.max_checkpoints)
+        settings = self._context.settings.session
+        limits.thin_out(self._rows, self.id, settings.max_checkpoints)
+        dropped = limits.drop_oldest(self._rows, self.id, settings.max_history_bytes)
+        try:
+            self._around.shelf.discard(dropped)
+        except (HoldfastError, OSError) as error:  # nothing names it any more: collection removes it
+            _LOG.debug("states that were dropped are still stored: %s", error)
         return point
 
     def about(self) -> dict[str, object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 
 import pytest
@@ -185,6 +186,35 @@ def test_old_states_that_nobody_asked_for_are_let_go_of_and_say_so(bench):
         assert session.history() == entries[::-1], "what the shell did is still known"
         session.checkout(asked.hash)
         assert bench.read() == "0"
+
+
+def test_the_oldest_commands_are_dropped_beyond_the_limit_of_bytes(bench):
+    noise = random.Random(1).randbytes(20_000).hex()
+    flags = {"session__max_checkpoints": 3, "session__max_history_bytes": 100_000, "session__hot": 5}
+    with bench.start(**flags) as session:
+        asked = session.branch("asked").checkpoint
+        for number in range(20):
+            bench.run(session, bench.write(str(number)), output=f"{number} {noise}")
+            session.checkpoint(kind="auto")
+            if number == 9:
+                bench.clock.advance(10)
+                assert bench.sessions(**flags).sweep().warmed  # some are dropped from the object store
+        found = session.history()
+        assert [entry.seq for entry in found] == list(range(20, found[-1].seq - 1, -1)), "without gaps"
+        assert 3 <= len(found) < 10
+        assert found[-1].result is not None
+        assert found[-1].result.stdout.endswith(noise)
+        rows = session._around.shelf.rows
+        stored = rows.checkpoints(session.id)
+        assert sum(one.stored for one in stored) <= 100_000
+        assert asked in [one.hash for one in stored], "what was asked for stays"
+        session.checkout("asked")
+        assert bench.read() == "0"
+    with bench.open(session__max_checkpoints=3, session__max_history_bytes=0) as again:
+        for number in range(5):
+            bench.run(again, bench.write(f"more {number}"), output=noise)
+            again.checkpoint(kind="auto")
+        assert [entry.seq for entry in again.history()] == list(range(5, 0, -1)), "of the state that it went back to"
 
 
 def test_states_that_were_asked_for_are_refused_at_the_limit(bench):
