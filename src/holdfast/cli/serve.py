@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from holdfast import HoldfastError, UsageError
 from holdfast.cli.command import Command, text
+from holdfast.model.errors import UnsupportedError
 from holdfast.model.paths import display
 from holdfast.model.visible import visible
 
@@ -72,12 +73,8 @@ def _refuse(arguments: argparse.Namespace, *names: str) -> None:
 
 def _serve(console: Console, arguments: argparse.Namespace) -> int:
     console.prepare_log(news=True, for_programs=True)
-    try:
-        from holdfast.api.rest.serving import Serving, serve
-    except ImportError as error:
-        raise HoldfastError(
-            f"a library is missing: {error.name}", hint="pip install 'holdfast[server]'", code="unsupported"
-        ) from error
+    _require("uvicorn", "starlette", "dbos")
+    from holdfast.api.rest.serving import Serving, serve
 
     def ready(address: str) -> None:
         if console.json:
@@ -102,6 +99,25 @@ def _serve(console: Console, arguments: argparse.Namespace) -> int:
             code="unsaved",
         )
     return 0
+
+
+def _require(*names: str) -> None:
+    """Raise `UnsupportedError` unless all these libraries are installed: nothing is begun that could not go on."""
+    from importlib.util import find_spec
+
+    missing: list[str] = []
+    for name in names:
+        try:
+            found = find_spec(name)
+        except ImportError:
+            found = None
+        if found is None:
+            missing.append(name)
+    if missing:
+        raise UnsupportedError(
+            f"serving needs libraries that are not installed: {', '.join(missing)}",
+            hint="pip install 'holdfast[server]'",
+        )
 
 
 def _tokens(console: Console, arguments: argparse.Namespace, opener: Opener) -> int:

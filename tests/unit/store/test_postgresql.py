@@ -25,6 +25,7 @@ from holdfast.testing.dict_saver import Saver
 from ...postgresql_server import open_catalog
 from ...proxies import Proxy
 from ...sampling import some
+from ...tls import Front, make_certificate
 
 
 @pytest.fixture
@@ -497,3 +498,49 @@ def test_a_path_may_be_as_long_as_the_system_allows(catalog_url):
             "INSERT INTO workspaces (tenant, id, path, device, inode, created_at, live) VALUES (1, 'w', ?, 1, 1, 1, 1)",
             (os.urandom(4095),),
         )
+
+
+# --- encryption of the way ---
+
+
+@pytest.fixture
+def front(postgresql_server, catalog_url, tmp_path):
+    made = []
+
+    def begin(host="localhost", *, encrypts=True):
+        found = Front(postgresql_server.folder, make_certificate(tmp_path, host) if encrypts else None)
+        made.append(found)
+        database = catalog_url.partition("@/")[2].partition("?")[0]
+        return found, f"postgresql://postgres@localhost:{found.port}/{database}?hostaddr=127.0.0.1"
+
+    yield begin
+    for one in made:
+        one.close()
+
+
+def test_a_catalog_is_reached_by_tls_and_its_certificate_is_checked(front, tmp_path):
+    before, url = front()
+    for way in ("sslmode=require", f"sslmode=verify-full&sslrootcert={tmp_path}/localhost.crt"):
+        count = before.encrypted
+        with closing(open_catalog(f"{url}&{way}")) as catalog, catalog.reading() as session:
+            assert session.one("SELECT 1") == (1,)
+        assert before.encrypted > count
+
+
+@pytest.mark.parametrize("wrong", ["nobody knows who signed it", "it is for another host", "there is no tls"])
+def test_a_way_that_is_not_as_asked_for_is_not_taken(front, tmp_path, wrong):
+    """And nothing is said in the open instead."""
+    before, url = front("elsewhere" if wrong == "it is for another host" else "localhost", encrypts="tls" not in wrong)
+    (tmp_path / "known").mkdir()
+    known, _ = make_certificate(tmp_path / "known", "localhost")
+    if wrong == "it is for another host":
+        known = tmp_path / "elsewhere.crt"
+    way = "sslmode=require" if "tls" in wrong else f"sslmode=verify-full&sslrootcert={known}"
+    with pytest.raises(StorageError) as caught:
+        open_catalog(f"{url}&{way}", timeout=1)
+    assert {
+        "nobody knows who signed it": "certificate verify failed",
+        "it is for another host": "does not match host name",
+        "there is no tls": "does not support SSL",
+    }[wrong] in told(caught.value)
+    assert before.port
