@@ -154,8 +154,8 @@ class _TellingWatcher:
         self._first = False
         return answer
 
-    def refresh(self) -> None:
-        self._watcher.refresh()
+    def refresh(self) -> bool:
+        return self._watcher.refresh()
 
     def close(self) -> None:
         self._watcher.close()

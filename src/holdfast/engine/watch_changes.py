@@ -67,10 +67,8 @@ class Changes:
         return taken
 
     def scanned(self) -> bool:
-        """A scan has succeeded. If it was a full one, it has read the ignore rules anew: then the watcher is told, and
-        the answer is True, to look soon, since what comes into view by them is not watched before the next look.
+        """A scan has succeeded. If it was a full one, it has read the ignore rules anew: then the watcher is told. True
+        if it is to be looked at soon, since what comes into view by them is not watched before that.
         """
         refreshed, self._refresh_due = self._refresh_due, False
-        if refreshed:
-            self._watcher.refresh()
-        return refreshed
+        return refreshed and self._watcher.refresh()

@@ -159,6 +159,19 @@ def test_a_full_walk_now_and_then(setup: Setup) -> None:
         wait_until(lambda: sum(dirty.everything for dirty in run.saver.taken) >= 4)
 
 
+def test_a_tree_that_cannot_be_watched_is_walked_when_the_time_has_come_and_not_before(setup: Setup) -> None:
+    """It always says that everything may have changed: to look again after each walk would be a walk without end."""
+    pace = Pace(debounce=0, latest=0, per_hour=10_000)
+    setup = setup._replace(backend="polling", poll_interval=3600, pace=pace, rest=0.0)
+    with running(setup) as run, reach(setup) as watcher:
+        wait_until(lambda: len(run.saver.taken) == 1)
+        assert [watcher.ping().unsaved for _ in range(50)] == [False] * 50
+        assert len(run.saver.taken) == 1
+    setup = setup._replace(poll_interval=0.01)
+    with running(setup) as run:
+        wait_until(lambda: len(run.saver.taken) >= 4)
+
+
 def test_rules_outside_of_the_tree_that_change_make_everything_count_as_changed(
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,7 +179,7 @@ def test_rules_outside_of_the_tree_that_change_make_everything_count_as_changed(
         watcher.checkpoint(Request())
         watcher.status()
         refreshed: list[bool] = []
-        monkeypatch.setattr(run.service._watcher, "refresh", lambda: refreshed.append(True))
+        monkeypatch.setattr(run.service._watcher, "refresh", lambda: refreshed.append(True) or True)
         run.exclusion.changed = True
         watcher.status()
         watcher.status()

@@ -125,7 +125,7 @@ class Running:
 
         self._claim = ExitStack()
         self._claim.enter_context(claim(setup.folder))
-        watcher = open_watcher(setup.root, setup.backend)
+        watcher = open_watcher(setup.root, setup.backend, poll_interval=setup.poll_interval)
         self.service = Service(setup, watcher, self.exclusion, open_saver, SystemClock())
         self.saver = self.savers[0]
         self.thread = threading.Thread(target=self._run)

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import FormatError, IntegrityError, LockedError, StorageError
-from holdfast.model.ids import WorkspaceId
+from holdfast.model.ids import Hash, WorkspaceId
 from holdfast.store.catalog import Catalog
 from holdfast.store.postgresql_about import about
 from holdfast.store.postgresql_session import PostgresSession
@@ -248,7 +248,7 @@ def test_how_often_the_server_is_waited_for(proxy):
             lambda: catalog.checkpoint(names[0]),
             lambda: catalog.checkpoints(limit=5),
             lambda: catalog.changesets([*names, commit.checkpoint.id]),
-            lambda: catalog.known(os.urandom(16) for _ in range(2000)),
+            lambda: catalog.known(Hash(os.urandom(16)) for _ in range(2000)),
             lambda: catalog.locate(hashes),
             catalog.used_bytes,
         ):

@@ -53,8 +53,10 @@ class Watcher(DirtySource, Protocol):
         """A descriptor, the same for ever, that is readable when something may have happened; only `drain` reads it."""
         ...
 
-    def refresh(self) -> None:
+    def refresh(self) -> bool:
         """What ``excluded`` answers may have changed: ask it again, before the next `drain` answers.
+
+        True if something may come into view by it that is not watched before that: then it should be soon.
 
         To be called after every scan that followed an answer of everything, since that scan read the rules anew.
         Directories that come into view by it are in the next answer.

@@ -104,9 +104,10 @@ class FanotifyWatcher:
             os.close(self._fd)
             self._fd = -1
 
-    def refresh(self) -> None:
+    def refresh(self) -> bool:
         """See `Watcher.refresh`."""
         self._forget()
+        return True
 
     def drain(self) -> Dirty:
         """See `DirtySource.drain`."""

@@ -105,9 +105,10 @@ class InotifyWatcher:
                 os.close(fd)
         self._fd = self._timer = -1
 
-    def refresh(self) -> None:
+    def refresh(self) -> bool:
         """See `Watcher.refresh`."""
         self._sweep_due = True
+        return self._timer < 0  # else the next look at the whole tree is soon enough
 
     def drain(self) -> Dirty:
         """See `DirtySource.drain`."""

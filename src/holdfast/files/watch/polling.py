@@ -33,8 +33,9 @@ class PollingWatcher:
         clear_timer(self._timer)
         return Dirty(everything=True, paths=frozenset())
 
-    def refresh(self) -> None:
+    def refresh(self) -> bool:
         """See `Watcher.refresh`; nothing depends on the rules here."""
+        return False
 
     def close(self) -> None:
         """See `Watcher.close`."""
