@@ -374,26 +374,10 @@ class StatIndex:
                     view = memoryview(part)
                     while view:
                         view = view[file.write(view) :]
-            _put_in_place(temporary, path)
+            os.rename(temporary, path)
         except OSError as error:
             raise StorageError(f"cannot write the index {display(path)}: {error.strerror}") from error
         self.changed = False
-
-
-def _put_in_place(temporary: bytes, path: bytes) -> None:
-    """Rename ``temporary`` to ``path``, atomically.
-
-    Where there is an earlier index, the two change places before that goes: ext4 writes a file out before it replaces
-    another, and on a busy disk the rename waits for that. Nobody needs it of an index.
-    """
-    from holdfast.files import kernel
-
-    try:
-        kernel.renameat2(kernel.AT_FDCWD, temporary, kernel.AT_FDCWD, path, kernel.RENAME_EXCHANGE)
-    except OSError:  # there is none yet, or the file system cannot
-        os.rename(temporary, path)
-    else:
-        os.unlink(temporary)
 
 
 def captured(path: bytes, columns: Columns) -> Iterator[tuple[bytes, Entry]]:

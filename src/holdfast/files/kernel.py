@@ -35,7 +35,7 @@ _SYNC_FILE_RANGE_WRITE = 2
 
 _STATFS_BYTES = 256
 
-AT_FDCWD = -100
+_AT_FDCWD = -100
 _AT_SYMLINK_NOFOLLOW = 0x100
 _AT_EMPTY_PATH = 0x1000
 _STATX_BTIME = 0x800
@@ -81,7 +81,7 @@ def birth_time(path: bytes) -> int | None:
     """When the file ``path`` was made, in nanoseconds since 1970; None where the file system or the system cannot
     tell.
     """
-    return _birth_time(AT_FDCWD, path, 0)
+    return _birth_time(_AT_FDCWD, path, 0)
 
 
 def birth_time_at(dir_fd: int, name: bytes) -> int | None:

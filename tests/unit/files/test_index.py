@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from typing import TYPE_CHECKING
@@ -11,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.files import kernel
 from holdfast.files.index import Known, Signature, StatIndex, load
 from holdfast.model.entries import Entry, file_entry, symlink_entry
 from holdfast.model.errors import StorageError
@@ -85,26 +83,6 @@ def test_a_saved_index_is_the_same(tmp_path: Path) -> None:
     assert not again.changed
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
     assert os.listdir(tmp_path) == ["index"]
-
-
-@pytest.mark.parametrize("able", [True, False])
-def test_a_saved_index_takes_the_place_of_an_earlier_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, able: bool
-) -> None:
-    path = bytes(tmp_path / "index")
-    if not able:
-
-        def unable(*_: object) -> None:
-            raise OSError(errno.EINVAL, "not on this file system")
-
-        monkeypatch.setattr(kernel, "renameat2", unable)
-    for number in range(3):
-        index = filled()
-        index.put(b"%d" % number, FILE, SIGNATURE)
-        index.save(path)
-        assert load(path).get(b"%d" % number) == Known(FILE, SIGNATURE)
-        assert load(path).get(b"%d" % (number - 1)) is None
-        assert os.listdir(tmp_path) == ["index"]
 
 
 def test_numbers_that_do_not_fit_are_wrapped() -> None:
