@@ -363,6 +363,31 @@ def test_a_tree_may_hold_more_than_the_kernel_may_know_at_a_time(place: Path, mo
         os.close(root_fd)
 
 
+def test_nothing_is_written_to_by_a_mount_that_is_gone(place: Path) -> None:
+    """Though nobody has said that it was closed. The step after it is undone alone."""
+    root_fd = os.open(place / "tree", os.O_RDONLY | os.O_DIRECTORY)
+    log = UndoLog(bytes(place / "log"), root_fd, SystemClock())
+    desk = Desk(log, intercepts=True)
+    try:
+        first = desk.open("command")
+        with Bridged(log, root_fd, first, bytes(place / "mnt")):
+            held = os.open(place / "mnt" / "f", os.O_WRONLY | os.O_CREAT)
+            assert log.writers(True) == {os.fstat(held).st_ino}
+        assert log.writers(True) == frozenset()
+        assert desk.close(first) is not None
+        with contextlib.suppress(OSError):
+            os.close(held)
+        second = desk.open("command")
+        with Bridged(log, root_fd, second, bytes(place / "mnt")):
+            (place / "mnt" / "f").write_text("second")
+        assert desk.close(second) is not None
+        assert desk.undo([second]).conflicts == ()
+        assert (place / "tree" / "f").read_bytes() == b""
+    finally:
+        log.close()
+        os.close(root_fd)
+
+
 @contextmanager
 def guarded(place: Path) -> Generator[Desk]:
     """The tree, served in this process: removing anything is for a person to decide."""

@@ -100,7 +100,7 @@ class Opening:
     def close(self) -> None:
         """Close all files."""
         for handle in self._handles.clear():
-            os.close(handle.fd)
+            self._objects.close_opened(handle.kept, handle.fd, writes=handle.writes)
             self._share.give()
 
     def handle(self, node: int, number: int) -> Handle:

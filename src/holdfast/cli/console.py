@@ -188,12 +188,18 @@ class Console:
                 raise error from None
 
 
+_DELETED = " (deleted)"
+"""What Linux adds to such a path."""
+
+
 def here() -> str:
     """The current directory; if it was deleted while the shell was in it, where it was."""
     try:
         return os.getcwd()
     except FileNotFoundError:
-        return os.environ.get("PWD", "/")
+        known = os.environ.get("PWD", "")
+        # (A shell that began there does not know it any more.)
+        return known if os.path.isabs(known) else os.readlink("/proc/self/cwd").removesuffix(_DELETED)
 
 
 def inside(root: bytes, path: bytes, current: bytes) -> bytes:
