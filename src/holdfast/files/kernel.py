@@ -121,7 +121,7 @@ def protection(path: bytes) -> str:
     """By which attributes of chattr(1) what is at ``path``, a link too, is kept from being removed: ``i``, ``a``, both
     or none. Raises `OSError`.
     """
-    found = _attributes(AT_FDCWD, path, _AT_SYMLINK_NOFOLLOW)
+    found = _attributes(_AT_FDCWD, path, _AT_SYMLINK_NOFOLLOW)
     return "i" * bool(found & _STATX_ATTR_IMMUTABLE) + "a" * bool(found & _STATX_ATTR_APPEND)
 
 

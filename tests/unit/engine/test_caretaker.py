@@ -178,6 +178,7 @@ def test_those_that_somebody_holds_hold_up_no_other(world: World, begin: Callabl
 
 
 def test_what_is_configured_counts_while_it_is_watched(world: World, begin: Callable[..., Caretaker]) -> None:
+    world.flags["watch.backend"] = "inotify"  # (Where others have used those up, polling tells of nothing.)
     path, other = world.make("live", mode="production"), world.make("other", auto=False)
     mark = world.make("mark")
     caretaker = begin()

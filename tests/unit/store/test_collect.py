@@ -110,6 +110,7 @@ def test_a_commit_notices_what_is_collected_between_its_own_transactions(store, 
     # Another root page: that one is looked at in any case.
     commit = saver.prepare({**FILES, b"only": b"here", b"more": b"there"})
     committer = store.catalog._committer
+    monkeypatch.setattr("holdfast.store.commits.HASHES_PER_QUERY", 0)  # as if it were large
     check = type(committer)._check_alive
     calls = []
 
