@@ -67,7 +67,7 @@ def foresee(context: Context, plan: MergePlan, one: Overlap, ladder: Ladder) -> 
     """What ``ladder`` would do about one file. Asks nobody and notes nothing. Raises as reading content does."""
     if is_for_a_person(one, ladder):
         return Foreseen(False, [Expected(rung.name, "asked") for rung in ladder.rungs if rung.name == "person"])
-    silent: list[Rung] = [rung if rung.name in _COMPUTED else _Unasked(rung.name) for rung in ladder.rungs]
+    silent = [_silent(rung) for rung in ladder.rungs]
     found: list[Expected] = []
     for rung in silent:
         if rung.name not in _COMPUTED:
@@ -79,3 +79,9 @@ def foresee(context: Context, plan: MergePlan, one: Overlap, ladder: Ladder) -> 
         else:
             found.append(Expected(rung.name, "declines", alone.record.tried[-1].said if alone.record.tried else ""))
     return Foreseen(settle(context, plan, one, Ladder(silent, ladder.max_bytes)).answered, found)
+
+
+def _silent(rung: Rung) -> Rung:
+    if rung.name in _COMPUTED:
+        return rung
+    return _Unasked(rung.name)
