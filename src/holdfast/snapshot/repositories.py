@@ -56,16 +56,16 @@ class _Tree:
             at = left.pop()
             try:
                 with os.scandir(os.path.join(self._root, at)) as found:
-                    entries = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in found]
+                    names = [entry.name for entry in found if entry.name == _GIT or entry.is_dir(follow_symlinks=False)]
             except (PermissionError, FileNotFoundError, NotADirectoryError):
                 if not at:
                     raise
                 continue
-            for name, is_directory in entries:
+            for name in names:
                 path = os.path.join(at, name)
                 if name == _GIT:
                     yield path
-                elif is_directory and path not in self._without:
+                elif path not in self._without:
                     left.append(path)
 
     def _stays(self, path: bytes, seen: set[bytes]) -> bool:
