@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from holdfast.snapshot.ledger import Entry, Ledger
     from holdfast.snapshot.place import Place
 
-_SCORE = 28
+_SCORE = 45
 
 
 class _Reflink:
