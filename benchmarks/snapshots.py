@@ -24,6 +24,7 @@ import tempfile
 import time
 from collections import defaultdict
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +47,7 @@ from snapshots_report import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Generator, Sequence
 
     from holdfast.model.session import SessionId
     from holdfast.snapshot.port import Capabilities, Mode, Prepared, Provider
@@ -73,7 +74,7 @@ def run(*words: object, cwd: Path | None = None) -> None:
 
 
 @contextmanager
-def file_system(kind: str, place: Path) -> Iterator[Path]:
+def file_system(kind: str, place: Path) -> Generator[Path]:
     """A new one, mounted."""
     image, path = place / f"{kind}.img", place / kind
     with image.open("wb") as file:
@@ -146,19 +147,18 @@ class Bench:
                 self._fork(provider.name)
 
     def _git(self) -> None:
-        for number, (name, words) in enumerate(
-            {
-                WORK_TREE: ["git", "-C", self._root, "worktree", "add", "--detach"],
-                COPY: ["cp", "-a", "--reflink=auto", self._root],
-            }.items()
+        target = self._place / "copy"
+        for name, words, remove in (
+            (
+                WORK_TREE,
+                ["git", "-C", self._root, "worktree", "add", "--detach"],
+                ["git", "-C", self._root, "worktree", "remove", "--force"],
+            ),
+            (COPY, ["cp", "-a", "--reflink=auto", self._root], ["rm", "-rf"]),
         ):
-            target = self._place / f"copy-{number}"
-            self._time(FORKED, name, lambda words=words, target=target: run(*words, target))
-            self._time(WORKED, name, lambda target=target: run("bash", "-c", READ, cwd=target))
-            if name == WORK_TREE:
-                run("git", "-C", self._root, "worktree", "remove", "--force", target)
-            else:
-                run("rm", "-rf", target)
+            self._time(FORKED, name, partial(run, *words, target))
+            self._time(WORKED, name, partial(run, "bash", "-c", READ, cwd=target))
+            run(*remove, target)
         self._change(None)
         stash = ["git", "-C", self._root, "-c", "user.name=x", "-c", "user.email=x", "stash", "create"]
         self._time(CAPTURED, STASH, lambda: run(*stash))

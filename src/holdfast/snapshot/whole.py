@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from holdfast.snapshot.ledger import Entry, Ledger
     from holdfast.snapshot.place import Place
 
-_SHARING_SCORE, _COPYING_SCORE = 28, 20
+_SHARING_SCORE, _COPYING_SCORE = 45, 20
 MOST_BYTES = "snapshot.max_copy_bytes"
 """The key that says how much is copied at most."""
 
