@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import threading
@@ -346,6 +347,41 @@ def test_waiting_has_an_end(connect: Callable[..., Database]) -> None:
             assert session.one("SELECT count(*) FROM things") == (0,)
     with two.writing() as session:
         session.run("INSERT INTO things (name) VALUES ('now')")
+
+
+def test_memory_is_given_back_and_nothing_else(database: Database) -> None:
+    with database.writing() as session:
+        session.many("INSERT INTO things (name, data) VALUES (?, ?)", ((f"n{n}", b"x" * 1000) for n in range(4000)))
+        database.save_memory()  # in the middle of something: not now
+    with database.reading() as session:
+        assert len(session.all("SELECT data FROM things")) == 4000
+    gc.collect()
+    before = _allocated()
+    database.save_memory()
+    if isinstance(database, SqliteDatabase):
+        assert before - _allocated() > 2_000_000
+    with database.reading() as session:
+        assert session.one("SELECT count(*), sum(size) FROM things") == (4000, 0)
+
+
+class _Allocated(ctypes.Structure):
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in ["arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "used"]
+    ] + [
+        ("fordblks", ctypes.c_size_t),
+        ("keepcost", ctypes.c_size_t),
+    ]
+
+
+def _allocated() -> int:
+    """Bytes that this process has from the C library."""
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "mallinfo2"):
+        pytest.skip("this C library does not tell how much memory it has given out (mallinfo2)")
+    library.mallinfo2.restype = _Allocated
+    found = library.mallinfo2()
+    return found.used + found.hblkhd
 
 
 def test_what_it_says_of_itself(database: Database) -> None:

@@ -171,18 +171,31 @@ class _ExportSaver:
         self._tenant, self._export = tenant, export
 
     def checkpoint(self, request: Request) -> CheckpointResult:
-        result = self._saver.checkpoint(request)
+        try:
+            result = self._saver.checkpoint(request)
+        finally:
+            self._rest()
         if result.created:
             self._told.saved(self._tenant, self._export, result)
         return result
 
     def status(self) -> Status:
-        return self._saver.status()
+        try:
+            return self._saver.status()
+        finally:
+            self._rest()
 
     def retention(self) -> None:
-        removed = forget(self._context, ()).removed
+        try:
+            removed = forget(self._context, ()).removed
+        finally:
+            self._rest()
         if removed:
             _LOG.info("retention of %s: %d checkpoints removed", self._export, len(removed))
+
+    def _rest(self) -> None:
+        """Hold no memory until there is something to do: each of many has a store of its own."""
+        self._context.catalog.database.save_memory()
 
     def close(self) -> None:
         self._saver.close()

@@ -105,6 +105,10 @@ class Database(Protocol):
         """Take as little space on the side as possible from now on, however slow that is."""
         ...
 
+    def save_memory(self) -> None:
+        """Give back the memory that is kept for what was read, which then has to be read again."""
+        ...
+
     def size(self) -> int:
         """Bytes that the database takes."""
         ...
@@ -361,6 +365,13 @@ class SqliteDatabase:
                 self._open(to_write=True)
             self._connection.execute("PRAGMA wal_autocheckpoint=32")
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+
+    def save_memory(self) -> None:
+        """See `Database.save_memory`."""
+        with self._lock:
+            if self._session is None and not self._alone:
+                with _translated(self._path):
+                    self._connection.execute("PRAGMA shrink_memory")
 
     def size(self) -> int:
         """See `Database.size`."""

@@ -128,6 +128,9 @@ class PostgresDatabase:
     def save_space(self) -> None:
         """See `Database.save_space`: nothing is taken on the side here."""
 
+    def save_memory(self) -> None:
+        """See `Database.save_memory`: nothing is kept here."""
+
     def size(self) -> int:
         """See `Database.size`: of all tenants, with indexes."""
         with self.reading() as session:
