@@ -89,8 +89,13 @@ def test_deleting_the_session_ends_it_too(scene: Scene) -> None:
     assert os.listdir(scene.sessions) == []
 
 
-def test_what_outlived_its_shell_is_known_by_the_session(scene: Scene) -> None:
+@pytest.mark.parametrize("noted", [True, False])
+def test_what_outlived_its_shell_is_known_by_the_session(scene: Scene, noted: bool) -> None:
+    """Also where Holdfast was killed before it had noted which process the shell is."""
     shell, inner = scene.killed()
+    if not noted:
+        note = scene.sessions / "one.running"
+        note.write_text(json.dumps({"folder": json.loads(note.read_text())["folder"]}))
     os.kill(shell, signal.SIGKILL)
     wait_until(lambda: has_ended(shell), "the shell to end")
     scene.agent.run("checkpoint")

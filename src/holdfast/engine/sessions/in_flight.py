@@ -127,22 +127,29 @@ def _members(note: _Note, folder: bytes, session: SessionId) -> Iterator[int]:
     from holdfast.store.lease import process_named
 
     found = {int(name): status for name in os.listdir("/proc") if name.isdigit() and (status := _sid(name))}
+    own = f"{SESSION_VARIABLE}={session}".encode()
+
+    def is_own(pid: int) -> bool:
+        return own in _said(pid, "environ").split(b"\0")
+
     if not note.process:
         # Killed before it was noted what was started: that was given the directory's name, which nobody else has.
         known = found if _OURS.fullmatch(folder) else {}
-        leaders = [pid for pid, sid in known.items() if pid == sid and folder in _said(pid, "cmdline", "environ")]
+        named = {pid: sid for pid, sid in known.items() if folder in _said(pid, "cmdline", "environ")}
+        leaders = [sid for sid in {*named.values()} if sid in named]
+        # (Of one that has ended, its subshells have the command line still.)
+        leaders += {sid for pid, sid in named.items() if sid not in found and is_own(pid)}
     else:
         _, _, number = note.process.partition(" ")
         number = number.partition(" ")[0]
         leaders = [int(number)] if number.isdecimal() else []
-    own = f"{SESSION_VARIABLE}={session}".encode()
     for leader in leaders:
-        alive = not note.process or process_named(note.process) == leader
+        alive = process_named(note.process) == leader if note.process else leader in found
         for pid, sid in found.items():
             if sid != leader or pid == os.getpid():
                 continue
             # (Where the leader has ended, its number says less: then each has to be the session's.)
-            if alive or (leader not in found and own in _said(pid, "environ").split(b"\0")):
+            if alive or (leader not in found and is_own(pid)):
                 yield pid
 
 
