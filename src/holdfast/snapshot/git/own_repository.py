@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.files.gitconfig import read_regular
 from holdfast.snapshot.git.command import QUICK_SECONDS, Git
-from holdfast.snapshot.git.shadow import INFO, MAX_RULES, alternate, own_config_text, same_sparsity
+from holdfast.snapshot.git.shadow import INFO, MAX_RULES, alternates, own_config_text, same_sparsity
 
 if TYPE_CHECKING:
     from holdfast.snapshot.git.repository import LocalSettings, Source
@@ -43,7 +43,7 @@ def make_repository(
     borrowed = [os.path.join(source.common, b"objects"), *([shadow.objects] if settings.partial else [])]
     files = {
         b"config": own_config_text(settings, trust_filters=trust_filters),
-        b"objects/info/alternates": b"".join(alternate(path) + b"\n" for path in borrowed),
+        b"objects/info/alternates": alternates(*borrowed),
     }
     for name in INFO:
         files[b"info/" + name] = read_regular(os.path.join(source.common, b"info", name), MAX_RULES) or b""

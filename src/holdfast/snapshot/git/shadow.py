@@ -7,6 +7,7 @@ content as the user's repository has it, and that repository's filters if they a
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING
 
 from holdfast.files.gitconfig import read_regular
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from holdfast.snapshot.git.repository import LocalSettings, Source
 
 MAX_RULES = 1 << 20
+_MOST_ALTERNATES = 200
 INFO = (b"attributes", b"exclude")
 """What a repository has beside its tree that says how files are captured."""
 
@@ -77,7 +79,7 @@ class Shadow:
             self._make(settings.object_format)
         files = {
             b"config": _config_text(settings, trust_filters=trust_filters),
-            b"objects/info/alternates": alternate(os.path.join(source.common, b"objects")) + b"\n",
+            b"objects/info/alternates": alternates(os.path.join(source.common, b"objects")),
         }
         for name in INFO:
             files[b"info/" + name] = read_regular(os.path.join(source.common, b"info", name), MAX_RULES) or b""
@@ -202,6 +204,35 @@ def _section(name: str, value: str) -> bytes:
 
 def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def alternates(*borrowed: bytes) -> bytes:
+    """What has a repository borrow objects from the directories ``borrowed``, and from all that those borrow from: Git
+    itself follows no more than five in a row, as it would be in a fork of a fork of a fork.
+    """
+    found: dict[bytes, None] = {}
+    for path in borrowed:
+        _follow(os.path.realpath(path), found, {})
+    return b"".join(alternate(path) + b"\n" for path in found)
+
+
+def _follow(objects: bytes, found: dict[bytes, None], begun: dict[bytes, None]) -> None:
+    """Add what a directory of objects borrows from to ``found``, what lies deepest first, and then itself."""
+    if objects in begun or len(begun) >= _MOST_ALTERNATES:
+        return
+    begun[objects] = None
+    text = read_regular(os.path.join(objects, b"info/alternates"), MAX_RULES) or b""
+    for line in text.splitlines():
+        if line.startswith(b'"') and line.endswith(b'"'):
+            line = re.sub(rb"\\([0-7]{3}|.)", _meant, line[1:-1])
+        if line and not line.startswith(b"#"):
+            _follow(os.path.realpath(os.path.join(objects, line)), found, begun)
+    found[objects] = None
+
+
+def _meant(escaped: re.Match[bytes]) -> bytes:
+    text = escaped[1]
+    return bytes([int(text, 8) & 0xFF]) if len(text) == 3 else text
 
 
 def alternate(path: bytes, also: bytes = b"") -> bytes:

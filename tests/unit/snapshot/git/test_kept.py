@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.model.errors import RefusedError, StorageError, UnsupportedError
+from holdfast.snapshot.git.technique import git_provider
+from holdfast.snapshot.place import Place
+from holdfast.snapshot.port import Prepared, Provider
 from holdfast.testing.provider_contract import content
 
 from .conftest import IDENTITY, Beside, User
@@ -98,6 +101,24 @@ def test_what_was_added_and_committed_in_a_work_tree_is_kept_without_it(user: Us
     assert found["staged"] == "staged by the user, and in no commit\n"
     assert (found["committed"], found["added"]) == ("committed there\n", "added there\n")
     one.shadow("fsck", "--full", "--strict", "--no-dangling")
+
+
+def test_work_trees_of_work_trees_hold_all_however_many(user: User, tmp_path: Path) -> None:
+    """Git follows five repositories that borrow from each other, and no more."""
+    root = bytes(user.root)
+    made: list[tuple[Provider, Prepared]] = []
+    for number in range(8):
+        provider = git_provider(Place(root, bytes(tmp_path / f'a "q" \\b\n{number}'), "s"))
+        made.append((provider, provider.prepare("worktree")))
+        root = made[-1][1].path
+        git = ["git", "-C", root, "-c", "user.name=A", "-c", "user.email=a@example.org"]
+        (Path(os.fsdecode(root)) / f"new {number}").write_text(f"{number}\n")
+        for words in (["add", "--all"], ["commit", "--quiet", "-m", f"{number}"], ["fsck", "--strict"], ["log"]):
+            done = subprocess.run([*git, *words], check=True, capture_output=True)
+            assert done.stderr == b""
+    assert content(root)[b"new 0"] == (False, b"0\n")
+    for provider, prepared in reversed(made):
+        provider.cleanup(prepared.token)
 
 
 def test_a_snapshot_costs_what_has_changed(user: User, beside: Make) -> None:
