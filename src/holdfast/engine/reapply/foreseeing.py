@@ -56,7 +56,7 @@ class _Unasked:
     takes_all = False
 
     def __init__(self, name: RungName) -> None:
-        self.name = name
+        self.name: RungName = name
 
     def apply(self, task: Task) -> Outcome:
         """See `Rung.apply`."""
