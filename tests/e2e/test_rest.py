@@ -180,6 +180,13 @@ def test_a_fork_is_an_export_and_a_merge_is_planned(place: Place, admin: Client)
     merged = admin.post("/api/merge", {"production_checkpoint": ours, "promote_checkpoint": theirs})
     assert (merged["result"], merged["changes"]["overlapping"]) == ("needs_reapply", 1)
     assert [file["path"] for file in merged["overlapping_files"]] == ["a.txt"]
+    foreseen = merged["overlapping_files"][0]["foreseen"]
+    assert not foreseen["applies"]
+    assert [(one["rung"], one["result"]) for one in foreseen["rungs"]] == [
+        ("structure", "declines"),
+        ("text", "declines"),
+        ("person", "asked"),
+    ]
     several = admin.ask("POST", "/api/projects/p-trunk/checkpoints", {})
     assert several.code == "several"
     (path / "z").write_text("")

@@ -188,7 +188,9 @@ def _plan(answer: Answer, files: Sequence[Json] = ()) -> list[str]:
                 if rung["rung"] != "person" and rung["result"] != "answered" and "said" in rung
             ]
         lines.append(
-            "An agent has been asked; promote again when it has answered."
+            "The promotion itself would apply all of that anew, and ask nobody."
+            if all(one.foreseen and one.foreseen["applies"] for one in answer.overlapping_files)
+            else "An agent has been asked; promote again when it has answered."
             if any(file["outcome"] == "pending" for file in files)
             else "Change them in the fork so that they agree with production's, and promote again."
         )
