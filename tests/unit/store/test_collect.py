@@ -7,9 +7,9 @@ import random
 
 import pytest
 
-from holdfast.model.errors import LockedError, StorageError
-from holdfast.model.ids import WorkspaceId, hash_bytes
-from holdfast.store import liveness
+from holdfast.model.errors import IntegrityError, LockedError, StorageError
+from holdfast.model.ids import WorkspaceId, format_hash, hash_bytes
+from holdfast.store import liveness, manifest
 from holdfast.store.catalog import Catalog
 from holdfast.store.collect import Collected
 from holdfast.store.database import SqliteDatabase
@@ -104,6 +104,7 @@ def test_a_commit_notices_what_was_collected_since_it_looked(store, saver, settl
 
 
 def test_a_commit_notices_what_is_collected_between_its_own_transactions(store, saver, monkeypatch):
+    monkeypatch.setattr("holdfast.store.commits.HASHES_PER_QUERY", 0)  # a smaller one has a single transaction
     old = saver.save({**FILES, b"only": b"here"})
     saver.save(FILES)
     store.catalog.forget([old])
@@ -171,6 +172,25 @@ def test_a_page_that_died_uncounted_takes_its_children_along(store, saver, clock
     assert stored(store, b"content")
     assert store.verifier().verify().problems == []
     assert load(store, second) == {b"d": b"other"}
+
+
+def test_settling_names_the_page_that_names_what_is_not_there(store, saver):
+    """Though it takes many pages at once, and undoes all of them together."""
+    root = store.catalog.checkpoint(saver.save(FILES)).root
+    victim = hash_bytes(FILES[b"050"])
+    leaves = [found for found in manifest.reachable(store.pages, root, lambda _: False) if not found.level]
+    (guilty,) = (found.page for found in leaves if victim in found.children)
+    assert len(leaves) > 1
+    database = store.catalog.database
+    with database.writing() as session:
+        row = session.one("SELECT * FROM blobs WHERE hash = ?", (victim,))
+        session.run("DELETE FROM blobs WHERE hash = ?", (victim,))
+    for _ in range(2):
+        with pytest.raises(IntegrityError, match=format_hash(guilty)):
+            store.collector().settle()
+    with database.writing() as session:
+        session.run(f"INSERT INTO blobs VALUES {liveness.slots(len(row))}", row)
+    store.collector().settle()
 
 
 def test_a_clock_that_is_set_back_does_not_change_the_order_of_deaths(store, saver, clock):
