@@ -38,7 +38,7 @@ from holdfast.store.store import Store
 from holdfast.testing.dict_saver import Saver
 
 url, objects, number, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-database = PostgresDatabase(parse(url), MIGRATIONS, tenant="local", application_id=APPLICATION_ID, timeout=120)
+database = PostgresDatabase(parse(url), MIGRATIONS, tenant="local", application_id=APPLICATION_ID, timeout=300)
 catalog = Catalog(database, "local", SystemClock(), machine=f"{number:032x}")
 endure(catalog, database)
 store = Store(LocalObjects(objects), catalog)
@@ -80,11 +80,17 @@ def test_eight_processes_save_forget_and_collect(catalog_url: str, tmp_path: Pat
         for number in range(PROCESSES)
     ]
     kept: dict[str, dict[str, str]] = {}
-    for process in running:
-        out, err = process.communicate(timeout=120)
-        assert process.returncode == 0, err.decode()
-        assert err == b""
-        kept |= json.loads(out)
+    try:
+        for process in running:
+            out, err = process.communicate(timeout=600)
+            assert process.returncode == 0, err.decode()
+            # (On a busy machine somebody has to wait for long, which is said.)
+            assert [line for line in err.splitlines() if b"another process holds the catalog" not in line] == []
+            kept |= json.loads(out)
+    finally:
+        for process in running:
+            process.kill()
+            process.communicate()
     database = open_catalog(catalog_url)
     with closing(database):
         store = Store(LocalObjects(objects), Catalog(database, "local", SystemClock()))

@@ -20,7 +20,7 @@ from holdfast.engine.opening import Opener
 from holdfast.engine.retention import Policy
 from holdfast.engine.sessions.session import Session
 from holdfast.engine.sessions.sessions import Sessions
-from holdfast.model.errors import RefusedError
+from holdfast.model.errors import LockedError, RefusedError
 from holdfast.model.session import CommandResult
 from holdfast.testing.clocks import ManualClock
 from holdfast.testing.killing import without_syncs
@@ -199,9 +199,11 @@ class Model(RuleBasedStateMachine):
         other = data.draw(st.sampled_from(sorted(self.lines)))
         if other == name or self.lines[other].parent is None:
             return
-        # (It is saved first; who has it open would be asked to, and is this thread.)
         if other in self.opened:
-            self.opened.pop(other).close()
+            # (What has it open would have to save it, and does nothing else meanwhile: it is on this thread.)
+            with pytest.raises(LockedError, match="is open in this process already"):
+                session.checkout(f"forks/{other}")
+            return
         session.checkout(f"forks/{other}")
         line.now = self.lines[other].now
         there = {ref.name.removeprefix(f"branches/{session.id}/") for ref in session.branches()}

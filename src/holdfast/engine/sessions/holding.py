@@ -63,6 +63,12 @@ def holding(path: bytes, session: SessionId, *, timeout: float, clock: Clock) ->
                 "it; do the rest when this has ended, or in a fork",
                 code="own_session",
             ) from None
+        if _holder(path) == os.getpid():
+            raise LockedError(
+                f"the session {session} is open in this process already",
+                hint="use what has it open, or close that first",
+                code="session_busy",
+            ) from None
         hint = "one process at a time has a session open; fork it to work beside that one"
         raise LockedError(error.message, hint=hint, code="session_busy") from None
     ours = None
@@ -104,15 +110,20 @@ def is_held(path: bytes) -> bool:
     return bool(owner) and may_run(owner)
 
 
-def _is_held_above(path: bytes) -> bool:
-    """Whether the process that holds the lock is one that this one descends from, as what it has started does."""
+def _holder(path: bytes) -> int | None:
+    """The process that holds the lock, as far as that is known."""
     from holdfast.store.lease import process_named
 
     try:
         with open(path, "rb") as file:
-            holder = process_named(file.read(_MOST).decode("ascii", "replace"))
+            return process_named(file.read(_MOST).decode("ascii", "replace"))
     except OSError:
-        return False
+        return None
+
+
+def _is_held_above(path: bytes) -> bool:
+    """Whether the process that holds the lock is one that this one descends from, as what it has started does."""
+    holder = _holder(path)
     if holder is None:
         return False
     at = os.getppid()

@@ -127,6 +127,7 @@ def test_what_a_fork_has_made_since_it_was_saved_last_is_taken_over_too(bench):
         with bench.open("side"), pytest.raises(LockedError) as caught:
             session.checkout("forks/side")
         assert caught.value.code == "session_busy"
+        assert caught.value.message == "the session side is open in this process already"
 
 
 @pytest.mark.parametrize("provider", ["holdfast", "git"])
