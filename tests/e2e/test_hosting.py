@@ -24,6 +24,7 @@ from holdfast.testing.photograph import differences, photograph
 from holdfast.undo.log import Limits
 from holdfast.undo.safeguards import OFF, PRESET
 
+from ..processes import command_of
 from ..waiting import wait_until
 from . import hostile
 from .frontend import Frontend
@@ -439,7 +440,7 @@ def killed(hosted: Hosted, command: str, victim: Callable[[], int]) -> HoldfastE
 def process(name: bytes) -> int:
     """The descendant whose command line holds ``name``."""
     for pid in descendants(os.getpid()):
-        if name in Path(f"/proc/{pid}/cmdline").read_bytes():
+        if name in command_of(pid):
             return pid
     raise AssertionError(name)
 

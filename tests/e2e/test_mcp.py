@@ -21,6 +21,7 @@ from holdfast.sandbox.possible import require
 from holdfast.supervisor.descent import descendants
 from holdfast.testing.photograph import differences, photograph
 
+from ..processes import command_of
 from ..waiting import wait_until
 from .mcp_client import Place, call, refused, run, text, until
 from .test_hosting import torn
@@ -511,9 +512,7 @@ def test_a_killed_keeper_is_told_of_by_this_server_and_by_the_next(place: Place)
     """I3."""
 
     def keeper() -> int:
-        return next(
-            pid for pid in descendants(os.getpid()) if b"supervisor.keeper" in Path(f"/proc/{pid}/cmdline").read_bytes()
-        )
+        return next(pid for pid in descendants(os.getpid()) if b"supervisor.keeper" in command_of(pid))
 
     async def first() -> None:
         async with place.client() as client:
@@ -537,9 +536,7 @@ def test_a_killed_keeper_is_told_of_by_this_server_and_by_the_next(place: Place)
             async with place.client() as client, anyio.create_task_group() as group:
                 group.start_soon(client.call_tool, "execute_command", {"command": "touch half; sleep 1000"})
                 await until((place.tree / "half").exists)
-                (server,) = [
-                    pid for pid in descendants(os.getpid()) if b"mcp" in Path(f"/proc/{pid}/cmdline").read_bytes()
-                ]
+                (server,) = [pid for pid in descendants(os.getpid()) if b"mcp" in command_of(pid)]
                 victims = (server, keeper())
                 for number in (signal.SIGSTOP, signal.SIGKILL):
                     for pid in victims:

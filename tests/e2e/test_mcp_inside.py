@@ -18,6 +18,7 @@ from holdfast.sandbox.possible import require
 from holdfast.supervisor.descent import descendants
 from holdfast.testing.photograph import differences, photograph
 
+from ..processes import command_of
 from .conftest import INSTALLED
 from .mcp_client import Place, call, refused, run, text, until
 from .test_supervisor_runs import wait_until
@@ -172,7 +173,7 @@ def test_a_command_is_cancelled_and_a_lost_shim_takes_all_with_it(place: Place) 
             assert late["timed_out"]
             assert late["step"]["paths"] == 1
             before = set(descendants(os.getpid()))
-            (shim,) = [pid for pid in before if b"sandbox/shim.py" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+            (shim,) = [pid for pid in before if b"sandbox/shim.py" in command_of(pid)]
             results: list[str] = []
             commands = set[int]()
 

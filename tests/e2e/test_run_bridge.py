@@ -18,6 +18,7 @@ from holdfast.supervisor.descent import descendants
 from holdfast.testing.photograph import differences, photograph
 
 from ..fuse import ONLY_WITH_FUSE
+from ..processes import command_of
 from ..waiting import wait_until
 from .as_user import USER
 from .conftest import INSTALLED
@@ -243,7 +244,7 @@ def test_a_killed_keeper_ends_it_and_its_step_is_rolled_back(bench: Cli) -> None
     keepers: list[int] = []
     for pid in descendants(running.pid):
         with suppress(FileNotFoundError):  # it has ended
-            if b"supervisor.keeper" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if b"supervisor.keeper" in command_of(pid):
                 keepers.append(pid)
     (keeper,) = keepers
     os.kill(keeper, signal.SIGKILL)

@@ -18,6 +18,7 @@ from holdfast.testing.photograph import differences, photograph
 from holdfast.testing.yama import keepers_that_see_nothing
 from holdfast.undo.service import TicketInfo
 
+from ..processes import command_of
 from ..waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -119,7 +120,7 @@ def test_while_one_of_its_processes_waits_a_step_changes_nothing(place: Place) -
     run = place.start("sh", "-c", '"$@"; echo code $?', "sh", sys.executable, "-c", _TWO_PROCESSES)
     with place.kept() as remote:
         ticket = place.held(remote)
-        step = [pid for pid in descendants(run.pid) if b"counted" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        step = [pid for pid in descendants(run.pid) if b"counted" in command_of(pid)]
         counter = next(pid for pid in step if pid == max(step))
         wait_until(lambda: Path(f"/proc/{counter}/stat").read_bytes().rpartition(b") ")[2][:1] == b"t")
         before = photograph(place.tree)
@@ -176,7 +177,7 @@ def test_a_command_that_is_killed_while_it_waits_has_ended_by_that(place: Place)
     run = place.start(sys.executable, "-c", _REMOVING)
     with place.kept() as remote:
         place.held(remote)
-        (command,) = [pid for pid in descendants(run.pid) if b"f0" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        (command,) = [pid for pid in descendants(run.pid) if b"f0" in command_of(pid)]
         wait_until(lambda: Path(f"/proc/{command}/stat").read_bytes().rpartition(b") ")[2][:1] == b"t")
         os.kill(command, signal.SIGKILL)
         finish(run, 128 + signal.SIGKILL)

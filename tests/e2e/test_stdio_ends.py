@@ -16,6 +16,7 @@ import pytest
 
 from holdfast.supervisor.descent import descendants
 
+from ..processes import command_of
 from ..waiting import wait_until
 from .frontend import HOLDFAST, ROOT, Frontend, Message, Start
 
@@ -207,9 +208,7 @@ def test_killed_with_its_keeper_while_the_launcher_lives_the_next_start_says_so(
     client.event("terminal_output")
 
     def victims(server: int) -> list[int]:
-        keeper = next(
-            pid for pid in descendants(server) if b"supervisor.keeper" in Path(f"/proc/{pid}/cmdline").read_bytes()
-        )
+        keeper = next(pid for pid in descendants(server) if b"supervisor.keeper" in command_of(pid))
         return [server, keeper]
 
     processes = killed(client, victims)
@@ -235,7 +234,7 @@ def test_what_runs_the_commands_is_killed_and_takes_all_that_it_has_started_with
     shim = next(
         pid
         for pid in descendants(client.process.pid)
-        if b"sandbox/shim.py" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[-2]
+        if b"sandbox/shim.py" in command_of(pid).removesuffix(b"\0").rpartition(b"\0")[2]
     )
     commands = set(descendants(client.process.pid)) - set(server)
     assert len(commands) == 2
@@ -265,11 +264,7 @@ def test_what_looks_after_the_commands_is_killed_alone_and_the_step_stays(start:
     client.begin()
     running = client.send("agent.execute", command="touch half; echo up; sleep 1000")
     client.event("terminal_output")
-    parent = next(
-        pid
-        for pid in descendants(client.process.pid)
-        if b"supervisor.parent" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    )
+    parent = next(pid for pid in descendants(client.process.pid) if b"supervisor.parent" in command_of(pid))
     os.kill(parent, signal.SIGKILL)
     failed = client.answer(running)["error"]
     assert failed["code"] == "parent_gone"
@@ -290,7 +285,7 @@ def test_what_looks_after_the_commands_is_killed_with_the_keeper_and_the_step_is
     running = client.send("agent.execute", command="touch half; echo up; sleep 1000")
     client.event("terminal_output")
     keeper, parent = (
-        next(pid for pid in descendants(client.process.pid) if name in Path(f"/proc/{pid}/cmdline").read_bytes())
+        next(pid for pid in descendants(client.process.pid) if name in command_of(pid))
         for name in (b"supervisor.keeper", b"supervisor.parent")
     )
     os.kill(parent, signal.SIGSTOP)

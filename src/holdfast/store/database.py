@@ -246,8 +246,9 @@ class SqliteDatabase:
             # NORMAL would leave a commit that has returned to the next checkpoint of the log: lost with the power (I4).
             for pragma in ("synchronous=FULL", "foreign_keys=ON", "cache_size=-32768", "wal_autocheckpoint=4000"):
                 self._connection.execute(f"PRAGMA {pragma}")
-            found = self._retry(lambda: self._pragma("application_id"))
+            # In this order: another process may make the catalog in between, and sets both at once.
             version = self._retry(lambda: self._pragma("user_version"))
+            found = self._retry(lambda: self._pragma("application_id"))
         if not self.read_only and not self._alone:
             wal_index.hold(self._path)
         if found not in (0, application_id) or (found == 0 and version):

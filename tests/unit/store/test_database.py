@@ -11,6 +11,7 @@ import pytest
 
 from holdfast.model.errors import FormatError, IntegrityError, LockedError, StorageError
 from holdfast.store.database import SqliteDatabase
+from holdfast.store.schema import APPLICATION_ID, MIGRATIONS
 
 APPLICATION = 0x1234
 
@@ -223,6 +224,22 @@ def test_a_full_disk_is_a_storage_error_that_loses_nothing(database):
         session.run("PRAGMA max_page_count=1000000")
     with database.writing() as session:
         session.run("INSERT INTO t VALUES (2, 'y')")
+
+
+def test_one_that_another_process_makes_between_two_looks_is_no_other_programs(path, monkeypatch):
+    look = SqliteDatabase._pragma
+    looks = []
+
+    def then_made(self, name):
+        found = look(self, name)
+        looks.append(name)
+        if len(looks) == 1:
+            SqliteDatabase(path, MIGRATIONS, application_id=APPLICATION_ID).close()
+        return found
+
+    monkeypatch.setattr(SqliteDatabase, "_pragma", then_made)
+    SqliteDatabase(path, MIGRATIONS, application_id=APPLICATION_ID).close()
+    assert len(looks) > 2
 
 
 def test_processes_that_open_a_new_file_at_once_all_succeed(path):
