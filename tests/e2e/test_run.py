@@ -277,7 +277,7 @@ def keeper_of(home: Path) -> int:
     """The process that keeps the undo log in a home."""
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
-            is_keeper = b"holdfast.supervisor.keeper" in command_of(pid).split(b"\0")
+            is_keeper = b"holdfast.supervisor.keeper" in command_of(int(pid)).split(b"\0")
             held = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")] if is_keeper else []
         except OSError:
             continue  # it ended meanwhile
