@@ -107,23 +107,21 @@ def _ends(
 def _with_what_was_moved(
     directories: Directories, step: OpenStep, places: Mapping[bytes, Identity | None]
 ) -> Iterable[bytes]:
-    """The paths of what the step left: where others that went on beside it have brought that.
+    """The paths of what the step left, and those where others that went on beside it have brought that.
 
     The step's own records do not tell of it. By them it left that, or something else, at the old path; and what it did
     to it later, by its descriptors or as one that has it recorded already, may be in no record at all.
     """
     now = {object_: path for path, object_ in whereabouts(_told(step)).items() if object_ is not None}
     mine = named(step.records) | {object_: path for path, object_ in places.items() if object_ is not None}
-    come: set[bytes] = set()
-    gone: set[bytes] = set()
+    paths = set(places)
     for object_, old in mine.items():
-        path, is_old_left = now.get(object_, old), places.get(old) == object_
-        if places.get(path) == object_ or (is_old_left and _is_there(directories, old, object_)):
+        path = now.get(object_, old)
+        if places.get(path) == object_ or (places.get(old) == object_ and _is_there(directories, old, object_)):
             continue
         if _is_there(directories, path, object_):
-            come.add(path)
-            gone |= {old} if is_old_left else set()
-    return (places.keys() - gone) | come
+            paths.add(path)
+    return paths
 
 
 def _told(step: OpenStep) -> Sequence[Mutation]:

@@ -237,3 +237,20 @@ def test_an_edit_where_another_step_has_moved_it_is_not_what_a_step_left(office:
     with pytest.raises(RefusedError, match="c/x"):
         office.desk.undo([one, two])
     assert (office.bench.tree / "c/x").read_bytes() == b"theirs"
+
+
+def test_what_another_step_has_moved_away_is_known_to_be_gone(office: Office) -> None:
+    """I1: whoever makes something there comes upon nobody's edit."""
+    before = office.bench.photograph()
+    (one,) = office.open(1)
+    office.act(one, lambda actor: actor.write(b"x", b"1"))
+    office.close(one)
+    two, three = office.open(2)
+    office.act(two, lambda actor: actor.unlink(b"x"))
+    office.act(two, lambda actor: actor.write(b"x", b"2"))
+    office.act(three, lambda actor: actor.rename(b"x", b"c/x"))
+    office.close(two)
+    office.act(three, lambda actor: actor.symlink(b"f", b"x"))
+    office.close(three)
+    assert office.desk.barriers() == []
+    taken_back_and_brought_forward(office, before, [one, two, three])
