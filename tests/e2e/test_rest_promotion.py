@@ -404,3 +404,31 @@ def test_i10_what_is_built_does_not_see_an_export_that_is_made_meanwhile(tmp_pat
                 assert "of another" not in failed["output"]
                 assert client is admin or "of the same" not in failed["output"]
             assert server.stop() == 0
+
+
+@needs_isolation
+def test_i10_what_is_built_does_not_see_a_root_that_is_made_meanwhile(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=pwd.getpwuid(os.getuid()).pw_dir) as base:
+        place = Place(Path(base))
+        root = Path(base) / "theirs" / "below"
+        place.holdfast("serve", "token", "create", "--tenant", "other", "--rights", "admin", "--root", str(root))
+        gate = tmp_path / "gate"
+        gate.mkdir()
+        os.mkfifo(gate / "fifo")
+        with place.server("--no-upkeep", isolation_writable=str(gate)) as server:
+            admin = server.client(place.token())
+            look = f'["sh", "-c", "echo at >{gate}/fifo; cat {gate}/fifo; cat {root}/*/secret; echo done; exit 3"]'
+            _, fork = app(place, admin, "seen", build=look)
+            (fork / "new").write_text("new\n")
+            found: list[Any] = []
+            work = Thread(
+                target=lambda: found.append(admin.ask("POST", "/api/exports/seen/promote", {"fork": "seen-fork"}))
+            )
+            work.start()
+            assert (gate / "fifo").read_text() == "at\n"
+            (root / "one").mkdir(parents=True)
+            (root / "one" / "secret").write_text("of another\n")
+            (gate / "fifo").write_text("")
+            work.join()
+            assert "of another" not in found[0].json["output"]
+            assert "done" in found[0].json["output"]

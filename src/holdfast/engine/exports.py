@@ -155,7 +155,8 @@ class Exports:
         far as all of them can be hidden from what runs in ``row``: not those that programs lie in.
         """
         at = self.path_of(row)
-        found = {os.path.realpath(root) for root in TokenRows(self._catalog).roots(own=bool(names))}
+        # (Of one that is not there yet, what is: nothing can be hidden that has no place.)
+        found = {_existing(os.path.realpath(root)) for root in TokenRows(self._catalog).roots(own=bool(names))}
         return [
             root for root in sorted(found) if root not in (b"/", at) and not _below(root, at) and not _is_system(root)
         ]
@@ -298,6 +299,10 @@ def check_project(project: str) -> str:
             f"a project cannot be called {project[:80]!r}", hint="1 to 128 letters, digits, _, -, and . between others"
         )
     return project
+
+
+def _existing(path: bytes) -> bytes:
+    return path if os.path.isdir(path) else _existing(os.path.dirname(path))
 
 
 def _is_system(path: bytes) -> bool:

@@ -13,6 +13,23 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _CATALOG = "HOLDFAST_STORE_CATALOG"
+_OF_ONE_REPOSITORY = frozenset(
+    (
+        "GIT_DIR",
+        "GIT_WORK_TREE",
+        "GIT_IMPLICIT_WORK_TREE",
+        "GIT_COMMON_DIR",
+        "GIT_INDEX_FILE",
+        "GIT_OBJECT_DIRECTORY",
+        "GIT_PREFIX",
+        "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+        "GIT_SHALLOW_FILE",
+        "GIT_GRAFT_FILE",
+        "GIT_NAMESPACE",
+        "GIT_QUARANTINE_PATH",
+    )
+)
+"""What Git tells its hooks, and what they start. Source: ``git rev-parse --local-env-vars``."""
 
 
 def handed_on(environ: Mapping[AnyStr, AnyStr]) -> dict[AnyStr, AnyStr]:
@@ -25,3 +42,10 @@ def handed_on(environ: Mapping[AnyStr, AnyStr]) -> dict[AnyStr, AnyStr]:
         elif isinstance(name, bytes) and isinstance(value, bytes) and name == _CATALOG.encode():
             given[name] = without_secrets(value.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
     return given
+
+
+def of_no_repository(environ: Mapping[str, str]) -> dict[str, str]:
+    """The same without what leads Git to one repository, for a copy: started by a hook of Git's, commands in there
+    would work in the user's.
+    """
+    return {name: value for name, value in environ.items() if name not in _OF_ONE_REPOSITORY}

@@ -534,13 +534,13 @@ KEYS: dict[str, Key] = {
     ),
     "merge.queue_entries": Key(
         "integer",
-        "so many changes are in the queue at most; what is asked then is for the next rung",
+        "so many changes wait in the queue at most; what is asked then is for the next rung",
         least=1,
         most=100_000,
     ),
     "merge.queue_bytes": Key(
         "size",
-        "so much they hold at most, all together; what is asked then is for the next rung",
+        "so much those that wait hold at most, all together; what is asked then is for the next rung",
         least=MIB,
         most=64 * GIB,
     ),

@@ -20,7 +20,7 @@ Status = Literal["open", "answered", "declined", "shown"]
 _COLUMNS = """id, workspace, path, about, now, before, after, status, holder, held_until, deadline, answer, said,
     created_at"""
 
-_SIZE = " + ".join(f"COALESCE(LENGTH({name}), 0)" for name in ("path", "about", "now", "before", "after", "answer"))
+_SIZE = " + ".join(f"COALESCE(LENGTH({name}), 0)" for name in ("path", "about", "now", "before", "after"))
 """In bytes, but for a few characters."""
 
 
@@ -58,8 +58,9 @@ class Reapplies:
     ) -> Reapply | None:
         """Have ``asked`` wait, unless it does already, or did; what there is of it now.
 
-        None, and nothing is changed, if there would be more than ``most`` then, or of more than ``most_bytes``. What is
-        over makes room first: deadlines that have passed by ``now``, what was declined, and answers, the oldest first.
+        None, and nothing is changed, if more than ``most`` would wait then, or of more than ``most_bytes``. Those whose
+        deadline has passed by ``now`` make room, the oldest first. What was answered does not wait: it stays for the
+        merge that asked, until `sweep`.
         """
         with self._database.writing() as session:
             if (
@@ -81,23 +82,22 @@ class Reapplies:
         return _reapply(row)
 
     def _make_room(self, session: Session, asked: Reapply, now: int, most: int, most_bytes: int) -> bool:
-        """Whether there is room for ``asked``, or it is there already; what is over is dropped for that."""
+        """Whether there is room for ``asked``, or it is there already; what is overdue is dropped for that."""
         if session.one("SELECT 1 FROM reapplies WHERE tenant = ? AND id = ?", (self._tenant, asked.id)):
             return True
         size = (
             len(asked.path) + len(asked.about) + sum(len(one or b"") for one in (asked.now, asked.before, asked.after))
         )
         (count, held), *_ = session.all(
-            f"SELECT COUNT(*), COALESCE(SUM({_SIZE}), 0) FROM reapplies WHERE tenant = ? AND status <> 'shown'",
+            f"SELECT COUNT(*), COALESCE(SUM({_SIZE}), 0) FROM reapplies WHERE tenant = ? AND status = 'open'",
             (self._tenant,),
         )
         excess, excess_bytes = int(count) + 1 - most, int(held) + size - most_bytes
         dropped: list[str] = []
         if excess > 0 or excess_bytes > 0:
             over = session.all(
-                f"""SELECT id, {_SIZE} FROM reapplies WHERE tenant = ? AND status <> 'shown'
-                AND (status <> 'open' OR deadline <= ?)
-                ORDER BY CASE status WHEN 'open' THEN 0 WHEN 'declined' THEN 1 ELSE 2 END, created_at, id""",
+                f"""SELECT id, {_SIZE} FROM reapplies WHERE tenant = ? AND status = 'open' AND deadline <= ?
+                ORDER BY created_at, id""",
                 (self._tenant, now),
             )
             for name, freed in over:

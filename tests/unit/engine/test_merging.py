@@ -329,7 +329,25 @@ def test_what_is_asked_when_the_queue_is_full_is_for_the_next_rung(two, limit: s
         workspace.answer_reapply(change["id"], change["token"], {"version": change["version"], "decline": "no"})
     pair.flags["merge.ladder"] = ["queue"]
     found = pair.merge()
-    assert outcomes(found) == {"a": "open", "b": "pending"}, "what was declined makes room, and holds for this merge"
+    assert outcomes(found) == {"a": "open", "b": "pending"}, "what was declined does not wait, and holds"
+
+
+def test_a_merge_of_more_than_the_queue_holds_comes_to_its_end(two) -> None:
+    pair = two(("queue",), queue_entries=2)
+    pair.begin(**dict.fromkeys("abc", "1\n"))
+    pair.fork_does(**dict.fromkeys("abc", "2\n"))
+    pair.write(pair.tree, **dict.fromkeys("abc", "3\n"))
+    asked: list[str] = []
+    with pair.open() as workspace:
+        for _ in range(2):
+            pair.merge()
+            while (change := workspace.next_reapply()) is not None:
+                asked.append(change["path"])
+                workspace.answer_reapply(
+                    change["id"], change["token"], {"version": change["version"], "content": "4\n"}
+                )
+    assert set(outcomes(pair.merge()).values()) == {"reapplied"}
+    assert asked == ["a", "b", "c"], "each once"
 
 
 def test_a_dry_run_foresees_what_the_rungs_would_do_and_asks_nobody(two, tmp_path: Path) -> None:

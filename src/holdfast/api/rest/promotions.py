@@ -168,20 +168,20 @@ def _apart(call: Call, row: ExportRow, context: Context) -> dict[str, str]:
     """What the process's environment has to say so that what it runs sees nothing that this token could not (I10)."""
     token = call.principal.token
     others = call.door.exports.apart_from(row, token.exports)
+    coming = call.door.exports.yet_to_come(row, token.exports)
     runs = context.settings.promote
-    if others and runs.isolation == "none" and (runs.setup or runs.build or runs.start or runs.health):
+    if (others or coming) and runs.isolation == "none" and (runs.setup or runs.build or runs.start or runs.health):
         raise RefusedError(
             "what this promotion runs would not be kept apart from other exports: promote.isolation is none",
             hint="set promote.isolation to namespace in the home's config.toml, or use the command line",
             code="not_isolated",
         )
-    if any(b"\n" in path for path in others):
+    if any(b"\n" in path for path in (*others, *coming)):
         raise RefusedError("the name of a directory of another export cannot be hidden", code="not_isolated")
     open_ = absolute_paths(context.settings.isolation.writable)
-    coming = call.door.exports.yet_to_come(row, token.exports)
     # (What the settings let through is seen, whatever it lies in.)
     more = [
-        *(path for path in coming if b"\n" not in path and not any(under(one, path) for one in open_)),
+        *(path for path in coming if not any(under(one, path) for one in open_)),
         call.door.exports.made_at,
         *others,
     ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 import msgspec
 
-from holdfast.engine.handing_on import handed_on
+from holdfast.engine.handing_on import handed_on, of_no_repository
 from holdfast.engine.sessions import limits, replaying
 from holdfast.engine.sessions.commands import check_command, clean, demands
 from holdfast.engine.sessions.hooks import has_hooks, hooked
@@ -75,7 +75,8 @@ class Session:
         self._looks_later = False
         self._begun = 0
         """How many commands were begun since it was opened."""
-        self._base = handed_on(around.opener.environ)
+        base = handed_on(around.opener.environ)
+        self._base = of_no_repository(base) if line.record.provider else base
         self.too_long: list[str] = []
         """What its commands have exported since it was opened and nobody can be started with."""
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from holdfast.snapshot.git.repository import LocalSettings, Source
     from holdfast.snapshot.git.shadow import Shadow
 
+_MAX_SHALLOW = 64 << 20
+
 
 def git_directory(work_tree: bytes) -> bytes:
     """Where the repository of a work tree is."""
@@ -45,6 +47,8 @@ def make_repository(
         b"config": own_config_text(settings, trust_filters=trust_filters),
         b"objects/info/alternates": alternates(*borrowed),
     }
+    if shallow := read_regular(os.path.join(source.common, b"shallow"), _MAX_SHALLOW):
+        files[b"shallow"] = shallow  # where the user's history was cut off
     for name in INFO:
         files[b"info/" + name] = read_regular(os.path.join(source.common, b"info", name), MAX_RULES) or b""
     for name, text in files.items():

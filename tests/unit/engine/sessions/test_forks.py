@@ -252,6 +252,17 @@ def test_whose_a_session_is(bench, agent):
     assert made
 
 
+def test_a_fork_is_not_led_to_the_repository_of_the_hook_that_began_it(bench):
+    """Git tells its hooks by variables where to work (in a linked work tree: with an absolute path)."""
+    bench.base |= {"GIT_DIR": "/users/.git", "GIT_INDEX_FILE": "/users/.git/index", "GIT_EDITOR": "vi"}
+    with bench.start() as session:
+        assert session.environment()["GIT_DIR"] == "/users/.git"
+        session.fork("side", provider="holdfast")
+    with bench.open("side") as fork:
+        assert not {"GIT_DIR", "GIT_INDEX_FILE"} & fork.environment().keys()
+        assert fork.environment()["GIT_EDITOR"] == "vi"
+
+
 def test_who_asks(bench, monkeypatch):
     from holdfast.engine.sessions.sessions import Sessions
 

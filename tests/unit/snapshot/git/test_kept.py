@@ -245,6 +245,32 @@ def test_a_bare_repository_gives_work_trees(user: User, beside: Make, tmp_path: 
     assert one.texts(one.provider.snapshot(prepared, ""))["a"] == "changed\n"
 
 
+def test_a_shallow_clone_gives_work_trees_whose_history_ends_where_it_does(
+    user: User, beside: Make, tmp_path: Path
+) -> None:
+    user.write("a", "2\n")
+    user.commit()
+    user.git("clone", "--quiet", "--depth=1", user.root.as_uri(), tmp_path / "clone")
+    clone = User(tmp_path / "clone")
+    clone.write("a", "3\n")
+    work = User(Path(os.fsdecode(beside(clone).provider.prepare("worktree").path)))
+    assert len(work.git("log", "--format=%h").splitlines()) == 2, "what was captured, and what was cloned"
+    work.git("fsck", "--strict")
+
+
+def test_forks_of_forks_of_forks(user: User, beside: Make) -> None:
+    """Git itself follows no more than five object stores from one to the next."""
+    made: list[Beside] = []
+    for number in range(9):
+        user.write("a", f"{number}\n")
+        made.append(beside(user))
+        user = User(Path(os.fsdecode(made[-1].provider.prepare("worktree").path)))
+    assert user.git("log", "--format=%h").count("\n") == 9
+    user.git("fsck", "--strict")
+    for one in reversed(made):
+        one.clean()
+
+
 def test_a_submodule_is_the_commit_that_it_is_at(user: User, beside: Make, tmp_path: Path) -> None:
     other = User(tmp_path / "other")
     other.root.mkdir()
