@@ -56,6 +56,7 @@ class Front:
         self.encrypted = 0
         self.port = 0
         self._loop = asyncio.new_event_loop()
+        self._writers: list[asyncio.StreamWriter] = []
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -72,12 +73,20 @@ class Front:
         self.port = listening.sockets[0].getsockname()[1]
         self._ready.set()
         self._loop.run_forever()
-        for task in asyncio.all_tasks(self._loop):
-            task.cancel()
+        self._loop.run_until_complete(self._end(listening))
+
+    async def _end(self, listening: asyncio.Server) -> None:
         listening.close()
-        self._loop.run_until_complete(asyncio.sleep(0))
+        for writer in self._writers:
+            writer.transport.abort()
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        closed = (writer.wait_closed() for writer in self._writers)
+        await asyncio.gather(*tasks, *closed, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.append(writer)
         with suppress(OSError, EOFError, ssl.SSLError):
             first = await reader.readexactly(8)
             while (said := struct.unpack("!II", first))[1] in (_SSL_REQUEST, _GSS_REQUEST):
@@ -89,6 +98,7 @@ class Front:
                     self.encrypted += 1
                 first = await reader.readexactly(8)
             there, here = await asyncio.open_unix_connection(self._server)
+            self._writers.append(here)
             here.write(first)
             await asyncio.gather(_pass_on(reader, here), _pass_on(there, writer))
         writer.close()

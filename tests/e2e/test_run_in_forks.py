@@ -149,7 +149,10 @@ def test_git_commits_in_a_fork_and_that_is_undone(bench: Cli, way: str, monkeypa
     assert git(side, "log", "-1", "--format=%s", "mine") == "third"
     bench.process("-w", str(side), "undo", cwd=side)
     for path, was in zip((*elsewhere, side), before, strict=True):
-        assert differences(was, photograph(path)) == [], path
+        found = differences(was, photograph(path))
+        # (Git renews the time of an object's file that it comes upon, where it borrows it, too.)
+        renewed = [one for one in found if path != side and "objects/" in one and ": mtime" in one]
+        assert [one for one in found if one not in renewed] == [], path
 
 
 def git(root: Path, *words: str) -> str:
