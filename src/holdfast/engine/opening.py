@@ -290,6 +290,11 @@ class Opener:
                 self._make_root(root, beside)
                 known = self._known(root) or known
             return self._context(known)
+        if known is not None and not os.path.lexists(root):
+            raise RefusedError(
+                f"{display(root)} is a workspace whose directory is gone, and is remembered",
+                hint="`holdfast forget --gone` lets go of all such; or fork into another directory",
+            )
         try:
             with os.scandir(root) as inside:
                 empty = next(inside, None) is None

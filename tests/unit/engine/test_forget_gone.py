@@ -43,6 +43,23 @@ def test_a_deleted_fork_lets_its_source_go(workspace: Workspace, tree: Path, tmp
     assert [checkpoint.workspace for checkpoint in workspace.log(everything=True).checkpoints] == [workspace.id]
 
 
+def test_no_fork_takes_the_place_of_a_deleted_one_until_that_is_let_go(
+    workspace: Workspace, tree: Path, tmp_path: Path
+) -> None:
+    (tree / "file").write_text("first\n")
+    workspace.checkpoint()
+    fork = tmp_path / "fork"
+    workspace.fork("@", fork)
+    shutil.rmtree(fork)
+    with pytest.raises(RefusedError, match="is a workspace whose directory is gone") as caught:
+        workspace.fork("@", fork)
+    assert "holdfast forget --gone" in (caught.value.hint or "")
+    assert not fork.exists()
+    workspace.forget_gone()
+    workspace.fork("@", fork)
+    assert (fork / "file").read_text() == "first\n"
+
+
 def test_what_something_else_stands_on_stays(workspace: Workspace, tree: Path, tmp_path: Path, home: Path) -> None:
     (tree / "file").write_text("first\n")
     workspace.checkpoint()
