@@ -17,7 +17,7 @@ import pytest
 import holdfast
 from holdfast.engine.promotion import encoding, swapping
 from holdfast.engine.promotion.promote import Named, Promotions
-from holdfast.model.errors import LockedError, RefusedError, UsageError
+from holdfast.model.errors import LockedError, NotFoundError, RefusedError, UsageError
 from holdfast.model.ids import WorkspaceId
 
 from ..promoted import PAGES, Ground, content, make_app, needs_isolation
@@ -393,6 +393,9 @@ def test_whoever_uses_the_old_directory_keeps_it_and_what_they_write(ground: Gro
         assert [one.pid for one in done.facts.used_by] == [server.pid]
         assert Path(f"/proc/{server.pid}/cwd/src/other.py").read_text() == "VALUE = 1\n"
         Path(f"/proc/{server.pid}/cwd/late").write_text("late")
+        with pytest.raises(NotFoundError) as caught:
+            holdfast.open(os.readlink(f"/proc/{server.pid}/cwd"), home=ground.home)
+        assert "`cd .`" in (caught.value.hint or "")
     finally:
         server.kill()
         server.wait()

@@ -27,7 +27,7 @@ from holdfast.model.errors import (
 )
 from holdfast.model.ids import new_workspace_id
 from holdfast.model.log import Log
-from holdfast.model.paths import MERGED, display, under
+from holdfast.model.paths import MERGED, PROMOTION_PREFIX, display, under
 from holdfast.store import ballast
 from holdfast.store.records import Workspace, seen_at
 from holdfast.store.store import Store
@@ -207,9 +207,12 @@ class Opener:
                 if at == b"/":
                     break
                 at = os.path.dirname(at)
+        replaced = b"/" + PROMOTION_PREFIX in start
         raise NotFoundError(
             f"{display(start)} is not in a workspace",
-            hint="`holdfast init` begins to remember a directory",
+            hint="a promotion has put another directory in the place of this one; `cd .` gets a shell there"
+            if replaced
+            else "`holdfast init` begins to remember a directory",
             code="no_workspace",
         )
 

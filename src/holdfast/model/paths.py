@@ -23,6 +23,8 @@ KEEPER_SOCKET = b"keeper"
 """In the directory of an undo log: where its keeper answers."""
 TEMPORARY_PREFIX = b".holdfast.tmp-"
 """Names of the files that a restore writes before it renames them into place; never captured, removed by recovery."""
+PROMOTION_PREFIX = b".holdfast-promotion-"
+"""Names of the directories beside a production in which a promotion builds, and keeps the old one while it is used."""
 
 _ESCAPE = r"\\(?:\\|x([0-9a-f]{2}))"
 

@@ -19,7 +19,7 @@ from holdfast.files.own import find_own
 from holdfast.files.replicate import remove_whole
 from holdfast.files.watch.root import parse_mounts
 from holdfast.model.errors import StorageError, room_hint
-from holdfast.model.paths import UNDO_LOG_IN_TREE, display, parse_display, under
+from holdfast.model.paths import PROMOTION_PREFIX, UNDO_LOG_IN_TREE, display, parse_display, under
 
 if TYPE_CHECKING:
     from holdfast.engine.promotion.work import Work
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 TREE = b"tree"
 _GOING = b"going"
-_PREFIX = b".holdfast-promotion-"
 
 
 def container_of(work: Work) -> bytes:
@@ -48,7 +47,7 @@ def prepare(work: Work) -> None:
     why = (
         facts.hindrance or hindrance(root, _mounted(), (os.path.join(root, UNDO_LOG_IN_TREE),)) or _captured(work, root)
     )
-    beside = os.path.join(os.path.dirname(root), _PREFIX + work.row.id.encode())
+    beside = os.path.join(os.path.dirname(root), PROMOTION_PREFIX + work.row.id.encode())
     inside = os.path.join(work.folder, b"build")
     facts.exchange, facts.hindrance = why is None, why or ""
     facts.container = display(inside if why else beside)
