@@ -140,7 +140,8 @@ def test_i3_killed_while_a_state_is_saved_beside_a_command(place: Place) -> None
                         assert texts(fork) == ["one", "two"], death
                         assert Path(os.fsdecode(fork.root), "a").read_text() == "half"
         place.sound(collect=False)
-    assert {(3, 0), (3, 1)} <= seen
+    assert (3, 1) in seen
+    assert len(seen) > 1, "killed before it was done, too"
 
 
 def test_i3_killed_while_a_state_is_saved(place: Place) -> None:

@@ -170,7 +170,7 @@ def _apart(call: Call, row: ExportRow, context: Context) -> dict[str, str]:
     others = call.door.exports.apart_from(row, token.exports)
     coming = call.door.exports.yet_to_come(row, token.exports)
     runs = context.settings.promote
-    if (others or coming) and runs.isolation == "none" and (runs.setup or runs.build or runs.start or runs.health):
+    if others and runs.isolation == "none" and (runs.setup or runs.build or runs.start or runs.health):
         raise RefusedError(
             "what this promotion runs would not be kept apart from other exports: promote.isolation is none",
             hint="set promote.isolation to namespace in the home's config.toml, or use the command line",
