@@ -35,7 +35,7 @@ class Proxy:
         self.trips = 0
         """How often a client has begun to say something after it had been answered."""
         self.delay = 0.0
-        """Seconds that each of these takes more, as in a network."""
+        """Seconds that each of these takes more, as in a network: what a client says meanwhile is not one more."""
         self._open: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
         self._run(self._accept)
@@ -80,7 +80,7 @@ class Proxy:
             self._open += [client, server]
             state = _Pair(client, server)
             self._run(self._to_server, state)
-            self._run(_to_client, state)
+            self._run(self._to_client, state)
 
     def _to_server(self, pair: _Pair) -> None:
         with suppress(OSError):
@@ -88,8 +88,6 @@ class Proxy:
                 if pair.answered_last:
                     pair.answered_last = False
                     self.trips += 1
-                    if self.delay:
-                        time.sleep(self.delay)
                 cut = self.judge(data)
                 if cut == "before":
                     break
@@ -108,6 +106,19 @@ class Proxy:
                     break
         pair.close()
 
+    def _to_client(self, pair: _Pair) -> None:
+        with suppress(OSError):
+            while data := pair.server.recv(1 << 20):
+                if pair.last:
+                    break  # whoever asked never hears of it
+                if self.delay:
+                    time.sleep(self.delay)
+                pair.answered_last = True
+                pair.client.sendall(data)
+        pair.answered.set()
+        if not pair.last:
+            pair.close()
+
 
 class _Pair:
     def __init__(self, client: socket.socket, server: socket.socket) -> None:
@@ -120,18 +131,6 @@ class _Pair:
     def close(self) -> None:
         _close(self.client)
         _close(self.server)
-
-
-def _to_client(pair: _Pair) -> None:
-    with suppress(OSError):
-        while data := pair.server.recv(1 << 20):
-            if pair.last:
-                break  # whoever asked never hears of it
-            pair.answered_last = True
-            pair.client.sendall(data)
-    pair.answered.set()
-    if not pair.last:
-        pair.close()
 
 
 def _close(end: socket.socket) -> None:

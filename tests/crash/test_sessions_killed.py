@@ -119,7 +119,7 @@ def test_i3_killed_while_a_state_is_saved_beside_a_command(place: Place) -> None
             session.end(entry, DONE, cwd=".", env={**session.environment(), "A": "3"}, duration_ms=1)
 
     seen = set()
-    for death in place.deaths(work, most=16):
+    for death in place.deaths(work, most=30):
         with sessions(place) as all_of_them:
             all_of_them.sweep()
             with all_of_them.open("one") as session:
@@ -140,8 +140,7 @@ def test_i3_killed_while_a_state_is_saved_beside_a_command(place: Place) -> None
                         assert texts(fork) == ["one", "two"], death
                         assert Path(os.fsdecode(fork.root), "a").read_text() == "half"
         place.sound(collect=False)
-    assert (3, 1) in seen
-    assert len(seen) > 1, "killed before it was done, too"
+    assert {(3, 0), (3, 1)} <= seen
 
 
 def test_i3_killed_while_a_state_is_saved(place: Place) -> None:

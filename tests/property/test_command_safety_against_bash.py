@@ -14,7 +14,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from holdfast.engine.safety.classes import combine
@@ -253,10 +253,18 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @given(COMMANDS)
+@example('export x=q "$(echo "$(beta "in $x")")"')
+@example("alpha $y{a,b}")
+@example("alpha {a,$y}b")
+@example('f() { alpha "$@" a; }; f; f $x')
+@example('alpha "b${@:1}"')
+@example("alpha } }")
+@example('alpha <<EOF \n$x " `beta "p"` "\nEOF\n')
+@example("alpha <<EOF \na `beta` b\nEOF\n")
+@example("beta <(alpha) <(alpha b)")
 @settings(
     max_examples=300,
     deadline=None,
-    derandomize=True,  # with other seeds it still finds expansions beside assignments that are misread, now and then
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 def test_what_bash_runs_was_foreseen(place: Path, command: str) -> None:
@@ -270,7 +278,7 @@ def test_what_bash_runs_was_foreseen(place: Path, command: str) -> None:
     script = command.encode("utf-8", "surrogateescape")
     subprocess.run(
         [BASH, "--norc", "--noprofile", "-c", script],
-        env=env,
+        env={**env, "FUNCNEST": "20"},  # (a function may be generated that calls itself for ever)
         cwd=inside,
         timeout=20,
         check=False,
@@ -283,6 +291,7 @@ def test_what_bash_runs_was_foreseen(place: Path, command: str) -> None:
         return
     for line in ran:
         line = line.removesuffix("\037") if line.count("\037") == 1 and line.endswith("\037") else line
+        line = re.sub(r"/dev/fd/\d+", "/dev/fd/63", line)  # (the second of them has another number)
         # A program without arguments, or with one that is empty, is written down alike.
         assert any(one.fullmatch(line) or one.fullmatch(line + "\037") for one in patterns), (command, line, patterns)
 

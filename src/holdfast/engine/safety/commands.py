@@ -9,7 +9,7 @@ from holdfast.engine.safety.classes import Reason
 from holdfast.engine.safety.expand import Expansion
 from holdfast.engine.safety.places import verdict
 from holdfast.engine.safety.shell import Input
-from holdfast.engine.safety.words import UNKNOWN, Word
+from holdfast.engine.safety.words import UNKNOWN, Word, backquoted, between_backquotes
 from holdfast.engine.safety.wrappers import assign
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ RESERVED = frozenset(
     )
 )  # fmt: skip
 """Words that are no programs where a command begins."""
+_QUOTES = "'\"\\"
+"""With one of these in its mark, a here-document is taken as it is."""
 REDIRECTIONS = frozenset(("file_redirect", "heredoc_redirect", "herestring_redirect"))
 
 
@@ -116,14 +118,16 @@ def assignments(walk: Walker, node: Node, shell: Shell, source: Source) -> None:
         assign(call, shell, name, shape)
         return
     words: list[Word] = []
+    given: list[tuple[str, str]] = []
     for child in node.children:
         if child.type == "variable_assignment":
-            name, shape = _assignment(child, expansion)
-            assign(call, shell, name, shape)
+            given.append(_assignment(child, expansion))
         elif child.is_named and child.type != "variable_name":
             words += expansion.words([child])
         elif child.type == "variable_name" and node.type == "unset_command":
             words.append(Word(source.text(child), *source.place(child)))
+    for name, shape in given:  # (as `export` has all of its words expanded before it assigns any)
+        assign(call, shell, name, shape)
     for word in words:
         name, equals, _ = word.lead.partition("=")
         if name.isidentifier():
@@ -226,12 +230,26 @@ def _redirect(walk: Walker, node: Node, shell: Shell, source: Source, extra: lis
             elif child.type in ("file_redirect", "herestring_redirect"):
                 _redirect(walk, child, shell, source, extra)
             elif child.type == "heredoc_body":
-                walk.each(child, shell.copy(), source)
+                _body(walk, child, shell, source, raw=any(mark in start for mark in _QUOTES))
             elif child.is_named and child.type not in ("heredoc_start", "heredoc_end", "file_descriptor"):
                 rest.append(child)
         return rest
     _file(walk, node, shell, source, extra)
     return []
+
+
+def _body(walk: Walker, body: Node, shell: Shell, source: Source, *, raw: bool) -> None:
+    """What runs while the text of a here-document is expanded."""
+    walk.each(body, shell.copy(), source)
+    text = source.text(body)
+    if raw or "`" not in text:
+        return
+    # The grammar does not see backquotes in all places.
+    scripts = between_backquotes(text)
+    if scripts is None or "$(" in text:
+        walk.add(Reason("backquotes that are not understood", "", *source.place(body), "unknown", reversible=False))
+    for script in scripts or ():
+        walk.script(backquoted(script), shell.copy(), source.place(body))
 
 
 def _file(walk: Walker, node: Node, shell: Shell, source: Source, extra: list[Node]) -> None:
@@ -279,6 +297,7 @@ def _text_of(document: Node, source: Source) -> str | None:
     if body is None or start is None:
         return None
     text = source.text(body)
-    if any(mark in source.text(start) for mark in "'\"\\"):
+    if any(mark in source.text(start) for mark in _QUOTES):
         return text
-    return None if any(child.type != "heredoc_content" for child in body.children) or "\\" in text else text
+    expanded = any(child.type != "heredoc_content" for child in body.children)
+    return None if expanded or any(mark in text for mark in "\\`$") else text

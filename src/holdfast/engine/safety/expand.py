@@ -62,12 +62,25 @@ class Expansion:
         return "" if node is None else joined(_bounded([], self._node(node, quoted=False)), self.shell.home())
 
     def _pieces(self, nodes: Sequence[Node]) -> Characters:
+        if any(self._is_cut(node, nodes) for node in nodes):
+            for node in nodes:
+                self._node(node, quoted=False)  # what is in them runs
+            self.splits = True
+            return [(UNKNOWN, QUOTED)]
         characters: Characters = []
         for at, node in enumerate(nodes):
             if at and nodes[at - 1].end_byte != node.start_byte:
                 characters.append((UNKNOWN, QUOTED))
             characters = _bounded(characters, self._node(node, quoted=False))
         return characters
+
+    def _is_cut(self, node: Node, nodes: Sequence[Node]) -> bool:
+        """Whether braces may give a variable another name: they come first, so that ``$y{a,b}`` is ``$ya $yb``."""
+        return (
+            node.type == "simple_expansion"
+            and self.source.data[node.end_byte : node.end_byte + 1] in (b"{", b"}", b",")
+            and any("{" in self.source.text(other) for other in nodes)
+        )
 
     def _positional(self, text: str) -> list[str] | None:
         if text not in ('"$@"', "$@", "$*") or self.shell.positional is None:
@@ -145,7 +158,8 @@ class Expansion:
                 ":=" in self.source.text(child) or child.type == "=" for child in node.children if not child.is_named
             ):
                 self.shell.variables[self.source.text(name)] = UNKNOWN
-        self.splits = self.splits or not quoted
+        # (``"${@:2}"`` and ``"${list[@]}"`` are as many words as there are.)
+        self.splits = self.splits or not quoted or "@" in self.source.text(node)
         return [(UNKNOWN, QUOTED)]
 
     def _variable(self, name: str, *, quoted: bool) -> Characters:
@@ -156,7 +170,7 @@ class Expansion:
                 shape = values[place]
         elif name.isidentifier():
             shape = self.shell.value(name)
-        if UNKNOWN in shape and not quoted:
+        if name == "@" or (UNKNOWN in shape and not quoted):
             self.splits = True
         if quoted:
             return _quote(shape) or [("", QUOTED)]

@@ -5,6 +5,7 @@ Positions in a tree are bytes of the text that was parsed; `Texts.outermost` say
 
 from __future__ import annotations
 
+import re
 import threading
 from bisect import bisect_right
 from itertools import accumulate
@@ -34,6 +35,7 @@ else; the grammar takes some for spaces, which would hide what follows a ``#``, 
 scanner reads beyond a table of the C library for large characters, and crashes."""
 
 _PIECES = frozenset(("simple_expansion", "expansion", "command_substitution", "string", "raw_string", "concatenation"))
+_BLANK = re.compile(rb"(?<!\\)(?:\\\\)*[ \t]")
 _LITERAL = frozenset(("string", "heredoc_body"))
 """Nodes that have text of their own beside what is in them."""
 
@@ -198,7 +200,9 @@ def _parser() -> Parser:
 
 
 def _broken_words(root: Node, data: bytes) -> Iterator[Node]:
-    """Words that go over the end of a line without quotes: the beginning of a document that was not recognised."""
+    """Words that go over the end of a line without quotes, as the beginning of a document that was not recognised does;
+    or over a blank, as ``} }``, which the grammar takes for one word.
+    """
     cursor = root.walk()
     while True:
         node = cursor.node
@@ -213,7 +217,8 @@ def _broken_words(root: Node, data: bytes) -> Iterator[Node]:
 
 def _is_broken(node: Node, data: bytes) -> bool:
     if node.type == "word":
-        return b"\n" in data[node.start_byte : node.end_byte]
+        text = data[node.start_byte : node.end_byte]
+        return b"\n" in text or bool(_BLANK.search(text))
     if node.type in _PIECES and data[node.start_byte : node.start_byte + 1] in (b" ", b"\t", b"\n"):
         # In quotes, spaces before it belong to it.
         return node.parent is None or node.parent.type not in _LITERAL

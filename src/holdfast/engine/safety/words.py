@@ -112,6 +112,21 @@ def backquoted(text: str) -> str:
     return "".join(found)
 
 
+def between_backquotes(text: str) -> list[str] | None:
+    """What stands in the backquotes of a here-document, in which quotes mean nothing; None if the last is open."""
+    parts: list[str] = [""]
+    at = 0
+    while at < len(text):
+        if text[at] == "`":
+            parts.append("")
+            at += 1
+            continue
+        width = 2 if text[at] == "\\" else 1
+        parts[-1] += text[at : at + width]
+        at += width
+    return parts[1::2] if len(parts) % 2 else None
+
+
 _ESCAPES = {
     "n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "e": "\x1b", "E": "\x1b", "f": "\f", "v": "\v",
     "\\": "\\", "'": "'", '"': '"', "?": "?",
