@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.engine.safety.words import UNKNOWN
-from holdfast.engine.safety.wrappers import assign, before
+from holdfast.engine.safety.wrappers import assign, before, index
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -79,11 +79,11 @@ def _trap(call: Call) -> None:
 
 def _assigns(call: Call) -> None:
     """``read``, ``mapfile``, ``getopts``, ``printf -v``, ``let``: give variables values that nobody knows."""
-    _index(call)
+    index(call, call.arguments)
     if call.program in ("printf", "wait") and not any(word.lead.startswith(("-v", "-p")) for word in call.arguments):
         return
     for word in call.arguments:
-        if call.program == "mapfile" and word.lead.startswith(("-C", "-c")):
+        if call.program in ("mapfile", "readarray") and word.lead.startswith("-") and "C" in word.lead:
             call.note("unknown", "runs a command for what it reads", at=word)
         if word.text is None:
             call.shell.forget()
@@ -95,11 +95,8 @@ def _assigns(call: Call) -> None:
     assign(call, call.shell, "REPLY", UNKNOWN)
 
 
-def _index(call: Call) -> None:
-    """An index is evaluated, also one that stands in a text: ``test -v 'a[$(date)]'`` runs a command."""
-    for word in call.arguments:
-        if word.text is not None and "[" in word.text and ("$(" in word.text or "`" in word.text):
-            call.note("unknown", "what is in an index may be run", at=word)
+def _test(call: Call) -> None:
+    index(call, call.arguments)
 
 
 def _set(call: Call) -> None:
@@ -170,7 +167,7 @@ BUILTINS: Mapping[str, Callable[[Call], None]] = {
         ),
         _nothing,
     ),
-    **dict.fromkeys(("test", "["), _index),
+    **dict.fromkeys(("test", "["), _test),
     **dict.fromkeys(("read", "mapfile", "readarray", "getopts", "let", "printf", "wait"), _assigns),
     **dict.fromkeys(("enable", "hash", "bind"), _renames),
     **dict.fromkeys(("complete", "compgen", "compopt"), _complete),

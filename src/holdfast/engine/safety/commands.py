@@ -10,7 +10,7 @@ from holdfast.engine.safety.expand import Expansion
 from holdfast.engine.safety.places import verdict
 from holdfast.engine.safety.shell import Input
 from holdfast.engine.safety.words import UNKNOWN, Word, backquoted, between_backquotes
-from holdfast.engine.safety.wrappers import assign
+from holdfast.engine.safety.wrappers import assign, index
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -128,6 +128,7 @@ def assignments(walk: Walker, node: Node, shell: Shell, source: Source) -> None:
             words.append(Word(source.text(child), *source.place(child)))
     for name, shape in given:  # (as `export` has all of its words expanded before it assigns any)
         assign(call, shell, name, shape)
+    index(call, words)
     for word in words:
         name, equals, _ = word.lead.partition("=")
         if name.isidentifier():

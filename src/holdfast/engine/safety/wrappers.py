@@ -10,7 +10,7 @@ from holdfast.engine.safety.shell import MAX_VALUE
 from holdfast.engine.safety.words import STAR, UNKNOWN, Word, as_pattern
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from holdfast.engine.safety.call import Call
     from holdfast.engine.safety.shell import Shell
@@ -78,6 +78,15 @@ def assign(call: Call, shell: Shell, name: str, shape: str) -> None:
     elif name in _RUNS_OTHERS and shape not in _HARMLESS:
         shell.shadowed = shell.shadowed or name.startswith(("LD_", "DYLD_")) or name in ("IFS", "BASH_ENV", "ENV")
         call.note("unknown", f"the variable {name} changes what programs run")
+    elif "$(" in shape or "`" in shape:
+        call.note("unknown", f"the value of {name} holds a command, which `$((…))`, an index or `${{…@P}}` runs")
+
+
+def index(call: Call, words: Sequence[Word]) -> None:
+    """An index is evaluated, also one that stands in a text: ``test -v 'a[$(date)]'`` runs a command."""
+    for word in words:
+        if word.text is not None and "[" in word.text and ("$(" in word.text or "`" in word.text):
+            call.note("unknown", "what is in an index may be run", at=word)
 
 
 def xargs(call: Call) -> None:
