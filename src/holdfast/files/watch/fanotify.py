@@ -1,9 +1,10 @@
 """Watching by fanotify: one mark on the file system, whatever the size of the tree.
 
 An event names a directory by its file handle and an entry in it by name (``FAN_REPORT_DFID_NAME``), and the object by
-a handle of its own (``FAN_REPORT_TARGET_FID``). The directory's handle is turned into a path by opening it, and that is
-remembered until any directory is renamed. The kernel merges events of one name while they wait, so nothing here
-depends on their order, except that the news of a rename is read after it. Sources: fanotify(7), fanotify_mark(2).
+a handle of its own (``FAN_REPORT_TARGET_FID``). The directory's handle is turned into a path by opening it, and that
+is remembered until a directory in the tree, or one that comes into it or leaves it, is renamed. The kernel merges
+events of one name while they wait, so nothing here depends on their order, except that the news of a rename is read
+after it. Sources: fanotify(7), fanotify_mark(2).
 """
 
 from __future__ import annotations
@@ -272,14 +273,18 @@ class FanotifyWatcher:
             self._inside.pop(event.target, None)
         if not event.mask & (MOVED_FROM | MOVED_TO):
             return
-        self._forget()
         try:
             parent = self._mounts.where(directory)
         except OSError:
+            self._forget()
             return
         moved = parent.rstrip(b"/") + b"/" + event.name
         if (self._root.real + b"/").startswith(moved + b"/"):
             batch.findings.doubt("the root, or a directory above it, was moved")
+            self._forget()
+        elif self._below_root(moved) is not None:
+            # (Whatever comes into the tree or leaves it has an event in there; what moves elsewhere stays outside.)
+            self._forget()
 
     def _forget(self) -> None:
         self._inside.clear()
@@ -290,7 +295,7 @@ class FanotifyWatcher:
 
     def _resolve(self, directory: Handle, name: bytes, batch: _Batch) -> bytes | None:
         """The path of a directory, None if its events are of no interest; remembered either way."""
-        if directory in self._gone:
+        if directory in self._gone or (directory in batch.stale and name != b"."):
             return None
         batch.has_looked_up = True
         try:
@@ -322,7 +327,9 @@ class FanotifyWatcher:
 
     def _locate(self, handle: Handle) -> bytes | None:
         """The path of a handle relative to the root, None if it is not below it. Raises ESTALE if it is gone."""
-        real = self._mounts.where(handle)
+        return self._below_root(self._mounts.where(handle))
+
+    def _below_root(self, real: bytes) -> bytes | None:
         if real == self._root.real:
             return b""
         above = self._root.real.rstrip(b"/") + b"/"

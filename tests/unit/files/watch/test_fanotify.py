@@ -191,3 +191,62 @@ def test_a_mount_in_the_tree_can_be_taken_away_under_the_watcher(root: Path) -> 
     finally:
         if mounted:
             libc.umount2(bytes(point), 2)
+
+
+def test_a_directory_that_is_renamed_elsewhere_makes_nothing_forgotten(
+    root: Path, watcher: FanotifyWatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy file system somebody renames directories all the time; what is known of the others stays known."""
+    elsewhere = root.with_name("elsewhere")
+    (elsewhere / "one").mkdir(parents=True)
+    (root / "a/b/file").write_text("1")
+    (elsewhere / "file").touch()
+    watcher.drain()
+    (elsewhere / "one").rename(elsewhere / "two")
+    watcher.drain()
+    looked_up, where = [], watcher._mounts.where
+    monkeypatch.setattr(watcher._mounts, "where", lambda handle: looked_up.append(where(handle)) or where(handle))
+    (root / "a/b/file").write_text("2")
+    (elsewhere / "other").touch()
+    assert watcher.drain().paths == {b"a/b/file"}
+    assert not {os.fsencode(root / "a/b"), os.fsencode(elsewhere)} & set(looked_up)
+
+
+@pytest.mark.parametrize("way", [("elsewhere/one", "root/a/one"), ("root/a/b", "elsewhere/b")], ids=["in", "out"])
+def test_a_directory_that_crosses_the_edge_of_the_tree_is_looked_up_anew(
+    root: Path, watcher: FanotifyWatcher, way: tuple[str, str]
+) -> None:
+    base = root.parent
+    (base / "elsewhere/one/deep").mkdir(parents=True)
+    for name in ("elsewhere/one/deep/file", "root/a/b/file"):
+        (base / name).write_text("1")
+    watcher.drain()
+    (base / way[0]).rename(base / way[1])
+    watcher.drain()
+    (base / way[1] / ("deep/file" if way[0].startswith("elsewhere") else "file")).write_text("2")
+    assert watcher.drain().paths == ({b"a/one/deep/file"} if way[1].startswith("root") else set())
+
+
+def test_a_directory_that_is_gone_is_looked_for_once(
+    root: Path, watcher: FanotifyWatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = root.with_name("gone")
+    gone.mkdir()
+    watcher.drain()
+    asked, where = [], watcher._mounts.where
+
+    def counting(handle: bytes) -> bytes:
+        try:
+            return where(handle)
+        except OSError as error:
+            asked.append((handle, error.errno))
+            raise
+
+    for number in range(20):
+        (gone / str(number)).touch()
+    for number in range(20):
+        (gone / str(number)).unlink()
+    gone.rmdir()
+    monkeypatch.setattr(watcher._mounts, "where", counting)
+    assert not watcher.drain().paths
+    assert len(asked) == len(set(asked))
