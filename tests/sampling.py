@@ -28,6 +28,11 @@ def spread(step: int) -> int:
     return 1 if _thorough else step
 
 
+def examples(most: int, usually: int = 25) -> int:
+    """How many examples hypothesis is to try: ``usually`` so many, ``most`` in a thorough run."""
+    return most if _thorough else usually
+
+
 def moments(cases: Iterable[T], most: int) -> list[T]:
     """``cases`` that one test goes through: ``most`` of them, the first, the last, and evenly chosen ones between."""
     found = list(cases)

@@ -20,9 +20,7 @@ BROKEN = '[capture]\nexclude = ["/private/"\n'
 
 
 @pytest.fixture
-def run(
-    tree: Path, home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Iterator[Run]:
+def run(tree: Path, home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Run]:
     """Runs a command in a workspace with two checkpoints, whose file was broken after them."""
 
     def run(*words: str) -> tuple[int, str, str]:
