@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import gc
 import logging
 import os
 import signal
@@ -16,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import holdfast
+from holdfast.engine import gone
 from holdfast.engine.workspace import Workspace
 from holdfast.files.watch.root import parse_mounts
 from holdfast.model.errors import UnsupportedError
@@ -52,11 +54,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not item.get_closest_marker("thorough")]
 
 
+def pytest_collection_finish() -> None:
+    """What there is by now stays until the end: no collection of garbage, and no child, has to go through it again."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """The signals of a terminal do to what the tests start what they do for a user, also where the tests themselves
     were started in the background, or with nohup.
     """
     be_thorough(config.getoption("--thorough"))
+    # What else is on the machine is no matter of the tests, and looking through all of it takes seconds each time.
+    gone.MOST_LOOKED_AT = 20_000
     # How long an example takes, or takes to be made, says how busy the machine is.
     settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("untimed")

@@ -116,7 +116,7 @@ def test_a_store_with_everything_in_it_goes_to_postgresql_and_s3_and_back(
             assert workspace.verify(read_data=True).problems == []
 
 
-@pytest.mark.parametrize("killed", some([str(at) for at in range(26)], 6))
+@pytest.mark.parametrize("killed", some([str(at) for at in range(26)], 4))
 def test_i3_a_copy_killed_anywhere_is_opened_by_nobody_and_goes_on(
     tmp_path: Path, service: Service, key: str, catalog_url: str, killed: str
 ) -> None:
