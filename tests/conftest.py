@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import gc
 import logging
 import os
 import signal
@@ -16,11 +17,13 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import holdfast
+from holdfast.engine import gone
 from holdfast.engine.workspace import Workspace
 from holdfast.files.watch.root import parse_mounts
 from holdfast.model.errors import UnsupportedError
 from holdfast.supervisor.descent import descendants
 
+from .sampling import be_thorough
 from .waiting import has_ended, wait_until
 
 if TYPE_CHECKING:
@@ -37,7 +40,7 @@ _SERVING = b"holdfast.engine.mount_serving"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--thorough``: all cases."""
+    """``--thorough``: all cases, every moment of those that are killed at some, and as many examples as ever."""
     parser.addoption("--thorough", action="store_true", help="run also what is much like something that always runs")
 
 
@@ -51,10 +54,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not item.get_closest_marker("thorough")]
 
 
-def pytest_configure() -> None:
+def pytest_collection_finish() -> None:
+    """What there is by now stays until the end: no collection of garbage, and no child, has to go through it again."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """The signals of a terminal do to what the tests start what they do for a user, also where the tests themselves
     were started in the background, or with nohup.
     """
+    be_thorough(config.getoption("--thorough"))
+    # What else is on the machine is no matter of the tests, and looking through all of it takes seconds each time.
+    gone.MOST_LOOKED_AT = 20_000
     # How long an example takes, or takes to be made, says how busy the machine is.
     settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("untimed")

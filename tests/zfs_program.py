@@ -12,11 +12,12 @@ import fcntl
 import json
 import os
 import re
-import shutil
-import subprocess
 import sys
-from pathlib import Path
-from typing import Any, NoReturn
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # (It is started hundreds of times: what it need not load, it does not.)
+    from pathlib import Path
+    from typing import Any, NoReturn
 
 MS_RDONLY, MS_REMOUNT, MS_BIND = 1, 32, 4096
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -26,7 +27,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.:-]+(/[A-Za-z0-9_.:-]+)*(@[A-Za-z0-9_.: -]+)?\Z
 def install(directory: Path, store: Path, dataset: str, mountpoint: Path) -> None:
     """Put the program into ``directory``, with a pool in ``store`` that has one dataset, mounted."""
     store.mkdir()
-    State(store).create(dataset, str(mountpoint))
+    State(str(store)).create(dataset, str(mountpoint))
     script = directory / "zfs"
     directory.mkdir(exist_ok=True)
     script.write_text(
@@ -44,27 +45,30 @@ def fail(text: str, code: int = 1) -> NoReturn:
 class State:
     """What there is: by name its directory, its properties, and of a clone the snapshot that it is of."""
 
-    def __init__(self, store: Path) -> None:
+    def __init__(self, store: str) -> None:
         self.store = store
-        self.file = store / "state"
-        self.sets: dict[str, dict[str, Any]] = json.loads(self.file.read_text()) if self.file.exists() else {}
+        self.file = f"{store}/state"
+        self.sets: dict[str, dict[str, Any]] = {}
+        if os.path.exists(self.file):
+            with open(self.file) as file:
+                self.sets = json.load(file)
 
     def save(self) -> None:
-        new = self.file.with_suffix(".new")
-        new.write_text(json.dumps(self.sets))
-        new.replace(self.file)
+        with open(f"{self.file}.new", "w") as new:
+            json.dump(self.sets, new)
+        os.replace(f"{self.file}.new", self.file)
 
-    def add(self, name: str, properties: dict[str, str], origin: str = "") -> Path:
+    def add(self, name: str, properties: dict[str, str], origin: str = "") -> str:
         number = max((int(one["number"]) for one in self.sets.values()), default=0) + 1
-        directory = self.store / str(number)
+        directory = f"{self.store}/{number}"
         self.sets[name] = {"number": number, "properties": properties, "origin": origin, "deferred": False}
         return directory
 
-    def directory(self, name: str) -> Path:
-        return self.store / str(self.sets[name]["number"])
+    def directory(self, name: str) -> str:
+        return f"{self.store}/{self.sets[name]['number']}"
 
     def create(self, name: str, mountpoint: str) -> None:
-        self.add(name, {"mountpoint": mountpoint}).mkdir()
+        os.mkdir(self.add(name, {"mountpoint": mountpoint}))
         self.save()
         self.mount(name)
 
@@ -94,14 +98,16 @@ class State:
         return [other for other in self.sets if other.startswith((f"{name}/", f"{name}@"))]
 
     def destroy(self, name: str) -> None:
+        import shutil
+
         directory, origin = self.directory(name), self.sets.pop(name)["origin"]
         shutil.rmtree(directory)
         if origin and self.sets[origin]["deferred"] and not self.clones(origin):
             self.destroy(origin)
 
 
-def bind(source: Path, target: str, flags: int) -> None:
-    if _libc.mount(bytes(source), os.fsencode(target), None, flags, None):
+def bind(source: str, target: str, flags: int) -> None:
+    if _libc.mount(os.fsencode(source), os.fsencode(target), None, flags, None):
         fail(f"cannot mount '{target}': {os.strerror(ctypes.get_errno())}")
 
 
@@ -216,8 +222,9 @@ def set_(state: State, words: list[str]) -> None:
         bind(state.directory(name), properties["mountpoint"], flags)
 
 
-def copy(source: Path, target: Path) -> None:
-    subprocess.run(["cp", "-a", "--", source, target], check=True)
+def copy(source: str, target: str) -> None:
+    if os.spawnlp(os.P_WAIT, "cp", "cp", "-a", "--", source, target):
+        fail(f"cannot copy '{source}'")
 
 
 def main(store: str, words: list[str]) -> None:
@@ -225,8 +232,8 @@ def main(store: str, words: list[str]) -> None:
     commands = {"snapshot": snapshot, "clone": clone, "destroy": destroy, "list": list_, "mount": mount, "set": set_}
     if not words or words[0] not in commands:
         fail(f"unrecognized command '{' '.join(words[:1])}'", 2)
-    with open(Path(store, "lock"), "w") as lock:
+    with open(f"{store}/lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        state = State(Path(store))
+        state = State(store)
         commands[words[0]](state, words[1:])
         state.save()

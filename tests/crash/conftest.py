@@ -16,6 +16,8 @@ from holdfast.model.paths import TEMPORARY_PREFIX
 from holdfast.store import manifest
 from holdfast.testing.killing import count_steps, run_killed, without_syncs
 
+from ..sampling import is_thorough
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
@@ -207,8 +209,7 @@ class Place:
     def deaths(self, work: Callable[[], object], *, most: int = 12) -> Iterator[Death]:
         """Kill ``work`` at its changes, each time from the place as it is now; yields after each death.
 
-        At most ``most`` of the changes are tried, the first and the last among them; with ``CRASH_STEPS=all`` in the
-        environment every one is.
+        At most ``most`` of the changes are tried, the first and the last among them; in a thorough run every one is.
         """
         self.keep("start")
         names = self.steps(work)
@@ -272,7 +273,7 @@ def content_of(workspace: Workspace, checkpoint: CheckpointId) -> State:
 
 def chosen(total: int, most: int) -> list[int]:
     """Which of the steps 1 to ``total`` are tried."""
-    if total <= most or os.environ.get("CRASH_STEPS") == "all":
+    if total <= most or is_thorough():
         return list(range(1, total + 1))
     return sorted({1, total, *random.Random(total).sample(range(2, total), most - 2)})
 

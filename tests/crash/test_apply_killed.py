@@ -17,6 +17,7 @@ from holdfast.model.entries import Change, Entry, file_entry, symlink_entry
 from holdfast.model.ids import hash_bytes
 from holdfast.model.paths import TEMPORARY_PREFIX
 
+from ..sampling import spread
 from ..seen import Seen
 
 if TYPE_CHECKING:
@@ -203,8 +204,8 @@ def flags(request: pytest.FixtureRequest) -> bool:
 
 
 def steps_that_kill(tmp_path: Path, flags: bool) -> Iterator[tuple[Path, dict[bytes, Known]]]:
-    """Trees in which an apply was killed one step later each, and what was known of them before."""
-    for step in range(1, 1000):
+    """Trees in which an apply was killed a few steps later each, and what was known of them before."""
+    for step in range(1, 1000, spread(4)):
         base = tmp_path / str(step)
         base.mkdir()
         lay_out(base, BEFORE)

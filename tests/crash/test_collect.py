@@ -212,7 +212,10 @@ def test_processes_that_save_forget_and_collect_at_once(tmp_path):
     outputs = [child.communicate(timeout=120) for child in savers]
     (tmp_path / "stop").touch()
     counted = [child.communicate(timeout=120) for child in collectors]
-    assert [error for _, error in outputs + counted] == [""] * 4
+    # (Who is kept waiting for long, as on a machine that has much to do, says so.)
+    errors = [line for _, error in outputs + counted for line in error.splitlines()]
+    assert [line for line in errors if "another process holds the catalog" not in line] == []
+    assert [child.returncode for child in savers + collectors] == [0] * 4
     assert sum(int(text) for text, _ in counted) > 0
     store = opened(tmp_path, SystemClock())
     expected = dict(item.split(":") for text, _ in outputs for item in text.split())

@@ -20,6 +20,8 @@ from holdfast.model.errors import HoldfastError, StorageError
 from holdfast.store.local import LocalObjects
 from holdfast.testing.faults import FaultyDisk
 
+from ..sampling import moments, some
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -256,7 +258,7 @@ def on(small: SmallDisk, lived: Place, *words: str) -> subprocess.CompletedProce
     return done
 
 
-@pytest.mark.parametrize("room", [0, 3 * KIB, 9 * KIB, 20 * KIB, 60 * KIB, 200 * KIB])
+@pytest.mark.parametrize("room", some([0, 3 * KIB, 9 * KIB, 20 * KIB, 60 * KIB, 200 * KIB], 3))
 def test_forget_and_gc_free_a_disk_that_is_full(lived: Place, small: SmallDisk, room: int) -> None:
     home = small.path / "home"
     subprocess.run(["cp", "-a", lived.home, home], check=True)
@@ -295,7 +297,7 @@ def test_a_fork_of_a_session_can_be_deleted_on_a_disk_that_is_full(lived: Place,
 @pytest.mark.parametrize("words", ["log", "checkpoint", "verify", "stats", "undo", "restore first"])
 def test_a_full_disk_kills_no_command(lived: Place, small: SmallDisk, words: str) -> None:
     subprocess.run(["cp", "-a", lived.home, small.path / "home"], check=True)
-    for room in range(0, 72 * KIB, 5 * KIB):
+    for room in moments(range(0, 72 * KIB, 5 * KIB), 5):
         small.leave(room)
         done = on(small, lived, *words.split())
         assert done.returncode in (0, 1), done

@@ -17,6 +17,8 @@ from holdfast.files import creating
 from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.testing.killing import run_killed
 
+from ..sampling import spread
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
 def test_i3_killed_while_it_begins_to_remember(place: Place) -> None:
     place.path(b"a").write_bytes(b"a")
-    for death in place.deaths(lambda: place.init().close(), most=15):
+    for death in place.deaths(lambda: place.init().close(), most=9):
         with place.init() as workspace:
             assert workspace.checkpoint().checkpoint.total_files == 1, death
         place.sound()
@@ -187,7 +189,7 @@ def test_i3_killed_again_while_it_mends_it_converges(lived: Place, operation: st
             if workspace.unfinished() is None:
                 continue
         cut += 1
-        for fatal in range(1, 400, 3):
+        for fatal in range(1, 400, 3 * spread(3)):
             ended = run_killed(lambda: mend(lived, way), fatal, told=True)
             with lived.open() as workspace:
                 if workspace.unfinished() is None:
@@ -210,7 +212,7 @@ def test_i5_a_way_back_that_was_cut_short_deletes_only_what_the_restore_may_have
     assert at not in (before, lived.state("first")), "it was half way"
     stranger = {b"gone/theirs": lived.item(0o644, b"made since"), b"else/theirs": lived.item(0o644, b"made since")}
     cut = 0
-    for death in lived.deaths(lambda: mend(lived, "abort"), most=30):
+    for death in lived.deaths(lambda: mend(lived, "abort"), most=12):
         with lived.open() as workspace:
             journal = workspace.unfinished()
         if journal is None or (way == "continue" and journal.operation == "restore"):
@@ -228,7 +230,7 @@ def test_i5_a_way_back_that_was_cut_short_deletes_only_what_the_restore_may_have
 def test_i6_undo_takes_a_restore_of_some_paths_that_was_cut_short_back_as_one(lived: Place) -> None:
     before, after = expected(lived, "restore of some paths")
     half = 0
-    for death in lived.deaths(go(lived, "restore of some paths"), most=25):
+    for death in lived.deaths(go(lived, "restore of some paths"), most=10):
         at = lived.look()
         with lived.open() as workspace:
             if workspace.unfinished() is None:
@@ -310,7 +312,7 @@ def test_i3_forgetting_killed_anywhere_passes_the_changes_on(lived: Place) -> No
         with lived.open() as workspace:
             workspace.forget(["second", "last"])
 
-    for death in lived.deaths(work, most=15):
+    for death in lived.deaths(work, most=9):
         with lived.open() as workspace:
             left = {one.id for one in workspace.log().checkpoints}
             assert left >= {names["first"], names["final"]}, death

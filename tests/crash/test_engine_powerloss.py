@@ -25,6 +25,8 @@ from holdfast.testing.faults import FaultyDisk
 from holdfast.testing.killing import Unsynced
 from holdfast.testing.recording import Recording
 
+from ..sampling import is_thorough
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -78,7 +80,7 @@ def moments(record: Recording, most: int) -> Iterator[int]:
     edges = {at for at, _ in record.marks} | {at - 1 for at, _ in record.marks if at} | {last}
     syncs = {at for at, step in enumerate(record.steps) if step.name.startswith("sync")}
     others = sorted(syncs | {at + 1 for at in syncs} | set(range(0, last, 7)) - edges)
-    if len(others) > most and os.environ.get("CRASH_STEPS") != "all":
+    if len(others) > most and not is_thorough():
         others = random.Random(last).sample(others, most)
     yield from sorted(edges.union(others))
 

@@ -109,7 +109,7 @@ def _forked(tmp_path: Path) -> Iterator[Forked]:
 @pytest.mark.parametrize("way", ["mounted again", "tried again"])
 def test_i3_one_that_is_made_a_plain_directory_is_a_fork_or_that(forked: Forked, way: str) -> None:
     became = 0
-    for death in forked.deaths(forked.materialise, most=24):
+    for death in forked.deaths(forked.materialise, most=12):
         if way == "mounted again":
             try:
                 forked.mount()

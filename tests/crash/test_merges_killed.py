@@ -63,7 +63,7 @@ def test_i3_killed_while_it_merges(place: Place) -> None:
             merge(make, session, "side")
 
     seen = set()
-    for death in place.deaths(work, most=30):
+    for death in place.deaths(work, most=14):
         with opened(place) as (make, session):
             assert session.workspace.unfinished() is None, death
             assert content(place) in (BEFORE, AFTER), death
@@ -92,7 +92,7 @@ def test_i3_killed_in_an_experiment_that_adopts(place: Place) -> None:
             found.adopt()
 
     seen = set()
-    for death in place.deaths(work, most=30):
+    for death in place.deaths(work, most=14):
         with Sessions(home=os.fsencode(place.home), agent="me") as sessions:
             sessions.sweep()
             assert [one.id for one in sessions.list()] == ["one"], death

@@ -81,7 +81,7 @@ def test_i3_killed_while_a_command_is_journalled(place: Place) -> None:
             command(place, session, "three", A="3")
 
     seen = set()
-    for death in place.deaths(work, most=22):
+    for death in place.deaths(work, most=12):
         now = place.path(b"a").read_text()
         with sessions(place) as all_of_them, all_of_them.open("one") as session:
             assert place.path(b"a").read_text() == now, "nothing old is put over it"
@@ -119,7 +119,7 @@ def test_i3_killed_while_a_state_is_saved_beside_a_command(place: Place) -> None
             session.end(entry, DONE, cwd=".", env={**session.environment(), "A": "3"}, duration_ms=1)
 
     seen = set()
-    for death in place.deaths(work, most=30):
+    for death in place.deaths(work, most=14):
         with sessions(place) as all_of_them:
             all_of_them.sweep()
             with all_of_them.open("one") as session:
@@ -170,7 +170,7 @@ def test_i3_killed_during_a_checkout_it_is_finished_or_never_was(place: Place) -
             session.checkout("back")
 
     ends = set()
-    for death in place.deaths(work, most=30):
+    for death in place.deaths(work, most=14):
         with sessions(place) as all_of_them, all_of_them.open("one") as session:
             tree, env = place.path(b"a").read_text(), session.state.env["A"]
             assert (tree, env) in (("one", "1"), ("two", "2")), death
@@ -200,7 +200,7 @@ def test_i3_killed_while_a_fork_is_made_or_deleted_nothing_is_left_after_a_sweep
         if work is delete:
             place.put_back("start")
             make()
-        for death in place.deaths(work, most=16):
+        for death in place.deaths(work, most=10):
             with sessions(place) as all_of_them:
                 all_of_them.sweep()
                 known = {info.id: info for info in all_of_them.list()}
@@ -230,7 +230,7 @@ def test_i3_killed_while_states_are_moved_they_are_never_in_no_place(place: Plac
         with sessions(place, **flags) as all_of_them:
             all_of_them.sweep()
 
-    for death in place.deaths(work, most=30):
+    for death in place.deaths(work, most=14):
         for _ in range(2):
             with sessions(place, **flags) as all_of_them:
                 with all_of_them.open("one") as session:

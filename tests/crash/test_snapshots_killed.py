@@ -26,6 +26,7 @@ from holdfast.testing.provider_contract import LEDGER_WRITES, Ground, kill_every
 from ..disks import mounted
 from ..overlays import holders
 from ..own_snapshots import own_ground
+from ..sampling import some, spread
 from ..zfs_ground import clean_up, simulated_pool, zfs_ground
 
 if TYPE_CHECKING:
@@ -50,14 +51,14 @@ def test_copies_that_share_blocks(tmp_path: Path, beside: bool) -> None:
         (root / "d").mkdir(parents=True)
         (root / "d/file").write_text("content\n")
         state = (disk if beside else tmp_path) / "state"
-        assert kill_everywhere(copying_ground(reflink_provider, root, state)) > 50
+        assert kill_everywhere(copying_ground(reflink_provider, root, state), every=spread(5)) > 50 // spread(5)
 
 
 def test_copies_that_share_nothing(tmp_path: Path) -> None:
     root = tmp_path / "tree"
     (root / "d").mkdir(parents=True)
     (root / "d/file").write_text("content\n")
-    assert kill_everywhere(copying_ground(copy_provider, root, tmp_path / "state")) > 50
+    assert kill_everywhere(copying_ground(copy_provider, root, tmp_path / "state"), every=spread(4)) > 50 // spread(4)
 
 
 @pytest.mark.root
@@ -70,10 +71,11 @@ def test_snapshots_of_a_subvolume(tmp_path: Path, beside: bool) -> None:
             subprocess.run(["btrfs", "subvolume", "create", path], check=True, capture_output=True)
             (path / "file").write_text("content\n")
         ground = copying_ground(btrfs_provider, root, (disk if beside else tmp_path) / "state")
-        assert kill_everywhere(ground, (*LEDGER_WRITES, (fcntl, "ioctl")), every=3) > 30
+        calls = (*LEDGER_WRITES, (fcntl, "ioctl"))
+        assert kill_everywhere(ground, calls, every=3 * spread(4)) > 30 // spread(4)
 
 
-@pytest.mark.parametrize("first", [1, 2, 3, 4])
+@pytest.mark.parametrize("first", some([1, 2, 3, 4], 1))
 def test_a_shadow_of_a_git_repository(tmp_path: Path, first: int) -> None:
     """Between any two of the commands that it runs, and at each of its own writes."""
     root, state = tmp_path / "tree", tmp_path / "state"
@@ -97,14 +99,14 @@ def test_a_shadow_of_a_git_repository(tmp_path: Path, first: int) -> None:
 OWN = tuple((own_checkpoints, name) for name in ("take_locked", "fork_mounted", "fork", "discard", "remove_whole"))
 
 
-@pytest.mark.parametrize("first", [1, 5])
+@pytest.mark.parametrize("first", some([1, 5], 1))
 def test_checkpoints_that_are_written_out(tmp_path: Path, first: int) -> None:
     assert kill_everywhere(own_ground(tmp_path, mounts=False), (*LEDGER_WRITES, *OWN), first=first, every=8) > 30
 
 
 @pytest.mark.root
 @pytest.mark.slow
-@pytest.mark.parametrize("first", [1, 9])
+@pytest.mark.parametrize("first", some([1, 9], 1))
 def test_checkpoints_that_are_mounted(tmp_path: Path, first: int) -> None:
     """Another process serves what is mounted, and is not killed: it ends by itself, whatever it was about to do."""
     if os.geteuid() != 0 or not os.path.exists("/dev/fuse"):
@@ -115,7 +117,7 @@ def test_checkpoints_that_are_mounted(tmp_path: Path, first: int) -> None:
 
 @pytest.mark.root
 @pytest.mark.slow
-@pytest.mark.parametrize("first", [1, 8])
+@pytest.mark.parametrize("first", some([1, 8], 1))
 def test_datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int) -> None:
     """Between any two of the commands, and at each of its own writes."""
     if os.geteuid() != 0:
@@ -129,7 +131,7 @@ def test_datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int) -
 
 
 @pytest.mark.root
-@pytest.mark.parametrize("first", [1, 3])
+@pytest.mark.parametrize("first", some([1, 3], 1))
 def test_overlays(tmp_path: Path, first: int) -> None:
     """What mounts them is a process apart, which is not killed: it ends by itself, or stays to be ended."""
     root, state = tmp_path / "tree", tmp_path / "state"
@@ -147,7 +149,7 @@ def test_overlays(tmp_path: Path, first: int) -> None:
 
 
 @pytest.mark.root
-@pytest.mark.parametrize("fatal", range(1, 40, 3))
+@pytest.mark.parametrize("fatal", some(range(1, 40, 3), 5))
 def test_overlays_that_are_held(tmp_path: Path, fatal: int) -> None:
     """Nobody holds one when it was cleaned up, though who began it was killed at any moment."""
     root, state = tmp_path / "tree", tmp_path / "state"

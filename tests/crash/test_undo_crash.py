@@ -17,7 +17,7 @@ from holdfast.undo.desk import Desk
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recovery import recover
 
-from ..sampling import some
+from ..sampling import some, spread
 
 MOST = 2000
 
@@ -105,7 +105,7 @@ def bench(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Bench]:
 def test_a_step_that_is_killed_anywhere_is_rolled_back(bench: Bench, seed: int) -> None:
     bench.step(seed, 15)
     before = bench.photograph()
-    for at in range(1, MOST, 3):
+    for at in range(1, MOST, 3 * spread(5)):
         is_killed = killed(at + seed, lambda: bench.step(seed + 1000, 15))
         bench.recover()
         if is_killed and differences(before, bench.photograph()) == []:
@@ -124,7 +124,7 @@ def test_an_undo_that_is_killed_anywhere_is_finished(bench: Bench, seed: int) ->
     bench.step(seed, 15)
     bench.step(seed + 1000, 15)
     after = bench.photograph()
-    for at in range(1, MOST, 5):
+    for at in range(1, MOST, 5 * spread(5)):
         is_killed = killed(at + seed, bench.undo_all)
         bench.undo_all()
         bench.assert_as(before)
@@ -143,7 +143,7 @@ def test_a_recovery_that_is_killed_anywhere_and_again_is_recovered(bench: Bench,
     chance = random.Random(seed)
     bench.step(seed, 15)
     before = bench.photograph()
-    for at in range(1, MOST, 7):
+    for at in range(1, MOST, 7 * spread(3)):
         # (Late enough for the step to be open, early enough for it not to be finished.)
         assert killed(chance.randrange(20, 60), lambda: bench.step(seed + 1000, 40))
         is_killed = killed(at + seed, bench.recover)

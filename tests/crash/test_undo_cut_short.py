@@ -24,7 +24,7 @@ from holdfast.undo.log import UndoLog
 from holdfast.undo.recovery import recover
 from holdfast.undo.sealed import Head
 
-from ..sampling import some
+from ..sampling import some, spread
 
 MOST = 600
 CALLS = [call for call in MUTATIONS if call[1] != "mkdir"]
@@ -182,7 +182,7 @@ def test_what_was_moved_back_already_is_finished(bench: Bench, act: Act) -> None
     before = bench.photograph()
     bench.step(act)
     after = bench.photograph()
-    for at in range(1, MOST, 5):
+    for at in range(1, MOST, 5 * spread(4)):
         is_killed = False
         for change, state, expected in ((bench.undo, "undone", before), (bench.redo, "done", after)):
             is_killed |= killed(at, change)
@@ -199,7 +199,7 @@ def test_what_was_moved_back_already_is_finished(bench: Bench, act: Act) -> None
 @pytest.mark.parametrize("act", ACTS, ids=NAMES)
 def test_a_rollback_that_is_cut_short_is_finished(bench: Bench, act: Act) -> None:
     before = bench.photograph()
-    for at in range(1, MOST, 11):
+    for at in range(1, MOST, 11 * spread(2)):
         bench.step(act, ends=False)
         is_killed = killed(at, bench.recover)
         killed(at % 9 * 5 + 1, bench.recover)
@@ -267,7 +267,7 @@ def assert_nothing_of_the_hand_is_lost(
         hand.assert_all_is_there()
 
 
-@pytest.mark.parametrize("seed", some(range(12), 4))
+@pytest.mark.parametrize("seed", some(range(12), 3))
 @pytest.mark.parametrize("act", ACTS, ids=NAMES)
 def test_an_edit_before_an_undo_is_finished_is_not_lost(bench: Bench, act: Act, seed: int) -> None:
     chance = random.Random(seed)
@@ -285,7 +285,7 @@ def test_an_edit_before_an_undo_is_finished_is_not_lost(bench: Bench, act: Act, 
     assert_nothing_of_the_hand_is_lost(bench, hand, chance, state, expected)
 
 
-@pytest.mark.parametrize("seed", some(range(12), 4))
+@pytest.mark.parametrize("seed", some(range(12), 3))
 @pytest.mark.parametrize("act", ACTS, ids=NAMES)
 def test_an_edit_before_a_rollback_is_finished_is_not_lost(bench: Bench, act: Act, seed: int) -> None:
     chance = random.Random(seed)
@@ -298,7 +298,7 @@ def test_an_edit_before_a_rollback_is_finished_is_not_lost(bench: Bench, act: Ac
     assert_nothing_of_the_hand_is_lost(bench, hand, chance, "undone", before)
 
 
-@pytest.mark.parametrize("at", range(8, 30, 2))
+@pytest.mark.parametrize("at", some(range(8, 30, 2), 6))
 def test_attributes_that_are_set_before_an_undo_is_finished_are_not_lost(bench: Bench, at: int) -> None:
     """Of directories and of a file with several names."""
     paths = [b"d", b"d/f", b"d/s", b"e"]

@@ -17,6 +17,8 @@ from holdfast.testing.killing import MUTATIONS, run_killed, without_syncs
 from holdfast.testing.photograph import Seen, differences, photograph
 from holdfast.testing.stepping import do_step
 
+from ..sampling import spread
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -28,6 +30,8 @@ CALLS = [call for call in MUTATIONS if call != (os, "mkdir")]
 """(To open a workspace makes hundreds of directories that are there.)"""
 EVERY = 3
 """Of so many changes it is killed at one."""
+LAST = 7
+"""So many of those at the end are always among them."""
 
 
 def first(actor: Actor) -> None:
@@ -126,7 +130,9 @@ def test_i3_killed_anywhere_the_history_learns_of_it(
     changes = run_killed(lambda: bench.do(go), 0, told=True, calls=CALLS).steps
     assert bench.is_at(end)
     bring_back()
-    for at in range(1 + len(then) % EVERY, len(changes) + 1, EVERY):
+    moments = range(1 + len(then) % EVERY, len(changes) + 1, EVERY)
+    # (At the end what is done is entered in the history.)
+    for at in sorted({*moments[:: spread(3)], *moments[-LAST:]}):
         before = bench.last()
         if not run_killed(lambda: bench.do(go), at, calls=CALLS).killed:
             bring_back()

@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -147,10 +147,12 @@ class Place:
         return json.loads(made)["token"]
 
     @contextmanager
-    def server(self, *words: str, socket: Path | None = None, **settings: str) -> Generator[Server]:
+    def server(
+        self, *words: str, socket: Path | None = None, program: Sequence[str] = INSTALLED, **settings: str
+    ) -> Generator[Server]:
         """A server, which is ended."""
         self._servers += 1
-        server = Server(self, self.base / f"log-{self._servers}", words, socket, settings)
+        server = Server(self, self.base / f"log-{self._servers}", words, socket, settings, program)
         try:
             yield server
         finally:
@@ -163,14 +165,20 @@ class Server:
     """A running server."""
 
     def __init__(
-        self, place: Place, log: Path, words: tuple[str, ...], path: Path | None, settings: dict[str, str]
+        self,
+        place: Place,
+        log: Path,
+        words: tuple[str, ...],
+        path: Path | None,
+        settings: dict[str, str],
+        program: Sequence[str] = INSTALLED,
     ) -> None:
         self.log, self.path = log, path
         where = ["--socket", str(path)] if path else ["--listen", "127.0.0.1:0"]
         named = {f"HOLDFAST_{name.upper()}": value for name, value in settings.items()}
         with open(log, "wb") as errors:
             self.process = subprocess.Popen(
-                [*INSTALLED, "--home", str(place.home), "--json", "serve", *where, *words],
+                [*program, "--home", str(place.home), "--json", "serve", *where, *words],
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 env={**os.environ, **named},

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
+
+from holdfast.cli.main import main
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,13 +20,15 @@ BROKEN = '[capture]\nexclude = ["/private/"\n'
 
 
 @pytest.fixture
-def run(tree: Path, home: Path) -> Iterator[Run]:
+def run(tree: Path, home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Run]:
     """Runs a command in a workspace with two checkpoints, whose file was broken after them."""
 
     def run(*words: str) -> tuple[int, str, str]:
-        command = [sys.executable, "-m", "holdfast", "--home", str(home), *words]
-        done = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
-        return done.returncode, done.stdout, done.stderr
+        capfd.readouterr()
+        code = main(["--home", str(home), *words])
+        return code, *capfd.readouterr()
+
+    monkeypatch.chdir(tree)
 
     (tree / "holdfast.toml").write_text(GOOD)
     (tree / "private").mkdir()

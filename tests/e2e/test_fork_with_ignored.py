@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from .as_user import USER
+from .ordinary import ME, as_user, give_away
 
 pytestmark = pytest.mark.root
-
-ME = f"{sys.executable} -m holdfast"
 
 
 @pytest.fixture(name="base")
@@ -29,30 +25,8 @@ def _base(tmp_path: Path) -> Path:
     (tree / "main").write_text("1\n")
     (tree / "node_modules/dep/index").write_text("dependency\n")
     os.link(tree / "node_modules/dep/index", tree / "node_modules/dep/same")
-    for path in (tmp_path / "user", *(tmp_path / "user").rglob("*")):
-        os.chown(path, USER, USER)
-    for path in (tmp_path, *tmp_path.parents):
-        if path.stat().st_mode & 0o001 == 0 and path.stat().st_uid == os.geteuid():
-            path.chmod(path.stat().st_mode | 0o011)
+    give_away(tmp_path)
     return tmp_path
-
-
-def as_user(base: Path, script: str, **more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("as_user.py")), str(base / "dev"), "/bin/sh", "-ec", script],
-        cwd=base / "user/work",
-        env={
-            "PATH": os.environ["PATH"],
-            "HOME": str(base / "user"),
-            "HOLDFAST_HOME": str(base / "user/home"),
-            "PYTHONPATH": str(Path(__file__).parents[2] / "src"),
-            **more,
-        },
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
 
 
 def test_a_fork_holds_what_is_installed(base: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,10 +12,9 @@ import pytest
 from holdfast.testing.photograph import differences, photograph
 
 from ..sampling import some
-from .as_user import USER
+from .ordinary import ME, as_user, give_away
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become an ordinary user")
-ME = f"{sys.executable} -m holdfast"
 TOGETHER = """
 import os, random, sys, time
 chance = random.Random(sys.argv[1])
@@ -57,30 +55,13 @@ def _base(tmp_path: Path) -> Path:
         (tmp_path / name).mkdir()
     for name in ("a/b/f", "c", "d"):
         (tmp_path / "user/work" / name).write_text(name * 1000)
-    for path in ((tmp_path / "user"), *(tmp_path / "user").rglob("*")):
-        os.chown(path, USER, USER)
-    for path in (tmp_path, *tmp_path.parents):
-        if path.stat().st_mode & 0o001 == 0 and path.stat().st_uid == os.geteuid():
-            path.chmod(path.stat().st_mode | 0o011)
+    give_away(tmp_path)
     return tmp_path
 
 
-def as_user(base: Path, script: str) -> str:
+def said_to_user(base: Path, script: str) -> str:
     """What a shell of the user's says in the tree, that has nothing to complain of."""
-    done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("as_user.py")), str(base / "dev"), "/bin/sh", "-ec", script],
-        cwd=base / "user/work",
-        env={
-            "PATH": os.environ["PATH"],
-            "HOME": str(base / "user"),
-            "HOLDFAST_HOME": str(base / "user/home"),
-            "PYTHONPATH": str(Path(__file__).parents[2] / "src"),
-        },
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = as_user(base, script)
     assert done.stderr == ""
     assert done.returncode == 0
     return done.stdout
@@ -92,7 +73,7 @@ def side_by_side(base: Path, program: str, seed: int) -> list[object]:
     acts = " & ".join(f"'{sys.executable}' -c '{program}' {seed}-{number}" for number in range(4))
     (base / "user/acts").write_text(f"{acts} & wait\n")
     words = ("init -q", "checkpoint -q", "run -q -- sh ../acts", "barriers --json", "undo -q --run")
-    said = as_user(base, "; ".join(f"{ME} {each}" for each in words))
+    said = said_to_user(base, "; ".join(f"{ME} {each}" for each in words))
     assert differences(before, photograph(base / "user/work")) == []
     return json.loads(said)["barriers"]
 
@@ -104,7 +85,7 @@ def test_files_without_a_name_are_nobodys_edits(base: Path) -> None:
 def test_a_file_that_is_called_as_one_without_a_name_is_somebodys(base: Path) -> None:
     """I8."""
     command = "echo 1 > c; : > ../begun; until [ -e ../over ]; do :; done"
-    said = as_user(
+    said = said_to_user(
         base,
         f"""{ME} init -q; echo 0 > '#77'
         {ME} run -q -- sh -c '{command}' & until [ -e ../begun ]; do :; done

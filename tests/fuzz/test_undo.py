@@ -43,6 +43,8 @@ from holdfast.undo.records import (
 from holdfast.undo.recovery import recover
 from holdfast.undo.sealed import Head, Preimage, Sealed, read_head, read_step, write_step
 
+from ..sampling import examples
+
 ONE = Identity(b"h" + bytes(12))
 METADATA = Metadata(0o644, 0, 0, 5, (("user.a", b"1"),))
 SIGNATURE = Signature(7, 0o40755, 0, 0, 0, 1, 2, described=Described(0, 1000, b"h" * 16))
@@ -258,7 +260,7 @@ def test_a_step_whose_records_swell_is_refused(place: Path) -> None:
 
 
 @given(st.lists(st.lists(VALUES, max_size=9).flatmap(lambda more: st.integers(1, 18).map(lambda kind: [kind, *more]))))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100, 30), deadline=None)
 def test_a_log_is_opened_and_recovered_or_refused(bodies: list[list[object]]) -> None:
     """I7: whatever paths the records name, nothing beside the tree is touched."""
     with tempfile.TemporaryDirectory() as base:

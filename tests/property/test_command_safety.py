@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from holdfast.engine.safety.classes import LEVELS, RANK, Safety
 from holdfast.engine.safety.classify import examine
 
+from ..sampling import examples
+
 ROOT = b"/home/ann/project"
 ENV = {"HOME": "/home/ann", "PATH": "/bin"}
 
@@ -123,7 +125,7 @@ def rank(command: str) -> int:
 
 
 @given(SIMPLE, SIMPLE, st.sampled_from(["; ", "\n", " & ", " && ", " || ", " | "]))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300, 100), deadline=None)
 def test_a_whole_is_as_high_as_its_parts(one: str, other: str, joint: str) -> None:
     whole = f"{one}{joint}{other}"
     assert rank(whole) >= rank(one), whole
@@ -156,7 +158,7 @@ WRAPPED = [
 
 
 @given(SIMPLE, st.sampled_from(WRAPPED), st.sampled_from(WRAPPED))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300, 100), deadline=None)
 def test_what_stands_within_something_is_found(command: str, inner: str, outer: str) -> None:
     assert rank(outer.format(inner.format(command))) >= rank(command)
 
@@ -165,7 +167,7 @@ def test_what_stands_within_something_is_found(command: str, inner: str, outer: 
     SIMPLE,
     st.sampled_from(["sh -c {}", "bash -lc {}", "eval {}", "trap {} EXIT", "env -S {}", "echo {} | sh", "bash <<< {}"]),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300, 100), deadline=None)
 def test_what_stands_in_quotes_and_is_run_is_found(command: str, wrapper: str) -> None:
     assert rank(wrapper.format(shlex.quote(command))) >= rank(command)
 
@@ -176,7 +178,7 @@ def test_what_stands_in_quotes_and_is_run_is_found(command: str, wrapper: str) -
         ["nohup", "time", "nice -n 5", "timeout 5", "env A=b", "env -i", "command", "stdbuf -o0", "setsid", "exec"]
     ),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300, 100), deadline=None)
 def test_what_is_run_by_another_program_is_found(command: str, wrapper: str) -> None:
     if not command.startswith(("cd", "eval")):
         assert of(f"{wrapper} {command}").level == of(command).level
@@ -211,7 +213,7 @@ QUOTES = [single, double, escaped, ansi, halves, shlex.quote]
     st.lists(LITERAL, max_size=4),
     st.data(),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300, 100), deadline=None)
 def test_quotes_that_mean_the_same_are_the_same(program: str, arguments: list[str], data: st.DataObject) -> None:
     words = [program, *arguments]
     plain = of(" ".join(shlex.quote(word) for word in words))
@@ -222,14 +224,14 @@ def test_quotes_that_mean_the_same_are_the_same(program: str, arguments: list[st
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\n\0\1\2\3"), max_size=60))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400, 100), deadline=None)
 def test_a_comment_is_safe(text: str) -> None:
     assert of(f"# {text}") == Safety("safe", True, ())
     assert of(f"ls # {text}\n") == Safety("safe", True, ())
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_characters="'\n\0\1\2\3"), max_size=60))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400, 100), deadline=None)
 def test_a_text_in_quotes_is_only_said(text: str) -> None:
     assert of(f"echo '{text}'") == Safety("safe", True, ())
 
@@ -239,14 +241,14 @@ def test_a_text_in_quotes_is_only_said(text: str) -> None:
         lambda text: "END" not in text
     )
 )
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400, 100), deadline=None)
 def test_a_document_is_only_written(text: str) -> None:
     safety = of(f"cat > notes <<'END'\n{text}\nEND\n")
     assert [reason.text for reason in safety.reasons] == ["writes notes"]
 
 
 @given(SIMPLE, st.text("aäü€😀 ", max_size=8))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300, 100), deadline=None)
 def test_reasons_say_where_in_characters(command: str, before: str) -> None:
     shift = len(f"echo '{before}'; ")
     plain, moved = of(command), of(f"echo '{before}'; {command}")

@@ -23,6 +23,8 @@ from holdfast.engine.safety.shell import Shell
 from holdfast.engine.safety.walk import Walker
 from holdfast.engine.safety.words import SET
 
+from ..sampling import examples
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
@@ -263,7 +265,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @example("alpha <<EOF \na `beta` b\nEOF\n")
 @example("beta <(alpha) <(alpha b)")
 @settings(
-    max_examples=300,
+    max_examples=examples(300, 100),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

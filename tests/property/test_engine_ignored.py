@@ -22,6 +22,8 @@ from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.model.ids import hash_bytes
 from holdfast.store import manifest
 
+from ..sampling import examples
+
 State = dict[bytes, Entry]
 
 NAMES = st.sampled_from([b"a", b"b", b"x.log", b"build"])
@@ -190,5 +192,5 @@ class Ignoring(RuleBasedStateMachine):
 
 TestIgnoring = Ignoring.TestCase
 TestIgnoring.settings = settings(
-    max_examples=40, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(40), stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -16,6 +16,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 import holdfast
 from holdfast.model.errors import NotFoundError, RefusedError
 
+from ..sampling import examples
+
 State = dict[bytes, tuple[str, bytes, int]]
 """path -> (``file`` or ``link``, content or target, permissions)."""
 
@@ -314,5 +316,5 @@ class Model(RuleBasedStateMachine):
 
 TestModel = Model.TestCase
 TestModel.settings = settings(
-    max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(40), stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -15,6 +15,8 @@ from holdfast.model.paths import under
 from holdfast.store import manifest
 from holdfast.store.changeset import decode_changeset, encode_changeset
 
+from ..sampling import examples
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -54,7 +56,11 @@ def _conflicts(entries: dict[bytes, Entry]) -> bool:
     return any(path[:at] in entries for path in entries for at in range(len(path)) if path[at : at + 1] == b"/")
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    max_examples=examples(150, 50),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
 @given(
     st.integers(0, 1500),
     st.integers(1, 20),
@@ -110,7 +116,7 @@ def _changes(before: dict[bytes, Entry], after: dict[bytes, Entry]) -> list[Chan
     ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60, 30), deadline=None)
 @given(
     st.integers(0, 600),
     st.integers(0, 600),
@@ -135,7 +141,7 @@ def test_diff_of_any_two_heights_and_prefixes(count: int, other: int, prefix: by
     assert all(manifest.get(pages, roots[0], path) == before.get(path) for path in wanted[-20:])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60, 30), deadline=None)
 @given(st.integers(0, 1500), st.sampled_from([b"", b"src", b"src/03", b"src/0"]), st.integers(0, 1600), st.booleans())
 def test_a_list_goes_on_behind_any_path(count: int, prefix: bytes, at: int, exact: bool) -> None:
     entries = _base(count, 7)

@@ -268,7 +268,7 @@ class Caretaker:
         care = charge.care
         assert care is not None
         care.service.save_by_itself(row.saves_itself)
-        care.service.turn()
+        care.turn()
         if care.service.stopping:
             self._let_go(charge)
             charge.due = self._clock.monotonic() + _LAST_RETRY  # somebody wants to watch it in our stead
@@ -278,7 +278,7 @@ class Caretaker:
             self._end(charge)  # (what is unsaved is saved there)
             charge.due = self._clock.monotonic()
             return
-        charge.due = self._clock.monotonic() + care.service.patience()
+        charge.due = self._clock.monotonic() + care.patience()
 
     def _failed(self, charge: _Charge, error: Exception) -> None:
         message = error.message if isinstance(error, HoldfastError) else f"{type(error).__name__}: {error}"

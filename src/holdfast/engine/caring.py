@@ -6,6 +6,7 @@ import os
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Protocol
 
+from holdfast.engine.differing import Differing
 from holdfast.engine.exports import Exports
 from holdfast.engine.forget import forget
 from holdfast.engine.listening import claim
@@ -43,6 +44,10 @@ class Told(Protocol):
         """Something has changed in its tree: at ``paths``, or (None) nobody can tell where."""
         ...
 
+    def listens(self, tenant: str, export: str) -> bool:
+        """Whether somebody wants to hear of it just now: then a tree that only looking tells of is looked at."""
+        ...
+
     def saved(self, tenant: str, export: str, result: CheckpointResult) -> None:
         """A checkpoint was taken."""
         ...
@@ -73,10 +78,19 @@ class Care:
             context.settings = context.settings._replace(lock=lock._replace(timeout=min(lock.timeout, _LOCK_WAIT)))
             setup = setup_of(context, poll_interval=context.settings.serve.poll_interval)
             watcher = _watcher(setup, tree, tenant, row, told)
+            self._told, self._tenant = told, tenant
+            self._clock, self._interval = context.clock, setup.poll_interval
+            self._look_at = context.clock.monotonic()
+            self._database = context.catalog.database
+            self._differing = (
+                Differing(context, lambda paths: _tell_changed(told, tenant, row.name, paths))
+                if watcher.backend == "polling"
+                else None
+            )
 
             def open_saver(changes: DirtySource) -> _ExportSaver:
                 tree.dirty = changes
-                return _ExportSaver(context, tree, tenant, row.name, told)
+                return _ExportSaver(context, tree, tenant, row.name, told, self._differing)
 
             try:
                 self.service = Service(setup, watcher, tree.excluded, open_saver, context.clock)
@@ -91,6 +105,25 @@ class Care:
                 self.service.end()
                 raise
             self._rest = stack.pop_all()
+
+    def turn(self) -> None:
+        """Do what is due. What nobody is told of is looked for at every interval, while somebody wants to hear it."""
+        self.service.turn()
+        if self._differing is None or self.service.stopping or self._clock.monotonic() < self._look_at:
+            return
+        self._look_at = self._clock.monotonic() + self._interval
+        if self._told.listens(self._tenant, self._row.name):
+            self.service.look_by(self._differing.look)
+            self._database.save_memory()
+        else:
+            self._differing.forget()
+
+    def patience(self) -> float:
+        """How many seconds from now `turn` has something to do, even if `Service.fileno` is not readable until then."""
+        patience = self.service.patience()
+        if self._differing is None:
+            return patience
+        return max(0.0, min(patience, self._look_at - self._clock.monotonic()))
 
     def has_moved(self) -> bool:
         """Whether its directory is known to be elsewhere by now: whoever opened it there has noted that."""
@@ -115,6 +148,14 @@ def _watcher(setup: Setup, tree: LocalTree, tenant: str, row: ExportRow, told: T
         _LOG.info("%s; looking at it every %g s", error.message, setup.poll_interval)
         watcher = open_watcher(setup.root, "polling", tree.excluded, poll_interval=setup.poll_interval)
     return _TellingWatcher(watcher, tenant, row.name, told)
+
+
+def _tell_changed(told: Told, tenant: str, export: str, paths: Iterable[bytes] | None) -> None:
+    """Tell of changes, but for those that a restore makes on its way."""
+    if paths is None:
+        told.changed(tenant, export, None)
+    elif shown := [path for path in paths if not _is_temporary(path)]:
+        told.changed(tenant, export, shown)
 
 
 def _is_temporary(path: bytes) -> bool:
@@ -144,13 +185,9 @@ class _TellingWatcher:
 
     def drain(self) -> Dirty:
         answer = self._watcher.drain()
-        # (Polling knows nothing, all the time.)
-        if self._first:
-            pass
-        elif answer.everything and self.backend != "polling":
-            self._told.changed(self._tenant, self._export, None)
-        elif paths := [path for path in answer.paths if not _is_temporary(path)]:
-            self._told.changed(self._tenant, self._export, paths)
+        # (Polling knows nothing, all the time: `Differing` tells in its stead.)
+        if not self._first and not (answer.everything and self.backend == "polling"):
+            _tell_changed(self._told, self._tenant, self._export, None if answer.everything else answer.paths)
         self._first = False
         return answer
 
@@ -164,8 +201,11 @@ class _TellingWatcher:
 class _ExportSaver:
     """Does what the service asks for. Collection is about a whole store: it is not done here."""
 
-    def __init__(self, context: Context, tree: LocalTree, tenant: str, export: str, told: Told) -> None:
+    def __init__(
+        self, context: Context, tree: LocalTree, tenant: str, export: str, told: Told, differing: Differing | None
+    ) -> None:
         self._context = context
+        self._differing = differing
         self._saver = Saver(context, tree)
         self._told = told
         self._tenant, self._export = tenant, export
@@ -173,6 +213,8 @@ class _ExportSaver:
     def checkpoint(self, request: Request) -> CheckpointResult:
         try:
             result = self._saver.checkpoint(request)
+            if result.created and self._differing is not None:
+                self._differing.saved(result.checkpoint)
         finally:
             self._rest()
         if result.created:

@@ -42,13 +42,15 @@ def find_moved(
     missing: Iterable[Workspace],
     folder_of: Callable[[Workspace], bytes],
     *,
-    most: int = MOST_LOOKED_AT,
+    most: int | None = None,
 ) -> Mapping[str, bytes]:
     """Where those of the ``missing`` workspaces are that were moved within their file system, by id.
 
     Looked for by inode number and time of birth, from where each was seen last outwards, through no link and into no
-    other file system, and given up after ``most`` entries: a directory that is hidden far away is not found.
+    other file system, and given up after ``most`` entries (`MOST_LOOKED_AT`): a directory that is hidden far away is not
+    found.
     """
+    left = MOST_LOOKED_AT if most is None else most
     wanted: dict[tuple[int, int], list[Workspace]] = {}
     todo: deque[bytes] = deque()
     queued: set[bytes] = set()
@@ -62,15 +64,15 @@ def find_moved(
     devices = {device for device, _ in wanted}
     inodes = {inode for _, inode in wanted}
     found: dict[str, bytes] = {}
-    while todo and most > 0 and wanted:
+    while todo and left > 0 and wanted:
         at = todo.popleft()
         with suppress(OSError):
             if os.lstat(at).st_dev not in devices:
                 continue
             with os.scandir(at) as entries:
                 for entry in entries:
-                    most -= 1
-                    if most < 0:
+                    left -= 1
+                    if left < 0:
                         break
                     if not entry.is_dir(follow_symlinks=False):
                         continue

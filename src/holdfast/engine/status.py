@@ -17,7 +17,7 @@ from holdfast.model.wording import named_steps
 from holdfast.store import manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from holdfast.engine.context import Context
     from holdfast.model.checkpoint import Checkpoint
@@ -38,6 +38,8 @@ class Present(NamedTuple):
     """Reads stored pages and the new ones alike."""
     files: int
     not_captured: Sequence[NotCaptured]
+    new_pages: Mapping[Hash, bytes]
+    """Those that are not stored."""
 
     def changes(self) -> list[Change]:
         """How the tree differs from the last checkpoint (from nothing, if there is none)."""
@@ -61,12 +63,12 @@ def present(context: Context, *, gone_is_empty: bool = False) -> Present:
     if head is not None and scan.base is not None:
         if not scan.changes:
             context.tree.settle(head.root)
-            return Present(head, head.root, context.store.pages, head.total_files, scan.not_captured)
+            return Present(head, head.root, context.store.pages, head.total_files, scan.not_captured, {})
         built = manifest.update(context.store.pages, head.root, scan.changes)
     else:
         built = manifest.build((path, entry) for path, entry in sorted(scan.changes.items()) if entry is not None)
     pages = context.store.pages_with(built.new_pages)
-    return Present(head, built.root, pages, built.files, scan.not_captured)
+    return Present(head, built.root, pages, built.files, scan.not_captured, built.new_pages)
 
 
 def _tell_undo(context: Context) -> None:

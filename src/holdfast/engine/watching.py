@@ -200,6 +200,21 @@ class Service:
         else:
             self._scheduler.pause()
 
+    def look_by(self, scan: Callable[[], None]) -> None:
+        """Do ``scan``, which looks at the tree and takes what was noticed by then. That somebody else works on the tree
+        just now is nothing: it is tried again at the next occasion.
+        """
+
+        def scanned() -> None:
+            try:
+                with self._doubting():
+                    scan()
+            except LockedError:
+                return
+            self._scanned()
+
+        self._attempt("watching", scanned)
+
     def end(self) -> str | None:
         """Save once more, and close everything; None if all is saved, or it does not save by itself, else why not."""
         with ExitStack() as rest:

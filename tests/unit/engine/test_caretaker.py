@@ -29,11 +29,18 @@ class Ears:
 
     def __init__(self) -> None:
         self.heard: list[tuple[str, str, str]] = []
+        self.paths: list[Any] = []
+        """What has changed, as often as that was told."""
+        self.listening = True
         self._lock = threading.Lock()
 
     def changed(self, tenant: str, export: str, paths: Any) -> None:
         with self._lock:
             self.heard.append((tenant, export, "changed"))
+            self.paths.append(paths if paths is None else sorted(paths))
+
+    def listens(self, tenant: str, export: str) -> bool:
+        return self.listening
 
     def saved(self, tenant: str, export: str, result: Any) -> None:
         with self._lock:
@@ -177,8 +184,11 @@ def test_those_that_somebody_holds_hold_up_no_other(world: World, begin: Callabl
         assert all(not world.checkpoints(path.name) for path in held)
 
 
-def test_what_is_configured_counts_while_it_is_watched(world: World, begin: Callable[..., Caretaker]) -> None:
-    world.flags["watch.backend"] = "inotify"  # (Where others have used those up, polling tells of nothing.)
+@pytest.mark.parametrize("backend", ["inotify", "polling"])
+def test_what_is_configured_counts_while_it_is_watched(
+    world: World, begin: Callable[..., Caretaker], backend: str
+) -> None:
+    world.flags["watch.backend"] = backend
     path, other = world.make("live", mode="production"), world.make("other", auto=False)
     mark = world.make("mark")
     caretaker = begin()
@@ -193,6 +203,44 @@ def test_what_is_configured_counts_while_it_is_watched(world: World, begin: Call
     wait_until(lambda: world.checkpoints("live") and world.checkpoints("other"), "both")
     world.exports().remove("mark")
     wait_until(lambda: caretaker.counts()["watching"] == 2, "the end of one")
+
+
+def test_who_listens_is_told_what_only_a_look_at_the_tree_finds(world: World, begin: Callable[..., Caretaker]) -> None:
+    """As where others have used up what the kernel has to watch with. Nothing is told twice, or of nothing."""
+    world.flags["watch.backend"] = "polling"
+    path = world.make("shop", auto=False)
+    begin()
+    wait_until(lambda: world.ears.paths == [[b"a"]], "what no checkpoint holds")
+    (path / "b").write_text("2")
+    wait_until(lambda: world.ears.paths[1:] == [[b"b"]], "a new file")
+    (path / "b").write_text("2, and more")
+    wait_until(lambda: world.ears.paths[2:] == [[b"b"]], "the file once more")
+    (path / "a").unlink()
+    wait_until(lambda: world.ears.paths[3:] == [[b"a"]], "the end of a file")
+    world.exports().configure("shop", auto=True)
+    wait_until(lambda: world.ears.saves() == 1, "a checkpoint")
+    assert len(world.ears.paths) == 4, "it holds what was told"
+    (path / "c").write_text("3")
+    wait_until(lambda: world.ears.saves() == 2, "the next")
+    assert world.ears.paths[4:] == [[b"c"]]
+    assert world.ears.heard[-2:] == [("local", "shop", "changed"), ("local", "shop", "saved")]
+
+
+def test_what_is_saved_unheard_is_told_as_well_and_nothing_is_walked_for_nobody(
+    world: World, begin: Callable[..., Caretaker]
+) -> None:
+    """Of events some are kept, for who comes back."""
+    world.ears.listening = False
+    world.flags["watch.backend"] = "polling"
+    path, still = world.make("shop"), world.make("still", auto=False)
+    begin()
+    wait_until(lambda: world.ears.saves() == 1, "a checkpoint")
+    (path / "b").write_text("2")
+    (still / "b").write_text("2")
+    wait_until(lambda: world.ears.saves() == 2, "the next")
+    assert world.ears.paths == [[b"a"], [b"b"]]
+    world.ears.listening = True
+    wait_until(lambda: world.ears.paths[2:] == [[b"a", b"b"]], "what the other has that no checkpoint holds")
 
 
 def test_a_restore_of_somebody_else_pauses_it(world: World, begin: Callable[..., Caretaker]) -> None:

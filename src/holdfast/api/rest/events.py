@@ -138,6 +138,11 @@ class Hub:
         more = {"total": None if paths is None else len(shown)}
         self.happened(tenant, export, "changed", {**data, **more})
 
+    def listens(self, tenant: str, export: str) -> bool:
+        """See `holdfast.engine.caring.Told`."""
+        with self._lock:
+            return (tenant, export) in self._listeners
+
     def saved(self, tenant: str, export: str, result: CheckpointResult) -> None:
         """See `holdfast.engine.caring.Told`. Of each checkpoint once: whoever asked for it tells of it, and whoever
         took it.

@@ -225,6 +225,9 @@ class _Counting:
     def changed(self, tenant: str, export: str, paths: Any) -> None:
         self._hub.changed(tenant, export, paths)
 
+    def listens(self, tenant: str, export: str) -> bool:
+        return self._hub.listens(tenant, export)
+
     def saved(self, tenant: str, export: str, result: CheckpointResult) -> None:
         if result.checkpoint.kind == "auto":
             self._metrics.counted("auto_checkpoints")
