@@ -1,7 +1,7 @@
 """The user's repository, read without running anything that it could decide on.
 
-Git is run in it for two things only: to resolve HEAD, which reads no object, and to set the pin. Everything else is
-read from files (gitrepository-layout(5)), or by way of the shadow.
+Git is run in it for three things only: to resolve HEAD, which reads no object, to list refs, and to set the pin.
+Everything else is read from files (gitrepository-layout(5)), or by way of the shadow.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ _UNDER_WAY = (
     (b"sequencer", "a cherry-pick or a revert of several commits", "git cherry-pick or git revert, with --continue"),
     (b"BISECT_LOG", "a bisect", "git bisect reset"),
 )
+_SHOWN_REFS = ("refs/heads", "refs/tags", "refs/remotes", "refs/notes")
 _OBJECT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?\Z")
 _MAX_CONFIG = 1 << 20
 _PLAIN = re.compile(r"[A-Za-z0-9-]{1,32}\Z")
@@ -113,6 +114,19 @@ def head_of(source: Source) -> str:
     git = Git(source.own, git_dir=source.own, seconds=QUICK_SECONDS)
     found = git("rev-parse", "--verify", "--quiet", "HEAD", allowed=(0, 1)).decode("ascii", "replace").strip()
     return found if _OBJECT.match(found) else ""
+
+
+def refs_of(common: bytes) -> dict[str, str]:
+    """The branches, tags, remote branches and notes of a repository, and the objects that they name. Raises
+    `StorageError`.
+    """
+    git = Git(common, git_dir=common)
+    listed = git("for-each-ref", "--format=%(objectname) %(refname)", *_SHOWN_REFS)
+    found: dict[str, str] = {}
+    for line in listed.splitlines():
+        value, _, name = line.partition(b" ")
+        found[os.fsdecode(name)] = value.decode("ascii", "replace")
+    return found
 
 
 def pin_name(session: str, base: str) -> str:
