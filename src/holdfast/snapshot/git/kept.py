@@ -41,6 +41,7 @@ _LOOSE = re.compile(rb"[0-9a-f]{38}(?:[0-9a-f]{24})?\Z")
 _GRAPH = re.compile(rb"graph-[0-9a-f]{40,64}\.graph\Z")
 _OF_A_PACK = (b".pack", b".rev", b".promisor", b".idx")
 """The index last: Git sees no pack without one."""
+_PACK = b"pack"
 _GRAPHS = b"info/commit-graphs"
 _REPLACED = (b"info/commit-graph", _GRAPHS + b"/commit-graph-chain")
 _NEW, _REPLACING = b"new", b"replacing"
@@ -109,22 +110,23 @@ class _Taking:
         self._most_bytes = most_bytes
         self._shares = True
         """Until a file system has said that it cannot."""
-        self._ahead: list[_Thing] | None = None
-        """What is looked at before the first file is copied."""
+        self._ahead: list[_Thing] = []
+        """What is missing, and would have to be copied where nothing else can be done."""
+        self._may_copy = False
         self._changed = {path}
 
     def run(self) -> None:
+        self._ahead = self._all_missing()
         for store in self._stores:  # first, as a graph is not to name a commit that is not taken
             self._take_graphs(store)
         # Whoever packs objects anew, and removes what they were in, has made the new file before: what is looked for
         # again until there is nothing that is not here has missed no object that is still there.
-        done: set[_Thing] = set()
         for _ in range(_MOST_LOOKS):
-            fresh = [thing for store in self._stores for thing in _things(store) if thing not in done]
-            if not fresh:
+            self._ahead = self._all_missing()
+            if not self._ahead:
                 break
-            self._ahead = fresh
-            done.update(thing for thing in fresh if self._take(thing))
+            for thing in self._ahead:
+                self._take(thing)
         else:
             raise StorageError(
                 f"{display(self._stores[-1])} keeps changing: the objects that a fork borrows cannot be kept",
@@ -134,8 +136,26 @@ class _Taking:
         for directory in self._changed:
             _sync(directory)
 
-    def _take(self, thing: _Thing) -> bool:
-        """True if it is here; False if it is gone from where it was."""
+    def _all_missing(self) -> list[_Thing]:
+        return [thing for store in self._stores for thing in self._missing(store)]
+
+    def _missing(self, store: bytes) -> Iterator[_Thing]:
+        """What is in a directory of objects, and not here: packs first, as what is loose gets into them."""
+        names, here = _listed(os.path.join(store, _PACK)), _listed(os.path.join(self._path, _PACK))
+        for index in names:
+            stem = index.removesuffix(b".idx")
+            if stem != index and stem + b".pack" in names:
+                files = [stem + end for end in _OF_A_PACK if stem + end in names]
+                if not here.issuperset(files):
+                    yield _Thing(store, tuple(os.path.join(_PACK, name) for name in files))
+        for first in _listed(store):
+            if _FOLDER.match(first):
+                for rest in _listed(os.path.join(store, first)) - _listed(os.path.join(self._path, first)):
+                    if _LOOSE.match(rest):
+                        yield _Thing(store, (os.path.join(first, rest),))
+
+    def _take(self, thing: _Thing) -> None:
+        """Have it here, unless it is gone from where it was."""
         for name in thing.names:
             if not os.path.lexists(target := os.path.join(self._path, name)):
                 try:
@@ -143,8 +163,7 @@ class _Taking:
                 except OSError as error:
                     if error.errno not in _GONE:
                         raise
-                    return False
-        return True
+                    return
 
     def _take_graphs(self, store: bytes) -> None:
         """Take the graphs of commits, which make much of what Git does in long histories quick."""
@@ -166,6 +185,8 @@ class _Taking:
         """Make the new file ``target`` hold what ``source`` does, the cheapest way that there is; whole or not at all.
         Raises `OSError`, `RefusedError`.
         """
+        if not stat.S_ISREG(os.lstat(source).st_mode):
+            raise _refused(source)  # what a link leads to need be nothing of Git's
         self._make_room(target)
         if self._shares and self._filled(source, target, share_blocks):
             return
@@ -191,8 +212,6 @@ class _Taking:
             os.unlink(new)  # of one that was killed
         source_fd = os.open(source, _READ)
         try:
-            if not stat.S_ISREG(os.fstat(source_fd).st_mode):
-                raise _refused(source)
             new_fd = os.open(new, _WRITE, 0o400)
             try:
                 filled = fill(source_fd, new_fd)
@@ -205,7 +224,7 @@ class _Taking:
 
     def _refuse_much(self) -> None:
         """Refuse to copy, once, before the first file is."""
-        if self._ahead is None:
+        if self._may_copy:
             return
         needed = 0
         for thing in self._ahead:
@@ -228,23 +247,7 @@ class _Taking:
                 hint="a home on the file system of the repository needs no copy; or free some space",
                 code=OBJECTS,
             )
-        self._ahead = None
-
-
-def _things(store: bytes) -> Iterator[_Thing]:
-    """What is in a directory of objects, in whatever state it is: packs first, as what is loose gets into them."""
-    folder = os.path.join(store, b"pack")
-    names = _listed(folder)
-    for index in names:
-        stem = index.removesuffix(b".idx")
-        if stem != index and stem + b".pack" in names:
-            files = tuple(os.path.join(b"pack", stem + end) for end in _OF_A_PACK if stem + end in names)
-            yield _Thing(store, _no_links(store, files))
-    for first in _listed(store):
-        if _FOLDER.match(first):
-            for rest in _listed(os.path.join(store, first)):
-                if _LOOSE.match(rest):
-                    yield _Thing(store, _no_links(store, (os.path.join(first, rest),)))
+        self._may_copy = True
 
 
 def _listed(directory: bytes) -> set[bytes]:
@@ -252,14 +255,6 @@ def _listed(directory: bytes) -> set[bytes]:
         return set(os.listdir(directory))
     except (FileNotFoundError, NotADirectoryError):
         return set()
-
-
-def _no_links(store: bytes, names: tuple[bytes, ...]) -> tuple[bytes, ...]:
-    """``names``, unless one of them is a link: what that leads to need be nothing of Git's, and is not taken."""
-    for name in names:
-        if os.path.islink(path := os.path.join(store, name)):
-            raise _refused(path)
-    return names
 
 
 def _refused(path: bytes) -> RefusedError:

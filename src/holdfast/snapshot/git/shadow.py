@@ -160,12 +160,13 @@ def _config_text(settings: LocalSettings, *, trust_filters: bool) -> bytes:
         "core.logallrefupdates": "false",
         "receive.denycurrentbranch": "ignore",
     }
-    return _text(values | _content_values(settings, trust_filters=trust_filters))
+    return _text(settings.included, values | _content_values(settings, trust_filters=trust_filters))
 
 
 def own_config_text(settings: LocalSettings, *, trust_filters: bool) -> bytes:
     """The configuration of a repository that captures and writes out files as the shadow does."""
-    return _text({"core.bare": "false"} | _content_values(settings, trust_filters=trust_filters))
+    values = {"core.bare": "false"} | _content_values(settings, trust_filters=trust_filters)
+    return _text(settings.included, values)
 
 
 def _content_values(settings: LocalSettings, *, trust_filters: bool) -> dict[str, str]:
@@ -188,8 +189,11 @@ def _content_values(settings: LocalSettings, *, trust_filters: bool) -> dict[str
     return values
 
 
-def _text(values: Mapping[str, str]) -> bytes:
-    return b"".join(_section(key, value) for key, value in sorted(values.items()))
+def _text(included: Iterable[str], values: Mapping[str, str]) -> bytes:
+    """What is included comes first, as the user's own configuration comes before a repository's."""
+    return b"".join(
+        _section(*each) for each in [*(("include.path", path) for path in included), *sorted(values.items())]
+    )
 
 
 def _section(name: str, value: str) -> bytes:

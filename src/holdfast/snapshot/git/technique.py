@@ -24,6 +24,7 @@ from holdfast.snapshot.git.repository import (
     Source,
     find_source,
     head_of,
+    included_for,
     pin,
     read_settings,
     refs_of,
@@ -208,7 +209,8 @@ class _Git:
     def _ready(self, entry: Entry) -> tuple[Shadow, LocalSettings]:
         """The shadow as the user's repository now is, and the pin."""
         source = self._source()
-        settings = read_settings(source, self._place.nearest())
+        nearest = self._place.nearest()
+        settings = read_settings(source, nearest)._replace(included=tuple(included_for(source, nearest)))
         shadow = self._shadow(entry)
         with self._ledger.lock_shared():
             shadow.prepare(source, settings, trust_filters=self._options.trust_local_filters)
