@@ -127,15 +127,16 @@ def test_a_run_changes_its_fork_that_shares_blocks(
 
 
 @pytest.mark.parametrize("way", ["plain", "namespace", "bridge"])
-def test_git_commits_in_a_fork_and_that_is_undone(bench: Cli, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """I1; and the user's repository stays as it is (I15), and the shadow (I7)."""
+def test_git_commits_in_a_fork_and_that_is_undone(bench: Cli, way: str) -> None:
+    """I1; and the user's repository stays as it is (I15), also where it is hidden; and the shadow, and what is lent
+    (I7).
+    """
     need(way)
-    monkeypatch.setenv("HOLDFAST_ISOLATION_TMP", "shared")  # where the user's repository lies, from which it borrows
     usable(bench, "git")
     side = fork(bench, "git", "side")
-    elsewhere = [bench.root / ".git", *side.parent.parent.glob("shadow-*")]
+    elsewhere = [bench.root / ".git", *side.parent.parent.glob("shadow-*"), *side.parent.parent.glob("kept-*")]
     before = [photograph(path) for path in (*elsewhere, side)]
-    assert len(before) == 3
+    assert len(before) == 4
     as_me = "git -c user.name=U -c user.email=u@example.org"
     work = (
         f"git status --short && echo 2 > sub/tracked && echo new > new && git add --all && {as_me} commit -qm second "
@@ -207,6 +208,7 @@ def check(cli: Cli, provider: str, way: str) -> None:
     targets = [cli.home, beside, *above(side, cli.home), *cli.home.glob("workspaces/*/snapshots")]
     targets += list(cli.home.glob("workspaces/*/snapshots/*/layers/*/layer/upper"))
     targets += [*cli.home.glob("workspaces/*/undo"), *cli.home.glob("workspaces/*")]
+    targets += some(sorted(cli.home.glob("workspaces/*/snapshots/git/kept-*/??")), 2)
     links = side / "leads"
     links.symlink_to(cli.home)
     targets += [links, links / beside.relative_to(cli.home), Path("..")]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.engine.changes import saved_in
+from holdfast.engine.git_heads import remember
 from holdfast.engine.recognising import noting
 from holdfast.engine.upkeep import make_room, make_room_for
 from holdfast.model.checkpoint import KINDS, Checkpoint, Kind, Provenance
@@ -104,6 +105,7 @@ def take_locked(
             with noting(context) as note:
                 checkpoint, created, scan = _attempt(context, request, full_hash, progress, meanwhile, recorded)
                 note(checkpoint.root)
+            remember(context, checkpoint)
         except VanishedError:
             # Collection was just deleting content that this manifest names: read and store all of it again.
             full_hash = True

@@ -65,6 +65,7 @@ def make_box(
         writable=absolute_paths(isolation.writable),
         readable=tuple(readable),
         tmp=isolation.tmp,
+        lent=_lent(context.workspace.path, own),
     )
     network = parse_network(isolation.network, isolation.allow, isolation.dns)
     policy = Policy(files, network, (*ENVIRONMENT, *isolation.environment))
@@ -74,6 +75,17 @@ def make_box(
         pass  # it says what contradicts itself, and what is missing
     require(policy)
     return box
+
+
+def _lent(workspace: bytes, own: Sequence[bytes]) -> tuple[bytes, ...]:
+    """Of the home, what a fork by `git` borrows objects from."""
+    from holdfast.sandbox.bubblewrap import is_beneath
+    from holdfast.snapshot.git.kept import lent_to
+
+    workspace = os.path.realpath(workspace)
+    if not any(is_beneath(workspace, path) for path in own):
+        return ()
+    return tuple(path for path in lent_to(workspace)[1:] if os.path.isdir(path))
 
 
 def absolute_paths(texts: Sequence[str]) -> tuple[bytes, ...]:

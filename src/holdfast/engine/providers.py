@@ -36,7 +36,8 @@ def providers_of(context: Context, session: str) -> Sequence[Provider]:
         return place_of(context, session, name)._replace(looked=looked)
 
     of = context.settings.git
-    options = GitOptions(of.include_untracked == "yes", of.trust_local_filters == "yes")
+    hidden = tuple(os.fsencode(os.path.expanduser(path)) for path in context.settings.isolation.hidden)
+    options = GitOptions(of.include_untracked == "yes", of.trust_local_filters == "yes", hidden)
     checkpoints = OwnCheckpoints(
         context.workspace,
         home=context.home,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine import journal as journals
 from holdfast.engine.checkpoint import Recorded, Request, take_locked
+from holdfast.engine.git_heads import warn_of_commits
 from holdfast.engine.half_way import Plan, sift
 from holdfast.engine.journal import Journal
 from holdfast.engine.recognising import tell_brought_back
@@ -249,6 +250,8 @@ def carry_out(
     context.catalog.unpin_all(pins)
     if settled:
         context.tree.settle(target.root)
+    if not journal.paths:
+        warn_of_commits(context, target)
     return result(journal, applied)
 
 

@@ -55,7 +55,7 @@ class Mount(NamedTuple):
 
 def questions(files: Files, needed: Iterable[bytes]) -> tuple[bytes, ...]:
     """The paths that `mounts` wants to know of."""
-    return (*TMP, *SOCKETS, *files.secret, *files.hidden, *files.writable, *files.readable, *needed)
+    return (*TMP, *SOCKETS, *files.secret, *files.hidden, *files.writable, *files.readable, *files.lent, *needed)
 
 
 def mounts(files: Files, needed: Sequence[bytes], host: Host, resolver: Mount | None = None) -> list[Mount]:
@@ -96,6 +96,8 @@ def mounts(files: Files, needed: Sequence[bytes], host: Host, resolver: Mount | 
     found[files.workspace] = Mount(files.workspace, "writable", origin=files.origin)
     for path in files.secret:
         add(path, "empty")
+    for path in files.lent:
+        add(path, "readable")
     if resolver is not None:
         found[resolver.path] = resolver
     return sorted(found.values(), key=lambda mount: mount.path.split(b"/"))

@@ -119,8 +119,14 @@ def _without_links(files: Files) -> Files:
         return tuple(os.path.realpath(path) if path.startswith(b"/") else path for path in paths)
 
     (workspace,) = real((files.workspace,))
-    secret, hidden, writable, readable = map(real, (files.secret, files.hidden, files.writable, files.readable))
-    return Files(workspace, secret, hidden, writable, files.tmp, readable, files.origin)
+    return files._replace(
+        workspace=workspace,
+        secret=real(files.secret),
+        hidden=real(files.hidden),
+        writable=real(files.writable),
+        readable=real(files.readable),
+        lent=real(files.lent),
+    )
 
 
 def _look(paths: Iterable[bytes]) -> Host:

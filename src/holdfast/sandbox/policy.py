@@ -71,6 +71,8 @@ class Files(NamedTuple):
     """Directories that are visible wherever they lie, but for what is hidden, and never writable."""
     origin: bytes = b""
     """A directory that is seen at the workspace's path in place of what is there; empty: nothing is."""
+    lent: tuple[bytes, ...] = ()
+    """Directories that are visible although what they lie in is secret, and never writable."""
 
 
 ENVIRONMENT = (

@@ -43,6 +43,13 @@ def test_what_is_secret_stays_so_whatever_else_is_asked_for() -> None:
     assert Mount(home, "empty") in found
 
 
+def test_what_is_lent_of_what_is_secret_can_be_read_and_nothing_beside_it() -> None:
+    home, lent = b"/home/u/holdfast", b"/home/u/holdfast/kept"
+    found = mounts(Files(home + b"/fork", (home,), lent=(lent,)), (), host(home, lent))
+    assert found[0] == Mount(home, "empty")
+    assert {mount.path: mount.kind for mount in found[1:3]} == {home + b"/fork": "writable", lent: "readable"}
+
+
 def test_what_lies_deeper_comes_later() -> None:
     files = Files(b"/tmp/a/b", (b"/tmp/a/b/.holdfast/undo",), hidden=(b"/tmp/a",))
     order = [mount.path for mount in mounts(files, (), host(b"/tmp/a", b"/tmp/a/b/.holdfast/undo"))]

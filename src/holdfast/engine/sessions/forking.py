@@ -21,6 +21,7 @@ from holdfast.model.log import Log
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
 from holdfast.model.session import Metrics
+from holdfast.snapshot.git.kept import OBJECTS
 from holdfast.snapshot.recorded import LEADS_OUT
 from holdfast.store.lease import this_process
 from holdfast.store.session_records import RefChange, SessionRecord
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from holdfast.snapshot.port import Capabilities
 
 _LOG = Log(__name__)
-_NOT_NOW = ("git_operation", "git_unmerged", "git_filter", LEADS_OUT)
+_NOT_NOW = ("git_operation", "git_unmerged", "git_filter", "git_index", OBJECTS, LEADS_OUT)
 """Codes with which a provider refuses to capture a workspace that another one can."""
 PROCESS = "process"
 """In the metadata of an experiment's reference: who makes it, as `store.lease` names a process."""

@@ -6,6 +6,7 @@ capture reads what has changed since, and nothing else. The user's own index is 
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from typing import TYPE_CHECKING
@@ -124,10 +125,8 @@ class Capture:
 
     def _seed(self) -> bool:
         """Begin with the user's index, unless ours has begun with what that still is: then return True."""
-        theirs = os.path.join(self._source.own, b"index")
-        try:
-            fd = os.open(theirs, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        except FileNotFoundError:
+        fd = _opened(os.path.join(self._source.own, b"index"))
+        if fd is None:
             fd = os.memfd_create("none", os.MFD_CLOEXEC)  # nothing was ever added
         try:
             found = os.fstat(fd)
@@ -263,6 +262,27 @@ def _ended(paths: Iterable[bytes]) -> bytes:
     return b"".join(path + b"\0" for path in paths)
 
 
+def _opened(path: bytes) -> int | None:
+    """The file ``path``, which may be a link as Git takes it, to read; None if there is none. Raises `RefusedError` for
+    what is no file, `OSError`.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        if stat.S_ISREG(os.fstat(fd).st_mode):
+            return fd
+        os.close(fd)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENXIO, errno.ENOTDIR, errno.ENODEV):
+            raise
+    raise RefusedError(
+        f"{display(path)} is no file, and leads to none: there is no index to begin with",
+        hint="`git reset` makes a new one, once that is removed",
+        code="git_index",
+    )
+
+
 def _content(path: bytes) -> bytes | None:
     try:
         with open(path, "rb") as file:
@@ -273,7 +293,9 @@ def _content(path: bytes) -> bytes | None:
 
 def _copy_file(source: bytes, target: bytes) -> None:
     """Copy a file to a name that it gets when it is whole."""
-    fd = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    fd = _opened(source)
+    if fd is None:
+        return  # Git says what that means
     try:
         copy = os.open(target + b".new", os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:

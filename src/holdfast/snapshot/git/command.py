@@ -44,6 +44,7 @@ _OVERRIDDEN = {
     "core.fsyncMethod": "batch",
     "credential.helper": "",
     "protocol.allow": "never",
+    **{f"protocol.{name}.allow": "never" for name in ("file", "git", "http", "https", "ssh", "ext")},
     "gc.auto": "0",
     "maintenance.auto": "false",
     "submodule.recurse": "false",

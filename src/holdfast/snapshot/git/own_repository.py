@@ -1,4 +1,5 @@
-"""The repository of a work tree that somebody works in: a ``.git`` of its own, which borrows objects from the user's.
+"""The repository of a work tree that somebody works in: a ``.git`` of its own, which borrows objects from what is kept
+for forks (`kept`), and never from the user's.
 
 All that Git writes there stays in the work tree: whoever may change that, and nothing else in the home, can commit, and
 what undoes changes there undoes those of Git as well. Borrowed objects are only read (I15).
@@ -10,10 +11,13 @@ import os
 from typing import TYPE_CHECKING
 
 from holdfast.files.gitconfig import read_regular
+from holdfast.snapshot.git.alternates import alternate
 from holdfast.snapshot.git.command import QUICK_SECONDS, Git
-from holdfast.snapshot.git.shadow import INFO, MAX_RULES, alternates, own_config_text, same_sparsity
+from holdfast.snapshot.git.shadow import INFO, MAX_RULES, own_config_text, same_sparsity
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from holdfast.snapshot.git.repository import LocalSettings, Source
     from holdfast.snapshot.git.shadow import Shadow
 
@@ -33,19 +37,21 @@ def make_repository(
     *,
     commit: str,
     base: str,
+    kept: bytes,
+    refs: Mapping[str, str],
     trust_filters: bool,
 ) -> None:
     """Make the new directory ``work_tree`` a repository with nothing checked out, whose HEAD is ``commit``, one of the
-    shadow's that stands on the user's ``base`` (empty: on none). Raises `StorageError`, `OSError`.
+    shadow's that stands on the user's ``base`` (empty: on none). It borrows from the directory of objects ``kept``,
+    which has ``base``, and what ``refs``, which it gets, name. Raises `StorageError`, `OSError`.
     """
     own = git_directory(work_tree)
     os.mkdir(work_tree, 0o700)
     words = ("--quiet", "--template=", f"--object-format={settings.object_format}")
     Git(work_tree, seconds=QUICK_SECONDS)("init", *words, work_tree)
-    borrowed = [os.path.join(source.common, b"objects"), *([shadow.objects] if settings.partial else [])]
     files = {
         b"config": own_config_text(settings, trust_filters=trust_filters),
-        b"objects/info/alternates": alternates(*borrowed),
+        b"objects/info/alternates": alternate(kept) + b"\n",
     }
     if shallow := read_regular(os.path.join(source.common, b"shallow"), _MAX_SHALLOW):
         files[b"shallow"] = shallow  # where the user's history was cut off
@@ -57,8 +63,20 @@ def make_repository(
         with open(path, "wb") as file:
             file.write(text)
     same_sparsity(own, source, settings)
-    if not settings.partial:  # (of which nobody could tell what is missing, so that all of the shadow is borrowed)
+    if not settings.partial:  # (of which nobody could tell what is missing, so that all of the shadow's is kept)
         pack = os.path.join(own, b"objects/pack/pack")
         wanted = f"{commit}\n" + (f"^{base}\n" if base else "")
         shadow.git()("pack-objects", "--quiet", "--revs", "--non-empty", pack, stdin=wanted.encode())
-    Git(work_tree, git_dir=own, seconds=QUICK_SECONDS)("update-ref", "--no-deref", "HEAD", commit)
+    git = Git(work_tree, git_dir=own)
+    _give_refs(git, own, refs)
+    git("update-ref", "--no-deref", "HEAD", commit)
+
+
+def _give_refs(git: Git, own: bytes, refs: Mapping[str, str]) -> None:
+    """Have the new repository ``own`` hold refs, all in one file, however many. Source: gitrepository-layout(5)."""
+    if not refs:
+        return
+    lines = "".join(f"{refs[name]} {name}\n" for name in sorted(refs, key=os.fsencode))
+    with open(os.path.join(own, b"packed-refs"), "wb") as file:
+        file.write(b"# pack-refs with: sorted \n" + os.fsencode(lines))
+    git("pack-refs", "--all")  # Git itself adds what tags lead to, and need not look for that each time

@@ -1,7 +1,7 @@
 """The user's repository, read without running anything that it could decide on.
 
-Git is run in it for two things only: to resolve HEAD, which reads no object, and to set the pin. Everything else is
-read from files (gitrepository-layout(5)), or by way of the shadow.
+Git is run in it for three things only: to resolve HEAD, which reads no object, to list refs, and to set the pin.
+Everything else is read from files (gitrepository-layout(5)), or by way of the shadow.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ _UNDER_WAY = (
     (b"sequencer", "a cherry-pick or a revert of several commits", "git cherry-pick or git revert, with --continue"),
     (b"BISECT_LOG", "a bisect", "git bisect reset"),
 )
+_SHOWN_REFS = ("refs/heads", "refs/tags", "refs/remotes", "refs/notes")
 _OBJECT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?\Z")
 _MAX_CONFIG = 1 << 20
+_NOWHERE = b"/dev/null"
 _PLAIN = re.compile(r"[A-Za-z0-9-]{1,32}\Z")
 _CONTENT_KEYS = (
     "autocrlf",
@@ -72,6 +74,8 @@ class LocalSettings(NamedTuple):
     partial: bool
     """Objects are missing that a server has promised."""
     object_format: str
+    included: tuple[str, ...] = ()
+    """See `included_for`. These are the user's own."""
 
     @property
     def required(self) -> list[str]:
@@ -113,6 +117,19 @@ def head_of(source: Source) -> str:
     git = Git(source.own, git_dir=source.own, seconds=QUICK_SECONDS)
     found = git("rev-parse", "--verify", "--quiet", "HEAD", allowed=(0, 1)).decode("ascii", "replace").strip()
     return found if _OBJECT.match(found) else ""
+
+
+def refs_of(common: bytes) -> dict[str, str]:
+    """The branches, tags, remote branches and notes of a repository, and the objects that they name. Raises
+    `StorageError`.
+    """
+    git = Git(common, git_dir=common)
+    listed = git("for-each-ref", "--format=%(objectname) %(refname)", *_SHOWN_REFS)
+    found: dict[str, str] = {}
+    for line in listed.splitlines():
+        value, _, name = line.partition(b" ")
+        found[os.fsdecode(name)] = value.decode("ascii", "replace")
+    return found
 
 
 def pin_name(session: str, base: str) -> str:
@@ -160,6 +177,31 @@ def read_settings(source: Source, directory: bytes) -> LocalSettings:
         or any(key.startswith("remote.") and key.endswith(".promisor") for key in listed),
         object_format="sha256" if listed.get("extensions.objectformat", "").lower() == "sha256" else "sha1",
     )
+
+
+def included_for(source: Source, directory: bytes) -> list[str]:
+    """The files that the user's own configuration includes because it is this repository (``includeIf``), and nowhere
+    else, in the order in which each is to be included. Raises `StorageError`.
+    """
+    home, xdg = os.environb.get(b"HOME"), os.environb.get(b"XDG_CONFIG_HOME")
+    config_home = xdg or (os.path.join(home, b".config") if home else b"")
+    files = [b"/etc/gitconfig", os.path.join(config_home, b"git/config"), os.path.join(home or b"", b".gitconfig")]
+    found: list[str] = []
+    for path in files:
+        if os.path.isabs(path) and os.path.isfile(path):
+            everywhere = _origins(Git(directory, git_dir=_NOWHERE, seconds=QUICK_SECONDS), path)
+            here = _origins(Git(source.work_tree or source.own, git_dir=source.own, seconds=QUICK_SECONDS), path)
+            for origin in (origin for origin in here if origin not in everywhere):
+                # (What one of them includes by itself comes with it, where that is after what was included before.)
+                if not any(origin in _origins(Git(directory, git_dir=_NOWHERE), os.fsencode(each)) for each in found):
+                    found.append(origin)
+    return found
+
+
+def _origins(git: Git, path: bytes) -> dict[str, None]:
+    """The files that a configuration file and what it includes consist of, in that order."""
+    listed = git.fields("config", "--file", path, "--includes", "-z", "--show-origin", "--name-only", "--list")
+    return {os.fsdecode(origin.removeprefix(b"file:")): None for origin in listed[::2]}
 
 
 def _listed(path: bytes, directory: bytes) -> dict[str, str]:

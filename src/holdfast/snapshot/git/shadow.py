@@ -7,12 +7,12 @@ content as the user's repository has it, and that repository's filters if they a
 from __future__ import annotations
 
 import os
-import re
 from typing import TYPE_CHECKING
 
 from holdfast.files.gitconfig import read_regular
 from holdfast.files.replicate import remove_whole
 from holdfast.model.errors import StorageError
+from holdfast.snapshot.git.alternates import alternate, alternates
 from holdfast.snapshot.git.command import LONG_SECONDS, QUICK_SECONDS, Git
 from holdfast.snapshot.private import make_private
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from holdfast.snapshot.git.repository import LocalSettings, Source
 
 MAX_RULES = 1 << 20
-_MOST_ALTERNATES = 200
 INFO = (b"attributes", b"exclude")
 """What a repository has beside its tree that says how files are captured."""
 
@@ -161,12 +160,13 @@ def _config_text(settings: LocalSettings, *, trust_filters: bool) -> bytes:
         "core.logallrefupdates": "false",
         "receive.denycurrentbranch": "ignore",
     }
-    return _text(values | _content_values(settings, trust_filters=trust_filters))
+    return _text(settings.included, values | _content_values(settings, trust_filters=trust_filters))
 
 
 def own_config_text(settings: LocalSettings, *, trust_filters: bool) -> bytes:
     """The configuration of a repository that captures and writes out files as the shadow does."""
-    return _text({"core.bare": "false"} | _content_values(settings, trust_filters=trust_filters))
+    values = {"core.bare": "false"} | _content_values(settings, trust_filters=trust_filters)
+    return _text(settings.included, values)
 
 
 def _content_values(settings: LocalSettings, *, trust_filters: bool) -> dict[str, str]:
@@ -189,8 +189,11 @@ def _content_values(settings: LocalSettings, *, trust_filters: bool) -> dict[str
     return values
 
 
-def _text(values: Mapping[str, str]) -> bytes:
-    return b"".join(_section(key, value) for key, value in sorted(values.items()))
+def _text(included: Iterable[str], values: Mapping[str, str]) -> bytes:
+    """What is included comes first, as the user's own configuration comes before a repository's."""
+    return b"".join(
+        _section(*each) for each in [*(("include.path", path) for path in included), *sorted(values.items())]
+    )
 
 
 def _section(name: str, value: str) -> bytes:
@@ -204,48 +207,6 @@ def _section(name: str, value: str) -> bytes:
 
 def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"')
-
-
-def alternates(*borrowed: bytes) -> bytes:
-    """What has a repository borrow objects from the directories ``borrowed``, and from all that those borrow from: Git
-    itself follows no more than five in a row, as it would be in a fork of a fork of a fork.
-    """
-    found: dict[bytes, None] = {}
-    for path in borrowed:
-        _follow(os.path.realpath(path), found, {})
-    return b"".join(alternate(path) + b"\n" for path in found)
-
-
-def _follow(objects: bytes, found: dict[bytes, None], begun: dict[bytes, None]) -> None:
-    """Add what a directory of objects borrows from to ``found``, what lies deepest first, and then itself."""
-    if objects in begun or len(begun) >= _MOST_ALTERNATES:
-        return
-    begun[objects] = None
-    text = read_regular(os.path.join(objects, b"info/alternates"), MAX_RULES) or b""
-    for line in text.splitlines():
-        if line.startswith(b'"') and line.endswith(b'"'):
-            line = re.sub(rb"\\([0-7]{3}|.)", _meant, line[1:-1])
-        if line and not line.startswith(b"#"):
-            _follow(os.path.realpath(os.path.join(objects, line)), found, begun)
-    found[objects] = None
-
-
-def _meant(escaped: re.Match[bytes]) -> bytes:
-    text = escaped[1]
-    return bytes([int(text, 8) & 0xFF]) if len(text) == 3 else text
-
-
-def alternate(path: bytes, also: bytes = b"") -> bytes:
-    """A path as a line of ``alternates``, quoted as C has it where needed, or for one of the bytes in ``also``. Source:
-    gitrepository-layout(5).
-    """
-    if path.isascii() and not any(byte < 0x20 or byte in b'"\\#' + also for byte in path):
-        return path
-    shown = b"".join(
-        b"\\%03o" % byte if byte < 0x20 or byte > 0x7E else b"\\" + bytes([byte]) if byte in b'"\\' else bytes([byte])
-        for byte in path
-    )
-    return b'"' + shown + b'"'
 
 
 def same_sparsity(own: bytes, source: Source, settings: LocalSettings) -> None:

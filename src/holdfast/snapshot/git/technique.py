@@ -14,16 +14,20 @@ import msgspec
 from holdfast.files.replicate import make_read_only, remove_whole
 from holdfast.model.errors import HoldfastError, RefusedError, UnsupportedError
 from holdfast.model.named import NamedTuple
-from holdfast.model.paths import display, parse_display
+from holdfast.model.paths import display, parse_display, under
+from holdfast.snapshot.git.alternates import behind
 from holdfast.snapshot.git.capture import Capture, Unrun, filter_refused, filters_of
 from holdfast.snapshot.git.command import QUICK_SECONDS, Git, find_git
+from holdfast.snapshot.git.kept import WORK_TREES, Kept, kept_name, lent_to
 from holdfast.snapshot.git.own_repository import git_directory, make_repository
 from holdfast.snapshot.git.repository import (
     Source,
     find_source,
     head_of,
+    included_for,
     pin,
     read_settings,
+    refs_of,
     refuse_unfinished,
     unpin,
 )
@@ -33,6 +37,8 @@ from holdfast.snapshot.private import make_private
 from holdfast.snapshot.recorded import RecordedProvider
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from holdfast.snapshot.git.repository import LocalSettings
     from holdfast.snapshot.ledger import Entry, Ledger
     from holdfast.snapshot.place import Place
@@ -49,6 +55,8 @@ class GitOptions(NamedTuple):
     """Also capture files that are neither tracked nor ignored."""
     trust_local_filters: bool = False
     """Run the filters that the repository's own configuration defines: commands of whoever wrote it."""
+    hidden: tuple[bytes, ...] = ()
+    """Directories that are hidden from runs: from there nothing is borrowed."""
 
 
 _DEFAULT = GitOptions()
@@ -97,6 +105,8 @@ class _Git:
             )
         if settings.partial:
             notes.append("the repository is a partial clone: what it has not fetched is in no work tree")
+        if os.stat(source.common).st_dev != os.stat(nearest).st_dev:
+            notes.append("the home is on another file system: what the repository has of objects is copied there once")
         not_now = ""
         if source.work_tree is not None:
             try:
@@ -146,7 +156,10 @@ class _Git:
         return Source(workspace.place, own, common, parse_display(workspace.facts["inside"]))
 
     def _work_tree(self, entry: Entry) -> bytes:
-        return os.path.join(self._place.state, b"worktrees", entry.token.encode())
+        return os.path.join(self._place.state, WORK_TREES, entry.token.encode())
+
+    def _kept(self, entry: Entry) -> Kept:
+        return Kept(os.path.join(os.path.realpath(self._place.state), kept_name(entry.facts["shadow"])))
 
     def _index(self, token: str) -> bytes:
         return os.path.join(self._place.state, b"indexes", token.encode())
@@ -196,7 +209,8 @@ class _Git:
     def _ready(self, entry: Entry) -> tuple[Shadow, LocalSettings]:
         """The shadow as the user's repository now is, and the pin."""
         source = self._source()
-        settings = read_settings(source, self._place.nearest())
+        nearest = self._place.nearest()
+        settings = read_settings(source, nearest)._replace(included=tuple(included_for(source, nearest)))
         shadow = self._shadow(entry)
         with self._ledger.lock_shared():
             shadow.prepare(source, settings, trust_filters=self._options.trust_local_filters)
@@ -255,9 +269,43 @@ class _Git:
         else:
             own, trusted = git_directory(path), self._options.trust_local_filters
             base = entry.facts["base"]
-            make_repository(path, shadow, self._source(), settings, commit=commit, base=base, trust_filters=trusted)
+            source, kept = self._source(), self._kept(entry)
+            make_repository(
+                path,
+                shadow,
+                source,
+                settings,
+                commit=commit,
+                base=base,
+                kept=kept.path,
+                refs=self._keep_all(kept, shadow, source, settings),
+                trust_filters=trusted,
+            )
         Git(path, git_dir=own, work_tree=path)("read-tree", "-m", "-u", "HEAD")
         os.makedirs(self.where_to_work(entry), exist_ok=True)
+
+    def _keep_all(self, kept: Kept, shadow: Shadow, source: Source, settings: LocalSettings) -> Mapping[str, str]:
+        """Have all that a fork may borrow in the store that stays, and return the refs of the user's that it holds all
+        of: those that named the same before and after, and so had the user's gc take nothing of theirs meanwhile.
+        """
+        before = refs_of(source.common)
+        stores = [path for path in behind(os.path.join(source.common, b"objects")) if self._may_borrow(path)]
+        if settings.partial:
+            stores.append(shadow.objects)
+        with self._ledger.lock_shared():
+            kept.take(stores, most_bytes=self._place.most_bytes)
+        after = refs_of(source.common)
+        return {name: value for name, value in before.items() if after.get(name) == value}
+
+    def _may_borrow(self, store: bytes) -> bool:
+        """Whoever works in the repository decides what it borrows from, and may work where that cannot be seen: what is
+        Holdfast's own is borrowed only by forks that it has given it to, and what is hidden from runs by nobody.
+        """
+        theirs = [self._place.root, *lent_to(self._place.root)]
+        if any(under(store, os.path.realpath(path)) for path in theirs):
+            return True
+        closed = (self._place.state, *self._place.own, *self._options.hidden)
+        return not any(under(store, os.path.realpath(path)) for path in closed)
 
     def where_to_work(self, entry: Entry) -> bytes:
         """See `Technique.where_to_work`."""
@@ -306,6 +354,7 @@ class _Git:
             if os.path.lexists(path):
                 os.rename(path, path + b".gone")  # (killed while it goes, there must be none, and not a part of one)
                 remove_whole(path + b".gone")
+            remove_whole(os.path.join(self._place.state, kept_name(shadow_name(object_format))))
 
     def _forget_index(self, entry: Entry) -> None:
         for suffix in (b"", b".lock", b".begun"):

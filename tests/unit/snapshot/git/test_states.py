@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.model.errors import RefusedError
 from holdfast.testing.provider_contract import content
 
 from .conftest import Beside, User
@@ -169,6 +170,36 @@ def test_a_split_index_and_one_with_a_cache_of_untracked_files(user: User, besid
     assert one.texts() == {**COMMITTED, "a": "changed\n", "new": "new\n"}
     user.write("b", "changed later\n")
     assert one.texts()["b"] == "changed later\n"
+
+
+def test_an_index_that_is_a_link(user: User, beside: Make, tmp_path: Path) -> None:
+    """As Git takes it, which writes through the link."""
+    index, elsewhere = user.git_dir / "index", tmp_path / "index elsewhere"
+    index.rename(elsewhere)
+    index.symlink_to(elsewhere)
+    one = beside(user)
+    assert one.texts() == COMMITTED
+    user.write("a", "changed\n")
+    user.write("new", "new\n")
+    user.git("add", "new")
+    assert index.is_symlink()
+    assert one.texts() == {**COMMITTED, "a": "changed\n", "new": "new\n"}
+    elsewhere.unlink()
+    assert one.texts() == {}, "as Git has it: nothing is tracked"
+
+
+@pytest.mark.parametrize("what", ["itself", "/dev/zero", "pipe", "d"])
+def test_an_index_that_is_no_file_is_said_to_be_none(user: User, beside: Make, what: str) -> None:
+    index, kept = user.git_dir / "index", user.git_dir / "kept"
+    index.rename(kept)
+    os.mkfifo(user.git_dir / "pipe")
+    index.symlink_to("index" if what == "itself" else user.root / "d" if what == "d" else what)
+    one = beside(user)
+    with pytest.raises(RefusedError, match=r"\.git/index is no file") as refused:
+        one.take()
+    assert refused.value.code == "git_index"
+    kept.replace(index)
+    assert one.texts() == COMMITTED
 
 
 @pytest.mark.parametrize(("cone", "sparse_index"), [(True, True), (True, False), (False, False)])

@@ -1,0 +1,254 @@
+"""What is committed in a fork stays whole whatever the user's gc removes: it borrows from a store that only grows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast.model.errors import RefusedError
+from holdfast.snapshot.git.technique import GitOptions, git_provider
+from holdfast.snapshot.place import Place
+
+from .conftest import Beside, User
+from .test_kept import collect
+
+Make = Callable[..., Beside]
+
+
+def work_in(one: Beside) -> User:
+    """A fork of the workspace as it is now."""
+    return User(Path(os.fsdecode(one.provider.prepare("worktree").path)))
+
+
+def check(fork: User) -> None:
+    """Every commit of the fork is there with all that it holds."""
+    assert "missing" not in fork.git("fsck", "--full", "--strict", "--no-dangling")
+    fork.git("log", "-p", "--all", "HEAD")
+    head = fork.git("rev-parse", "HEAD")
+    for commit in fork.git("rev-list", "HEAD").split():
+        fork.git("checkout", "--quiet", "--force", commit)
+    fork.git("checkout", "--quiet", "--force", head)
+    assert fork.git("status", "--porcelain") == ""
+
+
+@pytest.fixture(params=["sha1", "sha256"])
+def theirs(tmp_path: Path, request: pytest.FixtureRequest) -> User:
+    """A repository with objects of every kind that gc may take away: loose and packed, of a branch and of nothing."""
+    (tmp_path / "tree").mkdir()
+    user = User(tmp_path / "tree")
+    user.git("init", "--quiet", "--initial-branch=main", f"--object-format={request.param}")
+    for name in ("a", "b", "d/x"):
+        user.write(name, f"{name}\n")
+    user.commit()
+    user.git("checkout", "--quiet", "-b", "packed")
+    user.write("packed", "of a branch that is packed\n")
+    user.write("tree/of/packed", "with a tree\n")
+    user.commit()
+    user.git("checkout", "--quiet", "main")
+    user.git("repack", "-a", "-d", "--quiet")
+    user.git("checkout", "--quiet", "-b", "loose")
+    user.write("loose", "of a branch that is loose\n")
+    user.commit()
+    user.git("checkout", "--quiet", "main")
+    user.git("hash-object", "-w", str(user.write("../dangling", "of nothing\n")))
+    return user
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_what_the_user_drops_at_any_moment(theirs: User, beside: Make, committed: bool) -> None:
+    """Before it is committed in the fork, and after."""
+    one = beside(theirs)
+    fork = work_in(one)
+    for name, text, branch in (
+        ("dangling", "of nothing\n", ""),
+        ("packed", "of a branch that is packed\n", ""),
+        ("tree/of/packed", "with a tree\n", "packed"),
+        ("loose", "of a branch that is loose\n", "loose"),
+    ):
+        fork.write(name, text)
+        fork.git("add", name)
+        if committed:
+            fork.commit()
+        if branch:
+            theirs.git("branch", "-D", branch)
+        collect(theirs)
+        if not committed:
+            fork.git("commit", "--quiet", "-m", "m")
+        check(fork)
+    theirs.git("checkout", "--quiet", "--orphan", "fresh")
+    theirs.git("rm", "-r", "--quiet", "--cached", ".")
+    theirs.write("a", "nothing of before\n")
+    theirs.git("commit", "--quiet", "--allow-empty", "-m", "m")
+    theirs.git("branch", "-D", "main")
+    collect(theirs)
+    check(fork)
+
+
+def test_what_comes_to_the_user_after_the_fork(theirs: User, beside: Make) -> None:
+    one = beside(theirs)
+    fork = work_in(one)
+    theirs.git("checkout", "--quiet", "-b", "later")
+    for user in (theirs, fork):
+        user.write("later/in/a/tree", "the same on both sides\n")
+        user.git("add", "--all")
+    theirs.commit()
+    theirs.git("repack", "-a", "-d", "--quiet")
+    fork.write("later/in/another", "the same on both sides\n")
+    fork.commit()
+    theirs.git("checkout", "--quiet", "main")
+    theirs.git("branch", "-D", "later")
+    collect(theirs)
+    check(fork)
+
+
+def test_forks_of_what_was_committed_in_a_fork(theirs: User, beside: Make) -> None:
+    """Each stands by itself, also where the one that it was made of is gone."""
+    first = beside(theirs)
+    fork = work_in(first)
+    fork.write("again", "of nothing\n")
+    fork.git("hash-object", "-w", str(fork.write("../../../dangling in the fork", "of nothing, in the fork\n")))
+    fork.commit()
+    collect(theirs)
+    second = beside(fork)
+    inner = work_in(second)
+    inner.write("more", "of nothing, in the fork\n")
+    inner.commit()
+    collect(theirs)
+    collect(fork)
+    check(inner)
+    third = beside(inner)
+    innermost = work_in(third)
+    innermost.git("checkout", "--quiet", "packed")
+    innermost.git("checkout", "--quiet", "--detach", "loose")
+    for branch in ("packed", "loose"):
+        theirs.git("branch", "-D", branch)
+    collect(theirs)
+    snapshot = third.take()
+    fork.root.rename(fork.root.parent / "away")  # as whoever deletes it by hand
+    try:
+        check(innermost)
+        assert third.texts(snapshot)["again"] == "of nothing\n"
+        check(work_in(third))
+    finally:
+        (fork.root.parent / "away").rename(fork.root)
+    third.clean()
+    second.clean()
+
+
+@pytest.mark.parametrize("where", ["shallow", "partial", "borrows"])
+def test_of_a_repository_that_does_not_hold_all_of_it(user: User, beside: Make, tmp_path: Path, where: str) -> None:
+    user.write("a", "2\n")
+    user.write("b", "2\n")
+    user.commit()
+    user.git("config", "uploadpack.allowFilter", "true")
+    words = {"shallow": ["--depth=1"], "partial": ["--filter=blob:none"], "borrows": ["--shared"]}[where]
+    url = str(user.root) if where == "borrows" else user.root.as_uri()
+    user.git("clone", "--quiet", *words, url, tmp_path / "clone")
+    clone = User(tmp_path / "clone")
+    clone.git("hash-object", "-w", str(clone.write("../dangling", "of nothing\n")))
+    one = beside(clone)
+    clone.write("a", "3\n")
+    fork = work_in(one)
+    fork.write("new", "of nothing\n")
+    fork.commit()
+    collect(clone)
+    user.git("checkout", "--quiet", "--orphan", "fresh")
+    user.git("branch", "-D", "main")
+    if where == "borrows":
+        collect(user)
+    assert fork.git("log", "--format=%s", "-1") == "m"
+    fork.git("show", "HEAD", "HEAD~1")
+    fork.git("checkout", "--quiet", "HEAD~1")
+    assert (fork.root / "a").read_text() == "3\n"
+    if where != "partial":
+        check(fork)
+
+
+def test_what_is_kept_takes_no_room_and_goes_with_the_last(theirs: User, beside: Make) -> None:
+    one = beside(theirs)
+    first, second = one.provider.prepare("worktree"), one.provider.prepare("worktree")
+    packs = sorted((theirs.git_dir / "objects/pack").glob("*.pack"))
+    (store,) = one.state.glob("kept-*")
+    for pack in packs:
+        assert (store / "pack" / pack.name).read_bytes() == pack.read_bytes()
+        if not Path("/sys/fs/btrfs").exists():
+            assert (store / "pack" / pack.name).samefile(pack)
+    one.provider.cleanup(first.token)
+    assert store.exists()
+    check(User(Path(os.fsdecode(second.path))))
+    one.provider.cleanup(second.token)
+    assert not store.exists()
+    assert [pack.stat().st_mode & 0o777 for pack in packs] == [0o444] * len(packs), "whatever removed it"
+
+
+def test_a_home_on_another_file_system_holds_a_copy(theirs: User, elsewhere: Path) -> None:
+    provider = git_provider(Place(bytes(theirs.root), bytes(elsewhere / "state"), "s"))
+    fork = User(Path(os.fsdecode(provider.prepare("worktree").path)))
+    assert any("another file system" in note for note in provider.detect().notes)
+    for branch in ("packed", "loose"):
+        theirs.git("branch", "-D", branch)
+    fork.write("packed", "of a branch that is packed\n")
+    fork.commit()
+    collect(theirs)
+    check(fork)
+
+
+def test_more_than_may_be_copied_is_refused_and_nothing_is_left(theirs: User, elsewhere: Path) -> None:
+    provider = git_provider(Place(bytes(theirs.root), bytes(elsewhere / "state"), "s", most_bytes=10))
+    with pytest.raises(RefusedError, match=r"snapshot\.max_copy_bytes") as refused:
+        provider.prepare("worktree")
+    assert refused.value.code == "git_objects"
+    assert list(provider.tokens()) == []
+    assert not [path for path in (elsewhere / "state").rglob("*") if path.is_file() and path.suffix != ".lock"]
+
+
+def test_a_link_among_the_objects_is_refused(theirs: User, tmp_path: Path) -> None:
+    """What it leads to would be seen where it cannot be seen otherwise."""
+    (pack,) = (theirs.git_dir / "objects/pack").glob("*.pack")
+    pack.rename(tmp_path / pack.name)
+    pack.symlink_to(tmp_path / pack.name)
+    provider = git_provider(Place(bytes(theirs.root), bytes(tmp_path / "state"), "s"))
+    with pytest.raises(RefusedError, match="is a link") as refused:
+        provider.prepare("worktree")
+    assert refused.value.code == "git_objects"
+    theirs.git("repack", "-a", "-d", "--quiet")
+    assert provider.prepare("worktree")
+
+
+def test_what_is_hidden_or_another_forks_is_not_borrowed(theirs: User, user_of: Callable[[str], User]) -> None:
+    """Whoever works in a fork writes its `.git`, and could have it name any directory."""
+    secret, home = user_of("secret"), theirs.root.parent / "home"
+    named = secret.git("hash-object", "-w", str(secret.write("key", "secret\n")))
+    public = user_of("public")
+    shown = public.git("hash-object", "-w", str(public.write("key", "public\n")))
+    others = git_provider(Place(bytes(user_of("other").root), bytes(home / "2"), "s")).prepare("worktree")
+    other = User(Path(os.fsdecode(others.path)))
+    private = other.git("hash-object", "-w", str(other.write("key", "of another fork\n")))
+    alternates = theirs.git_dir / "objects/info/alternates"
+    alternates.parent.mkdir(exist_ok=True)
+    alternates.write_text("".join(f"{one.git_dir}/objects\n" for one in (secret, public, other)))
+    options = GitOptions(hidden=(bytes(secret.root),))
+    place = Place(bytes(theirs.root), bytes(home / "1"), "s", own=(bytes(home),))
+    fork = User(Path(os.fsdecode(git_provider(place, options).prepare("worktree").path)))
+    if len(named) == len(theirs.git("rev-parse", "HEAD")):
+        assert fork.git("cat-file", "-p", shown) == "public"
+    for hidden in (named, private):
+        with pytest.raises(AssertionError, match=r"(?i)not a valid object"):
+            fork.git("cat-file", "-p", hidden)
+
+
+@pytest.fixture
+def user_of(tmp_path: Path) -> Callable[[str], User]:
+    """Makes a repository with one commit, by the name of a directory."""
+
+    def make(name: str) -> User:
+        (tmp_path / name).mkdir()
+        found = User(tmp_path / name)
+        found.git("init", "--quiet")
+        found.commit()
+        return found
+
+    return make
