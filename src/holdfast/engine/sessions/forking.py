@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.engine.fork_history import first_checkpoint
+from holdfast.engine.fork_index import inherit_index
 from holdfast.engine.sessions.deleting import delete
 from holdfast.engine.sessions.holding import holding, lock_path
 from holdfast.engine.sessions.holding import remove as remove_lock
@@ -222,12 +223,15 @@ def _provided(around: Surroundings, point: SessionCheckpoint, providers: _Provid
     if carries and not providers.with_ignored:
         _leave_out(around.context, source, prepared.path)
     context = around.opener.register(prepared.path, source)
+    saved = around.context.catalog.checkpoint(source)
+    if carries:
+        inherit_index(around.context, context, saved.root)
     with context.lock():
-        first = first_checkpoint(context, around.context.catalog.checkpoint(source))
+        first = first_checkpoint(context, saved)
     # What carries everything holds the state as it is, or is changed at this moment: the next look at it tells.
     if not (now and carries):
         catalog, workspace = context.catalog, Workspace(around.opener, context)
-        same = catalog.checkpoint(first).root == catalog.checkpoint(source).root
+        same = catalog.checkpoint(first).root == saved.root
         workspace.restore(first if same else source)
         first = workspace.checkpoint(kind="auto").checkpoint.id
     return _Made(context, first, prepared.token)

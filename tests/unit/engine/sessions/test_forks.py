@@ -12,6 +12,7 @@ import pytest
 import holdfast
 from holdfast.engine.sessions import holding
 from holdfast.engine.sessions.holding import is_held, lock_path
+from holdfast.files.index import Columns, load
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import LockedError, NotFoundError, RefusedError, UnsupportedError, UsageError
 from holdfast.model.session import SessionId
@@ -431,3 +432,25 @@ def test_a_fork_that_an_older_version_wrote_out_is_opened_and_deleted(bench):
     bench.sessions().delete("inner")
     bench.sessions().delete("side")
     assert not os.path.lexists(made.root)
+
+
+def test_what_is_known_of_the_files_goes_with_a_whole_copy(bench):
+    with bench.start() as session:
+        bench.run(session, bench.write("1"))
+        session.branch("then")
+        bench.run(session, bench.write("2"))
+        catalog = session.context.catalog
+        made = session.fork("now", provider="copy")
+        index = load(bytes(bench.home / "workspaces" / catalog.find_workspace(made.root).id / "index"))
+        assert index.root == catalog.checkpoint(session.head.state.tree).root
+        columns = Columns(index.directories[b""])
+        at = columns.names.index(b"file")
+        assert columns.row(at)[3] == (root_of(made) / "file").stat().st_ino
+        earlier = session.fork("earlier", checkpoint="then", provider="copy")
+        assert (root_of(earlier) / "file").read_text() == "1"
+    for name, text in (("now", "2"), ("earlier", "1")):
+        with bench.open(name) as fork:
+            entry = bench.run(fork, lambda root=fork.root: Path(os.fsdecode(root), "file").write_text(f"{text}."))
+            assert fork.workspace.diff(entry.before).changes[0].path == b"file"
+            assert b"".join(fork.workspace.cat(entry.before, "file")) == text.encode()
+            assert b"".join(fork.workspace.cat(entry.after, "file")) == f"{text}.".encode()
