@@ -177,10 +177,11 @@ class _Providers:
     def __init__(self, context: Context, session: SessionId, wanted: str, *, with_ignored: bool) -> None:
         """Raises `UnsupportedError` if there is none."""
         from holdfast.engine.providers import providers_of
+        from holdfast.snapshot.choosing import AUTOMATIC
 
         self._wanted = wanted
         self.with_ignored = with_ignored
-        self._all = providers_of(context, session)
+        self._all = [one for one in providers_of(context, session) if wanted in (AUTOMATIC, one.name)]
         self._detected: list[Capabilities] = [one.detect() for one in self._all]
         self.choice = self._chosen()
 
