@@ -17,6 +17,16 @@ if TYPE_CHECKING:
 _LOG = Log(__name__)
 
 
+def paths_of(context: Context, root: Hash) -> set[bytes]:
+    """The paths in the manifest ``root``. Nothing is read where the workspace's index is of this very manifest."""
+    tree = context.tree
+    if isinstance(tree, LocalTree) and tree.index.root == root and not tree.index.delta:
+        return tree.index.paths()
+    from holdfast.store import manifest
+
+    return {path for path, _ in manifest.iterate(context.store.pages, root)}
+
+
 def inherit_index(source: Context, copy: Context, root: Hash) -> None:
     """Have the next look at ``copy``, which a provider has just made as a copy of ``source``, read only what is not
     known: if the manifest ``root`` is what was saved of the source last. Nobody works in the copy yet. A failure is

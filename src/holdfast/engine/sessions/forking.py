@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.engine.fork_history import first_checkpoint
-from holdfast.engine.fork_index import inherit_index
+from holdfast.engine.fork_index import inherit_index, paths_of
 from holdfast.engine.sessions.deleting import delete
 from holdfast.engine.sessions.holding import holding, lock_path
 from holdfast.engine.sessions.holding import remove as remove_lock
@@ -243,11 +243,10 @@ def _leave_out(context: Context, tree: CheckpointId, directory: bytes) -> None:
     holds.
     """
     from holdfast.files.pruning import keep_only
-    from holdfast.store import manifest
 
     root = context.catalog.checkpoint(tree).root
     try:
-        keep_only(directory, {path for path, _ in manifest.iterate(context.store.pages, root)})
+        keep_only(directory, paths_of(context, root))
     except OSError as error:
         raise StorageError(
             f"{display(directory)}: ignored files cannot be taken out of the copy: {error.strerror}"
