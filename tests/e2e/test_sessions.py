@@ -99,6 +99,23 @@ def test_history_says_what_of_it_is_not_kept_any_more(agent: Agent) -> None:
     assert "session.max_history_bytes" in lines[-1]
 
 
+def test_history_of_a_fork_is_whole_without_its_parent_and_a_bound_is_told_when_nothing_is_left(agent: Agent) -> None:
+    agent.run("start", "one")
+    for number in range(2):
+        agent.run("exec", f"echo {number}")
+    agent.run("fork", "side")
+    agent.run("delete", "one")
+    said = agent.run("history", "-s", "side")
+    assert ([one["seq"] for one in said["commands"]], said["dropped"]) == ([2, 1], 0)
+    given = {"HOLDFAST_SESSION_MAX_CHECKPOINTS": "2", "HOLDFAST_SESSION_MAX_HISTORY_BYTES": "1"}
+    agent.run("checkpoint", "-s", "side", **given)
+    said = agent.run("history", "-s", "side")
+    assert (said["commands"], said["dropped"]) == ([], 2)
+    assert b"2 older commands not kept any more (session.max_history_bytes)" in (
+        agent.try_to("session", "history", "-s", "side").stdout
+    )
+
+
 def test_a_session_is_the_one_that_is_named_or_the_newest_of_ones_own(agent: Agent) -> None:
     assert agent.fails("info") == (3, "no_session")
     for name in ("one", "two"):

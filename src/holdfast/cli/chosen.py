@@ -60,9 +60,11 @@ def choose(console: Console, sessions: Sessions, name: str | None) -> str:
 
 
 @contextmanager
-def used(console: Console, name: str | None, agent: str | None = None) -> Generator[Usable]:
-    """The session that is meant (see `choose`), for what can be asked of it also while another process has it open."""
-    with all_of(console, agent) as sessions, sessions.use(choose(console, sessions, name)) as session:
+def used(console: Console, name: str | None, agent: str | None = None, *, begins: bool = False) -> Generator[Usable]:
+    """The session that is meant (see `choose`), for what can be asked of it also while another process has it open.
+    ``begins``: see `Sessions.open`.
+    """
+    with all_of(console, agent) as sessions, sessions.use(choose(console, sessions, name), begins=begins) as session:
         yield session
 
 

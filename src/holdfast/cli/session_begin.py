@@ -90,7 +90,7 @@ def _configure_fork(parser: argparse.ArgumentParser) -> None:
 def _fork(console: Console, arguments: argparse.Namespace) -> int:
     from holdfast.engine import encoding_sessions
 
-    with used(console, arguments.session, arguments.agent) as session:
+    with used(console, arguments.session, arguments.agent, begins=True) as session:
         made = session.fork(
             arguments.id,
             checkpoint=arguments.state,

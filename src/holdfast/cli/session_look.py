@@ -129,26 +129,26 @@ def _history(console: Console, arguments: argparse.Namespace) -> int:
     with all_of(console, arguments.agent) as sessions:
         session = choose(console, sessions, arguments.session)
         found = sessions.history(session, arguments.limit)
+        if arguments.limit is not None and len(found) >= arguments.limit:
+            dropped = None  # nobody has looked so far
+        elif found:
+            dropped = found[-1].seq - 1
+        else:
+            state = sessions.info(session).state
+            dropped = 0 if state is None else state.seq
     if console.json:
-        console.give(encoding_sessions.history(session, found, _dropped(found, arguments.limit)))
+        console.give(encoding_sessions.history(session, found, dropped))
     else:
-        console.answer(_history_lines(console, found, arguments.limit, with_output=arguments.output))
+        console.answer(_history_lines(console, found, dropped, with_output=arguments.output))
     return 0
 
 
-def _dropped(found: Sequence[CommandEntry], limit: int | None) -> int | None:
-    """How many commands before those that were found are not kept any more; None if there may be more to be found."""
-    if limit is not None and len(found) >= limit:
-        return None
-    return found[-1].seq - 1 if found else 0
-
-
 def _history_lines(
-    console: Console, found: Sequence[CommandEntry], limit: int | None, *, with_output: bool
+    console: Console, found: Sequence[CommandEntry], dropped: int | None, *, with_output: bool
 ) -> Iterator[str]:
     for entry in found:
         yield from _command(console, entry, with_output=with_output)
-    if dropped := _dropped(found, limit):
+    if dropped:
         yield f"{plural(dropped, 'older command')} not kept any more (session.max_history_bytes)"
 
 

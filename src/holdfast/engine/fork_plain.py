@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,7 @@ from holdfast.engine.fork_serving import ServedFork
 from holdfast.model.errors import HoldfastError, RefusedError, StorageError
 from holdfast.model.log import Log
 from holdfast.model.paths import TEMPORARY_PREFIX, display
+from holdfast.snapshot.ending import run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,7 +94,7 @@ def _copy(context: Context, note: ForkNote, copy: bytes) -> None:
     with ServedFork(context, note, merged):
         try:
             for words in (["cp", "-a", "--", merged + b"/.", copy + b"/"], ["sync", "-f", "--", copy]):
-                done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+                done = run(words)
                 if done.returncode:
                     said = display(done.stderr.strip().splitlines()[0]) if done.stderr.strip() else "it failed"
                     raise StorageError(f"the fork cannot be copied to {display(copy)}: {said}")

@@ -289,6 +289,20 @@ class StatIndex:
         del positions[name]
         self.changed = True
 
+    def paths(self) -> set[bytes]:
+        """Every path that is captured."""
+        self.close()
+        found: set[bytes] = set()
+        for path, record in self.directories.items():
+            columns, prefix = Columns(record), path + b"/" if path else b""
+            if record.values[0]:
+                found.update(
+                    prefix + name for name, flag in zip(columns.names, columns.flags, strict=True) if flag <= RACY
+                )
+            else:
+                found.update([prefix + name for name in columns.names])
+        return found
+
     def entries(self) -> Iterator[tuple[bytes, Entry]]:
         """Every path that is captured, with its entry, in no particular order."""
         self.close()

@@ -15,6 +15,8 @@ class Findings:
     """What is known of a tree besides the index; kept from scan to scan by who watches it."""
 
     def __init__(self) -> None:
+        self.linked = False
+        """Whether a file has several names, by one of which somebody elsewhere may write to it."""
         self.not_captured: dict[bytes, str] = {}
         self.again: set[bytes] = set()
         """Paths to look at in every scan: racy, written to right now, unreadable."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from typing import TYPE_CHECKING
 
 from holdfast.files.index import COLUMNS, Columns, Directory, make_key, numbers
@@ -27,6 +28,7 @@ class Listing:
         "ignored_directories",
         "ignored_files",
         "inner",
+        "linked",
         "names",
         "stats",
     )
@@ -36,6 +38,8 @@ class Listing:
         self.names: list[str] = []
         self.stats: list[int] = []
         self.inner: list[str] = []
+        self.linked = False
+        """Whether a file that is not ignored has several names."""
         self.ignored_files: list[str] = []
         self.ignored_directories: list[str] = []
         self._skip_files: frozenset[str] = frozenset()
@@ -68,6 +72,8 @@ class Listing:
                         info = entry.stat(follow_symlinks=False)
                         names(name)
                         stats((info.st_mtime_ns, info.st_ctime_ns, info.st_size, info.st_ino, info.st_mode))
+                        if info.st_nlink > 1 and stat.S_ISREG(info.st_mode):
+                            self.linked = True
                 except FileNotFoundError:
                     continue
                 except OSError:
@@ -117,6 +123,7 @@ class Listing:
                         row = UNSEEN
                     else:
                         row = info.st_mtime_ns, info.st_ctime_ns, info.st_size, info.st_ino, info.st_mode
+                        self.linked |= info.st_nlink > 1 and stat.S_ISREG(info.st_mode)
                     self.names.append(text)
                     self.stats.extend(row)
 

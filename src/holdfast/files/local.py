@@ -96,6 +96,11 @@ class LocalTree:
         return self._layer is not None
 
     @property
+    def linked(self) -> bool:
+        """Whether any file that is not ignored had several names when all of the tree was looked at last."""
+        return self._findings.linked
+
+    @property
     def excluded(self) -> ExcludedDirectories:
         """Says of a directory whether nothing in it is captured; asked by watchers, and renewed by every full scan."""
         if self._excluded is None:

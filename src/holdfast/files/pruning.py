@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from holdfast.files import kernel
+from holdfast.files.deep import open_below
 from holdfast.files.replicate import remove_whole
 from holdfast.model.paths import UNDO_LOG_IN_TREE
 
@@ -53,7 +54,7 @@ def keep_only(directory: bytes, files: Collection[bytes]) -> None:
 @contextmanager
 def _changeable(top: int, path: bytes) -> Generator[int]:
     """A directory of the copy, with all permissions for its owner while it lasts."""
-    found = kernel.openat2(top, path or b".", os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, _RULES)
+    found = open_below(top, path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, _RULES)
     try:
         about = os.fstat(found)
         itself = f"/proc/self/fd/{found}"
@@ -87,7 +88,7 @@ def _holds_something(fd: int, name: bytes) -> bool:
     while left:
         path = left.pop()
         try:
-            inner = kernel.openat2(fd, path, _DIRECTORY, _RULES)
+            inner = open_below(fd, path, _DIRECTORY, _RULES)
         except PermissionError:
             return True
         try:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from holdfast.files import kernel
+from holdfast.files.deep import open_below
 from holdfast.files.duplicate import duplicate
 from holdfast.files.metadata import apply_metadata, read_metadata
 
@@ -100,8 +101,9 @@ class _Copy:
     def _leaf(self, source: int, target: int, at: bytes, name: bytes, found: os.stat_result) -> None:
         identity = (found.st_dev, found.st_ino)
         if identity in self._linked:
-            here = self._target
-            os.link(self._linked[identity], _join(at, name), src_dir_fd=here, dst_dir_fd=here, follow_symlinks=False)
+            above, first = os.path.split(self._linked[identity])
+            with _opened(self._target, above) as there:
+                os.link(first, name, src_dir_fd=there, dst_dir_fd=target, follow_symlinks=False)
             return
         if stat.S_ISREG(found.st_mode):
             self._file(source, target, name)
@@ -257,9 +259,9 @@ def _join(directory: bytes, name: bytes) -> bytes:
 
 @contextmanager
 def _opened(top: int, path: bytes, rules: int = _RULES) -> Generator[int]:
-    """The directory ``path`` below ``top``, reached by no link."""
+    """The directory ``path`` below ``top``, however deep it is, reached by no link."""
     try:
-        fd = kernel.openat2(top, path or b".", _DIRECTORY, rules)
+        fd = open_below(top, path, _DIRECTORY, rules)
     except OSError as error:
         raise _said(error, path) from error
     try:

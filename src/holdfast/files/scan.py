@@ -27,7 +27,7 @@ from holdfast.files.index import (
 )
 from holdfast.files.listing import Listing, encode
 from holdfast.files.reading import KEPT, Reader, unseen
-from holdfast.files.scout import send
+from holdfast.files.scout import LINKED, SEEN, send
 from holdfast.model.errors import HoldfastError, StorageError
 from holdfast.model.ids import HASH_BYTES
 from holdfast.model.log import Log
@@ -136,9 +136,10 @@ class Scanner:
                         os.close(descriptors.pop(at))
                     continue
                 inner = at + b"/" + name if at else name
-                if self._scout is not None and self._scout.has_seen(inner):
+                if self._scout is not None and (mark := self._scout.has_seen(inner)):
                     seen = self._seen_by_scout(inner, rules)
                     if seen is not None:
+                        self._findings.linked |= mark == LINKED
                         frames.append((inner, rules, iter(seen)))
                         continue
                 inner_fd = self._open(root_fd, at, inner, name, descriptors)
@@ -180,10 +181,10 @@ class Scanner:
             return -1
         return fd
 
-    def _compare_quietly(self, fd: int, path: bytes, above: DirectoryRules) -> tuple[bool, DirectoryRules, list[bytes]]:
+    def _compare_quietly(self, fd: int, path: bytes, above: DirectoryRules) -> tuple[int, DirectoryRules, list[bytes]]:
         """See `holdfast.files.scout.Look`."""
         listing, rules, unchanged = self._list_known(fd, path, above, self._index.directories[path], _raise)
-        return unchanged, rules, listing.directories()
+        return unchanged and (LINKED if listing.linked else SEEN), rules, listing.directories()
 
     def _open(self, root_fd: int, at: bytes, inner: bytes, name: bytes, descriptors: dict[bytes, int]) -> int:
         """The descriptor of the directory ``inner``; -1 if it is not to be walked, which is then written down."""
@@ -341,11 +342,9 @@ class Scanner:
 
     def _onward(self, path: bytes, listing: Listing, recursive: bool) -> list[bytes]:
         """The directories to go on with: all, or those without a record (new, or not reached by a scan that failed)."""
-        names = listing.directories()
-        if recursive:
-            return names
-        known = self._index.directories
-        return [name for name in names if (path + b"/" + name if path else name) not in known]
+        self._findings.linked |= listing.linked
+        names, known = listing.directories(), self._index.directories
+        return [name for name in names if recursive or (path + b"/" + name if path else name) not in known]
 
     def _list_known(
         self, fd: int, path: bytes, above: DirectoryRules, record: Directory, unreadable: Unreadable

@@ -24,16 +24,20 @@ if TYPE_CHECKING:
     Open = Callable[[int, bytes], int]
     """Opens the directory of a path from its parent's descriptor (the root from its own); -1 if it is not to be walked,
     or cannot be."""
-    Look = Callable[[int, bytes, DirectoryRules], tuple[bool, DirectoryRules, Sequence[bytes]]]
-    """Whether the directory of a path, given open, is as the index has it; its rules, given those of its parent; the
-    names of the directories in it, in the order in which the scanner walks them. May raise `OSError`."""
+    Look = Callable[[int, bytes, DirectoryRules], tuple[int, DirectoryRules, Sequence[bytes]]]
+    """`SEEN` or `LINKED` if the directory of a path, given open, is as the index has it, else 0; its rules, given those
+    of its parent; the names of the directories in it, in the order in which the scanner walks them. May raise
+    `OSError`."""
 
 MIN_FILES = 2000
 """From how many known files on a scout is sent out: making a process takes as long as looking at a few hundred."""
 
 _MAX_DEPTH = 48
 """How deep a scout goes: it has a descriptor open for each level."""
-_SEEN, _UNDER_WAY = 1, 2
+SEEN = 1
+LINKED = 3
+"""Seen, and a file in it has several names."""
+_UNDER_WAY = 2
 
 
 class Scout:
@@ -44,18 +48,20 @@ class Scout:
         self._marks = marks
         self._process = process
 
-    def has_seen(self, path: bytes) -> bool:
-        """True if since `send` the directory ``path`` was as the index had it then, under the rules that it names.
+    def has_seen(self, path: bytes) -> int:
+        """`SEEN` or `LINKED` if since `send` the directory ``path`` was as the index had it then, under the rules that
+        it names.
 
-        After any other answer the caller looks at it, and the scout leaves it and what comes before it alone.
+        After 0 the caller looks at it, and the scout leaves it and what comes before it alone.
         """
         number = self._numbers.get(path)
         if number is None:
-            return False
-        if self._marks[number] == _SEEN:
-            return True
+            return 0
+        mark = self._marks[number]
+        if mark in (SEEN, LINKED):
+            return mark
         self._marks[number] = _UNDER_WAY
-        return False
+        return 0
 
     def recall(self) -> None:
         """End the process."""
@@ -109,9 +115,9 @@ class _Walk:
             return True
         try:
             met = self._marks[number] == _UNDER_WAY
-            unchanged, rules, names = self._look(fd, path, above)
-            if unchanged and not met:
-                self._marks[number] = _SEEN
+            mark, rules, names = self._look(fd, path, above)
+            if mark and not met:
+                self._marks[number] = mark
             if depth < _MAX_DEPTH:
                 for name in reversed(names):
                     inner = path + b"/" + name if path else name

@@ -6,9 +6,12 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
+from holdfast.files.deep import opened_below
 from holdfast.model.named import NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from holdfast.files.own import Own
 
 _BLOCK = 512
@@ -29,18 +32,31 @@ def size_of(directory: bytes, *, without: Own) -> Size:
 
     What is gone, or cannot be looked into, is left out. Raises `OSError` if that is the directory itself.
     """
-    files = taken = 0
-    linked: set[tuple[int, int]] = set()
-    left = [directory]
-    while left:
-        at = left.pop()
-        try:
-            with os.scandir(at) as found:
-                entries = list(found)
-        except OSError:
-            if at == directory:
-                raise
-            continue
+    counted = _Counted(without)
+    top = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        left = [b""]
+        while left:
+            at = left.pop()
+            try:
+                with opened_below(top, at) as fd, os.scandir(fd) as entries:
+                    left += [at + b"/" + name if at else name for name in counted.directories(entries)]
+            except OSError:
+                if not at:
+                    raise
+    finally:
+        os.close(top)
+    return Size(counted.files, counted.bytes)
+
+
+class _Counted:
+    def __init__(self, without: Own) -> None:
+        self.files = self.bytes = 0
+        self._without = without
+        self._linked: set[tuple[int, int]] = set()
+
+    def directories(self, entries: Iterable[os.DirEntry[str]]) -> Iterator[bytes]:
+        """Count what is in a directory, and tell which of it are directories themselves."""
         for entry in entries:
             try:
                 about = entry.stat(follow_symlinks=False)
@@ -48,11 +64,10 @@ def size_of(directory: bytes, *, without: Own) -> Size:
                 continue
             identity = (about.st_dev, about.st_ino)
             if stat.S_ISDIR(about.st_mode):
-                if not without.is_one(about):
-                    left.append(entry.path)
-            elif not stat.S_ISSOCK(about.st_mode) and identity not in linked:
-                files += 1
-                taken += about.st_blocks * _BLOCK
+                if not self._without.is_one(about):
+                    yield os.fsencode(entry.name)
+            elif not stat.S_ISSOCK(about.st_mode) and identity not in self._linked:
+                self.files += 1
+                self.bytes += about.st_blocks * _BLOCK
                 if about.st_nlink > 1:
-                    linked.add(identity)
-    return Size(files, taken)
+                    self._linked.add(identity)

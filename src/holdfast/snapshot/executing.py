@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.model.errors import StorageError, UnsupportedError
 from holdfast.model.named import NamedTuple
+from holdfast.snapshot.ending import ends_with_us
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -42,7 +43,7 @@ def execute(
     limits: Mapping[int, int] | None = None,
 ) -> Ended:
     """Run a program in a session of its own, with nothing of ours but its standard input; none of it is left when this
-    returns or raises. ``limits`` are of `resource`, by their numbers there.
+    returns or raises, nor when this process is killed. ``limits`` are of `resource`, by their numbers there.
 
     Raises `StorageError` with the code ``slow``, and ``hint``, if it takes more than so many ``seconds``;
     `UnsupportedError` if it writes more than ``limit`` bytes; `OSError`.
@@ -64,23 +65,24 @@ def execute(
     finally:
         os.close(given)
     name = os.path.basename(os.fsdecode(words[0]))
-    try:
-        for kind, most in (limits or {}).items():
-            resource.prlimit(child.pid, kind, (most, most))
+    with ends_with_us(child.pid):
         try:
-            out, errors = _read(child, time.monotonic() + seconds, limit)
-        except TimeoutError:
-            raise StorageError(f"{name} was stopped, as it took too long", hint=hint, code=slow) from None
-        if len(out) > limit:
-            raise UnsupportedError(f"{name} says more than {limit} bytes: there is too much for this provider")
-        return Ended(child.wait(), out, errors)
-    finally:
-        if child.poll() is None:
-            os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
-        for stream in (child.stdout, child.stderr):
-            assert stream is not None
-            stream.close()
+            for kind, most in (limits or {}).items():
+                resource.prlimit(child.pid, kind, (most, most))
+            try:
+                out, errors = _read(child, time.monotonic() + seconds, limit)
+            except TimeoutError:
+                raise StorageError(f"{name} was stopped, as it took too long", hint=hint, code=slow) from None
+            if len(out) > limit:
+                raise UnsupportedError(f"{name} says more than {limit} bytes: there is too much for this provider")
+            return Ended(child.wait(), out, errors)
+        finally:
+            if child.poll() is None:
+                os.killpg(child.pid, signal.SIGKILL)
+                child.wait()
+            for stream in (child.stdout, child.stderr):
+                assert stream is not None
+                stream.close()
 
 
 def said(errors: str, beginnings: tuple[str, ...]) -> str:

@@ -13,7 +13,7 @@ import msgspec
 from holdfast.files.locking import exclusive
 from holdfast.files.notes import NoteFile
 from holdfast.model.clock import SystemClock
-from holdfast.model.errors import FormatError, StorageError, UsageError
+from holdfast.model.errors import FormatError, HoldfastError, StorageError, UsageError
 from holdfast.model.paths import display, parse_display
 from holdfast.snapshot.port import Allocation, Kind, Mode, Token
 from holdfast.snapshot.private import make_private
@@ -107,6 +107,17 @@ class Ledger:
                     os.rmdir(self._folder)
                     os.unlink(self._folder + b".lock")
 
+    def tidy(self) -> None:
+        """Remove the folder of a session that was killed before it wrote an entry; nothing where it is in use."""
+        try:
+            if os.listdir(self._folder):
+                return
+            with self._exclusive(self._folder, f"the session {self._session}", timeout=0), suppress(OSError):
+                os.rmdir(self._folder)
+                os.unlink(self._folder + b".lock")
+        except (OSError, HoldfastError):
+            return
+
     @staticmethod
     def _make(folder: bytes) -> None:
         try:
@@ -120,8 +131,9 @@ class Ledger:
         """
         return self._exclusive(self._all, "what sessions share")
 
-    def _exclusive(self, path: bytes, what: str) -> AbstractContextManager[None]:
-        return exclusive(path + b".lock", timeout=self._timeout, clock=self._clock, what=what)
+    def _exclusive(self, path: bytes, what: str, timeout: float | None = None) -> AbstractContextManager[None]:
+        seconds = self._timeout if timeout is None else timeout
+        return exclusive(path + b".lock", timeout=seconds, clock=self._clock, what=what)
 
     def new(self, kind: Kind, **fields: object) -> Entry:
         """An entry for something that is to be made, written nowhere yet. ``fields`` are those of `Entry`."""

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.model.errors import RefusedError, StorageError, rebuilt
+from holdfast.snapshot.ending import run
 from holdfast.snapshot.overlay_apart import arguments, holder_of
 
 if TYPE_CHECKING:
@@ -97,16 +98,7 @@ def _end(fd: int, process: int) -> None:
 
 def _run(seconds: float, verb: str, *words: bytes) -> None:
     try:
-        done = subprocess.run(
-            arguments(verb, *words),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            cwd="/",
-            env={},
-            start_new_session=True,
-            timeout=seconds,
-            check=False,
-        )
+        done = run(arguments(verb, *words), seconds=seconds, cwd=b"/", bare=True)
     except subprocess.TimeoutExpired as error:
         raise StorageError(f"an overlay could not be mounted in {seconds:.0f} s") from error
     if done.returncode == 0:

@@ -242,7 +242,10 @@ class RecordedProvider:
 
     def tokens(self) -> Sequence[Allocation]:
         """See `Provider.tokens`."""
-        return [entry.allocation() for entry in self._ledger.entries()]
+        found = [entry.allocation() for entry in self._ledger.entries()]
+        if not found:
+            self._ledger.tidy()
+        return found
 
     def _parent(self, token: str) -> Entry | None:
         """What a workspace began as, if that is there and can be read: what is taken of it does not depend on that."""

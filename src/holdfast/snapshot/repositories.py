@@ -8,18 +8,22 @@ Source: gitrepository-layout(5), git-config(1).
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from holdfast.files.deep import MOST, opened_below
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _GIT: Final = b".git"
+_NAME: Final = ".git"
+_PASSED_OVER: Final = frozenset((errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.ELOOP))
 _WORK_TREE: Final = re.compile(rb"(?im)^[ \t]*(?:\[[^\]\n]*\][ \t]*)?worktree[ \t]*=[ \t]*(.*)$")
 _CONFIGURATION: Final = (b"config", b"config.worktree")
 _NEVER_WRITTEN: Final = b"hooks"
@@ -36,18 +40,29 @@ def leading_out(root: bytes, without: Sequence[bytes]) -> str:
     return _Tree(root, without).leading_out()
 
 
+class _TooDeep(Exception):
+    """Says where."""
+
+
 class _Tree:
     """See `leading_out`."""
 
     def __init__(self, root: bytes, without: Sequence[bytes]) -> None:
         self._root = root
         self._without = frozenset(without)
+        self._top = -1
 
     def leading_out(self) -> str:
-        for path in self._walk():
-            if not self._stays(path, set()):
-                return f"a copy would lead to a repository of yours, by {display(path)}"
-        return ""
+        self._top = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for path in self._walk():
+                if not self._stays(path, set()):
+                    return f"a copy would lead to a repository of yours, by {display(path)}"
+            return ""
+        except _TooDeep as error:
+            return f"a copy could lead to a repository of yours, by {error}: that lies too deep to be looked at"
+        finally:
+            os.close(self._top)
 
     def _walk(self) -> Iterator[bytes]:
         """All that is called ``.git``, wherever it is; what is in it is not walked."""
@@ -55,10 +70,14 @@ class _Tree:
         while left:
             at = left.pop()
             try:
-                with os.scandir(os.path.join(self._root, at)) as found:
-                    names = [entry.name for entry in found if entry.name == _GIT or entry.is_dir(follow_symlinks=False)]
-            except (PermissionError, FileNotFoundError, NotADirectoryError):
-                if not at:
+                with opened_below(self._top, at) as fd, os.scandir(fd) as found:
+                    names = [
+                        os.fsencode(entry.name)
+                        for entry in found
+                        if entry.name == _NAME or entry.is_dir(follow_symlinks=False)
+                    ]
+            except OSError as error:
+                if not at or error.errno not in _PASSED_OVER:
                     raise
                 continue
             for name in names:
@@ -76,7 +95,7 @@ class _Tree:
         if place in seen:
             return True
         seen.add(place)
-        absolute = os.path.join(self._root, place)
+        absolute = self._absolute(place)
         try:
             mode = os.lstat(absolute).st_mode
         except OSError:
@@ -92,7 +111,7 @@ class _Tree:
         while left:
             at = left.pop()
             try:
-                with os.scandir(os.path.join(self._root, at)) as found:
+                with os.scandir(self._absolute(at)) as found:
                     for entry in found:
                         path = os.path.join(at, entry.name)
                         if entry.is_dir(follow_symlinks=False):
@@ -109,10 +128,10 @@ class _Tree:
             return False
         name, directory = os.path.basename(path), os.path.dirname(path)
         if name == b"commondir":
-            common = _read(os.path.join(self._root, path)).rstrip(b"\r\n")
+            common = _read(self._absolute(path)).rstrip(b"\r\n")
             return self._stays(os.path.join(directory, common), seen)
         if name in _CONFIGURATION:
-            named = _WORK_TREE.findall(_read(os.path.join(self._root, path)))
+            named = _WORK_TREE.findall(_read(self._absolute(path)))
             values = [value.strip().strip(b'"') for value in named]
             return all(self._resolved(os.path.join(directory, value)) is not None for value in values)
         return True
@@ -137,7 +156,7 @@ class _Tree:
                 continue
             at.append(name)
             try:
-                target = os.readlink(os.path.join(self._root, *at))
+                target = os.readlink(self._absolute(b"/".join(at)))
             except OSError:
                 continue
             links += 1
@@ -146,6 +165,13 @@ class _Tree:
             at.pop()
             left += target.split(b"/")[::-1]
         return b"/".join(at)
+
+    def _absolute(self, path: bytes) -> bytes:
+        """Raises `_TooDeep` for what cannot be looked at by its path: Git might reach it by a shorter one."""
+        found = os.path.join(self._root, path)
+        if len(found) > MOST:
+            raise _TooDeep(display(path))
+        return found
 
 
 def keep_apart(directory: bytes) -> None:

@@ -8,6 +8,7 @@ from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError
 from holdfast.model.session import SessionHash, SessionRef
 from holdfast.store.checksums import JOURNALS, REFS, SESSION_CHECKPOINTS, SESSIONS, changing, set_checksum
 from holdfast.store.liveness import slots
+from holdfast.store.session_heirs import hand_over
 from holdfast.store.session_records import JournalRow, SessionRecord, StoredCheckpoint
 
 if TYPE_CHECKING:
@@ -89,7 +90,9 @@ class SessionRows:
                 self._drop_ref(session, ref.name, ref.checkpoint)
 
     def clear(self, name: SessionId) -> list[StoredCheckpoint]:
-        """Take all away that belongs to a session; what its checkpoints were, of which objects may be left."""
+        """Take all away that belongs to a session; what its checkpoints were, of which objects may be left. Those that
+        another session's history leads through become that one's, without their trees.
+        """
         with self._database.writing() as session:
             return self._clear(session, name)
 
@@ -207,7 +210,7 @@ class SessionRows:
 
     def drop(self, hashes: Sequence[SessionHash]) -> list[StoredCheckpoint]:
         """Forget session checkpoints that hold no tree, if no reference names them; those that were forgotten. What is
-        stored of them is for the caller to remove then.
+        stored of them is for the caller to remove then. Those that another session began with become that one's.
         """
         gone: list[StoredCheckpoint] = []
         with self._database.writing() as session:
@@ -220,6 +223,7 @@ class SessionRows:
                     self._tenant,
                     name,
                 )
+            gone = hand_over(session, self._tenant, gone, began_with=True)
             for stored in gone:
                 session.run(
                     "DELETE FROM session_checkpoints WHERE tenant = ? AND hash = ?", (self._tenant, stored.hash)
@@ -261,7 +265,7 @@ class SessionRows:
         set_checksum(session, SESSIONS, self._tenant, record.id)
 
     def _clear(self, session: Session, name: SessionId) -> list[StoredCheckpoint]:
-        gone = self._stored(session, "AND session = ?", name)
+        gone = hand_over(session, self._tenant, self._stored(session, "AND session = ?", name), began_with=False)
         # Another session's reference never names them: a fork begins with a checkpoint of its own.
         for table in ("session_refs", "session_journals", "session_checkpoints"):
             session.run(f"DELETE FROM {table} WHERE tenant = ? AND session = ?", (self._tenant, name))

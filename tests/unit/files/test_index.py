@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.files.index import Known, Signature, StatIndex, load
+from holdfast.files.index import FAILED, NOT_CAPTURED, Columns, Known, Signature, StatIndex, load
 from holdfast.model.entries import Entry, file_entry, symlink_entry
 from holdfast.model.errors import StorageError
 from holdfast.model.ids import Hash, hash_bytes
@@ -44,6 +44,9 @@ def test_what_is_put_is_got() -> None:
     assert index.get(b"sub") is None
     assert index.get(b"nowhere/at/all") is None
     assert dict(index.entries())[b"link"].is_symlink
+    assert (
+        index.paths() == {path for path, _ in index.entries()} == {b"a", b"sub/b", b"sub/deep/\xff\n", b"link", b"new"}
+    )
 
 
 def test_what_differs_from_the_label_is_remembered() -> None:
@@ -61,6 +64,11 @@ def test_racy_entries_are_not_certain() -> None:
     index.put(b"a", FILE, SIGNATURE, racy=True)
     assert index.get(b"a") is None
     assert dict(index.entries()) == {b"a": FILE}
+    columns = Columns(index.directories[b""])
+    for name, flag in ((b"socket", NOT_CAPTURED), (b"secret", FAILED)):
+        columns.append(name, SIGNATURE, flag, bytes(16))
+    index.directories[b""] = columns.record()
+    assert index.paths() == {b"a"} == set(dict(index.entries()))
 
 
 def test_a_directory_is_forgotten_with_all_below() -> None:

@@ -172,3 +172,24 @@ def test_a_process_with_threads_sends_no_scout(root: Path) -> None:
     finally:
         release.set()
         thread.join()
+
+
+def test_files_of_several_names_are_told_of_whoever_has_looked(root: Path) -> None:
+    run(
+        root,
+        """
+elsewhere = root + b"/../elsewhere"
+check()
+assert not tree.linked
+os.link(root + b"/b/file", elsewhere)
+check()
+assert tree.linked
+while tree.scan(HashSink()).files_read:
+    pass
+check([b"", b"c/rules"])
+assert tree.linked
+os.unlink(elsewhere)
+check()
+assert not tree.linked
+""",
+    )

@@ -114,3 +114,24 @@ def test_an_entry_under_another_name_is_refused(place: Place) -> None:
 def test_sessions_have_names(place: Place, session: str) -> None:
     with pytest.raises(UsageError):
         place._replace(session=session).ledger()
+
+
+def test_what_is_left_of_a_session_that_was_killed_before_it_wrote_anything_goes(place: Place, tmp_path: Path) -> None:
+    ledger, other = place.ledger(), place._replace(session="other").ledger()
+    child = os.fork()
+    if not child:
+        with ledger.lock():
+            os._exit(0)
+    os.waitpid(child, 0)
+    ledgers = tmp_path / "state/ledger"
+    assert sorted(os.listdir(ledgers)) == ["s", "s.lock"]
+    with ledger.lock():
+        place.ledger().tidy()
+        assert sorted(os.listdir(ledgers)) == ["s", "s.lock"], "it is in use"
+        ledger.write(ledger.new("view"))
+    place.ledger().tidy()
+    assert sorted(os.listdir(ledgers)) == ["s", "s.lock"], "there is something in it"
+    other.tidy()
+    ledger.remove(ledger.entries()[0])
+    place.ledger().tidy()
+    assert os.listdir(ledgers) == []

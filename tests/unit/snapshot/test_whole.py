@@ -13,6 +13,7 @@ import pytest
 
 from holdfast.files import kernel
 from holdfast.files.own import find_own
+from holdfast.files.replicate import remove_whole
 from holdfast.files.sizing import Size, size_of
 from holdfast.model.errors import RefusedError, StorageError
 from holdfast.snapshot.overlay import overlay_provider
@@ -23,7 +24,9 @@ from holdfast.testing.photograph import Seen, differences, photograph
 from ...disks import mounted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from holdfast.snapshot.port import Provider
 
 MIB = 1 << 20
 
@@ -184,3 +187,68 @@ def test_where_blocks_are_shared_a_copy_by_that_name_shares_them_too(tmp_path: P
         provider.prepare("worktree")
         assert (before - os.statvfs(disk).f_bfree) * os.statvfs(disk).f_frsize < 4 * MIB
         refuse_huge(place(root), bytes(root))
+
+
+def dig(top: Path, depth: int) -> None:
+    """A chain of directories in ``top`` deeper than any path is long, with a file of two names at its end."""
+    fd = os.open(top, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir("d" * 200, dir_fd=fd)
+        inner = os.open("d" * 200, os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd = inner
+    end = os.open("file", os.O_WRONLY | os.O_CREAT, 0o640, dir_fd=fd)
+    os.write(end, b"deep")
+    os.close(end)
+    os.link("file", "same", src_dir_fd=fd, dst_dir_fd=fd)
+    os.close(fd)
+
+
+def dug(top: Path, depth: int) -> tuple[bytes, int]:
+    """What the file at the end of such a chain holds, and how many names it has."""
+    fd = os.open(top, os.O_RDONLY)
+    for _ in range(depth):
+        inner = os.open("d" * 200, os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd = inner
+    end = os.open("same", os.O_RDONLY, dir_fd=fd)
+    try:
+        return os.read(end, 100), os.fstat(end).st_nlink
+    finally:
+        os.close(end)
+        os.close(fd)
+
+
+@pytest.mark.parametrize("make", [copy_provider, pytest.param(overlay_provider, marks=pytest.mark.root)])
+def test_directories_deeper_than_a_path_is_long_are_copied_and_removed(
+    root: Path, make: Callable[[Place], Provider]
+) -> None:
+    dig(root / "node_modules", 50)
+    assert size_of(bytes(root), without=find_own([])).files == 7
+    provider = make(place(root))
+    assert provider.detect().score > 0
+    made = provider.prepare("worktree")
+    there = Path(os.fsdecode(made.path))
+    assert dug(there / "node_modules", 50) == (b"deep", 2)
+    provider.cleanup(made.token)
+    assert not there.exists()
+    remove_whole(bytes(root / "node_modules"))
+
+
+def test_a_repository_that_lies_too_deep_to_be_looked_at_is_named(root: Path) -> None:
+    top = root / "node_modules"
+    fd = os.open(top, os.O_RDONLY)
+    for _ in range(50):
+        os.mkdir("d" * 200, dir_fd=fd)
+        fd, before = os.open("d" * 200, os.O_RDONLY, dir_fd=fd), fd
+        os.close(before)
+    assert copy_provider(place(root)).detect().score > 0
+    os.mkdir(".git", dir_fd=fd)
+    os.close(fd)
+    said = " ".join(copy_provider(place(root)).detect().notes)
+    assert "node_modules/ddd" in said
+    assert "too deep" in said
+    with pytest.raises(RefusedError, match="too deep") as caught:
+        copy_provider(place(root)).prepare("worktree")
+    assert caught.value.code == "git_leads_out"
+    remove_whole(bytes(top))

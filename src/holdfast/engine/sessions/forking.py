@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.engine.fork_history import first_checkpoint
+from holdfast.engine.fork_index import inherit_index, paths_of
 from holdfast.engine.sessions.deleting import delete
 from holdfast.engine.sessions.holding import holding, lock_path
 from holdfast.engine.sessions.holding import remove as remove_lock
@@ -177,10 +178,11 @@ class _Providers:
     def __init__(self, context: Context, session: SessionId, wanted: str, *, with_ignored: bool) -> None:
         """Raises `UnsupportedError` if there is none."""
         from holdfast.engine.providers import providers_of
+        from holdfast.snapshot.choosing import AUTOMATIC
 
         self._wanted = wanted
         self.with_ignored = with_ignored
-        self._all = providers_of(context, session)
+        self._all = [one for one in providers_of(context, session) if wanted in (AUTOMATIC, one.name)]
         self._detected: list[Capabilities] = [one.detect() for one in self._all]
         self.choice = self._chosen()
 
@@ -223,12 +225,15 @@ def _provided(around: Surroundings, point: SessionCheckpoint, providers: _Provid
     if carries and not providers.with_ignored:
         _leave_out(around.context, source, prepared.path)
     context = around.opener.register(prepared.path, source)
+    saved = around.context.catalog.checkpoint(source)
+    if carries:
+        inherit_index(around.context, context, saved.root)
     with context.lock():
-        first = first_checkpoint(context, around.context.catalog.checkpoint(source))
+        first = first_checkpoint(context, saved)
     # What carries everything holds the state as it is, or is changed at this moment: the next look at it tells.
     if not (now and carries):
         catalog, workspace = context.catalog, Workspace(around.opener, context)
-        same = catalog.checkpoint(first).root == catalog.checkpoint(source).root
+        same = catalog.checkpoint(first).root == saved.root
         workspace.restore(first if same else source)
         first = workspace.checkpoint(kind="auto").checkpoint.id
     return _Made(context, first, prepared.token)
@@ -239,11 +244,10 @@ def _leave_out(context: Context, tree: CheckpointId, directory: bytes) -> None:
     holds.
     """
     from holdfast.files.pruning import keep_only
-    from holdfast.store import manifest
 
     root = context.catalog.checkpoint(tree).root
     try:
-        keep_only(directory, {path for path, _ in manifest.iterate(context.store.pages, root)})
+        keep_only(directory, paths_of(context, root))
     except OSError as error:
         raise StorageError(
             f"{display(directory)}: ignored files cannot be taken out of the copy: {error.strerror}"

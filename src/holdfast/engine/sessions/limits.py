@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _BY_ITSELF: frozenset[SessionKind] = frozenset(("auto", "fork"))
 """Kinds of which nobody said that they want to come back to them."""
+_TYPES: tuple[RefType, ...] = ("head", "branch", "fork", "experiment")
 
 
 def check_room(rows: SessionRows, session: SessionId, most: int) -> None:
@@ -39,15 +40,23 @@ def thin_out(rows: SessionRows, session: SessionId, most: int) -> int:
 
 
 def drop_oldest(rows: SessionRows, session: SessionId, most: int) -> list[StoredCheckpoint]:
-    """Drop the oldest states that were saved by themselves and hold no tree any more, with their part of the history,
-    beyond ``most`` bytes of all that is stored of the session (0: never); those that are gone now.
+    """Drop the oldest states that hold no tree any more, with their part of the history, beyond ``most`` bytes of all
+    that is stored of the session (0: never); those that are gone now.
+
+    Such are those that were saved by themselves, and those that somebody asked for elsewhere, or asks for no more: what
+    was taken over of a session that is gone, and what a branch has stood for that was removed.
     """
     states = rows.checkpoints(session) if most else []
     beyond = sum(stored.stored for stored in states) - most
+    if beyond <= 0:
+        return []
+    named = _named(rows, session)
     gone: list[SessionHash] = []
-    for stored in _releasable(rows, session, [stored for stored in states if not stored.kept]) if beyond > 0 else ():
+    for stored in states:
         if beyond <= 0:
             break
+        if stored.kept or stored.hash in named:
+            continue
         gone.append(stored.hash)
         beyond -= stored.stored
     return rows.drop(gone) if gone else []
@@ -68,8 +77,12 @@ def _releasable(
     rows: SessionRows,
     session: SessionId,
     held: list[StoredCheckpoint],
-    naming: Collection[RefType] = ("head", "branch", "fork", "experiment"),
+    naming: Collection[RefType] = _TYPES,
 ) -> list[StoredCheckpoint]:
     """Those of ``held`` that were saved by themselves, and that no reference of a type in ``naming`` names."""
-    named: set[SessionHash] = {ref.checkpoint for ref in rows.refs(session) if ref.type in naming}
+    named = _named(rows, session, naming)
     return [stored for stored in held if stored.kind in _BY_ITSELF and stored.hash not in named]
+
+
+def _named(rows: SessionRows, session: SessionId, naming: Collection[RefType] = _TYPES) -> set[SessionHash]:
+    return {ref.checkpoint for ref in rows.refs(session) if ref.type in naming}

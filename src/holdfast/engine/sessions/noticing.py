@@ -7,7 +7,6 @@ a state that is saved is looked at whole, as what no watcher notices has to be i
 from __future__ import annotations
 
 import os
-import stat
 from typing import TYPE_CHECKING, Final
 
 from holdfast.engine.folder import WATCH_SOCKET
@@ -47,6 +46,8 @@ class Noticing:
 
     def drain(self) -> Dirty:
         """See `DirtySource.drain`."""
+        # (What is written by a name that a file has elsewhere, or that it gets one there, no watcher notices.)
+        self.useless |= self._tree.linked
         if self.useless:
             return _EVERYTHING
         answer = _EVERYTHING
@@ -58,9 +59,7 @@ class Noticing:
             answer = self._watcher.drain()
             outside = self._tree.excluded.outside_changed()
             if answer.everything or outside:
-                # Directories may have come into view, and files got names elsewhere.
-                self._refresh = True
-                self.useless = has_linked(self._tree)
+                self._refresh = True  # directories may have come into view
         except (OSError, HoldfastError) as error:
             _LOG.info("changes are not noticed any more, and every look is at the whole tree: %s", error)
             self.useless = True
@@ -80,7 +79,7 @@ class Noticing:
 def notice(context: Context) -> Noticing | None:
     """Begin to notice; None where that cannot be had, or is of no use, as a look costs what has changed anyway."""
     tree = context.tree
-    if not isinstance(tree, LocalTree) or tree.is_layered or tree.dirty is not None:
+    if not isinstance(tree, LocalTree) or tree.is_layered or tree.linked or tree.dirty is not None:
         return None
     if context.settings.watch.backend == "polling" or os.path.lexists(os.path.join(context.folder, WATCH_SOCKET)):
         return None  # (one that watches does the work)
@@ -110,31 +109,7 @@ def _begin(tree: LocalTree) -> Noticing | None:
     excluded.outside_changed()
     watcher = open_watcher(tree.root, "inotify", excluded)
     try:
-        if has_linked(tree):
-            watcher.close()
-            return None
         return Noticing(tree, watcher)
     except BaseException:
         watcher.close()
         raise
-
-
-def has_linked(tree: LocalTree) -> bool:
-    """Whether a file that may be captured has several names: what is written by one elsewhere, no watcher notices.
-
-    Nor does one notice that a file gets a name elsewhere.
-    """
-    waiting = [b""]
-    while waiting:
-        path = waiting.pop()
-        with os.scandir(os.path.join(tree.root, path)) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    inner = os.path.join(path, entry.name)
-                    if not tree.excluded(inner):
-                        waiting.append(inner)
-                    continue
-                about = entry.stat(follow_symlinks=False)
-                if about.st_nlink > 1 and stat.S_ISREG(about.st_mode):
-                    return True
-    return False

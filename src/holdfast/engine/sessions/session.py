@@ -406,7 +406,7 @@ class Session:
         Raises `RefusedError` (``session_exists``, ``session_limit``), `UnsupportedError` (``no_provider``), and
         `ConfigError` while the workspace's ``holdfast.toml`` is wrong.
         """
-        self._refuse_running()
+        self._refuse_running(look=checkpoint is not None)
         if self._context.misconfigured is not None:
             # (What its file excludes would be saved in the fork.)
             raise self._context.misconfigured
@@ -442,7 +442,8 @@ class Session:
         from holdfast.engine.sessions.forking import fork
 
         if checkpoint is None:
-            tree = self._states.save_tree()
+            tree = self._states.save_tree(message=self._whence())
+            self._found(tree)
             changed = replaying.has_something(self._line.done) or tree != self._line.resting.tree
             point = self._states.commit("fork", tree=tree) if changed else self.head
         else:

@@ -171,7 +171,8 @@ class Sessions:
         begins: bool = False,
     ) -> Session:
         """Hold a session, brought up to what has happened to it since. Waits ``timeout`` seconds for it (None: the
-        settings'). If a command ``begins`` in it next, the look at the tree that comes before that is the only one.
+        settings'). If a command ``begins`` in it next, or a fork is made of it, the look at the tree that comes before
+        that is the only one.
 
         What a killed process left is mended: the journal is replayed, a tree that nobody has recorded is saved, a
         directory that is gone is made again. Raises `NotFoundError` (``no_session``, ``no_workspace``), `RefusedError`
@@ -248,18 +249,17 @@ class Sessions:
                 metadata=naming.check_metadata(metadata or {}),
             )
 
-    def use(self, id: str) -> Using:  # noqa: A002 - the field's own name
-        """A session for what can be asked of it also while another process has it open: that does it then.
-
-        Raises as `open`.
+    def use(self, id: str, *, begins: bool = False) -> Using:  # noqa: A002 - the field's own name
+        """A session for what can be asked of it also while another process has it open: that does it then. ``begins``
+        as in `open`, which it raises as.
         """
         from holdfast.engine.sessions.using import Using
 
         home, _ = self._looking()
         refuse_inside(home, "a session")
-        return Using(lambda until: self._reach(id, until), home.settings.lock.timeout)
+        return Using(lambda until: self._reach(id, until, begins=begins), home.settings.lock.timeout)
 
-    def _reach(self, id: str, until: float) -> Session | Asking:  # noqa: A002 - the field's own name
+    def _reach(self, id: str, until: float, *, begins: bool) -> Session | Asking:  # noqa: A002 - the field's own name
         """A session, held, or the process that has it open."""
         from holdfast.engine.sessions.asking import connect
 
@@ -273,7 +273,7 @@ class Sessions:
             if asking is not None:
                 return asking
             try:
-                return self.open(id, timeout=0)
+                return self.open(id, timeout=0, begins=begins)
             except LockedError as error:
                 if error.code not in ("session_busy", "own_session") or time.monotonic() >= until:
                     raise

@@ -139,12 +139,14 @@ class States:
     def find(self, name: str) -> SessionCheckpoint:
         """See `Session.find`."""
         ref = self._rows.ref(ref_name("branch", self.id, name)) or self._rows.ref(name)
-        point = self._around.shelf.load(self._by_prefix(name) if ref is None else ref.checkpoint)
-        if point.session != self.id:
+        found = self._by_prefix(name) if ref is None else ref.checkpoint
+        # (Whose it is now: of a session that is gone, a fork has what it began with.)
+        whose = self._rows.stored(found).session
+        if whose != self.id:
             from holdfast.engine.sessions.owning import check_owner
 
-            check_owner(self._rows.get(point.session), self._around.agent)
-        return point
+            check_owner(self._rows.get(whose), self._around.agent)
+        return self._around.shelf.load(found)
 
     def checkout(self, name: str) -> CheckedOut:
         """See `Session.checkout`."""

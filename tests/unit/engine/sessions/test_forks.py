@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -12,10 +14,13 @@ import pytest
 import holdfast
 from holdfast.engine.sessions import holding
 from holdfast.engine.sessions.holding import is_held, lock_path
+from holdfast.files.index import Columns, load
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import LockedError, NotFoundError, RefusedError, UnsupportedError, UsageError
 from holdfast.model.session import SessionId
 from holdfast.store.session_records import ref_name
+
+from ....waiting import wait_until
 
 
 def root_of(made):
@@ -431,3 +436,29 @@ def test_a_fork_that_an_older_version_wrote_out_is_opened_and_deleted(bench):
     bench.sessions().delete("inner")
     bench.sessions().delete("side")
     assert not os.path.lexists(made.root)
+
+
+def test_what_is_known_of_the_files_goes_with_a_whole_copy(bench):
+    (bench.tree / "old").write_text("old")
+    written = (bench.tree / "old").stat().st_ctime_ns
+    wait_until(lambda: time.time_ns() > written + 60_000_000, "its time to be past")
+    with bench.start() as session:
+        bench.run(session, bench.write("1"))
+        session.branch("then")
+        bench.run(session, bench.write("2"))
+        catalog = session.context.catalog
+        made = session.fork("now", provider="copy")
+        index = load(bytes(bench.home / "workspaces" / catalog.find_workspace(made.root).id / "index"))
+        assert index.root == catalog.checkpoint(session.head.state.tree).root
+        columns = Columns(index.directories[b""])
+        at = columns.names.index(b"old")
+        assert columns.row(at)[3] == (root_of(made) / "old").stat().st_ino
+        earlier = session.fork("earlier", checkpoint="then", provider="copy")
+        assert (root_of(earlier) / "file").read_text() == "1"
+    for name, text in (("now", "2"), ("earlier", "1")):
+        with bench.open(name) as fork:
+            more = functools.partial(Path(os.fsdecode(fork.root), "file").write_text, f"{text}.")
+            entry = bench.run(fork, more)
+            assert fork.workspace.diff(entry.before).changes[0].path == b"file"
+            assert b"".join(fork.workspace.cat(entry.before, "file")) == text.encode()
+            assert b"".join(fork.workspace.cat(entry.after, "file")) == f"{text}.".encode()

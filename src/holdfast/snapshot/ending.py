@@ -1,0 +1,116 @@
+"""Programs that end when this process does, even if it is killed: with all that they have started in their group.
+
+A shell of our own holds the other end of a socket, on which it is told the process groups of what runs. The kernel
+closes our end when this process ends, however that is, and the shell kills what it was told last.
+(PR_SET_PDEATHSIG, prctl(2), is for one process: what that has started, such as a filter of Git's, would go on.)
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import threading
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from holdfast.model.log import Log
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+
+_LOG = Log(__name__)
+_SHELL = "/bin/sh"
+_SCRIPT = 'cd /; while read -r now; do all=$now; done; for one in $all; do kill -KILL "-$one"; done'
+
+
+@contextmanager
+def ends_with_us(group: int) -> Generator[None]:
+    """In the block, the process group ``group`` is killed if this process is. Where that cannot be had, it goes on."""
+    _WATCHER.change(group, runs=True)
+    try:
+        yield
+    finally:
+        _WATCHER.change(group, runs=False)
+
+
+def run(
+    words: Sequence[str | bytes], *, seconds: float | None = None, cwd: bytes | None = None, bare: bool = False
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a program to its end, in a session of its own and with nothing to read; what it has written. It ends with
+    this process. ``bare``: without our environment. Raises `OSError`, `subprocess.TimeoutExpired`; nothing of it is
+    left then.
+    """
+    child = subprocess.Popen(
+        words,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=cwd,
+        env={} if bare else None,
+        start_new_session=True,
+    )
+    with child, ends_with_us(child.pid):
+        try:
+            out, errors = child.communicate(timeout=seconds)
+        except BaseException:
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            raise
+    return subprocess.CompletedProcess(words, child.returncode, out, errors)
+
+
+class _Watcher:
+    """The shell, started when it is first wanted."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """As a new one: a fork of this process has nothing to do with what that has started."""
+        self._lock = threading.Lock()
+        self._groups: set[int] = set()
+        self._ours: socket.socket | None = None
+
+    def in_a_fork(self) -> None:
+        """Let go of our end, which would be open for as long as the fork lives, too."""
+        if self._ours is not None:
+            self._ours.close()
+        self.forget()
+
+    def change(self, group: int, *, runs: bool) -> None:
+        with self._lock:
+            (self._groups.add if runs else self._groups.discard)(group)
+            try:
+                self._tell()
+            except OSError as error:
+                _LOG.debug("what runs may go on if this process is killed: %s", error)
+
+    def _tell(self) -> None:
+        line = " ".join(map(str, sorted(self._groups))).encode() + b"\n"
+        if self._ours is not None:
+            try:
+                self._ours.send(line, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+            except (BrokenPipeError, ConnectionResetError):  # somebody has ended it
+                self._ours.close()
+                self._ours = None
+            else:
+                return
+        if not self._groups:
+            return
+        ours, its = socket.socketpair()
+        with its:
+            null = (os.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_RDWR, 0)
+            actions = [(os.POSIX_SPAWN_DUP2, its.fileno(), 0), null, (os.POSIX_SPAWN_DUP2, 1, 2)]
+            try:
+                os.posix_spawn(_SHELL, ["sh", "-c", _SCRIPT], {}, file_actions=actions, setsid=True)
+            except BaseException:
+                ours.close()
+                raise
+        self._ours = ours
+        ours.send(line, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+
+
+_WATCHER = _Watcher()
+os.register_at_fork(after_in_child=_WATCHER.in_a_fork)
