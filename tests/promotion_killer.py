@@ -91,7 +91,7 @@ def main(home: str, fork: str, point: str, how: str = "") -> None:
 
 
 def arm(counter: Counter) -> None:
-    calls = list(CALLS)
+    calls: list[tuple[Any, str]] = list(CALLS)
     if os.environ.get("HOLDFAST_STORE_CATALOG"):
         from holdfast.store.postgresql import PostgresDatabase
 

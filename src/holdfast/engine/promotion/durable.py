@@ -228,11 +228,11 @@ def _registered(dbos: Any) -> Any:
 
 def _engine(connector: Connector) -> Any:
     """What dbos reaches the database by: connections of the driver, made as the catalog's own are."""
-    import sqlalchemy
+    from sqlalchemy import create_engine, event
     from sqlalchemy.pool import QueuePool
 
     postgresql = connector.dialect == "postgresql"
-    engine = sqlalchemy.create_engine(
+    engine = create_engine(
         "postgresql+psycopg://" if postgresql else "sqlite://",
         creator=connector.connect,
         poolclass=QueuePool,
@@ -242,10 +242,10 @@ def _engine(connector: Connector) -> Any:
     )
     if postgresql:
 
-        @sqlalchemy.event.listens_for(engine, "begin")
-        def limit(connection: Any) -> None:  # pyright: ignore[reportUnusedFunction]
+        def limit(connection: Any) -> None:
             connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = {_IDLE_MILLISECONDS}")
 
+        event.listen(engine, "begin", limit)
     return engine
 
 

@@ -397,6 +397,7 @@ def _spec(context: Context, author: str, message: str, command: str, place: tupl
         writable=list(isolation.writable),
         environment=list(isolation.environment),
         place=place,
+        provider=of.provider,
     )
 
 

@@ -7,6 +7,7 @@ Every step can be repeated: the catalog's row says how far it is, and dbos, whic
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -170,8 +171,7 @@ def run_workflow(flows: Flows, running: Running) -> Answer:
             work.facts.starts += 1
             work.save()
         start = work.facts.starts
-    doing = running.step, lambda found: _undone(running, found)
-    said = flows.run(promotion, start, doing, running.site.stop.set)
+    said = flows.run(promotion, start, (running.step, partial(_undone, running)), running.site.stop.set)
     return msgspec.json.decode(said.encode(), type=Answer)
 
 
