@@ -170,9 +170,14 @@ def _apart(call: Call, row: ExportRow, context: Context) -> dict[str, str]:
     others = call.door.exports.apart_from(row, token.exports)
     coming = call.door.exports.yet_to_come(row, token.exports)
     runs = context.settings.promote
-    if others and runs.isolation == "none" and (runs.setup or runs.build or runs.start or runs.health):
+    if (
+        runs.isolation == "none"
+        and (runs.setup or runs.build or runs.start or runs.health)
+        and (others or call.door.exports.kept_for_others(row, token.roots))
+    ):
         raise RefusedError(
-            "what this promotion runs would not be kept apart from other exports: promote.isolation is none",
+            "what this promotion runs would not be kept apart from other exports, or from directories that others may "
+            "serve: promote.isolation is none",
             hint="set promote.isolation to namespace in the home's config.toml, or use the command line",
             code="not_isolated",
         )
