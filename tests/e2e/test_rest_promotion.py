@@ -406,6 +406,19 @@ def test_i10_what_is_built_does_not_see_an_export_that_is_made_meanwhile(tmp_pat
             assert server.stop() == 0
 
 
+def test_an_export_whose_directory_is_gone_is_promoted_to_by_nobody(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    with place.server("--no-upkeep", promote_isolation="none") as server:
+        admin = server.client(place.token())
+        root, fork = app(place, admin, "lost", build='["true"]')
+        (fork / "new").write_text("new\n")
+        root.rename(tmp_path / "elsewhere")
+        shutil.rmtree(tmp_path / "elsewhere")
+        refused = admin.ask("POST", "/api/exports/lost/promote", {"fork": "lost-fork"})
+        assert (refused.status, refused.code) == (404, "workspace_gone")
+        assert admin.get("/api/exports/lost/promotions")["promotions"] == [], "nothing was begun"
+
+
 def test_i10_without_isolation_nothing_runs_beside_what_another_tenant_may_serve(tmp_path: Path) -> None:
     """Nothing in there is served yet, and it is theirs all the same. What one's own token may serve is no secret."""
     place = Place(tmp_path)

@@ -11,9 +11,10 @@ from holdfast.api.rest.checkpoints import reached, refuse_misconfigured
 from holdfast.engine.isolation import absolute_paths
 from holdfast.engine.promotion import encoding, spec
 from holdfast.engine.promotion import promote as promoting
+from holdfast.files.tree import ROOT_GONE
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
 from holdfast.model.ids import CheckpointId, hash_bytes
-from holdfast.model.paths import under
+from holdfast.model.paths import display, under
 from holdfast.store.promotion_rows import PromotionRows
 
 if TYPE_CHECKING:
@@ -43,6 +44,12 @@ def promote(call: Call) -> answers.Promoted:
     if found is not None:
         words = [b"--resume", name.encode()]
     else:
+        if not os.path.isdir(context.workspace.path):
+            raise NotFoundError(
+                f"the workspace's directory {display(context.workspace.path)} is gone",
+                hint="restore a checkpoint to bring it back",
+                code=ROOT_GONE,
+            )
         refuse_misconfigured(context.misconfigured)
         theirs = _theirs(call, row)
         words = [
