@@ -3,7 +3,7 @@
 Arguments: the home, the fork, where to die (``before:STEP``, ``after:STEP``, ``exchanged:``,
 ``put-together:``, ``captured:``, ``forgotten:``, or ``call:N``: just before
 the Nth change of the disk or of the catalog from the step ``swap`` on); and ``in-place``, for a production that is
-taken for a mount point.
+taken for a mount point, or ``resume``, to go on with what was begun.
 """
 
 from __future__ import annotations
@@ -86,11 +86,17 @@ def main(home: str, fork: str, point: str, how: str = "") -> None:
             after(module, function)
     if kind == "call":
         arm(counter)
-    print(Promotions(home=home).promote(fork).answer.result, counter.count)
+    promotions = Promotions(home=home)
+    print((promotions.resume() if how == "resume" else promotions.promote(fork)).answer.result, counter.count)
 
 
 def arm(counter: Counter) -> None:
-    for module, name in CALLS:
+    calls: list[tuple[Any, str]] = list(CALLS)
+    if os.environ.get("HOLDFAST_STORE_CATALOG"):
+        from holdfast.store.postgresql import PostgresDatabase
+
+        calls.append((PostgresDatabase, "_commit"))
+    for module, name in calls:
         original = getattr(module, name)
 
         def call(*positional: object, original=original, **named: object) -> object:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.files.exchanging import place_of
 from holdfast.snapshot.btrfs import btrfs_provider
 from holdfast.snapshot.git.technique import GitOptions, git_provider
 from holdfast.snapshot.overlay import overlay_provider
@@ -139,6 +140,27 @@ class TestBtrfsInTheTree(ProviderContract):
     @pytest.fixture
     def ground(self, btrfs: Path, tmp_path: Path) -> Ground:
         return copying_ground(btrfs_provider, subvolume(btrfs), tmp_path / "state")
+
+
+@pytest.mark.root
+class TestBtrfsWithoutAnother(ProviderContract):
+    """No other subvolume lies in the workspace: a snapshot of it can take its place."""
+
+    @pytest.fixture
+    def ground(self, btrfs: Path) -> Ground:
+        root = btrfs / f"alone{len(list(btrfs.iterdir()))}"
+        subprocess.run(["btrfs", "subvolume", "create", root], check=True, capture_output=True)
+        lay(root)
+        return copying_ground(btrfs_provider, root, root.with_name(f"{root.name} state"))
+
+    def test_it_can(self, ground: Ground) -> None:
+        provider, root = ground.make("one"), os.fsencode(ground.root)
+        assert provider.detect_beside(os.fsencode(ground.root.parent)).score == 90
+        provider.copy_to(root + b" copy", without=())
+        one, other = place_of(root), place_of(root + b" copy")
+        assert one is not None
+        assert other is not None
+        assert (one.inode, one.born != other.born) == (other.inode, True), "told apart also by another device number"
 
 
 def git_ground(root: Path, state: Path, **options: bool) -> Ground:

@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 import holdfast
+from holdfast.engine.promotion.durable import SCHEMA
 from holdfast.model.errors import NotFoundError
 
 from ..promoted import PAGES, Ground, make_app
@@ -31,11 +33,17 @@ POINTS = sorted(
 CALLS = range(1, 60)
 
 
+on_both = pytest.mark.parametrize("ground", ["embedded", "postgresql"], indirect=True)
+"""The databases that a catalog, and with it the workflow, can be on."""
+
+
 @pytest.fixture(name="ground")
-def _ground(tmp_path: Path) -> Ground:
+def _ground(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ground:
     """Production, and a fork of it that is to be promoted. Nothing is built that would take long: where it is killed is
     what matters.
     """
+    if getattr(request, "param", "embedded") == "postgresql":
+        monkeypatch.setenv("HOLDFAST_STORE_CATALOG", request.getfixturevalue("catalog_url"))
     ground = Ground(tmp_path)
     make_app(ground.root, sys.executable)
     (ground.root / "holdfast.toml").write_text(
@@ -95,6 +103,7 @@ def merged_states(workspace: holdfast.Workspace) -> list[str]:
     return [one.id for one in workspace.log().checkpoints if one.kind == "merge"]
 
 
+@on_both
 @pytest.mark.parametrize("point", some(POINTS, 2))
 def test_i3_killed_between_two_steps_it_goes_on(ground: Ground, point: str) -> None:
     assert kill(ground, point)
@@ -105,6 +114,7 @@ def test_i3_killed_between_two_steps_it_goes_on(ground: Ground, point: str) -> N
     check(ground, 2)
 
 
+@on_both
 @pytest.mark.parametrize("call", some(CALLS, 3))
 def test_i3_killed_from_the_swap_on_it_goes_on(ground: Ground, call: int) -> None:
     if not kill(ground, f"call:{call}"):
@@ -117,6 +127,7 @@ def test_i3_killed_from_the_swap_on_it_goes_on(ground: Ground, call: int) -> Non
     check(ground, 2)
 
 
+@on_both
 @pytest.mark.parametrize("call", some(CALLS, 2))
 def test_i3_killed_from_the_swap_on_it_is_swept_away(ground: Ground, call: int) -> None:
     if not kill(ground, f"call:{call}"):
@@ -231,13 +242,80 @@ def test_i3_killed_in_place_it_is_finished_or_taken_back(
     check(ground, 2 if found.row.result == "promoted" else 1)
 
 
-@pytest.mark.parametrize("damage", some(["garbage", "empty", "gone"], 1))
-def test_i3_the_file_of_its_workflow_is_not_needed_to_go_on(ground: Ground, damage: str) -> None:
+def workflows(ground: Ground) -> list[tuple[str, str]]:
+    """What is kept of workflows: names and how far they are."""
+    with ground.opened() as workspace:
+        connector = workspace._context.catalog.database.connector
+        of = "" if connector.dialect == "sqlite" else f"{SCHEMA}."
+        with closing(connector.connect()) as connection:
+            return connection.execute(
+                f"SELECT workflow_uuid, status FROM {of}workflow_status ORDER BY created_at"
+            ).fetchall()
+
+
+def lose(ground: Ground) -> None:
+    """Remove all that is kept of workflows, as after a backup of the catalog's own tables was put back."""
+    with ground.opened() as workspace:
+        connector = workspace._context.catalog.database.connector
+        with closing(connector.connect()) as connection:
+            if connector.dialect == "postgresql":
+                connection.execute(f"DROP SCHEMA {SCHEMA} CASCADE")
+            else:
+                connection.execute("DELETE FROM operation_outputs")
+                connection.execute("DELETE FROM workflow_status")
+            connection.commit()
+
+
+@on_both
+def test_i3_what_is_kept_of_its_workflow_is_not_needed_to_go_on(ground: Ground) -> None:
+    """It is in the catalog's database, and so is one that a former version began nowhere to be found in there."""
     assert kill(ground, "after:build")
-    (file,) = (ground.home / "promotions").glob("*/workflow.sqlite")
-    if damage == "gone":
-        file.unlink()
-    else:
-        file.write_bytes(b"garbage" * 1000 if damage == "garbage" else b"")
+    assert [status for _, status in workflows(ground)] == ["PENDING"]
+    (folder,) = (ground.home / "promotions").iterdir()
+    (folder / "workflow.sqlite").write_bytes(b"as a former version had it")
+    lose(ground)
     assert ground.promotions.resume().answer.result == "promoted"
     check(ground, 2)
+    assert workflows(ground) == []
+    ground.promotions.sweep()
+    assert not folder.exists()
+
+
+@on_both
+def test_i3_one_of_another_version_is_not_gone_on_with_but_done_again(ground: Ground) -> None:
+    """Its steps may be others: the catalog's row says how far it is."""
+    assert kill(ground, "after:setup")
+    with ground.opened() as workspace:
+        connector = workspace._context.catalog.database.connector
+        of = "" if connector.dialect == "sqlite" else f"{SCHEMA}."
+        with closing(connector.connect()) as connection:
+            connection.execute(f"UPDATE {of}workflow_status SET application_version = 'of another version'")
+            connection.commit()
+    assert ground.promotions.resume().answer.result == "promoted"
+    check(ground, 2)
+    assert workflows(ground) == []
+
+
+@on_both
+def test_what_is_kept_of_those_that_others_have_ended_is_removed(ground: Ground) -> None:
+    assert kill(ground, "after:build")
+    ground.promotions.sweep()
+    check(ground, 1)
+    assert workflows(ground) == []
+
+
+def test_i3_killed_while_it_goes_on_it_goes_on_again(ground: Ground) -> None:
+    """Each that takes it over is another process, which does no step that another has done."""
+    assert kill(ground, "after:setup")
+    for point in ("after:build", "after:swap"):
+        done = subprocess.run(
+            [sys.executable, str(KILLER), str(ground.home), "", point, "resume"],
+            capture_output=True,
+            check=False,
+            timeout=60,
+        )
+        assert done.returncode == -9, done
+        assert [status for _, status in workflows(ground)] == ["PENDING"]
+    assert ground.promotions.resume().answer.result == "promoted"
+    check(ground, 2)
+    assert workflows(ground) == []

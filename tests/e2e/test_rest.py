@@ -290,7 +290,7 @@ def test_a_token_that_is_revoked_is_nothing_any_more(place: Place, server: Serve
     name = client.token.split("_")[1]
     assert name in place.holdfast("serve", "token", "list")
     assert client.token.split("_")[2] not in place.holdfast("serve", "token", "list")
-    place.holdfast("serve", "token", "revoke", name)
+    place.holdfast("serve", "token", "revoke", "--tenant", "local", name)
     assert client.ask("GET", "/api/exports").status == 401
     place.holdfast("serve", "token", "revoke", name, code=3)
 

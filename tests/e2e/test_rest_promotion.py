@@ -406,6 +406,42 @@ def test_i10_what_is_built_does_not_see_an_export_that_is_made_meanwhile(tmp_pat
             assert server.stop() == 0
 
 
+def test_an_export_whose_directory_is_gone_is_promoted_to_by_nobody(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    with place.server("--no-upkeep", promote_isolation="none") as server:
+        admin = server.client(place.token())
+        root, fork = app(place, admin, "lost", build='["true"]')
+        (fork / "new").write_text("new\n")
+        root.rename(tmp_path / "elsewhere")
+        shutil.rmtree(tmp_path / "elsewhere")
+        refused = admin.ask("POST", "/api/exports/lost/promote", {"fork": "lost-fork"})
+        assert (refused.status, refused.code) == (404, "workspace_gone")
+        assert admin.get("/api/exports/lost/promotions")["promotions"] == [], "nothing was begun"
+
+
+def test_i10_without_isolation_nothing_runs_beside_what_another_tenant_may_serve(tmp_path: Path) -> None:
+    """Nothing in there is served yet, and it is theirs all the same. What one's own token may serve is no secret."""
+    place = Place(tmp_path)
+    theirs = tmp_path / "theirs"
+    place.holdfast("serve", "token", "create", "--tenant", "other", "--rights", "admin", "--root", str(theirs))
+    place.token(tenant="third")  # its root is the one of all
+    with place.server("--no-upkeep", promote_isolation="none") as server:
+        admin = server.client(place.token())
+        root, fork = app(place, admin, "mine", build='["true"]')
+        body = {"fork": "mine-fork"}
+        for number, make in enumerate((lambda: None, theirs.mkdir)):  # not there yet; empty
+            make()
+            (fork / f"new {number}").write_text("new\n")
+            assert admin.post("/api/exports/mine/promote", body)["result"] == "promoted"
+        (theirs / "secret").write_text("theirs\n")
+        (fork / "more").write_text("new\n")
+        refused = admin.ask("POST", "/api/exports/mine/promote", body)
+        assert (refused.status, refused.code) == (409, "not_isolated")
+        assert not (root / "more").exists()
+        allowed = server.client(place.token("--root", str(theirs)))
+        assert allowed.post("/api/exports/mine/promote", body)["result"] == "promoted"
+
+
 @needs_isolation
 def test_i10_what_is_built_does_not_see_a_root_that_is_made_meanwhile(tmp_path: Path) -> None:
     with tempfile.TemporaryDirectory(dir=pwd.getpwuid(os.getuid()).pw_dir) as base:

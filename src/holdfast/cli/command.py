@@ -31,6 +31,8 @@ class Command(NamedTuple):
     """False if it has none but ``exits``."""
     paths_after_dashes: bool = False
     """True if what stands behind ``--`` are paths (``arguments.paths``), whatever stands before."""
+    intermixed: bool = False
+    """True if options may stand between its words as well."""
     verbs: Mapping[str, tuple[str, str]] | None = None
     """Of a command that is a family, such as ``session start``: verb → (module of this package, summary). The module's
     ``COMMANDS`` has it by both words. It is the one that is run.
@@ -70,7 +72,8 @@ def parse(name: str, command: Command, words: list[str]) -> argparse.Namespace |
         cut = words.index("--")
         words, behind = words[:cut], words[cut + 1 :]
     try:
-        parsed = build_parser(name, command).parse_args(words)
+        parser = build_parser(name, command)
+        parsed = parser.parse_intermixed_args(words) if command.intermixed else parser.parse_args(words)
     except SystemExit:
         return None
     if command.paths_after_dashes:

@@ -205,6 +205,8 @@ def _said(done: Promotion) -> list[str]:
         lines = [f"Promoted to {visible(done.path)}: it is now at {short(answer.checkpoint)}."]
         if not answer.atomic:
             lines.append(f"  File by file, not at once: {facts.hindrance}.")
+        if facts.provider:
+            lines.append(f"  Built in a copy that {facts.provider} has made: {facts.provider_reason}.")
         lines += [f"  {line}" for line in uncaptured(facts.uncaptured)]
         if facts.restart is not None and facts.restart.exit_code:
             lines.append(f"  The restart FAILED with {facts.restart.exit_code}; what ran before may still run.")

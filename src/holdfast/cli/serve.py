@@ -201,6 +201,7 @@ COMMANDS = {
         "what is unsaved is saved.",
         configure=_configure,
         run=_run,
+        intermixed=True,
         examples=(
             ("holdfast serve", "at 127.0.0.1:7420"),
             ("holdfast serve --socket ~/.cache/holdfast/rest.sock", "on a Unix socket"),

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from holdfast.engine.context import Context
     from holdfast.files.watch import Backend
-    from holdfast.snapshot.port import Capabilities
+    from holdfast.snapshot.port import Capabilities, Provider
 
 Verdict = Literal["good", "limited", "wrong"]
 """It is as it can be; something cannot be had, or costs more; something is broken, and commands will fail."""
@@ -205,12 +205,30 @@ def _snapshots(opener: Opener, directory: bytes) -> Iterator[Finding]:
         )
         text = "; ".join((f"{one.provider}: {about}", *one.notes, *_how_much(context, one)))
         yield Finding("snapshots", "good" if one.score else "limited", text)
+    yield from _promoting(context, providers)
     try:
         choice = choose(providers, context.settings.snapshot.provider, detected=found)
     except UnsupportedError as error:
         yield Finding("snapshots", "limited", error.message, "docs/snapshots.md says what each provider needs")
         return
     yield Finding("snapshots", "good", f"{choice.provider.name} is used, as {choice.reason}")
+
+
+def _promoting(context: Context, providers: Sequence[Provider]) -> Iterator[Finding]:
+    """What would make the copy that a promotion to the workspace is built in."""
+    from holdfast.snapshot.choosing import choose
+
+    beside = os.path.dirname(context.workspace.path)
+    found = [provider.detect_beside(beside) for provider in providers]
+    try:
+        choice = choose(
+            providers, context.settings.promote.provider, ignored=True, key="promote.provider", detected=found
+        )
+    except UnsupportedError as error:
+        yield Finding("snapshots", "limited", error.message, "docs/promotion.md says what can make such a copy")
+        return
+    text = f"a promotion to it is built in a copy that {choice.provider.name} makes, as {choice.reason}"
+    yield Finding("snapshots", "good", text)
 
 
 def _how_much(context: Context, provider: Capabilities) -> Iterator[str]:

@@ -21,7 +21,7 @@ from holdfast.model.errors import (
     UsageError,
     room_hint,
 )
-from holdfast.model.paths import display
+from holdfast.model.paths import PROMOTION_PREFIX, display
 from holdfast.store.export_rows import ExportRow, ExportRows
 from holdfast.store.records import seen_at
 from holdfast.store.token_rows import TokenRows
@@ -159,6 +159,24 @@ class Exports:
         found = {_existing(os.path.realpath(root)) for root in TokenRows(self._catalog).roots(own=bool(names))}
         return [
             root for root in sorted(found) if root not in (b"/", at) and not _below(root, at) and not _is_system(root)
+        ]
+
+    def kept_for_others(self, row: ExportRow, roots: Sequence[bytes]) -> list[bytes]:
+        """The directories below which other tenants alone may make exports, and that hold something already which is
+        none of this one's: though nothing in there is served, it is theirs to serve. ``roots`` are where whoever asks
+        may make exports as well. Those that programs lie in are everybody's.
+        """
+        at = self.path_of(row)
+        allowed = [os.path.realpath(root) for root in roots]
+        mine = [self.made_at, self._opener.home, *map(self.path_of, self.rows.list())]
+        found = {os.path.realpath(root) for root in TokenRows(self._catalog).roots(own=False)}
+        return [
+            root
+            for root in sorted(found)
+            if root not in (b"/", at)
+            and not _is_system(root)
+            and not any(root == one or _below(root, one) for one in (*allowed, at))
+            and _holds_more(root, mine)
         ]
 
     @property
@@ -303,6 +321,16 @@ def check_project(project: str) -> str:
 
 def _existing(path: bytes) -> bytes:
     return path if os.path.isdir(path) else _existing(os.path.dirname(path))
+
+
+def _holds_more(root: bytes, known: Sequence[bytes]) -> bool:
+    """Whether there is anything right in a directory but what is ``known``, or leads there."""
+    try:
+        names = os.listdir(root)
+    except OSError:
+        return False  # it is not there, or nobody here can read it
+    paths = [os.path.join(root, name) for name in names if not name.startswith(PROMOTION_PREFIX)]
+    return any(not any(path == one or _below(one, path) for one in known) for path in paths)
 
 
 def _is_system(path: bytes) -> bool:

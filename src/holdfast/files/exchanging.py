@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from typing import TYPE_CHECKING
 
 from holdfast.files import kernel
+from holdfast.files.subvolume import subvolume_number
 from holdfast.model.named import NamedTuple
 
 if TYPE_CHECKING:
@@ -20,19 +22,22 @@ CANNOT = frozenset(
 
 
 class Place(NamedTuple):
-    """A directory, by what it is and not by its name. Inode numbers are used anew: the time of birth is not."""
+    """A directory, by what it is and not by its name. Inode numbers are used anew: the time of birth is not. All roots
+    of subvolumes have one inode number, and a snapshot is born when its source was: they have numbers of their own.
+    """
 
     device: int
     inode: int
     born: int | None
-    """Nanoseconds since 1970; None where the file system does not say."""
+    """Nanoseconds since 1970; None where the file system does not say. Of a subvolume of btrfs: its number."""
 
 
 def place_of(path: bytes) -> Place | None:
     """What is at ``path``, a link itself; None if there is nothing. Raises `OSError`."""
     try:
         about = os.lstat(path)
-        return Place(about.st_dev, about.st_ino, kernel.birth_time(path))
+        number = subvolume_number(path) if stat.S_ISDIR(about.st_mode) else None
+        return Place(about.st_dev, about.st_ino, kernel.birth_time(path) if number is None else number)
     except FileNotFoundError:
         return None
 

@@ -28,6 +28,7 @@ _STUB_INODE: Final = 2
 _SNAP_CREATE_V2, _SNAP_DESTROY = 0x50009417, 0x5000940F
 _SUBVOL_GETFLAGS, _SUBVOL_SETFLAGS = 0x80089419, 0x4008941A
 _FS_INFO, _GET_SUBVOL_ROOTREF, _INO_LOOKUP_USER = 0x8400941F, 0xD000943D, 0xD000943E
+_INO_LOOKUP = 0xD0009412
 _READ_ONLY: Final = 2
 
 _CREATE = struct.Struct("=qQQ32x4040s")  # descriptor, transaction, flags, name
@@ -56,6 +57,19 @@ def is_subvolume(path: bytes) -> bool:
     """Whether the directory ``path``, not a link, is the root of a subvolume. Raises `OSError`."""
     with _opened(path) as fd:
         return kernel.file_system(fd) == _BTRFS and os.fstat(fd).st_ino == _ROOT_INODE
+
+
+def subvolume_number(path: bytes) -> int | None:
+    """The number of the subvolume whose root the directory ``path``, not a link, is: no other of its file system ever
+    has it. None if it is none. Raises `OSError`.
+    """
+    with _opened(path) as fd:
+        if os.fstat(fd).st_ino != _ROOT_INODE or kernel.file_system(fd) != _BTRFS:
+            return None
+        asked = bytearray(_PAGE)
+        _REF.pack_into(asked, 0, 0, _ROOT_INODE)
+        fcntl.ioctl(fd, _INO_LOOKUP, asked, True)
+        return _REF.unpack_from(asked)[0]
 
 
 def same_btrfs(one: bytes, other: bytes) -> bool:

@@ -22,6 +22,7 @@ SnapshotProvider = Literal["auto", "btrfs", "zfs", "overlay", "reflink", "git", 
 Backend = Literal["auto", "fanotify", "inotify", "polling"]
 SessionShell = Literal["bash", "sh", "zsh"]
 PromoteNetwork = Literal["open", "disabled"]
+PromoteProvider = Literal["auto", "btrfs", "reflink", "copy"]
 Demand = Literal["never", "safe", "changes", "risky", "unknown", "dangerous"]
 
 
@@ -179,6 +180,7 @@ class Promote(NamedTuple):
     max_output_bytes: int = MIB
     isolation: IsolationLevel = "namespace"
     network: PromoteNetwork = "open"
+    provider: PromoteProvider = "auto"
     tries: int = 3
     wait: float = 600.0
 
@@ -495,6 +497,11 @@ KEYS: dict[str, Key] = {
         "text", "where they run: in namespaces of their own, or as any program", choices=("namespace", "none")
     ),
     "promote.network": Key("text", "with namespaces: the host's network, or none", choices=("open", "disabled")),
+    "promote.provider": Key(
+        "text",
+        "what makes the copy that it is built in; `auto`: the best one",
+        choices=("auto", "btrfs", "reflink", "copy"),
+    ),
     "promote.tries": Key(
         "integer", "so often a promotion is planned anew as production has changed", least=1, most=100
     ),

@@ -18,10 +18,13 @@ from holdfast.snapshot.port import Capabilities, Mode
 from holdfast.snapshot.recorded import RecordedProvider
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from holdfast.snapshot.ledger import Entry, Ledger
     from holdfast.snapshot.place import Place
 
 _SCORE = 90
+_MOMENT = "a snapshot takes a moment, however much there is, and no room for what does not change"
 
 
 class _Btrfs:
@@ -41,7 +44,7 @@ class _Btrfs:
             reason = self._lacking()
             if reason:
                 return Capabilities(self.name, 0, notes=(reason,))
-            notes = ["a snapshot takes a moment, however much there is, and no room for what does not change"]
+            notes = [_MOMENT]
             if has_inner(root):
                 notes.append("subvolumes in the workspace are taken with it, each at a moment of its own")
             if not self._copies.beside():
@@ -49,6 +52,24 @@ class _Btrfs:
         except OSError as error:
             return Capabilities(self.name, 0, notes=(f"the file system cannot be tried: {error.strerror}",))
         return Capabilities(self.name, _SCORE, self.modes, carries_ignored=True, notes=tuple(notes))
+
+    def beside(self, directory: bytes) -> Capabilities:
+        """See `StandIn.beside`."""
+        root = self._place.root
+        reason = self._lacking()
+        if not reason and not same_btrfs(root, directory):
+            reason = "the copy would lie in another file system than the workspace"
+        if not reason and has_inner(root):
+            reason = "other subvolumes lie in the workspace; the provider reflink serves it"
+        if reason:
+            return Capabilities(self.name, 0, notes=(reason,))
+        return Capabilities(self.name, _SCORE, carries_ignored=True, notes=(_MOMENT,))
+
+    def copy_to(self, target: bytes, without: Sequence[bytes]) -> None:
+        """See `StandIn.copy_to`."""
+        inside = self._place.root.rstrip(b"/") + b"/"
+        paths = [path.removeprefix(inside) for path in without if path.startswith(inside)]
+        snapshot_subvolume(self._place.root, target, read_only=False, without=paths)
 
     def _lacking(self) -> str:
         """Why nothing can be made of the workspace; empty if it can."""
@@ -124,4 +145,5 @@ def _of(entry: Entry) -> bytes:
 def btrfs_provider(place: Place) -> RecordedProvider:
     """The provider ``btrfs``. Raises `UsageError` for a session that cannot be called so."""
     ledger = place.ledger()
-    return RecordedProvider(_Btrfs(place, ledger), ledger, place.root, place.leading_out)
+    technique = _Btrfs(place, ledger)
+    return RecordedProvider(technique, ledger, place.root, place.leading_out, stand_in=technique)

@@ -33,13 +33,15 @@ def choose(
     *,
     mode: Mode | None = None,
     ignored: bool = False,
+    key: str = "snapshot.provider",
     detected: Sequence[Capabilities] | None = None,
 ) -> Choice:
     """Choose a provider: ``wanted`` by name, or that with the highest score, the earlier one if two are alike.
 
     It has to offer ``mode``, and with ``ignored`` to carry ignored files. One that can capture nothing at this moment
-    is passed over, unless it is ``wanted``: then it refuses. ``detected`` are what the providers have found out, if the
-    caller has asked them already. Raises `UnsupportedError` that says of each one why it cannot be.
+    is passed over, unless it is ``wanted``: then it refuses. ``key`` is the setting that names it. ``detected`` are
+    what the providers have found out, if the caller has asked them already. Raises `UnsupportedError` that says of each
+    one why it cannot be.
     """
     found = [provider.detect() for provider in providers] if detected is None else detected
     reasons = [_lacking(capabilities, mode, wanted, ignored=ignored) for capabilities in found]
@@ -50,7 +52,7 @@ def choose(
             for capabilities, reason in zip(found, reasons, strict=True)
             if wanted in (AUTOMATIC, capabilities.provider)
         ]
-        what = "no provider of snapshots" if wanted == AUTOMATIC else f"the provider {wanted} (snapshot.provider)"
+        what = "no provider of snapshots" if wanted == AUTOMATIC else f"the provider {wanted} ({key})"
         verb = "can" if wanted == AUTOMATIC else "cannot"
         raise UnsupportedError(
             f"{what} {verb} be used here: {'; '.join(asked) or 'there is none of that name'}",
@@ -63,7 +65,7 @@ def choose(
         for one, reason in zip(found, reasons, strict=True)
         if one.not_now and reason == one.not_now
     )
-    reason = _reason(wanted, [found[at] for at in able], found[best])
+    reason = f"{key} names it" if wanted != AUTOMATIC else _reason([found[at] for at in able], found[best])
     return Choice(providers[best], found[best], "; not ".join((reason, *passed_over)), passed_over)
 
 
@@ -80,9 +82,7 @@ def _lacking(capabilities: Capabilities, mode: Mode | None, wanted: str, *, igno
     return None
 
 
-def _reason(wanted: str, able: Sequence[Capabilities], best: Capabilities) -> str:
-    if wanted != AUTOMATIC:
-        return "snapshot.provider names it"
+def _reason(able: Sequence[Capabilities], best: Capabilities) -> str:
     if len(able) == 1:
         return "it is the only one that can be used here"
     return f"its score, {best.score}, is the highest"

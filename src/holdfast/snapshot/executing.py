@@ -30,6 +30,24 @@ class Ended(NamedTuple):
     """The beginning of what it wrote to its standard error."""
 
 
+class _Gate:
+    """Holds a program back until it may begin: its limits are there by then. Closed before, it never begins."""
+
+    def __init__(self) -> None:
+        self.held, self._free = os.pipe2(os.O_CLOEXEC)
+        self.words = ("/bin/sh", "-c", 'read -r word < "$0" && exec "$@"', f"/proc/self/fd/{self.held}")
+        """What waits, and becomes the program whose words follow; `held` is to be passed to it."""
+
+    def open(self) -> None:
+        """Let it begin."""
+        os.write(self._free, b"\n")
+
+    def close(self) -> None:
+        """Be done with it."""
+        os.close(self.held)
+        os.close(self._free)
+
+
 def execute(
     words: Sequence[str | bytes],
     environ: Mapping[str, str | bytes],
@@ -49,26 +67,37 @@ def execute(
     `UnsupportedError` if it writes more than ``limit`` bytes; `OSError`.
     """
     given = os.memfd_create("stdin", os.MFD_CLOEXEC)
+    gate = _Gate() if limits else None
     try:
         with open(given, "wb", closefd=False) as file:
             file.write(stdin)
         os.lseek(given, 0, os.SEEK_SET)
         child = subprocess.Popen(
-            words,
+            words if gate is None else [*gate.words, *words],
             env=environ,
             cwd=directory,
             stdin=given,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
+            pass_fds=() if gate is None else (gate.held,),
         )
+    except BaseException:
+        if gate is not None:
+            gate.close()
+        raise
     finally:
         os.close(given)
     name = os.path.basename(os.fsdecode(words[0]))
     with ends_with_us(child.pid):
         try:
-            for kind, most in (limits or {}).items():
-                resource.prlimit(child.pid, kind, (most, most))
+            if gate is not None:
+                try:
+                    for kind, most in (limits or {}).items():
+                        resource.prlimit(child.pid, kind, (most, most))
+                    gate.open()
+                finally:
+                    gate.close()
             try:
                 out, errors = _read(child, time.monotonic() + seconds, limit)
             except TimeoutError:

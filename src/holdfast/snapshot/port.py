@@ -157,3 +157,20 @@ class Provider(Protocol):
     def tokens(self) -> Sequence[Allocation]:
         """Everything of the session that `cleanup` would remove, snapshots included, oldest first."""
         ...
+
+    def detect_beside(self, directory: bytes) -> Capabilities:
+        """What it can do about a copy in ``directory``, which is there, that is to take the workspace's own place: see
+        `copy_to`. A score of 0: nothing, and the notes say why. As `detect` otherwise.
+        """
+        ...
+
+    def copy_to(self, target: bytes, *, without: Sequence[bytes]) -> None:
+        """Make the new directory ``target`` hold all that the workspace holds now, ignored files included, so that the
+        two can change places by a rename if they lie in one file system. Durable when it returns.
+
+        It is the caller's, who has noted it before and removes it: no token stands for it, and what was made until it
+        fails stays. ``without`` are directories that are no part of the workspace. A repository in it leads to where
+        that of the workspace does, whose place it is to take. Raises `OSError`, `FileExistsError` among them;
+        `UnsupportedError` where `detect_beside` says 0.
+        """
+        ...

@@ -23,13 +23,13 @@ from holdfast.model.errors import (
 from holdfast.model.log import Log
 from holdfast.model.paths import display
 from holdfast.snapshot.ledger import check_label, check_name
-from holdfast.snapshot.port import Prepared, Snapshot, Token, View
+from holdfast.snapshot.port import Capabilities, Prepared, Snapshot, Token, View
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
     from holdfast.snapshot.ledger import Entry, Ledger
-    from holdfast.snapshot.port import Allocation, Capabilities, Mode
+    from holdfast.snapshot.port import Allocation, Mode
 
 _LOG = Log(__name__)
 LEADS_OUT = "git_leads_out"
@@ -90,6 +90,18 @@ class Technique(Protocol):
         ...
 
 
+class StandIn(Protocol):
+    """How a provider makes a copy that can take the workspace's own place."""
+
+    def beside(self, directory: bytes) -> Capabilities:
+        """See `Provider.detect_beside`. Raises `OSError`."""
+        ...
+
+    def copy_to(self, target: bytes, without: Sequence[bytes]) -> None:
+        """See `Provider.copy_to`."""
+        ...
+
+
 class _LeadingOut(Protocol):
     def __call__(self, source: bytes, *, anew: bool = True) -> str: ...
 
@@ -103,6 +115,7 @@ class RecordedProvider:
         ledger: Ledger,
         root: bytes,
         leading_out: _LeadingOut | None = None,
+        stand_in: StandIn | None = None,
     ) -> None:
         """Nothing is made yet. ``leading_out`` is for what copies everything: why that cannot be done with a directory,
         as a copy would lead to the user's repository (I15); empty if it can. For `detect` it need not look ``anew``.
@@ -111,6 +124,7 @@ class RecordedProvider:
         self._ledger = ledger
         self._root = root
         self._leading_out = leading_out
+        self._stand_in = stand_in
 
     @property
     def name(self) -> str:
@@ -246,6 +260,26 @@ class RecordedProvider:
         if not found:
             self._ledger.tidy()
         return found
+
+    def detect_beside(self, directory: bytes) -> Capabilities:
+        """See `Provider.detect_beside`."""
+        if self._stand_in is None:
+            return Capabilities(self.name, 0, notes=("what it makes cannot change places with the workspace",))
+        try:
+            return self._stand_in.beside(directory)
+        except OSError as error:
+            return Capabilities(self.name, 0, notes=(f"the file system cannot be tried: {error.strerror}",))
+
+    def copy_to(self, target: bytes, *, without: Sequence[bytes]) -> None:
+        """See `Provider.copy_to`."""
+        found = self.detect_beside(os.path.dirname(target))
+        if self._stand_in is None or not found.score:
+            raise UnsupportedError(
+                f"the provider {self.name} cannot copy {display(self._root)} to {display(target)}: "
+                f"{'; '.join(found.notes)}",
+                code="no_provider",
+            )
+        self._stand_in.copy_to(target, without)
 
     def _parent(self, token: str) -> Entry | None:
         """What a workspace began as, if that is there and can be read: what is taken of it does not depend on that."""

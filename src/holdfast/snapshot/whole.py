@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from holdfast.files.own import find_own
 from holdfast.files.reflink import can_share
 from holdfast.files.replicate import make_read_only, remove_whole, replicate
 from holdfast.files.sizing import size_of
@@ -24,11 +25,15 @@ from holdfast.snapshot.port import Capabilities, Mode
 from holdfast.snapshot.recorded import RecordedProvider
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from holdfast.files.sizing import Size
     from holdfast.snapshot.ledger import Entry, Ledger
     from holdfast.snapshot.place import Place
 
 _SHARING_SCORE, _COPYING_SCORE = 45, 20
+_SHARES = "a copy takes time for each file, and no room for what does not change"
+_COPIES = "a copy takes the time and the room of all that is in the workspace, ignored files and .git included"
 MOST_BYTES = "snapshot.max_copy_bytes"
 """The key that says how much is copied at most."""
 
@@ -48,8 +53,7 @@ class _Whole:
     def detect(self) -> Capabilities:
         """See `Technique.detect`."""
         if not self._sharing:
-            note = "a copy takes the time and the room of all that is in the workspace, ignored files and .git included"
-            return Capabilities(self.name, _COPYING_SCORE, self.modes, carries_ignored=True, notes=(note,))
+            return Capabilities(self.name, _COPYING_SCORE, self.modes, carries_ignored=True, notes=(_COPIES,))
         try:
             beside, inside = self._copies.beside(), self._copies.inside()
         except OSError as error:
@@ -58,10 +62,22 @@ class _Whole:
         if not beside and not inside:
             reason = "the file system of the workspace cannot share blocks between files (btrfs can, and XFS)"
             return Capabilities(self.name, 0, notes=(reason,))
-        notes = ["a copy takes time for each file, and no room for what does not change"]
+        notes = [_SHARES]
         if not beside:
             notes.append(IN_TREE_NOTE)
         return Capabilities(self.name, _SHARING_SCORE, self.modes, carries_ignored=True, notes=tuple(notes))
+
+    def beside(self, directory: bytes) -> Capabilities:
+        """See `StandIn.beside`."""
+        if self._sharing and not can_share(self._place.root, directory):
+            reason = "the file system of the workspace cannot share blocks between files (btrfs can, and XFS)"
+            return Capabilities(self.name, 0, notes=(reason,))
+        score, note = (_SHARING_SCORE, _SHARES) if self._sharing else (_COPYING_SCORE, _COPIES)
+        return Capabilities(self.name, score, carries_ignored=True, notes=(note,))
+
+    def copy_to(self, target: bytes, without: Sequence[bytes]) -> None:
+        """See `StandIn.copy_to`."""
+        replicate(self._place.root, target, without=find_own(without))
 
     def plan(self, entry: Entry, origin: Entry | None) -> Entry:
         """See `Technique.plan`."""
@@ -162,4 +178,5 @@ def copy_provider(place: Place) -> RecordedProvider:
 
 def _provider(place: Place, *, sharing: bool) -> RecordedProvider:
     ledger = place.ledger()
-    return RecordedProvider(_Whole(place, ledger, sharing=sharing), ledger, place.root, place.leading_out)
+    technique = _Whole(place, ledger, sharing=sharing)
+    return RecordedProvider(technique, ledger, place.root, place.leading_out, stand_in=technique)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,8 +35,11 @@ def of_this_boot(owner: str) -> bool:
 
 
 def may_run(owner: str) -> bool:
-    """False if the process that `this_process` named so is surely gone; True if it runs or nobody can tell."""
+    """False if the process that `this_process` named so, or as the owner of a lease, is surely gone; True if it runs or
+    nobody can tell.
+    """
     boot, _, rest = owner.partition(" ")
+    boot = "/".join(boot.split("/")[:2])
     pid, _, began = rest.partition(" ")
     if boot != _boot() or not pid.isdigit() or not began:
         return True  # another machine's or container's
@@ -49,6 +53,19 @@ def process_named(owner: str) -> int | None:
     if boot != _boot() or not pid.isdigit() or not began or _began(int(pid)) != began:
         return None
     return int(pid)
+
+
+_LEFT: set[str] = set()
+"""Owners of leases, of this process, that could not be given back, or of which nobody knows whether they were got: what
+was so is nobody's, and whoever comes next in this process takes it.
+"""
+
+
+def _owner() -> str:
+    """The owner of one lease, from when it is acquired until it is released: the process, and 16 hex digits."""
+    boot, _, rest = this_process().partition(" ")
+    # (There, as a process that knows nothing of them takes it for another machine's, and not for one that is gone.)
+    return f"{boot}/{secrets.token_hex(8)} {rest}"
 
 
 def _boot() -> str:
@@ -92,22 +109,31 @@ class Lease:
         """
         if self._database.read_only:
             return
-        owner = this_process()
-        with self._database.writing() as session:
-            now = self._clock.now()
-            row = session.one(
-                "SELECT owner, expires_at FROM leases WHERE tenant = ? AND name = ?", (self._tenant, self._name)
-            )
-            held = row is not None and row[0] == self._owner  # it could not be released, as on a full disk
-            if row is not None and not held and now < row[1] <= now + 2 * LASTS and may_run(row[0]):
-                raise LockedError(
-                    f"another process is at work on the store: {self._name}", hint="try again when it has finished"
+        owner = _owner()
+        try:
+            with self._database.writing() as session:
+                now = self._clock.now()
+                row = session.one(
+                    "SELECT owner, expires_at FROM leases WHERE tenant = ? AND name = ?", (self._tenant, self._name)
                 )
-            session.run(
-                """INSERT INTO leases (tenant, name, owner, expires_at) VALUES (?, ?, ?, ?)
-                ON CONFLICT (tenant, name) DO UPDATE SET owner = excluded.owner, expires_at = excluded.expires_at""",
-                (self._tenant, self._name, owner, now + LASTS),
-            )
+                free = row is None or row[0] == self._owner or row[0] in _LEFT
+                if row is not None and not free and now < row[1] <= now + 2 * LASTS and may_run(row[0]):
+                    raise LockedError(
+                        f"another process is at work on the store: {self._name}", hint="try again when it has finished"
+                    )
+                session.run(
+                    """INSERT INTO leases (tenant, name, owner, expires_at) VALUES (?, ?, ?, ?)
+                    ON CONFLICT (tenant, name) DO UPDATE
+                    SET owner = excluded.owner, expires_at = excluded.expires_at""",
+                    (self._tenant, self._name, owner, now + LASTS),
+                )
+        except LockedError:
+            raise
+        except BaseException:
+            _LEFT.add(owner)  # it may be ours for all that: the answer to the commit can be lost
+            raise
+        if row is not None:
+            _LEFT.discard(row[0])
         self._owner, self._renewed = owner, now
 
     def renew(self) -> None:
@@ -128,9 +154,14 @@ class Lease:
         """Give it back. Harmless if it is not held."""
         if self._database.read_only:
             return
-        with self._database.writing() as session:
-            session.run(
-                "DELETE FROM leases WHERE tenant = ? AND name = ? AND owner = ?",
-                (self._tenant, self._name, self._owner),
-            )
+        try:
+            with self._database.writing() as session:
+                session.run(
+                    "DELETE FROM leases WHERE tenant = ? AND name = ? AND owner = ?",
+                    (self._tenant, self._name, self._owner),
+                )
+        except BaseException:
+            _LEFT.add(self._owner)
+            raise
+        _LEFT.discard(self._owner)
         self._owner = ""

@@ -7,7 +7,7 @@ import secrets
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import psycopg
 
@@ -17,10 +17,13 @@ from holdfast.store import postgresql_errors
 from holdfast.store.postgresql_values import Values
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from holdfast.store.database import Row
     from holdfast.store.postgresql_url import Address
 
 _LOG = Log(__name__)
+_T = TypeVar("_T")
 
 OLDEST_SERVER: Final = 140000
 _SILENT: Final = 1.0
@@ -157,15 +160,33 @@ class Connections:
                 self._idle.append(link)
             self._changed.notify()
 
+    def connect_other(self) -> psycopg.Connection[Any]:
+        """One that is of no pool, for a library with its own: in transactions, and nothing is prepared, so that a
+        pooler may be in between. Waits, and raises, as `take`.
+        """
+        return self._until(
+            lambda: psycopg.connect(
+                **self._parameters(),  # pyright: ignore[reportArgumentType] - as below
+                prepare_threshold=None,
+                application_name=_application(secrets.token_bytes(16)),
+            )
+        )
+
     def _connect(self) -> Link:
+        def connect() -> Link:
+            link = self._connect_once()
+            self._end_orphans(link)
+            return link
+
+        return self._until(connect)
+
+    def _until(self, connect: Callable[[], _T]) -> _T:
         begun = time.monotonic()
         pause, longest = _PAUSE
         told = False
         while True:
             try:
-                link = self._connect_once()
-                self._end_orphans(link)
-                return link
+                return connect()
             except psycopg.Error as error:
                 waited = time.monotonic() - begun
                 if postgresql_errors.is_hopeless(error) or waited + pause > self._timeout:
@@ -178,14 +199,17 @@ class Connections:
             time.sleep(pause)
             pause = min(2 * pause, longest)
 
-    def _connect_once(self) -> Link:
-        name = secrets.token_bytes(16)
+    def _parameters(self) -> dict[str, str]:
         parameters = {**_DEFAULTS, **self.address.parameters}
         parameters.setdefault("connect_timeout", str(max(2, min(_ONE_TRY, int(self._timeout)))))
         if "," in parameters.get("host", "") + parameters.get("hostaddr", ""):
             parameters.setdefault("target_session_attrs", "read-write")
+        return parameters
+
+    def _connect_once(self) -> Link:
+        name = secrets.token_bytes(16)
         connection: psycopg.Connection[Row] = psycopg.connect(
-            **parameters,  # pyright: ignore[reportArgumentType] - all are texts, as libpq has them
+            **self._parameters(),  # pyright: ignore[reportArgumentType] - all are texts, as libpq has them
             autocommit=True,
             context=self._values,
             cursor_factory=psycopg.RawCursor,

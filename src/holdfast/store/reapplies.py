@@ -69,17 +69,20 @@ class Reapplies:
                 and not self._make_room(session, asked, now, most, most_bytes)
             ):
                 return None
-            values = [self._tenant, *asked]
-            added = session.run(
-                f"INSERT INTO reapplies (tenant, {_COLUMNS}) VALUES ({', '.join('?' * len(values))}) "
-                "ON CONFLICT DO NOTHING",
-                values,
-            )
-            if added:
-                set_checksum(session, REAPPLIES, self._tenant, asked.id)
+            self._add(session, asked)
             row = session.one(f"SELECT {_COLUMNS} FROM reapplies WHERE tenant = ? AND id = ?", (self._tenant, asked.id))
         assert row is not None
         return _reapply(row)
+
+    def _add(self, session: Session, asked: Reapply) -> None:
+        values = [self._tenant, *asked]
+        added = session.run(
+            f"INSERT INTO reapplies (tenant, {_COLUMNS}) VALUES ({', '.join('?' * len(values))}) "
+            "ON CONFLICT DO NOTHING",
+            values,
+        )
+        if added:
+            set_checksum(session, REAPPLIES, self._tenant, asked.id)
 
     def _make_room(self, session: Session, asked: Reapply, now: int, most: int, most_bytes: int) -> bool:
         """Whether there is room for ``asked``, or it is there already; what is overdue is dropped for that."""
@@ -115,7 +118,7 @@ class Reapplies:
         """Note what a person was shown; what was noted under its id before is replaced."""
         with self._database.writing() as session:
             session.run("DELETE FROM reapplies WHERE tenant = ? AND id = ?", (self._tenant, shown.id))
-        self.ask(shown)
+            self._add(session, shown)
 
     def get(self, name: str) -> Reapply | None:
         """One of them."""

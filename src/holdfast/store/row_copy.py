@@ -211,6 +211,12 @@ def _columns(table: Table) -> list[str]:
     return [column.strip() for column in table.columns.split(",")]
 
 
+def _mapped(table: Table, numbers: dict[str, dict[int, int]]) -> list[tuple[int, dict[int, int]]]:
+    """Which columns hold numbers of another table's rows, each with what those are in the other catalog."""
+    columns = _columns(table)
+    return [(columns.index(column), numbers[other]) for column, other in table.mapped]
+
+
 def _plain(
     source: Session,
     tenant: int,
@@ -220,8 +226,7 @@ def _plain(
     numbers: dict[str, dict[int, int]],
     machine: tuple[str, str],
 ) -> int:
-    columns = _columns(table)
-    mapped = [(columns.index(column), numbers[other]) for column, other in table.mapped]
+    columns, mapped = _columns(table), _mapped(table, numbers)
     without = {columns.index(name) for name in ("position", "redo_tip") if table.name == "workspaces"}
 
     def rows() -> Iterator[Row]:
@@ -245,9 +250,8 @@ def _numbered(
     numbers: dict[str, dict[int, int]],
     machine: tuple[str, str],
 ) -> int:
-    columns = _columns(table)
+    columns, mapped = _columns(table), _mapped(table, numbers)
     mine = numbers.setdefault(table.name, {})
-    mapped = [(columns.index(column), numbers[other]) for column, other in table.mapped]
     select = f"SELECT {table.number}, {table.columns} FROM {table.name} WHERE tenant = ? ORDER BY {table.number}"
     into = (
         f"INSERT INTO {table.name} (tenant, {table.columns}) VALUES {slots(len(columns) + 1)} RETURNING {table.number}"

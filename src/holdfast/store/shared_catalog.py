@@ -11,6 +11,7 @@ from holdfast.store import identities
 from holdfast.store import machine as machines
 from holdfast.store.assembly import key_id
 from holdfast.store.catalog import Catalog
+from holdfast.store.keys import KINDS
 from holdfast.store.open_objects import local_directory
 from holdfast.store.postgresql_url import parse
 from holdfast.store.repeating import repeat
@@ -184,7 +185,7 @@ def _refuse_unknown(objects: ObjectStore, catalog: Catalog) -> None:
     """A catalog that begins anew over objects that are there would call all of them dead."""
     if catalog.newest_pack() is not None or catalog.checkpoints(limit=1):
         return  # it was copied here, and knows them
-    for kind in ("packs", "blobs", "checkpoints"):
+    for kind in KINDS:
         if next(iter(objects.list(f"{kind}/{catalog.name}/")), None) is not None:
             raise IntegrityError(
                 f"the object store holds objects of the tenant {catalog.name}, of which this catalog knows nothing; "

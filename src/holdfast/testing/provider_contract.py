@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
+from holdfast.files.exchanging import exchange, place_of
+from holdfast.files.subvolume import remove_subvolume
 from holdfast.model.errors import FormatError, NotFoundError, RefusedError, UnsupportedError, UsageError
 from holdfast.model.paths import under
 from holdfast.testing.killing import run_killed
@@ -65,6 +67,17 @@ def lay(root: Path) -> None:
     os.symlink(b"/nowhere/at all", os.path.join(top, b"dangling"))
 
 
+def enrich(root: Path) -> None:
+    """What copies lose easily: a name of two, holes, attributes, times and permissions that hinder."""
+    os.link(root / "plain", root / "deep" / "plain too")
+    with open(root / "sparse", "wb") as file:
+        file.seek(4 << 20)
+        file.write(b"end")
+    os.setxattr(root / "sparse", "user.told", b"by whom")
+    os.utime(root / "empty", ns=(1, 2_000_000_001))
+    os.chmod(root / "deep" / "er", 0o500)
+
+
 def content(root: Path | bytes) -> dict[bytes, tuple[bool, bytes]]:
     """What is in a tree, but for ``.git``: whether it can be executed, or is a link, and what it holds."""
     found: dict[bytes, tuple[bool, bytes]] = {}
@@ -110,8 +123,55 @@ def _refuses_changes(path: bytes) -> bool:
     return False
 
 
+def _may_change_places(root: bytes, private: bytes) -> bool:
+    """Whether the two lie in one file system."""
+    return os.stat(os.path.dirname(root)).st_dev == os.stat(private).st_dev and not os.path.ismount(root)
+
+
 class ProviderContract:
     """The suite. The fixture ``ground`` gives a `Ground` with nothing made yet."""
+
+    def test_a_copy_takes_the_workspace_s_own_place_or_it_is_said_why_not(self, ground: Ground) -> None:
+        provider = ground.make("one")
+        root, private = os.fsencode(ground.root), os.fsencode(ground.root) + b" beside"
+        os.mkdir(private, 0o700)
+        target = os.path.join(private, b"tree")
+        found = provider.detect_beside(private)
+        assert (found.provider, os.listdir(private)) == (provider.name, [])
+        if not found.score:
+            assert found.notes
+            with pytest.raises(UnsupportedError, match=provider.name):
+                provider.copy_to(target, without=())
+            assert os.listdir(private) == []
+            return
+        assert found.carries_ignored
+        enrich(ground.root)
+        mine, theirs = (os.path.join(root, name) for name in (b"mine", b"theirs"))
+        for path in (mine, theirs):
+            os.mkdir(path)
+        before = photograph(ground.root)
+        provider.copy_to(target, without=(mine, os.path.join(root, b"not there"), b"/elsewhere"))
+        assert photograph(ground.root) == before
+        del before[b"mine"]
+        assert differences(before, photograph(target)) == []
+        holes = os.stat(os.path.join(target, b"sparse"))
+        assert holes.st_blocks * 512 < holes.st_size
+        assert os.stat(os.path.join(target, b"plain")).st_nlink == 2
+        with pytest.raises(FileExistsError):
+            provider.copy_to(target, without=())
+        with open(os.path.join(target, b"plain"), "w") as file:
+            file.write("of the copy")
+        assert (ground.root / "plain").read_bytes() == FILES[b"plain"]
+        one, other = place_of(root), place_of(target)
+        if _may_change_places(root, private):
+            exchange(root, target)
+            assert (place_of(target), place_of(root)) == (one, other)
+            assert one != other
+            assert (ground.root / "plain").read_text() == "of the copy"
+            exchange(root, target)
+        remove_subvolume(target)
+        assert os.listdir(private) == []
+        assert (ground.left(), provider.tokens()) == ([], [])
 
     def test_detecting_says_what_can_be_had_and_makes_nothing(self, ground: Ground) -> None:
         provider = ground.make("one")

@@ -3,10 +3,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import pytest
 
-from holdfast.model.errors import LockedError
+from holdfast.model.errors import LockedError, StorageError
 from holdfast.store.database import SqliteDatabase
 from holdfast.store.lease import LASTS, Lease, may_run, this_process
 from holdfast.store.schema import APPLICATION_ID, MIGRATIONS
@@ -103,3 +104,79 @@ def test_clocks_of_two_machines_may_differ_a_little(database):
             Lease(database, 1, f"work {apart}", here).acquire()
         here.advance(apart + LASTS / 1e6 + 1)
         Lease(database, 1, f"work {apart}", here).acquire()
+
+
+class Broken(SqliteDatabase):
+    """What is written is kept, or not, and whoever wrote it is told that the connection was lost."""
+
+    broken = ""
+
+    @contextmanager
+    def writing(self):
+        if self.broken == "before":
+            raise StorageError("lost", code="connection_lost")
+        with super().writing() as session:
+            yield session
+        if self.broken == "after":
+            raise StorageError("lost", code="commit_unknown")
+
+
+@pytest.fixture
+def broken(database, tmp_path):
+    found = Broken(os.fsencode(tmp_path / "db"), MIGRATIONS, application_id=APPLICATION_ID)
+    yield found
+    found.close()
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_what_could_not_be_given_back_holds_up_nobody_in_this_process(broken, when):
+    """It would else last for minutes, as its process runs."""
+    lease = Lease(broken, 1, "work", ManualClock())
+    lease.acquire()
+    broken.broken = when
+    with pytest.raises(StorageError):
+        lease.release()
+    broken.broken = ""
+    other = Lease(broken, 1, "work", ManualClock())
+    other.acquire()
+    with pytest.raises(LockedError):
+        lease.acquire()
+    lease.release()
+    with pytest.raises(LockedError):
+        lease.acquire()
+    other.release()
+    lease.acquire()
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_what_nobody_knows_to_have_got_is_nobody_s(broken, when):
+    broken.broken = when
+    with pytest.raises(StorageError):
+        Lease(broken, 1, "work", ManualClock()).acquire()
+    broken.broken = ""
+    Lease(broken, 1, "work", ManualClock()).acquire()
+    with pytest.raises(LockedError):
+        Lease(broken, 1, "work", ManualClock()).acquire()
+
+
+def test_one_that_was_lost_to_another_of_the_same_process_is_lost(database):
+    clock = ManualClock()
+    one, two = (Lease(database, 1, "work", clock) for _ in range(2))
+    one.acquire()
+    clock.advance(LASTS / 1e6 + 1)
+    two.acquire()
+    clock.advance(LASTS / 2e6)
+    with pytest.raises(LockedError):
+        one.renew()
+    two.renew()
+
+
+def test_the_owner_of_a_lease_tells_whether_its_process_is_gone(database):
+    """Also to a version that knows of no digits in it: it takes it for another machine's."""
+    Lease(database, 1, "work", ManualClock()).acquire()
+    with database.reading() as session:
+        (owner,) = session.one("SELECT owner FROM leases")
+    boot, pid, began = owner.split(" ")
+    assert (boot.count("/"), pid) == (2, str(os.getpid()))
+    assert may_run(owner)
+    assert not may_run(f"{boot} {pid} 0{began}")

@@ -168,6 +168,15 @@ def test_a_place_that_was_named_by_mistake_can_be_changed_before_anything_is_sav
         machine("one", None).opener.store()
 
 
+def test_a_new_catalog_over_what_sessions_have_saved_is_refused(tmp_path, catalog_url):
+    """I11: also where nothing else was saved there."""
+    held = tmp_path / "objects" / "sessions" / "local"
+    held.mkdir(parents=True)
+    (held / "one").write_bytes(b"of a session")
+    with pytest.raises(IntegrityError, match="knows nothing"):
+        Machine(tmp_path, catalog_url, "one", tmp_path / "objects").opener.store()
+
+
 def test_a_new_catalog_over_objects_that_are_there_is_refused(machine, tree, tmp_path, postgresql_server, catalog_url):
     """I11: else collection would take all of them for nobody's."""
     machine("one").open(tree).checkpoint()

@@ -293,6 +293,8 @@ class Promoted(TypedDict):
     previous: str
     atomic: bool
     hindrance: str
+    provider: str
+    provider_reason: str
     undo_command: str
     failed_step: str
     command: str

@@ -11,9 +11,10 @@ from holdfast.api.rest.checkpoints import reached, refuse_misconfigured
 from holdfast.engine.isolation import absolute_paths
 from holdfast.engine.promotion import encoding, spec
 from holdfast.engine.promotion import promote as promoting
+from holdfast.files.tree import ROOT_GONE
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
 from holdfast.model.ids import CheckpointId, hash_bytes
-from holdfast.model.paths import under
+from holdfast.model.paths import display, under
 from holdfast.store.promotion_rows import PromotionRows
 
 if TYPE_CHECKING:
@@ -43,6 +44,12 @@ def promote(call: Call) -> answers.Promoted:
     if found is not None:
         words = [b"--resume", name.encode()]
     else:
+        if not os.path.isdir(context.workspace.path):
+            raise NotFoundError(
+                f"the workspace's directory {display(context.workspace.path)} is gone",
+                hint="restore a checkpoint to bring it back",
+                code=ROOT_GONE,
+            )
         refuse_misconfigured(context.misconfigured)
         theirs = _theirs(call, row)
         words = [
@@ -170,9 +177,14 @@ def _apart(call: Call, row: ExportRow, context: Context) -> dict[str, str]:
     others = call.door.exports.apart_from(row, token.exports)
     coming = call.door.exports.yet_to_come(row, token.exports)
     runs = context.settings.promote
-    if others and runs.isolation == "none" and (runs.setup or runs.build or runs.start or runs.health):
+    if (
+        runs.isolation == "none"
+        and (runs.setup or runs.build or runs.start or runs.health)
+        and (others or call.door.exports.kept_for_others(row, token.roots))
+    ):
         raise RefusedError(
-            "what this promotion runs would not be kept apart from other exports: promote.isolation is none",
+            "what this promotion runs would not be kept apart from other exports, or from directories that others may "
+            "serve: promote.isolation is none",
             hint="set promote.isolation to namespace in the home's config.toml, or use the command line",
             code="not_isolated",
         )

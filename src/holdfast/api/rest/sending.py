@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from holdfast.api.rest.working import Answer
+from holdfast.model.log import Log
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from holdfast.api.rest.reading import Given
 
+_LOG = Log(__name__)
 _PIECE: Final = 1 << 18
 _LOOK_AGAIN: Final = 10.0
 """Seconds after which it is asked again whether somebody may still listen."""
@@ -78,10 +80,16 @@ async def begin_events(send: Send, given: Given) -> None:
 async def pass_on(
     events: AsyncIterator[bytes], receive: Receive, send: Send, may_listen: Callable[[], Awaitable[bool]]
 ) -> None:
-    """Send events, behind `begin_events`, until they end, the client goes, or it may not listen any more."""
+    """Send events, behind `begin_events`, until they end, the client goes, or it may not listen any more.
+
+    What goes wrong here ends them, and is in the log: the answer has begun, and can be no other.
+    """
     gone = asyncio.ensure_future(_disconnected(receive))
     try:
-        await _pass_on(events, gone, send, may_listen)
+        try:
+            await _pass_on(events, gone, send, may_listen)
+        except Exception:  # noqa: BLE001 - whatever it is, it is told in the log
+            _LOG.exception("a stream of events has ended by an error")
         await _end(send)
     finally:
         gone.cancel()

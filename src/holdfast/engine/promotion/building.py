@@ -14,16 +14,17 @@ from holdfast.engine.promotion.boxes import environment_of, make_box, prelude
 from holdfast.engine.promotion.planning import UNCHANGED, interrupted
 from holdfast.engine.promotion.spec import Answer
 from holdfast.engine.promotion.stamped import AFTER_APPLY, BEFORE_COPY, save_stamps
+from holdfast.engine.providers import providers_of
 from holdfast.engine.status import present
 from holdfast.engine.supply import Stored
 from holdfast.files.exchanging import place_of
 from holdfast.files.hashing import HashSink
-from holdfast.files.replicate import replicate
 from holdfast.files.stamps import stamps
 from holdfast.model.errors import StorageError, room_hint
 from holdfast.model.ids import CheckpointId
 from holdfast.model.paths import display
 from holdfast.sandbox.contained import Limits, run_contained
+from holdfast.snapshot.choosing import choose
 from holdfast.store import manifest
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def copy(work: Work) -> Answer | Literal["changed"] | None:
         tree = places.tree_of(work)
         save_stamps(work, BEFORE_COPY, before)
         facts.old = place_of(root)
-        replicate(root, tree, without=own)
+        _copied_to(work, tree)
         facts.built = place_of(tree)
     except OSError as error:
         raise StorageError(
@@ -92,6 +93,18 @@ def copy(work: Work) -> Answer | Literal["changed"] | None:
         )
     save_stamps(work, AFTER_APPLY, stamps(tree, without=own))
     return None
+
+
+def _copied_to(work: Work, tree: bytes) -> None:
+    """Let the best provider for that, or the one that was asked for, copy production. Raises `UnsupportedError`,
+    `OSError`.
+    """
+    providers = providers_of(work.context, work.row.id)
+    found = [one.detect_beside(os.path.dirname(tree)) for one in providers]
+    choice = choose(providers, work.spec.provider, ignored=True, key="promote.provider", detected=found)
+    work.facts.provider = choice.capabilities.provider
+    work.facts.provider_reason = "; ".join((choice.reason, *choice.capabilities.notes))
+    choice.provider.copy_to(tree, without=places.own_paths(work, work.context.workspace.path))
 
 
 def tree_at(work: Work, tree: bytes) -> LocalTree:

@@ -45,6 +45,8 @@ def promotion(found: Promotion) -> Json:
         "theirs": row.theirs,
         "checkpoint": said.checkpoint,
         "previous": said.previous,
+        "provider": facts.provider,
+        "provider_reason": facts.provider_reason,
         "atomic": said.atomic,
         "hindrance": facts.hindrance,
         "undo_command": said.undo_command,

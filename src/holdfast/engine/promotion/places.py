@@ -17,6 +17,7 @@ from holdfast.files import kernel
 from holdfast.files.exchanging import CANNOT, exchange, hindrance
 from holdfast.files.own import find_own
 from holdfast.files.replicate import remove_whole
+from holdfast.files.subvolume import remove_subvolume
 from holdfast.files.watch.root import parse_mounts
 from holdfast.model.errors import StorageError, room_hint
 from holdfast.model.paths import PROMOTION_PREFIX, UNDO_LOG_IN_TREE, display, parse_display, under
@@ -79,6 +80,7 @@ def remove(work: Work) -> bool:
         with suppress(FileNotFoundError):
             # What is removed in part is not to be taken for the old directory, to which somebody has done something.
             os.rename(os.path.join(path, TREE), os.path.join(path, _GOING))
+        remove_subvolume(os.path.join(path, _GOING))
         remove_whole(path)
     except OSError as error:
         raise StorageError(f"cannot remove {display(path)}: {error.strerror}") from error
@@ -87,11 +89,16 @@ def remove(work: Work) -> bool:
 
 def own_in(work: Work, root: bytes) -> Own:
     """What of Holdfast's lies in ``root``: it is of no tree."""
+    return find_own(own_paths(work, root))
+
+
+def own_paths(work: Work, root: bytes) -> list[bytes]:
+    """What `own_in` finds, by where it may lie."""
     from holdfast.engine.home import own_directories
 
     directories = [*own_directories(work.opener.home, work.context.settings), os.path.join(root, UNDO_LOG_IN_TREE)]
     log = log_directory(work.context)
-    return find_own([*directories, *([log] if under(log, root) else [])])
+    return [*directories, *([log] if under(log, root) else [])]
 
 
 def _captured(work: Work, root: bytes) -> str | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine.inside import refuse_inside
 from holdfast.engine.opening import Opener
-from holdfast.engine.promotion import finishing, places, planning, swapping, workflow
+from holdfast.engine.promotion import durable, finishing, places, planning, swapping, workflow
 from holdfast.engine.promotion.boxes import check_possible
 from holdfast.engine.promotion.combining import combine
 from holdfast.engine.promotion.spec import Answer, Facts, Spec, check_settings, decode_facts, encode
@@ -119,7 +119,7 @@ class Promotions:
         `UnsupportedError` without dbos or the isolation that the settings ask for, `RefusedError`, `UsageError`,
         `NotFoundError`: then nothing was begun.
         """
-        workflow.require_dbos()
+        durable.require_dbos()
         check_id(name)
         with self._site.opened() as opener:
             context, source, theirs = _resolve(opener, fork, to)
@@ -145,7 +145,10 @@ class Promotions:
                 facts=encode(Facts(starts=1)),
             )
             path, wait = context.workspace.path, context.settings.promote.wait
-        with held(self._site, row.workspace, wait=wait, who=display(path)) as lease:
+        with (
+            held(self._site, row.workspace, wait=wait, who=display(path)) as lease,
+            durable.launched(self._site) as flows,
+        ):
             self._settle_others(row)
             self._clear_old(row)
             with self._site.opened() as opener:
@@ -161,7 +164,7 @@ class Promotions:
                 except HoldfastError as error:
                     work.end(Answer(result="failed", code=error.code, message=error.message))
                     raise
-            return self._run(lease, row.id, 1)
+            return self._run(flows, lease, row.id)
 
     def foresee(
         self, fork: str | bytes | os.PathLike[str], *, to: str | bytes | os.PathLike[str] | None = None
@@ -184,20 +187,18 @@ class Promotions:
 
         Raises `NotFoundError` (``nothing_unfinished``) if there is none, and as `promote`.
         """
-        workflow.require_dbos()
+        durable.require_dbos()
         with self._site.opened() as opener:
             rows = PromotionRows(opener.open_home().store.catalog)
             row = _unfinished(rows, name)
-        with held(self._site, row.workspace, wait=0, who=f"the production of {row.id}") as lease:
+        with (
+            held(self._site, row.workspace, wait=0, who=f"the production of {row.id}") as lease,
+            durable.launched(self._site) as flows,
+        ):
             self._settle_others(row)
-            with self._site.work(row.id) as work:
-                if work.row.phase == "ended":
-                    return self.get(row.id)
-                start = work.facts.starts
-                if workflow.is_over(self._site, row.id, start):
-                    work.facts.starts = start = start + 1
-                    work.save()
-            return self._run(lease, row.id, start)
+            if self.get(row.id).row.phase == "ended":
+                return self.get(row.id)
+            return self._run(flows, lease, row.id)
 
     def get(self, name: str) -> Promotion:
         """One promotion. Raises `NotFoundError`."""
@@ -246,17 +247,27 @@ class Promotions:
                 busy.append(row.id)
             except (HoldfastError, OSError) as error:
                 _LOG.warning("the promotion %s cannot be swept away: %s", row.id, error)
+        if settled:
+            self._tidy()
         return Swept(settled, removed, kept, busy)
 
-    def _run(self, lease: Held, promotion: str, start: int) -> Promotion:
+    def _tidy(self) -> None:
+        """Remove what is kept of workflows that were taken back; else the next promotion does."""
+        try:
+            with durable.launched(self._site):
+                pass  # it does so by itself
+        except HoldfastError as error:
+            _LOG.info("what is kept of workflows stays for now: %s", error.message)
+
+    def _run(self, flows: durable.Flows, lease: Held, promotion: str) -> Promotion:
         self._site.stop.clear()
         with self._site.work(promotion) as work:
             hushed = _hushed(work.context)
         with hushed:
-            answer = workflow.run_workflow(workflow.Running(self._site, lease, promotion, self._tell), start)
+            answer = workflow.run_workflow(flows, workflow.Running(self._site, lease, promotion, self._tell))
         found = self.get(promotion)
         if found.row.phase == "ended":
-            workflow.forget(self._site, promotion)
+            flows.forget(promotion)
         if found.row.phase != "ended":
             raise HoldfastError(
                 f"the promotion {promotion} has stopped: {answer.message}",
@@ -386,6 +397,7 @@ def _spec(context: Context, author: str, message: str, command: str, place: tupl
         writable=list(isolation.writable),
         environment=list(isolation.environment),
         place=place,
+        provider=of.provider,
     )
 
 

@@ -43,6 +43,8 @@ class Spec(msgspec.Struct, frozen=True):
     environment: list[str] = []
     place: tuple[int, int] | None = None
     """Device and inode that production's directory has to have until the swap, if whoever asked has named it so."""
+    provider: str = "auto"
+    """What makes the copy."""
 
 
 class Restarted(msgspec.Struct, frozen=True):
@@ -133,6 +135,10 @@ class Facts(msgspec.Struct):
     before there is one, so that none is left behind by a crash."""
     container: str = ""
     """The private directory in which it is built; noted before it is made."""
+    provider: str = ""
+    """What has made the copy."""
+    provider_reason: str = ""
+    """Why that, and what is to be known of it: for people."""
     exchange: bool = True
     """Whether production and what was built are to change places."""
     hindrance: str = ""

@@ -1,42 +1,30 @@
 """A promotion's steps as a durable workflow: what was done is not done again by whoever goes on after a crash.
 
-The library is dbos, imported by whoever promotes and nobody else. Each promotion has a database file of its own in its
-folder, so that no process is ever handed another one's work; who works on it is decided by the production's lease. A
-process has an identity of its own to dbos, the same that its lease has.
+What keeps them is `holdfast.engine.promotion.durable`; who works on them is decided by the production's lease.
 
 Every step can be repeated: the catalog's row says how far it is, and dbos, which of them have come to their end.
 """
 
 from __future__ import annotations
 
-import logging
-import os
-import threading
-from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from holdfast.engine.promotion.planning import UNCHANGED
 from holdfast.engine.promotion.spec import STAGES, Answer
-from holdfast.model.errors import HoldfastError, UnsupportedError, unexpected
+from holdfast.model.errors import HoldfastError, unexpected
 from holdfast.model.log import Log
-from holdfast.store.lease import this_process
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-    from typing import Any
+    from collections.abc import Callable
 
+    from holdfast.engine.promotion.durable import Flows
     from holdfast.engine.promotion.spec import Stage
     from holdfast.engine.promotion.work import Held, Site, Work
 
 _LOG = Log(__name__)
-_DATABASE = b"workflow.sqlite"
-_VERSION = "holdfast-promotion-1"
-"""Of the steps and their order: a workflow is gone on with by those that know the same."""
-_POLL_SECONDS = 0.05
-_ONE_AT_A_TIME = threading.Lock()
-"""dbos is one to a process."""
 
 AGAIN, CHANGED, OK = "again", "changed", "ok"
 
@@ -172,97 +160,19 @@ def steps_of(step: Callable[[str, int], str], undo: Callable[[str], str]) -> str
     return found
 
 
-_RUNNING: dict[str, Running] = {}
-
-
-def run_workflow(running: Running, start: int) -> Answer:
+def run_workflow(flows: Flows, running: Running) -> Answer:
     """Go through the steps, from the first that has not come to its end; how it ended.
 
-    ``start`` counts the workflows that were begun for it. Blocks until it has ended; `KeyboardInterrupt` ends what
-    runs, and is raised when that is cleared away. Raises `UnsupportedError` without dbos.
+    Blocks until it has ended; `KeyboardInterrupt` ends what runs, and is raised when that is cleared away.
     """
-    with _ONE_AT_A_TIME, _launched(running) as dbos:
-        name = f"{running.promotion}-{start}"
-        workflow, set_id = _registered(dbos)
-        if dbos.get_workflow_status(name) is None:
-            with set_id(name):
-                handle = dbos.start_workflow(workflow, running.promotion)
-        else:
-            handle = dbos.resume_workflow(name)
-        interrupted = False
-        while True:
-            try:
-                said: str = handle.get_result(polling_interval_sec=_POLL_SECONDS)
-                break
-            except KeyboardInterrupt:
-                interrupted = True
-                running.site.stop.set()
-        if interrupted:
-            raise KeyboardInterrupt
-        return msgspec.json.decode(said.encode(), type=Answer)
-
-
-def is_over(site: Site, promotion: str, start: int) -> bool:
-    """Whether the workflow has come to an end, so that only another one can go on. Reads its file, without dbos."""
-    import sqlite3
-    from contextlib import closing
-
-    path = os.path.join(site.folder(promotion), _DATABASE)
-    if not os.path.lexists(path):
-        return False
-    try:
-        with closing(sqlite3.connect(path, timeout=5)) as connection:
-            row = connection.execute(
-                "SELECT status FROM workflow_status WHERE workflow_uuid = ?", (f"{promotion}-{start}",)
-            ).fetchone()
-    except sqlite3.DatabaseError:
-        os.unlink(path)  # damaged, or never finished: the catalog's row says enough to go on
-        return False
-    return row is not None and row[0] not in ("PENDING", "ENQUEUED")
-
-
-def forget(site: Site, promotion: str) -> None:
-    """Remove the file of a promotion that has ended; that is for nobody to go on with."""
-    path = os.path.join(site.folder(promotion), _DATABASE)
-    for suffix in (b"", b"-journal", b"-wal", b"-shm"):
-        with suppress(FileNotFoundError):
-            os.unlink(path + suffix)
-
-
-def require_dbos() -> None:
-    """Raise `UnsupportedError` if the library is not installed."""
-    try:
-        import dbos  # noqa: F401  # pyright: ignore[reportUnusedImport]
-    except ImportError as error:
-        raise UnsupportedError(
-            f"promotions need a library that is not installed: {error.name}",
-            hint="pip install 'holdfast[server]'",
-            code="no_dbos",
-        ) from error
-
-
-_registered_once: list[Any] = []
-
-
-def _registered(dbos: Any) -> Any:
-    """The workflow, and what gives it an id; registered once in a process."""
-    if not _registered_once:
-        from dbos import SetWorkflowID
-
-        @dbos.step(name="step")
-        def step(promotion: str, name: str, attempt: int) -> str:
-            return _RUNNING[promotion].step(name, attempt)
-
-        @dbos.step(name="undo")
-        def undo(promotion: str, found: str) -> str:
-            return _undone(_RUNNING[promotion], found)
-
-        @dbos.workflow(name="promotion")
-        def promotion(identity: str) -> str:
-            return steps_of(lambda name, attempt: step(identity, name, attempt), lambda found: undo(identity, found))
-
-        _registered_once.extend((promotion, SetWorkflowID))
-    return _registered_once
+    promotion = running.promotion
+    with running.site.work(promotion) as work:
+        while flows.is_over(promotion, work.facts.starts):
+            work.facts.starts += 1
+            work.save()
+        start = work.facts.starts
+    said = flows.run(promotion, start, (running.step, partial(_undone, running)), running.site.stop.set)
+    return msgspec.json.decode(said.encode(), type=Answer)
 
 
 def _undone(running: Running, found: str) -> str:
@@ -279,35 +189,3 @@ def _undone(running: Running, found: str) -> str:
     except HoldfastError as error:
         _LOG.warning("what was built is not cleared away: %s; `holdfast promote --sweep` does that", error.message)
     return msgspec.json.encode(answer).decode()
-
-
-@contextmanager
-def _launched(running: Running) -> Generator[Any]:
-    """dbos, over the database of one promotion, for the length of the block."""
-    require_dbos()
-    for noisy in ("dbos", "sqlalchemy"):
-        logging.getLogger(noisy).setLevel(logging.CRITICAL)
-    from dbos import DBOS
-
-    path = os.path.join(running.site.folder(running.promotion), _DATABASE)
-    if not os.path.lexists(path):
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
-    _registered(DBOS)
-    _RUNNING[running.promotion] = running
-    DBOS(
-        config={
-            "name": "holdfast",
-            "system_database_url": "sqlite:///" + os.fsdecode(path),
-            "executor_id": this_process(),
-            "application_version": _VERSION,
-            "log_level": "CRITICAL",
-            "notification_listener_polling_interval_sec": _POLL_SECONDS,
-            "enable_otlp": False,
-        }
-    )
-    try:
-        DBOS.launch()
-        yield DBOS
-    finally:
-        DBOS.destroy()
-        del _RUNNING[running.promotion]

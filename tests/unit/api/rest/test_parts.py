@@ -6,8 +6,9 @@ import asyncio
 import io
 import os
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from holdfast.api.rest.doors import Doors
 from holdfast.api.rest.events import Hub
 from holdfast.api.rest.gate import Origins, Rates, bearer, hosts_of
 from holdfast.api.rest.problems import WebError, problem, status_of
+from holdfast.api.rest.sending import pass_on
 from holdfast.api.rest.turns import Turns
 from holdfast.api.rest.working import Answer
 from holdfast.engine import tokens
@@ -353,3 +355,28 @@ def test_an_answer_that_nobody_waits_for_any_more_is_closed() -> None:
         assert content.closed
 
     asyncio.run(ended())
+
+
+def test_a_stream_that_fails_ends_and_begins_no_other_answer(caplog: pytest.LogCaptureFixture) -> None:
+    """What has been said cannot be taken back: a second head would be an error of the server's."""
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    async def broken() -> AsyncIterator[bytes]:
+        yield b"data: one\n\n"
+        raise ValueError("a mistake")
+
+    async def may_listen() -> bool:
+        return True
+
+    asyncio.run(pass_on(broken(), receive, send, may_listen))
+    assert [(message["type"], message["body"]) for message in sent] == [
+        ("http.response.body", b"data: one\n\n"),
+        ("http.response.body", b""),
+    ]
+    assert "a mistake" in caplog.text
