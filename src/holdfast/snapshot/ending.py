@@ -27,7 +27,9 @@ _SCRIPT = 'cd /; while read -r now; do all=$now; done; for one in $all; do kill 
 
 @contextmanager
 def ends_with_us(group: int) -> Generator[None]:
-    """In the block, the process group ``group`` is killed if this process is. Where that cannot be had, it goes on."""
+    """In the block, the process group ``group`` is killed if this process is. Where that cannot be had, it goes on; and
+    so does what was started just before, if this process is killed before the block has begun.
+    """
     _WATCHER.change(group, runs=True)
     try:
         yield

@@ -15,7 +15,7 @@ from holdfast.snapshot import ending
 from ...waiting import has_ended, wait_until
 
 STARTER = """
-import os, sys, threading
+import os, sys, threading, time
 from holdfast.snapshot import ending, executing
 
 def work(number):
@@ -28,11 +28,16 @@ def work(number):
 
 for number in range(2):
     threading.Thread(target=work, args=(number,)).start()
+# A program runs for a moment before it is known to what ends it.
+while len(ending._WATCHER._groups) < 2:
+    time.sleep(0.01)
+with ending._WATCHER._lock:
+    open("told", "w").close()
 """
 
 
 def running(place: Path) -> list[int]:
-    wait_until(lambda: all((place / name).exists() for name in "01"), "both to run")
+    wait_until(lambda: all((place / name).exists() for name in ("0", "1", "told")), "both to run")
     return [int((place / name).read_text()) for name in "01"]
 
 
