@@ -96,6 +96,46 @@ def test_a_shadow_of_a_git_repository(tmp_path: Path, first: int) -> None:
     assert kill_everywhere(ground, calls, first=first, every=4) > 40
 
 
+def test_what_forks_of_a_git_repository_borrow(tmp_path: Path) -> None:
+    """Killed at any moment while it is gathered, it is made whole by the next fork, and gone with the last."""
+    root, state = tmp_path / "tree", tmp_path / "state"
+    root.mkdir()
+    lay(root)
+    run = ["git", "-C", root, "-c", "user.name=U", "-c", "user.email=u@example.org"]
+    for words in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "-m", "first"]):
+        subprocess.run([*run, *words], check=True)
+    subprocess.run([*run, "repack", "-a", "-d", "--quiet"], check=True)
+    subprocess.run([*run, "commit-graph", "write", "--reachable"], check=True)
+    (root / "of nothing").write_text("of nothing\n")
+    subprocess.run([*run, "hash-object", "-w", "of nothing"], check=True)
+    calls = tuple((os, name) for name in ("utime", "rename", "fsync", "mkdir", "unlink"))
+    total = 0
+    while True:
+        total += 1
+        ended = run_killed(
+            lambda: git_provider(Place(bytes(root), bytes(state), "one")).prepare("worktree"), total * 2, calls=calls
+        )
+        provider = git_provider(Place(bytes(root), bytes(state), "two"))
+        fork = provider.prepare("worktree")
+        with open(os.path.join(fork.path, b"file"), "w") as file:
+            file.write("of nothing\n")
+        inner = ["git", "-C", fork.path, *run[3:]]
+        subprocess.run([*inner, "add", "file"], check=True)
+        subprocess.run([*inner, "commit", "--quiet", "-m", "there"], check=True)
+        borrowed = subprocess.run([*inner, "count-objects", "-v"], check=True, capture_output=True).stdout
+        assert b"count: 2\n" in borrowed, "the tree and the commit, and the file is borrowed"
+        check = subprocess.run([*inner, "fsck", "--full", "--no-dangling"], check=True, capture_output=True)
+        assert check.stderr == b""
+        for session in ("one", "two"):
+            provider = git_provider(Place(bytes(root), bytes(state), session))
+            for allocation in provider.tokens():
+                provider.cleanup(allocation.token)
+        assert not [path for path in state.rglob("*") if path.is_file() and path.suffix not in (".lock", ".new")]
+        if not ended.killed:
+            break
+    assert total > 8
+
+
 OWN = tuple((own_checkpoints, name) for name in ("take_locked", "fork_mounted", "fork", "discard", "remove_whole"))
 
 

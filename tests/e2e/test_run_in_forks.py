@@ -156,6 +156,27 @@ def test_git_commits_in_a_fork_and_that_is_undone(bench: Cli, way: str) -> None:
         assert [one for one in found if one not in renewed] == [], path
 
 
+def test_a_commit_that_a_fork_was_made_of_is_undone_and_the_fork_stays_whole(bench: Cli) -> None:
+    """I1, I8: to make forks, and to delete them, changes nothing of what undo looks at."""
+    usable(bench, "git")
+    fork(bench, "git", "before")
+    first = git(bench.root, "rev-parse", "HEAD")
+    work = "echo 2 > sub/tracked && git -c user.name=U -c user.email=u@example.org commit -qam second"
+    bench.process("run", "--one-step", "--", "sh", "-c", work, cwd=bench.root)
+    second = git(bench.root, "rev-parse", "HEAD")
+    after, side = fork(bench, "git", "after"), fork(bench, "git", "side")
+    assert after != side
+    with Sessions(home=bytes(bench.home)) as sessions:
+        for name in ("before", "after"):
+            sessions.delete(name)
+    bench.process("undo", cwd=bench.root)
+    assert git(bench.root, "rev-parse", "HEAD") == first
+    assert not (bench.root / ".git/objects" / second[:2] / second[2:]).exists()
+    assert git(side, "rev-parse", "HEAD~1") == second
+    git(side, "fsck", "--full", "--strict")
+    git(side, "log", "-p")
+
+
 def git(root: Path, *words: str) -> str:
     return subprocess.run(["git", "-C", str(root), *words], check=True, capture_output=True, text=True).stdout.strip()
 

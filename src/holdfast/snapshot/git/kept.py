@@ -4,34 +4,43 @@ Git writes no object that it finds in what it borrows from. Were that the user's
 on what nothing of the user's names, or nothing will tomorrow, and the user's gc would take it away. From this store
 nothing is taken while a fork is there; so what Git in a fork has once found, it finds as long as that is.
 
-A file shares its blocks with the user's, where the file system can do that, or is the same file by a second name, if it
-can have one, or else is a copy. None of them is ever changed, by Git neither; what has a name here is not made again.
+A file shares its blocks with the user's, where the file system can do that, and else is a copy. A very large one, and
+one that is Holdfast's own already, is the same file by a second name, if it can have one. (To give a name, and to take
+it away, changes the time of the file by which undo tells whether anybody has edited what a step has left.)
+No file is ever changed, by Git neither; what has a name here is not made again.
 Sources: gitrepository-layout(5), gitformat-pack(5), gitformat-commit-graph(5).
 """
 
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import re
 import stat
-from contextlib import suppress
+import struct
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from holdfast.files import kernel
 from holdfast.files.duplicate import duplicate
 from holdfast.files.reflink import share_blocks
 from holdfast.files.replicate import remove_whole
 from holdfast.model.errors import RefusedError, StorageError
 from holdfast.model.named import NamedTuple
-from holdfast.model.paths import display
+from holdfast.model.paths import display, under
 from holdfast.model.wording import size
 from holdfast.snapshot.private import make_private
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
+
+    from holdfast.snapshot.git.command import Git
 
 WORK_TREES = b"worktrees"
 """The directory of the provider's in which forks are, each called by its token."""
+LARGE = 256 << 20
+"""Bytes. What is as large gets a second name, and is not copied."""
 OBJECTS = "git_objects"
 """The code with which a fork is refused whose objects cannot be kept."""
 
@@ -43,8 +52,12 @@ _OF_A_PACK = (b".pack", b".rev", b".promisor", b".idx")
 """The index last: Git sees no pack without one."""
 _PACK = b"pack"
 _GRAPHS = b"info/commit-graphs"
-_REPLACED = (b"info/commit-graph", _GRAPHS + b"/commit-graph-chain")
-_NEW, _REPLACING = b"new", b"replacing"
+_SINGLE, _CHAIN = b"info/commit-graph", _GRAPHS + b"/commit-graph-chain"
+_MOST_COMMITS = 1_500_000
+"""Of a graph of more, it would take too long to see that all are there."""
+_COMING, _REPLACING = b"coming", b"replacing"
+_FEW = 16
+"""So many files are synced one by one."""
 _MOST_LOOKS = 20
 _CANNOT_LINK = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES})
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE})
@@ -85,16 +98,22 @@ class Kept:
     def __init__(self, path: bytes) -> None:
         self.path = path
 
-    def take(self, stores: Sequence[bytes], *, most_bytes: int) -> None:
-        """Have all objects that are in the directories ``stores``, and stay there until this ends, in whatever file.
-        Durable when it returns.
+    def take(self, stores: Sequence[bytes], *, own: Sequence[bytes] = (), most_bytes: int) -> None:
+        """Have all objects that are in the directories ``stores``, and stay there until this ends, in whatever file;
+        those of them that lie in ``own`` are kept for forks likewise. Durable when it returns.
 
         Raises `RefusedError` (``git_objects``) where files would have to be copied, and are more than ``most_bytes``
         (0: any number) or than there is room for, or where one of them is a link; `StorageError` if the stores keep
         changing; `OSError`. What was made until then stays.
         """
         make_private(self.path)
-        _Taking(self.path, stores, most_bytes).run()
+        _Taking(self.path, stores, own, most_bytes).run()
+
+    def take_graphs(self, stores: Sequence[bytes], git: Git) -> None:
+        """Have the graphs of commits that are in ``stores``, and name none but what ``git``, which borrows from here
+        alone, can find: they make much of what Git does in long histories quick. Raises `OSError`, `StorageError`.
+        """
+        _Taking(self.path, stores, (), 0).graphs(git)
 
     def remove(self) -> None:
         """Remove it, whole or not. Cut short, `take` completes it again. Raises `OSError`."""
@@ -104,21 +123,27 @@ class Kept:
 class _Taking:
     """See `Kept.take`."""
 
-    def __init__(self, path: bytes, stores: Sequence[bytes], most_bytes: int) -> None:
+    def __init__(self, path: bytes, stores: Sequence[bytes], own: Sequence[bytes], most_bytes: int) -> None:
         self._path = path
         self._stores = stores
+        self._own = own
+        self._device = os.stat(path).st_dev if os.path.isdir(path) else -1
+        self._links = True
+        """Until a file could get no second name that should have got one."""
         self._most_bytes = most_bytes
         self._shares = True
         """Until a file system has said that it cannot."""
         self._ahead: list[_Thing] = []
         """What is missing, and would have to be copied where nothing else can be done."""
         self._may_copy = False
+        self._coming: list[tuple[bytes, bytes]] = []
+        """What is made, and where it is to be."""
         self._changed = {path}
+        coming = os.path.join(path, _COMING)
+        remove_whole(coming)  # of one that was killed
+        make_private(coming)
 
     def run(self) -> None:
-        self._ahead = self._all_missing()
-        for store in self._stores:  # first, as a graph is not to name a commit that is not taken
-            self._take_graphs(store)
         # Whoever packs objects anew, and removes what they were in, has made the new file before: what is looked for
         # again until there is nothing that is not here has missed no object that is still there.
         for _ in range(_MOST_LOOKS):
@@ -127,6 +152,7 @@ class _Taking:
                 break
             for thing in self._ahead:
                 self._take(thing)
+            self._settle()
         else:
             raise StorageError(
                 f"{display(self._stores[-1])} keeps changing: the objects that a fork borrows cannot be kept",
@@ -134,7 +160,8 @@ class _Taking:
                 code="git_failed",
             )
         for directory in self._changed:
-            _sync(directory)
+            with _opened(directory, os.O_DIRECTORY) as fd:
+                os.fsync(fd)
 
     def _all_missing(self) -> list[_Thing]:
         return [thing for store in self._stores for thing in self._missing(store)]
@@ -165,39 +192,68 @@ class _Taking:
                         raise
                     return
 
-    def _take_graphs(self, store: bytes) -> None:
-        """Take the graphs of commits, which make much of what Git does in long histories quick."""
-        for name in _listed(os.path.join(store, _GRAPHS)):
-            if _GRAPH.match(name):
-                self._take(_Thing(store, (os.path.join(_GRAPHS, name),)))
-        for name in _REPLACED:
-            source, target = os.path.join(store, name), os.path.join(self._path, name)
-            if os.path.isfile(source) and not os.path.islink(source) and not _is_one(source, target):
-                new = os.path.join(self._path, _REPLACING)
-                with suppress(FileNotFoundError):
-                    os.unlink(new)
-                with suppress(FileNotFoundError):
-                    self._bring(source, new)
-                    self._make_room(target)
-                    os.rename(new, target)
+    def graphs(self, git: Git) -> None:
+        """See `Kept.take_graphs`."""
+        for store in self._stores:
+            layers = [
+                os.path.join(_GRAPHS, name) for name in _listed(os.path.join(store, _GRAPHS)) if _GRAPH.match(name)
+            ]
+            taken = [self._take_graph(store, name, git) for name in layers]
+            self._take_graph(store, _SINGLE, git)
+            if layers and all(taken):
+                self._take_graph(store, _CHAIN, None)
+
+    def _take_graph(self, store: bytes, name: bytes, git: Git | None) -> bool:
+        """Take a graph in place of the one that is here, if each of its commits is here; or (None) a list of graphs."""
+        source, target = os.path.join(store, name), os.path.join(self._path, name)
+        if not _is_file(source):
+            return False
+        if _is_one(source, target):
+            return True
+        new = os.path.join(self._path, _REPLACING)
+        with suppress(FileNotFoundError):
+            os.unlink(new)
+        try:
+            self._bring(source, new)
+            self._settle()
+        except OSError as error:
+            if error.errno not in _GONE:
+                raise
+            return False
+        # (It may be from before the user's gc, and name what that has taken, or from after the objects were.)
+        if git is not None and not _all_there(git, commits_in(new)):
+            os.unlink(new)
+            return False
+        self._make_room(target)
+        os.rename(new, target)
+        return True
 
     def _bring(self, source: bytes, target: bytes) -> None:
         """Make the new file ``target`` hold what ``source`` does, the cheapest way that there is; whole or not at all.
         Raises `OSError`, `RefusedError`.
         """
-        if not stat.S_ISREG(os.lstat(source).st_mode):
+        found = os.lstat(source)
+        if not stat.S_ISREG(found.st_mode):
             raise _refused(source)  # what a link leads to need be nothing of Git's
         self._make_room(target)
         if self._shares and self._filled(source, target, share_blocks):
             return
         self._shares = False
-        try:
-            os.link(source, target, follow_symlinks=False)
-        except OSError as error:
-            if error.errno not in _CANNOT_LINK:
-                raise
-            self._refuse_much()
-            self._filled(source, target, _copy)
+        if self._may_link(source, found):
+            try:
+                os.link(source, target, follow_symlinks=False)
+                return
+            except OSError as error:
+                if error.errno not in _CANNOT_LINK:
+                    raise
+                self._links = self._may_copy = False
+        self._refuse_much()
+        self._filled(source, target, duplicate)
+
+    def _may_link(self, source: bytes, found: os.stat_result) -> bool:
+        if not self._links or found.st_dev != self._device:
+            return False
+        return found.st_size >= LARGE or any(under(source, path) for path in self._own)
 
     def _make_room(self, target: bytes) -> None:
         directory = os.path.dirname(target)
@@ -205,22 +261,40 @@ class _Taking:
             make_private(directory)
             self._changed.add(directory)
 
-    def _filled(self, source: bytes, target: bytes, fill: Callable[[int, int], bool]) -> bool:
-        """Make ``target`` by ``fill``, called with a descriptor of each; False, and there is none, if that says so."""
-        new = os.path.join(self._path, _NEW)
-        with suppress(FileNotFoundError):
-            os.unlink(new)  # of one that was killed
+    def _filled(self, source: bytes, target: bytes, fill: Callable[[int, int], object]) -> bool:
+        """Make by ``fill``, called with a descriptor of each, what `_settle` is to put in the place ``target``; False,
+        and there is none, if that says so.
+        """
+        new = os.path.join(self._path, _COMING, b"%d" % len(self._coming))
         source_fd = os.open(source, _READ)
         try:
             new_fd = os.open(new, _WRITE, 0o400)
             try:
-                filled = fill(source_fd, new_fd)
+                filled = fill(source_fd, new_fd) is not False
+                found = os.fstat(source_fd)
+                os.utime(new_fd, ns=(found.st_atime_ns, found.st_mtime_ns))
             finally:
                 os.close(new_fd)
         finally:
             os.close(source_fd)
-        (os.rename(new, target) if filled else os.unlink(new))
+        if filled:
+            self._coming.append((new, target))
+        else:
+            os.unlink(new)
         return filled
+
+    def _settle(self) -> None:
+        """Put what was made in its place, durably: what has its name is whole, whatever happens to the machine."""
+        if len(self._coming) > _FEW:
+            with _opened(self._path, os.O_DIRECTORY) as fd:
+                kernel.syncfs(fd)
+        else:
+            for new, _ in self._coming:
+                with _opened(new) as fd:
+                    os.fsync(fd)
+        for new, target in self._coming:
+            os.rename(new, target)
+        self._coming.clear()
 
     def _refuse_much(self) -> None:
         """Refuse to copy, once, before the first file is."""
@@ -231,20 +305,21 @@ class _Taking:
             for name in thing.names:
                 if not os.path.lexists(os.path.join(self._path, name)):
                     with suppress(OSError):
-                        needed += os.lstat(os.path.join(thing.store, name)).st_size
+                        found = os.lstat(source := os.path.join(thing.store, name))
+                        needed += 0 if self._may_link(source, found) else found.st_size
         there = os.statvfs(self._path)
         free = there.f_bavail * there.f_frsize
         what = f"a fork needs a copy of the objects in {display(self._stores[-1])}, {size(needed)}"
         if self._most_bytes and needed > self._most_bytes:
             raise RefusedError(
                 f"{what}, more than the {size(self._most_bytes)} of snapshot.max_copy_bytes",
-                hint="a home on the file system of the repository needs no copy; or set snapshot.max_copy_bytes higher",
+                hint="set snapshot.max_copy_bytes higher (0: no limit), or use another provider",
                 code=OBJECTS,
             )
         if needed > free:
             raise RefusedError(
                 f"{what}, and {display(self._path)} has {size(free)} left",
-                hint="a home on the file system of the repository needs no copy; or free some space",
+                hint="free some space, or use another provider",
                 code=OBJECTS,
             )
         self._may_copy = True
@@ -265,10 +340,36 @@ def _refused(path: bytes) -> RefusedError:
     )
 
 
-def _copy(source: int, target: int) -> bool:
-    duplicate(source, target)
-    os.fsync(target)
-    return True
+def commits_in(graph: bytes) -> list[bytes] | None:
+    """The commits that a graph names itself, in hexadecimal digits; None if it cannot be told, or they are too many.
+    Raises `OSError`.
+    """
+    with open(graph, "rb") as file:
+        magic, version, kind, chunks, _ = struct.unpack(">4sBBBB", file.read(8).ljust(8, b"\0"))
+        size = {1: 20, 2: 32}.get(kind, 0)
+        table = file.read((chunks + 1) * 12)
+        if magic != b"CGPH" or version != 1 or not size or len(table) != (chunks + 1) * 12:
+            return None
+        places = [struct.unpack_from(">4sQ", table, number * 12) for number in range(chunks + 1)]
+        for (name, start), (_, end) in itertools.pairwise(places):
+            if name == b"OIDL" and 0 <= end - start <= _MOST_COMMITS * size and not (end - start) % size:
+                file.seek(start)
+                names = file.read(end - start).hex().encode()
+                return [names[at : at + 2 * size] for at in range(0, len(names), 2 * size)]
+    return None
+
+
+def _all_there(git: Git, names: list[bytes] | None) -> bool:
+    if names is None:
+        return False
+    return b" missing" not in git("cat-file", "--batch-check", "--buffer", stdin=b"\n".join([*names, b""]))
+
+
+def _is_file(path: bytes) -> bool:
+    try:
+        return stat.S_ISREG(os.lstat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def _is_one(path: bytes, other: bytes) -> bool:
@@ -277,12 +378,13 @@ def _is_one(path: bytes, other: bytes) -> bool:
         one, two = os.lstat(path), os.lstat(other)
     except FileNotFoundError:
         return False
-    return os.path.samestat(one, two)
+    return os.path.samestat(one, two) or (one.st_size, one.st_mtime_ns) == (two.st_size, two.st_mtime_ns)
 
 
-def _sync(directory: bytes) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+@contextmanager
+def _opened(path: bytes, flags: int = 0) -> Generator[int]:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
     try:
-        os.fsync(fd)
+        yield fd
     finally:
         os.close(fd)

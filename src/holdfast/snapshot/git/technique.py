@@ -37,7 +37,7 @@ from holdfast.snapshot.private import make_private
 from holdfast.snapshot.recorded import RecordedProvider
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from holdfast.snapshot.git.repository import LocalSettings
     from holdfast.snapshot.ledger import Entry, Ledger
@@ -105,8 +105,6 @@ class _Git:
             )
         if settings.partial:
             notes.append("the repository is a partial clone: what it has not fetched is in no work tree")
-        if os.stat(source.common).st_dev != os.stat(nearest).st_dev:
-            notes.append("the home is on another file system: what the repository has of objects is copied there once")
         not_now = ""
         if source.work_tree is not None:
             try:
@@ -270,6 +268,7 @@ class _Git:
             own, trusted = git_directory(path), self._options.trust_local_filters
             base = entry.facts["base"]
             source, kept = self._source(), self._kept(entry)
+            stores = self._stores(shadow, source, settings)
             make_repository(
                 path,
                 shadow,
@@ -278,22 +277,26 @@ class _Git:
                 commit=commit,
                 base=base,
                 kept=kept.path,
-                refs=self._keep_all(kept, shadow, source, settings),
+                refs=self._keep_all(kept, stores, source),
                 trust_filters=trusted,
             )
+            with self._ledger.lock_shared():
+                kept.take_graphs(stores, Git(path, git_dir=own))
         Git(path, git_dir=own, work_tree=path)("read-tree", "-m", "-u", "HEAD")
         os.makedirs(self.where_to_work(entry), exist_ok=True)
 
-    def _keep_all(self, kept: Kept, shadow: Shadow, source: Source, settings: LocalSettings) -> Mapping[str, str]:
+    def _stores(self, shadow: Shadow, source: Source, settings: LocalSettings) -> list[bytes]:
+        """The directories of objects that a fork may need: the user's, with what that borrows from, last."""
+        borrowed = behind(os.path.join(source.common, b"objects"))
+        return [*((shadow.objects,) if settings.partial else ()), *filter(self._may_borrow, borrowed)]
+
+    def _keep_all(self, kept: Kept, stores: Sequence[bytes], source: Source) -> Mapping[str, str]:
         """Have all that a fork may borrow in the store that stays, and return the refs of the user's that it holds all
         of: those that named the same before and after, and so had the user's gc take nothing of theirs meanwhile.
         """
         before = refs_of(source.common)
-        stores = [path for path in behind(os.path.join(source.common, b"objects")) if self._may_borrow(path)]
-        if settings.partial:
-            stores.append(shadow.objects)
         with self._ledger.lock_shared():
-            kept.take(stores, most_bytes=self._place.most_bytes)
+            kept.take(stores, own=lent_to(self._place.root)[1:], most_bytes=self._place.most_bytes)
         after = refs_of(source.common)
         return {name: value for name, value in before.items() if after.get(name) == value}
 

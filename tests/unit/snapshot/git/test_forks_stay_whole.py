@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from holdfast.model.errors import RefusedError
+from holdfast.snapshot.git import kept
 from holdfast.snapshot.git.technique import GitOptions, git_provider
 from holdfast.snapshot.place import Place
 
@@ -134,8 +136,11 @@ def test_forks_of_what_was_committed_in_a_fork(theirs: User, beside: Make) -> No
         check(work_in(third))
     finally:
         (fork.root.parent / "away").rename(fork.root)
+    first.clean()
+    assert not list(first.state.glob("kept-*"))
+    check(inner)
+    check(innermost)
     third.clean()
-    second.clean()
 
 
 @pytest.mark.parametrize("where", ["shallow", "partial", "borrows"])
@@ -167,27 +172,56 @@ def test_of_a_repository_that_does_not_hold_all_of_it(user: User, beside: Make, 
         check(fork)
 
 
-def test_what_is_kept_takes_no_room_and_goes_with_the_last(theirs: User, beside: Make) -> None:
+def times(root: Path) -> dict[Path, tuple[int, int, int]]:
+    """Of each file of objects: how many names it has, its mode, and when it was changed last."""
+    found = {path: path.stat() for path in (root / ".git/objects").rglob("*") if path.is_file()}
+    return {path: (about.st_nlink, about.st_mode, about.st_ctime_ns) for path, about in found.items()}
+
+
+def test_what_is_kept_leaves_the_users_files_alone_and_goes_with_the_last(theirs: User, beside: Make) -> None:
+    """Undo tells by their times whether somebody has edited what a step has left (I8)."""
     one = beside(theirs)
+    before = times(theirs.root)
     first, second = one.provider.prepare("worktree"), one.provider.prepare("worktree")
-    packs = sorted((theirs.git_dir / "objects/pack").glob("*.pack"))
     (store,) = one.state.glob("kept-*")
-    for pack in packs:
-        assert (store / "pack" / pack.name).read_bytes() == pack.read_bytes()
-        if not Path("/sys/fs/btrfs").exists():
-            assert (store / "pack" / pack.name).samefile(pack)
+    for path in (path for path in before if path.parent.name != "info"):
+        kept_path = store / path.relative_to(theirs.root / ".git/objects")
+        assert kept_path.read_bytes() == path.read_bytes()
+        assert not kept_path.stat().st_mode & 0o222
     one.provider.cleanup(first.token)
     assert store.exists()
     check(User(Path(os.fsdecode(second.path))))
     one.provider.cleanup(second.token)
     assert not store.exists()
-    assert [pack.stat().st_mode & 0o777 for pack in packs] == [0o444] * len(packs), "whatever removed it"
+    assert times(theirs.root) == before
+
+
+def test_what_is_very_large_or_kept_already_is_the_same_file(
+    theirs: User, beside: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept, "LARGE", 600)
+    one = beside(theirs)
+    fork = work_in(one)
+    packs = [path for path in (theirs.git_dir / "objects/pack").iterdir() if path.stat().st_size >= 600]
+    assert packs
+    (store,) = one.state.glob("kept-*")
+    shared = [path for path in packs if path.stat().st_nlink == 2]
+    if not shared:
+        pytest.skip("files can share their blocks here, and need no second name")
+    assert shared == packs
+    inner = beside(fork)
+    check(work_in(inner))
+    (further,) = inner.state.glob("kept-*")
+    for path in (path for path in store.rglob("*") if path.is_file()):
+        assert path.samefile(further / path.relative_to(store))
+    inner.clean()
+    one.clean()
+    assert [path.stat().st_nlink for path in packs] == [1] * len(packs)
 
 
 def test_a_home_on_another_file_system_holds_a_copy(theirs: User, elsewhere: Path) -> None:
     provider = git_provider(Place(bytes(theirs.root), bytes(elsewhere / "state"), "s"))
     fork = User(Path(os.fsdecode(provider.prepare("worktree").path)))
-    assert any("another file system" in note for note in provider.detect().notes)
     for branch in ("packed", "loose"):
         theirs.git("branch", "-D", branch)
     fork.write("packed", "of a branch that is packed\n")
@@ -238,6 +272,34 @@ def test_what_is_hidden_or_another_forks_is_not_borrowed(theirs: User, user_of: 
     for hidden in (named, private):
         with pytest.raises(AssertionError, match=r"(?i)not a valid object"):
             fork.git("cat-file", "-p", hidden)
+
+
+def test_a_graph_of_commits_is_taken_if_all_of_them_are_there(user: User, beside: Make) -> None:
+    one = beside(user)
+    for number in range(3):
+        user.write("a", f"{number}\n")
+        user.commit()
+        user.git("commit-graph", "write", "--reachable", "--split=no-merge")
+    fork = work_in(one)
+    (store,) = one.state.glob("kept-*")
+    assert len(list((store / "info/commit-graphs").iterdir())) == 4
+    fork.git("commit-graph", "verify")
+    check(fork)
+    user.git("checkout", "--quiet", "-b", "gone")
+    user.write("a", "gone\n")
+    user.commit()
+    user.git("commit-graph", "write", "--reachable")
+    user.git("checkout", "--quiet", "main")
+    user.git("branch", "-D", "gone")
+    user.git("reflog", "expire", "--expire=now", "--all")
+    user.git("prune", "--expire=now")
+    damaged = subprocess.run(["git", "fsck"], cwd=user.root, capture_output=True, check=False)
+    assert b"failed to parse commit" in damaged.stderr
+    check(work_in(one))
+    assert not (store / "info/commit-graph").exists()
+    user.git("commit-graph", "write", "--reachable")
+    check(work_in(one))
+    assert (store / "info/commit-graph").exists()
 
 
 @pytest.fixture
