@@ -9,12 +9,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from holdfast.files.subvolume import has_inner, is_subvolume, remove_subvolume, same_btrfs, snapshot_subvolume
-from holdfast.model.paths import display
-from holdfast.snapshot.copies import IN_TREE_NOTE, Copies
-from holdfast.snapshot.port import Capabilities, Mode
+from holdfast.snapshot.copies import IN_TREE_NOTE, InCopies
+from holdfast.snapshot.port import Capabilities
 from holdfast.snapshot.recorded import RecordedProvider
 
 if TYPE_CHECKING:
@@ -24,15 +21,13 @@ if TYPE_CHECKING:
 _SCORE = 90
 
 
-class _Btrfs:
+class _Btrfs(InCopies):
     """See `Technique`."""
 
     name = "btrfs"
-    modes: tuple[Mode, ...] = ("worktree", "in-place")
 
     def __init__(self, place: Place, ledger: Ledger) -> None:
-        self._place = place
-        self._copies = Copies(place, ledger, self._fits, "has no subvolume there that snapshots can be made of")
+        super().__init__(place, ledger, "has no subvolume there that snapshots can be made of")
 
     def detect(self) -> Capabilities:
         """See `Technique.detect`."""
@@ -67,58 +62,18 @@ class _Btrfs:
     def _fits(self, directory: bytes) -> bool:
         return is_subvolume(self._place.root) and same_btrfs(self._place.root, directory)
 
-    def plan(self, entry: Entry, origin: Entry | None) -> Entry:
-        """See `Technique.plan`."""
-        del origin
-        return msgspec.structs.replace(entry, path=display(self._copies.path_for(entry)))
-
-    def workspace(self, entry: Entry, base: Entry | None) -> Entry:
-        """See `Technique.workspace`."""
-        self._take(self._place.root if base is None else _of(base), entry, read_only=False)
-        return entry
-
-    def view(self, entry: Entry, snapshot: Entry) -> Entry:
-        """See `Technique.view`."""
-        self._take(_of(snapshot), entry, read_only=True)
-        return entry
-
     def capture(self, entry: Entry, workspace: Entry, parent: Entry | None) -> Entry:
         """See `Technique.capture`."""
         del parent
-        self._take(workspace.place or self._place.root, entry, read_only=True)
-        return entry
-
-    def where_to_work(self, entry: Entry) -> bytes:
-        """See `Technique.where_to_work`."""
-        return _of(entry)
-
-    def enter(self, entry: Entry) -> tuple[bytes, ...]:
-        """See `Technique.enter`."""
-        del entry
-        return ()
-
-    def resume(self, entry: Entry) -> None:
-        """See `Technique.resume`: a directory stays."""
+        return self._take(workspace.place or self._place.root, entry, read_only=True)
 
     def remove(self, entry: Entry) -> None:
         """See `Technique.remove`."""
         if entry.place is not None:
             remove_subvolume(entry.place)
 
-    def tidy(self) -> None:
-        """See `Technique.tidy`."""
-        self._copies.tidy()
-
-    def _take(self, source: bytes, entry: Entry, *, read_only: bool) -> None:
-        target = _of(entry)
-        self._copies.make_room(target)
+    def _copy(self, source: bytes, target: bytes, *, read_only: bool) -> None:
         snapshot_subvolume(source, target, read_only=read_only, without=self._place.without(source))
-
-
-def _of(entry: Entry) -> bytes:
-    place = entry.place
-    assert place is not None, "only in place there is none"
-    return place
 
 
 def btrfs_provider(place: Place) -> RecordedProvider:

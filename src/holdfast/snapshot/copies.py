@@ -5,8 +5,11 @@ is on another one, in the workspace.
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from holdfast.model.errors import UnsupportedError
 from holdfast.model.paths import COPIES_IN_TREE, display
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
 
     from holdfast.snapshot.ledger import Entry, Ledger
     from holdfast.snapshot.place import Place
+    from holdfast.snapshot.port import Mode
 
 IN_TREE_NOTE = f"the home is on another file system: copies lie in the workspace, in {COPIES_IN_TREE.decode()}"
 """For people."""
@@ -73,3 +77,65 @@ class Copies:
 
     def _in_tree(self) -> bytes:
         return os.path.join(self._place.root, COPIES_IN_TREE)
+
+
+class InCopies(ABC):
+    """What techniques have in common that make whole copies in directories of their own: see `Technique`."""
+
+    modes: tuple[Mode, ...] = ("worktree", "in-place")
+
+    def __init__(self, place: Place, ledger: Ledger, lacking: str) -> None:
+        """``lacking`` as `Copies` has it."""
+        self._place = place
+        self._copies = Copies(place, ledger, self._fits, lacking)
+
+    @abstractmethod
+    def _fits(self, directory: bytes) -> bool:
+        """Whether a copy can be made in a directory that is there. Raises `OSError`."""
+
+    @abstractmethod
+    def _copy(self, source: bytes, target: bytes, *, read_only: bool) -> None:
+        """Make ``target`` a copy of ``source``, durably; ``read_only``: to be looked at alone. Raises `OSError`."""
+
+    def plan(self, entry: Entry, origin: Entry | None) -> Entry:
+        """See `Technique.plan`."""
+        del origin
+        return msgspec.structs.replace(entry, path=display(self._copies.path_for(entry)))
+
+    def workspace(self, entry: Entry, base: Entry | None) -> Entry:
+        """See `Technique.workspace`."""
+        return self._take(self._place.root if base is None else place_of(base), entry, read_only=False)
+
+    def view(self, entry: Entry, snapshot: Entry) -> Entry:
+        """See `Technique.view`."""
+        return self._take(place_of(snapshot), entry, read_only=True)
+
+    def where_to_work(self, entry: Entry) -> bytes:
+        """See `Technique.where_to_work`."""
+        return place_of(entry)
+
+    def enter(self, entry: Entry) -> tuple[bytes, ...]:
+        """See `Technique.enter`."""
+        del entry
+        return ()
+
+    def resume(self, entry: Entry) -> None:
+        """See `Technique.resume`: a directory stays."""
+        del entry
+
+    def tidy(self) -> None:
+        """See `Technique.tidy`."""
+        self._copies.tidy()
+
+    def _take(self, source: bytes, entry: Entry, *, read_only: bool) -> Entry:
+        target = place_of(entry)
+        self._copies.make_room(target)
+        self._copy(source, target, read_only=read_only)
+        return entry
+
+
+def place_of(entry: Entry) -> bytes:
+    """The directory that was made for an entry, which is none in place."""
+    place = entry.place
+    assert place is not None, "only in place there is none"
+    return place

@@ -11,16 +11,14 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from holdfast.files.reflink import can_share
 from holdfast.files.replicate import make_read_only, remove_whole, replicate
 from holdfast.files.sizing import size_of
 from holdfast.model.errors import RefusedError
 from holdfast.model.paths import display
 from holdfast.model.wording import size
-from holdfast.snapshot.copies import IN_TREE_NOTE, Copies
-from holdfast.snapshot.port import Capabilities, Mode
+from holdfast.snapshot.copies import IN_TREE_NOTE, InCopies
+from holdfast.snapshot.port import Capabilities
 from holdfast.snapshot.recorded import RecordedProvider
 
 if TYPE_CHECKING:
@@ -33,17 +31,14 @@ MOST_BYTES = "snapshot.max_copy_bytes"
 """The key that says how much is copied at most."""
 
 
-class _Whole:
+class _Whole(InCopies):
     """See `Technique`."""
-
-    modes: tuple[Mode, ...] = ("worktree", "in-place")
 
     def __init__(self, place: Place, ledger: Ledger, *, sharing: bool) -> None:
         """``sharing``: only where the copies share blocks with the workspace."""
         self.name = "reflink" if sharing else "copy"
-        self._place = place
+        super().__init__(place, ledger, "cannot share blocks between files")
         self._sharing = sharing
-        self._copies = Copies(place, ledger, self._fits, "cannot share blocks between files")
 
     def detect(self) -> Capabilities:
         """See `Technique.detect`."""
@@ -68,50 +63,22 @@ class _Whole:
         if not self._sharing:
             source = self._place.root if origin is None or origin.place is None else origin.place
             refuse_huge(self._place, source)
-        return msgspec.structs.replace(entry, path=display(self._copies.path_for(entry)))
-
-    def workspace(self, entry: Entry, base: Entry | None) -> Entry:
-        """See `Technique.workspace`."""
-        self._copy(self._place.root if base is None else _of(base), entry)
-        return entry
-
-    def view(self, entry: Entry, snapshot: Entry) -> Entry:
-        """See `Technique.view`."""
-        self._copy(_of(snapshot), entry)
-        make_read_only(_of(entry))
-        return entry
+        return super().plan(entry, origin)
 
     def capture(self, entry: Entry, workspace: Entry, parent: Entry | None) -> Entry:
         """See `Technique.capture`."""
         del parent
-        self._copy(workspace.place or self._place.root, entry)
-        return entry
-
-    def where_to_work(self, entry: Entry) -> bytes:
-        """See `Technique.where_to_work`."""
-        return _of(entry)
-
-    def enter(self, entry: Entry) -> tuple[bytes, ...]:
-        """See `Technique.enter`."""
-        del entry
-        return ()
-
-    def resume(self, entry: Entry) -> None:
-        """See `Technique.resume`: a directory stays."""
+        return self._take(workspace.place or self._place.root, entry, read_only=False)
 
     def remove(self, entry: Entry) -> None:
         """See `Technique.remove`."""
         if entry.place is not None:
             remove_whole(entry.place)
 
-    def tidy(self) -> None:
-        """See `Technique.tidy`."""
-        self._copies.tidy()
-
-    def _copy(self, source: bytes, entry: Entry) -> None:
-        target = _of(entry)
-        self._copies.make_room(target)
+    def _copy(self, source: bytes, target: bytes, *, read_only: bool) -> None:
         replicate(source, target, without=self._place.own_in(source))
+        if read_only:
+            make_read_only(target)
 
     def _fits(self, directory: bytes) -> bool:
         return not self._sharing or can_share(self._place.root, directory)
@@ -142,12 +109,6 @@ def refuse_huge(place: Place, source: bytes) -> None:
             hint="free some space, or do without ignored files",
             code="no_room",
         )
-
-
-def _of(entry: Entry) -> bytes:
-    place = entry.place
-    assert place is not None, "only in place there is none"
-    return place
 
 
 def reflink_provider(place: Place) -> RecordedProvider:
