@@ -4,10 +4,13 @@ one after, whole, and whoever comes next goes on, or takes it back; nothing is l
 
 from __future__ import annotations
 
+import json
+import signal
 import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -17,6 +20,7 @@ from holdfast.model.errors import NotFoundError
 
 from ..promoted import PAGES, Ground, make_app
 from ..sampling import some
+from ..waiting import wait_until
 
 pytest.importorskip("dbos", reason="dbos is not installed")
 
@@ -319,3 +323,44 @@ def test_i3_killed_while_it_goes_on_it_goes_on_again(ground: Ground) -> None:
     assert ground.promotions.resume().answer.result == "promoted"
     check(ground, 2)
     assert workflows(ground) == []
+
+
+@on_both
+def test_i3_one_that_was_stopped_and_taken_over_does_nothing_more(ground: Ground, tmp_path: Path) -> None:
+    """It goes on when another process has its lease, and has done its work: what it says then is true."""
+    begun, go = tmp_path / "begun", tmp_path / "go"
+    script = f"echo >> {begun}; until [ -e {go} ]; do sleep 0.05; done; cat src/other.py > deps/out"
+    (ground.root / "holdfast.toml").write_text(
+        f'[promote]\nsetup = ["sh", "-c", "echo setup >> deps/log"]\nbuild = ["sh", "-c", "{script}"]\n'
+    )
+    fork = ground.fork()
+    (fork / "src/other.py").write_text("VALUE = 2\n")
+    line = [sys.executable, "-m", "holdfast", "--home", str(ground.home), "--json", "promote", str(fork)]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as first:
+        try:
+            wait_until(begun.exists)
+            first.send_signal(signal.SIGSTOP)
+            with ground.opened() as workspace, workspace._context.catalog.database.writing() as session:
+                session.run("UPDATE leases SET expires_at = 0")
+            second = Thread(target=ground.promotions.resume)
+            second.start()
+            wait_until(lambda: begun.read_text() == "\n\n")
+            go.touch()
+            second.join(60)
+            assert ground.promotions.list()[0].answer.result == "promoted"
+            (ground.root / "late").write_text("of somebody who goes on\n")
+            first.send_signal(signal.SIGCONT)
+            out, errors = first.communicate(timeout=60)
+        finally:
+            first.kill()
+    said = json.loads(out or errors.splitlines()[-1])
+    if first.returncode:
+        assert said["error"]["code"] in ("taken_over", "promotion_stopped"), said
+    else:
+        assert said["result"] == "promoted"
+    assert (ground.root / "late").read_text() == "of somebody who goes on\n"
+    assert (ground.root / "src/other.py").read_text() == "VALUE = 2\n"
+    assert (ground.root / "deps/log").read_text() == "setup\n"
+    assert ground.leftovers() == []
+    assert workflows(ground) == []
+    ground.sound()

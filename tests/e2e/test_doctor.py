@@ -63,6 +63,19 @@ def test_it_says_which_snapshot_provider_is_used_and_why(cli: Cli, monkeypatch: 
     assert not list(cli.home.glob("workspaces/*/snapshots")), "nothing is begun"
 
 
+def test_it_says_what_would_copy_production_for_a_promotion(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def told(verdict: str) -> list[str]:
+        return [finding["message"] for finding in found(cli)["snapshots", verdict] if "romot" in finding["message"]]
+
+    (chosen,) = told("good")
+    assert chosen.startswith("a promotion to it is built in a copy that ")
+    monkeypatch.setenv("HOLDFAST_PROMOTE_PROVIDER", "copy")
+    assert told("good") == ["a promotion to it is built in a copy that copy makes, as promote.provider names it"]
+    monkeypatch.setenv("HOLDFAST_PROMOTE_PROVIDER", "btrfs")
+    assert told("good") == []
+    assert told("limited")[0].startswith("the provider btrfs (promote.provider) cannot be used here: btrfs: ")
+
+
 def test_inside_of_a_run_it_says_so(cli: Cli) -> None:
     done = cli.process("run", "--", *INSTALLED, "doctor")
     assert b"+ inside of a run" in done.stdout

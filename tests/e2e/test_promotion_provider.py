@@ -115,6 +115,9 @@ def test_one_that_is_asked_for_is_used_and_seen(tmp_path: Path, capsysbinary: py
     assert said["provider"] == "copy"
     assert said["provider_reason"].startswith("promote.provider names it; a copy takes the time and the room")
     check(ground, 2)
+    (fork / "src/other.py").write_text("VALUE = 3\n")
+    assert main(["--home", str(ground.home), "promote", str(fork)]) == 0
+    assert b"Built in a copy that copy has made: promote.provider names it; " in capsysbinary.readouterr().out
 
 
 def test_one_that_cannot_make_it_changes_nothing(tmp_path: Path) -> None:

@@ -250,8 +250,8 @@ def _numbered(
     numbers: dict[str, dict[int, int]],
     machine: tuple[str, str],
 ) -> int:
+    mine = numbers.setdefault(table.name, {})  # (rows of a table may name others of it)
     columns, mapped = _columns(table), _mapped(table, numbers)
-    mine = numbers.setdefault(table.name, {})
     select = f"SELECT {table.number}, {table.columns} FROM {table.name} WHERE tenant = ? ORDER BY {table.number}"
     into = (
         f"INSERT INTO {table.name} (tenant, {table.columns}) VALUES {slots(len(columns) + 1)} RETURNING {table.number}"

@@ -131,6 +131,7 @@ def launched(site: Site) -> Generator[Flows]:
     for noisy in ("dbos", "sqlalchemy"):
         logging.getLogger(noisy).setLevel(logging.CRITICAL)
     from dbos import DBOS, DBOSPortableJSONSerializer
+    from dbos import error as failures
     from sqlalchemy.exc import DBAPIError
 
     with _ONE_AT_A_TIME, site.opened() as opener:
@@ -156,12 +157,17 @@ def launched(site: Site) -> Generator[Flows]:
             )
             DBOS.listen_queues([_queue(prefix)])
             flows = Flows(DBOS, prefix)
-            try:
-                DBOS.launch()
-                flows.tidy(catalog)
-            except DBAPIError as error:
-                raise _translated(error, connector) from error
+            DBOS.launch()
+            flows.tidy(catalog)
             yield flows
+        except DBAPIError as error:
+            raise _translated(error, connector) from error
+        except failures.DBOSException as error:
+            raise HoldfastError(
+                f"the workflow of the promotion cannot be gone on with here: {error}",
+                hint="`holdfast promote --list` shows how far it is",
+                code="promotion_stopped",
+            ) from error
         finally:
             DBOS.destroy()
             engine.dispose()
