@@ -64,7 +64,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """The signals of a terminal do to what the tests start what they do for a user, also where the tests themselves
     were started in the background, or with nohup.
     """
-    be_thorough(config.getoption("--thorough"))
+    be_thorough(bool(config.getoption("--thorough")))
     # What else is on the machine is no matter of the tests, and looking through all of it takes seconds each time.
     gone.MOST_LOOKED_AT = 20_000
     # How long an example takes, or takes to be made, says how busy the machine is.

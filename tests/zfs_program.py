@@ -223,7 +223,8 @@ def set_(state: State, words: list[str]) -> None:
 
 
 def copy(source: str, target: str) -> None:
-    if os.spawnlp(os.P_WAIT, "cp", "cp", "-a", "--", source, target):
+    child = os.posix_spawnp("cp", ["cp", "-a", "--", source, target], os.environ)
+    if os.waitpid(child, 0)[1]:
         fail(f"cannot copy '{source}'")
 
 

@@ -26,7 +26,8 @@ def run(tree: Path, home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.C
     def run(*words: str) -> tuple[int, str, str]:
         capfd.readouterr()
         code = main(["--home", str(home), *words])
-        return code, *capfd.readouterr()
+        out, err = capfd.readouterr()
+        return code, out, err
 
     monkeypatch.chdir(tree)
 

@@ -74,9 +74,13 @@ class Place:
 
 def finish(process: subprocess.Popen[str]) -> Done:
     out, err = process.communicate(timeout=LIMIT)
-    for leak in ("Traceback", "database is locked", "sqlite", "this is a bug"):
-        assert leak not in err, err
+    check(err)
     return Done(process.returncode, out, err)
+
+
+def check(said: str) -> None:
+    for leak in ("Traceback", "database is locked", "sqlite", "this is a bug"):
+        assert leak not in said, said
 
 
 @contextmanager
@@ -319,20 +323,69 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become som
 
 
 AS_NOBODY = """
-import argparse, dataclasses, datetime, decimal, difflib, enum, fnmatch, importlib, json, logging, os, pkgutil, shutil
-import sys, tempfile, tomllib, unicodedata, urllib.parse, uuid, encodings.ascii, encodings.idna, encodings.latin_1
+import argparse, dataclasses, datetime, decimal, difflib, enum, fnmatch, gc, importlib, json, logging, os, pkgutil
+import shutil, sys, tempfile, tomllib, unicodedata, urllib.parse, uuid
+import encodings.ascii, encodings.idna, encodings.latin_1
 import holdfast
 for module in pkgutil.walk_packages(holdfast.__path__, "holdfast."):
     if not module.name.startswith(("holdfast.testing", "holdfast.__main__")):
         importlib.import_module(module.name)
 from holdfast.cli.main import main
 nobody = int(sys.argv[1])
-os.setgroups([])
-os.setgid(nobody)
-os.setuid(nobody)
-sys.exit(main(sys.argv[2:]))
+gc.freeze()
+print(flush=True)
+for line in sys.stdin:
+    words, home, *said = json.loads(line)
+    child = os.fork()
+    if not child:
+        os.environ["HOME"] = home
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        for number, path in enumerate(said, 1):
+            os.dup2(os.open(path, os.O_WRONLY), number)
+        sys.stdin = open(0)
+        os.setgroups([])
+        os.setgid(nobody)
+        os.setuid(nobody)
+        code = main(words)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # (To take all that apart which was loaded takes longer than most commands.)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
-"""Everything is loaded before the privilege is given up: the interpreter may lie where no other user can read."""
+"""Everything is loaded before the privilege is given up: the interpreter may lie where no other user can read. That
+takes a second: each command is run by a process that is forked then.
+"""
+
+
+class Nobody:
+    """Runs commands as user 65534."""
+
+    def __init__(self, process: subprocess.Popen[str], base: Path) -> None:
+        self._process, self._base = process, base
+        assert process.stdout is not None
+        assert process.stdin is not None
+        self._from, self._to = process.stdout, process.stdin
+        assert self._from.readline() == "\n"
+
+    def __call__(self, home: Path, tree: Path, *words: str) -> Done:
+        said = [self._base / name for name in ("out", "err")]
+        for path in said:
+            path.write_text("")
+        line = ["--home", str(home), "-w", str(tree), *words]
+        self._to.write(json.dumps([line, str(tree.parent), *map(str, said)]) + "\n")
+        self._to.flush()
+        code = int(self._from.readline())
+        done = Done(code, *(path.read_text() for path in said))
+        check(done.err)
+        return done
+
+
+@pytest.fixture(name="as_nobody", scope="module")
+def _as_nobody(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nobody]:
+    """Who runs commands as user 65534."""
+    words = [sys.executable, "-c", AS_NOBODY, str(NOBODY)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/") as process:
+        yield Nobody(process, tmp_path_factory.mktemp("nobody"))
 
 
 @pytest.fixture(name="stranger")
@@ -350,22 +403,8 @@ def _stranger() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
-def as_nobody(home: Path, tree: Path, *words: str) -> Done:
-    line = ["--home", str(home), "-w", str(tree), *words]
-    process = subprocess.Popen(
-        [sys.executable, "-c", AS_NOBODY, str(NOBODY), *line],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        stdin=subprocess.DEVNULL,
-        text=True,
-        cwd="/",
-        env={**os.environ, "HOME": str(tree.parent)},
-    )
-    return finish(process)
-
-
 @as_root
-def test_an_unprivileged_user_can_do_everything_in_his_own_tree(stranger: Path) -> None:
+def test_an_unprivileged_user_can_do_everything_in_his_own_tree(stranger: Path, as_nobody: Nobody) -> None:
     home, tree = stranger / "own/home", stranger / "own/tree"
 
     def run(*words: str, code: int = 0) -> Done:
@@ -404,7 +443,7 @@ def test_an_unprivileged_user_can_do_everything_in_his_own_tree(stranger: Path) 
 
 
 @as_root
-def test_a_directory_that_may_not_be_read_or_written_is_said(stranger: Path) -> None:
+def test_a_directory_that_may_not_be_read_or_written_is_said(stranger: Path, as_nobody: Nobody) -> None:
     home, tree = stranger / "own/home", stranger / "own/tree"
     closed = tree / "closed"
     closed.mkdir(mode=0o700)
@@ -425,7 +464,7 @@ def test_a_directory_that_may_not_be_read_or_written_is_said(stranger: Path) -> 
 
 
 @as_root
-def test_another_users_home_is_refused(stranger: Path, tmp_path: Path) -> None:
+def test_another_users_home_is_refused(stranger: Path, as_nobody: Nobody) -> None:
     tree = stranger / "own/tree"
     theirs = stranger / "roots-home"
     theirs.mkdir(mode=0o755)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.cli.main import main
+
 from ..buckets import CUT, SECRET, Answer, Service
 from ..stored import configured
 
@@ -32,7 +34,12 @@ LOOKS = (
 
 @pytest.mark.usefixtures("credentials")
 def test_no_secret_is_said_or_written(
-    bare: Cli, catalog_url: str, service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bare: Cli,
+    catalog_url: str,
+    service: Service,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     keys = [os.urandom(32).hex() for _ in range(2)]
     monkeypatch.setenv("THE_KEY", keys[0])
@@ -48,8 +55,10 @@ def test_no_secret_is_said_or_written(
 
     def say(*words: str) -> None:
         more = ("--json",) if len(said) % 2 else ()
-        done = bare.process(*words, "-v", "--log-level", "trace", *more, code=None)
-        said.append(done.stdout.decode() + done.stderr.decode())
+        capsys.readouterr()
+        main([*words, "-v", "--log-level", "trace", *more])
+        said.append("".join(capsys.readouterr()))
+        assert said[-1], words
 
     def look() -> None:
         bare.write("f", str(len(said)))

@@ -17,6 +17,7 @@ import holdfast
 from ..buckets import Answer, Service, refuse
 from ..promoted import PAGES, Ground, make_app
 from ..proxies import Proxy
+from ..sampling import moments
 from ..stored import configured, new_key
 from ..waiting import wait_until
 from .rest import Client, Place, Server, together, watched
@@ -163,7 +164,7 @@ def test_servers_come_through_a_database_and_a_bucket_that_are_cut_off_and_back(
                 lambda: all(len(each) > count for each, count in zip(answered, before, strict=True)), "further answers"
             )
 
-        for _ in range(4):
+        for _ in moments(range(4), 2):
             goes_on()
             proxy.cut_all()
             goes_on()

@@ -47,8 +47,8 @@ def find_moved(
     """Where those of the ``missing`` workspaces are that were moved within their file system, by id.
 
     Looked for by inode number and time of birth, from where each was seen last outwards, through no link and into no
-    other file system, and given up after ``most`` entries (`MOST_LOOKED_AT`): a directory hidden far away is not
-    found.
+    other file system, and given up after ``most`` entries (`MOST_LOOKED_AT` of them): a directory that is hidden far
+    away is not found.
     """
     left = MOST_LOOKED_AT if most is None else most
     wanted: dict[tuple[int, int], list[Workspace]] = {}
