@@ -175,6 +175,11 @@ def test_a_commit_that_a_fork_was_made_of_is_undone_and_the_fork_stays_whole(ben
     assert git(side, "rev-parse", "HEAD~1") == second
     git(side, "fsck", "--full", "--strict")
     git(side, "log", "-p")
+    assert git(bench.root, "for-each-ref", "--format=%(refname)", "refs/holdfast") == "", "it would lead nowhere"
+    git(bench.root, "gc", "--quiet")
+    (side / "more").write_text("more")
+    assert bench("session", "fork", "further", "--provider", "git", "-s", "side", "--json").json["provider"] == "git"
+    bench("session", "delete", "further", "--yes")
 
 
 def git(root: Path, *words: str) -> str:

@@ -70,15 +70,17 @@ class Shadow:
         """Whether there is one."""
         return os.path.isdir(self.path)
 
-    def prepare(self, source: Source, settings: LocalSettings, *, trust_filters: bool) -> None:
-        """Have a shadow that borrows from ``source``, and captures files as it does. The shared lock is held: it is
-        there whole or not at all. Raises `StorageError`, `OSError`.
+    def prepare(self, source: Source, settings: LocalSettings, *, kept: bytes, trust_filters: bool) -> None:
+        """Have a shadow that borrows from ``source``, and from what is ``kept`` for forks if there is any, and captures
+        files as the user's repository does. The shared lock is held: it is there whole or not at all. Raises
+        `StorageError`, `OSError`.
         """
+        borrowed = [os.path.join(source.common, b"objects"), *([kept] if os.path.isdir(kept) else [])]
         if not self.exists():
             self._make(settings.object_format)
         files = {
             b"config": _config_text(settings, trust_filters=trust_filters),
-            b"objects/info/alternates": alternates(os.path.join(source.common, b"objects")),
+            b"objects/info/alternates": alternates(*borrowed),
         }
         for name in INFO:
             files[b"info/" + name] = read_regular(os.path.join(source.common, b"info", name), MAX_RULES) or b""

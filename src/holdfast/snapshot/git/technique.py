@@ -169,7 +169,7 @@ class _Git:
 
     def workspace(self, entry: Entry, base: Entry | None) -> Entry:
         """See `Technique.workspace`."""
-        shadow, settings = self._ready(entry)
+        shadow, settings = self._ready(entry, pinned=base is None)
         if base is not None:
             commit = base.facts["commit"]
         elif self._source().work_tree is None:
@@ -180,13 +180,14 @@ class _Git:
             commit = self._commit(entry, shadow, settings, None, parent=entry.facts["base"])
             self._forget_index(entry)
         self._check_out(shadow, settings, entry, commit)
+        self._let_go(entry)
         name = entry.label or entry.token
         shadow.git()("update-ref", f"refs/holdfast/branches/{self._place.session}/{name}", commit)
         return _with_commit(entry, commit)
 
     def view(self, entry: Entry, snapshot: Entry) -> Entry:
         """See `Technique.view`."""
-        shadow, settings = self._ready(entry)
+        shadow, settings = self._ready(entry, pinned=False)
         commit = snapshot.facts["commit"]
         self._check_out(shadow, settings, entry, commit)
         make_read_only(self._work_tree(entry))
@@ -194,7 +195,7 @@ class _Git:
 
     def capture(self, entry: Entry, workspace: Entry, parent: Entry | None) -> Entry:
         """See `Technique.capture`."""
-        shadow, settings = self._ready(entry)
+        shadow, settings = self._ready(entry, pinned=workspace.place is None)
         base = entry.facts["base"]
         # A chain of snapshots stands on one commit of the user's: with another one, a new chain begins. So the pin of
         # any of them keeps all that the chain needs, whichever of them are discarded.
@@ -204,18 +205,23 @@ class _Git:
         shadow.git()("update-ref", self._snapshot_ref(entry), commit)
         return _with_commit(entry, commit)
 
-    def _ready(self, entry: Entry) -> tuple[Shadow, LocalSettings]:
-        """The shadow as the user's repository now is, and the pin."""
+    def _ready(self, entry: Entry, *, pinned: bool) -> tuple[Shadow, LocalSettings]:
+        """The shadow as the user's repository now is. ``pinned``: what the entry stands on is nowhere but there, and is
+        to be kept there. (A snapshot that something begins as has its pin; and what a fork stands on is kept for it,
+        also where undo takes the commit back, of which a pin would be a ref that leads nowhere.)
+        """
         source = self._source()
         nearest = self._place.nearest()
         settings = read_settings(source, nearest)._replace(included=tuple(included_for(source, nearest)))
         shadow = self._shadow(entry)
         with self._ledger.lock_shared():
-            shadow.prepare(source, settings, trust_filters=self._options.trust_local_filters)
+            kept = self._kept(entry).path
+            shadow.prepare(source, settings, kept=kept, trust_filters=self._options.trust_local_filters)
         base = entry.facts["base"]
         if base:
             shadow.git(seconds=QUICK_SECONDS)("cat-file", "-e", f"{base}^{{tree}}")
-            pin(parse_display(entry.facts["repository"]), self._place.session, base)
+            if pinned:
+                pin(parse_display(entry.facts["repository"]), self._place.session, base)
         return shadow, settings
 
     def _commit(
@@ -339,10 +345,14 @@ class _Git:
             elif entry.kind == "workspace":
                 name = entry.label or entry.token
                 shadow.git()("update-ref", "-d", f"refs/holdfast/branches/{self._place.session}/{name}")
+        self._let_go(entry)
+
+    def _let_go(self, entry: Entry) -> None:
+        """Take the pin of what the entry stands on away, unless a snapshot or a view needs it."""
         needed = {
             (other.facts["repository"], other.facts["base"])
             for other in self._ledger.entries()
-            if other.facts and other.token != entry.token
+            if other.facts and other.token != entry.token and other.kind != "workspace"
         }
         stands_on = (entry.facts["repository"], entry.facts["base"])
         if stands_on not in needed and not self._ledger.damaged():  # nobody knows what one of those stands on

@@ -64,11 +64,15 @@ def test_a_pin_goes_with_the_last_snapshot_that_needs_it(user: User, beside: Mak
     user.write("a", "more\n")
     user.commit("--amend")
     user.git("pack-refs", "--all")
+    assert user.git("for-each-ref", "refs/holdfast")
     for snapshot in (first, second):
         one.provider.discard(snapshot)
+    assert not user.git("for-each-ref", "refs/holdfast"), "what the branch stands on is kept for it"
     collect(user)
-    assert one.provider.snapshot(branch, "still whole")
-    assert user.git("for-each-ref", "refs/holdfast")
+    again = one.provider.snapshot(branch, "still whole")
+    assert one.texts(again)["a"] == "a\n"
+    assert one.provider.branch(again, "c", "worktree")
+    assert not user.git("for-each-ref", "refs/holdfast")
     one.clean()
     assert not user.git("for-each-ref", "refs/holdfast")
     assert not one.state.joinpath("shadow-sha1.git").exists()
