@@ -5,12 +5,26 @@ from __future__ import annotations
 import errno
 import os
 
+_TRIES = 100
+
 
 def make_private(path: bytes) -> None:
     """Make the directory ``path``, and what is missing above it, each with mode 0700; one that is there stays as it is.
 
     Raises `OSError`, and `NotADirectoryError` for a link or a file in its place.
     """
+    for left in reversed(range(_TRIES)):
+        try:
+            _make(path)
+            break
+        except FileNotFoundError:  # another session, which tidied up, has removed what was above it
+            if not left:
+                raise
+    if os.path.islink(path) or not os.path.isdir(path):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+
+
+def _make(path: bytes) -> None:
     missing: list[bytes] = []
     at = path
     while not os.path.lexists(at):
@@ -21,5 +35,3 @@ def make_private(path: bytes) -> None:
             os.mkdir(directory, 0o700)
         except FileExistsError:
             continue  # another process was faster
-    if os.path.islink(path) or not os.path.isdir(path):
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
