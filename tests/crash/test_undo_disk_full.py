@@ -25,6 +25,8 @@ from holdfast.undo.desk import Desk
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recovery import recover
 
+from ..sampling import is_thorough, spread
+
 LARGE = b"large" * 10_000
 CALLS = ("write", "pwrite", "copy_file_range", "ftruncate", "link", "rename")
 
@@ -93,7 +95,9 @@ def test_an_operation_happens_or_not(
     operation: str,
 ) -> None:
     before = photograph(tree)
-    for at in range(1, 50):
+    # (Half of the calls fail for want of room, the others by a disk that is broken.)
+    first = 2 if number == errno.EIO and not is_thorough() else 1
+    for at in range(first, 50, spread(2)):
         with monkeypatch.context() as patch:
             disk = Disk(at, number, 1)
             _arm(patch, disk, can_rename=can_rename)
