@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -163,7 +163,7 @@ class TestBtrfsWithoutAnother(ProviderContract):
         assert (one.inode, one.born != other.born) == (other.inode, True), "told apart also by another device number"
 
 
-def git_ground(root: Path, state: Path, **options: bool) -> Ground:
+def git_ground(root: Path, state: Path, **options: Any) -> Ground:
     def make(session: str) -> Provider:
         return git_provider(Place(os.fsencode(root), os.fsencode(state), session), GitOptions(**options))
 

@@ -81,7 +81,7 @@ def user(tmp_path: Path) -> User:
 class Beside:
     """The provider for a repository; whatever it is asked, it leaves the repository as it is."""
 
-    def __init__(self, root: Path, state: Path, watched: tuple[Path, ...] = (), **options: bool) -> None:
+    def __init__(self, root: Path, state: Path, watched: tuple[Path, ...] = (), **options: Any) -> None:
         self.root = root
         self.state = state
         self.watched = watched or (root,)
