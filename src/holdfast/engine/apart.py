@@ -19,6 +19,9 @@ _MOST_BYTES: Final = 1 << 20
 _IN, _OUT, _ERR = 0, 1, 2
 _KILL, _TERMINATE = 9, 15
 
+_going_on: set[int] = set()
+"""Those that were let go, until they are known to have ended."""
+
 
 class Apart:
     """Such a process, which waits for its order on its standard input."""
@@ -29,6 +32,7 @@ class Apart:
         It is in a session of its own and in the root directory; nothing is open in it but its standard streams, of
         which the third is ours.
         """
+        _wait_for_ended()
         order_read, order = os.pipe2(os.O_CLOEXEC)
         said, said_write = os.pipe2(os.O_CLOEXEC)
         try:
@@ -74,6 +78,7 @@ class Apart:
     def let_go(self) -> None:
         """It goes on whatever becomes of us."""
         self._goes_on = True
+        _going_on.add(self.pid)
 
     def close(self) -> None:
         """If it was not `let_go`, wait until it has ended; without an order it is ended now. To be called once."""
@@ -111,6 +116,17 @@ def say(what: bytes) -> None:
         while what:
             what = what[os.write(_OUT, what) :]
     os.dup2(_ERR, _OUT)
+
+
+def _wait_for_ended() -> None:
+    """Have nothing left of those that went on and have ended: a process that lives long may start many."""
+    for pid in list(_going_on):
+        try:
+            ended, _ = os.waitpid(pid, os.WNOHANG)
+        except ChildProcessError:  # a copy of ours does not have our children
+            ended = pid
+        if ended:
+            _going_on.discard(pid)
 
 
 def _may_be_copied() -> bool:

@@ -122,3 +122,27 @@ def test_one_that_fails_says_so_and_does_not_go_on_as_its_starter(modules: dict[
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=modules, check=True)
     assert done.stdout == "b''\nonce\n"
     assert "KeyError: 'broken'" in done.stderr
+
+
+@pytest.mark.parametrize("before", ["", "import sqlite3"], ids=["copy", "new"])
+def test_who_lives_long_keeps_nothing_of_those_that_have_ended(modules: dict[str, str], before: str) -> None:
+    program = f"""if 1:
+        import os, signal
+        from holdfast.engine.apart import Apart
+        STARTER = True
+        {before}
+        def one():
+            process = Apart("told")
+            process.ask(b"tell", 60)
+            process.let_go()
+            process.close()
+            return process.pid
+        first = one()
+        os.kill(first, signal.SIGKILL)
+        os.waitid(os.P_PID, first, os.WEXITED | os.WNOWAIT)
+        second = one()
+        print(os.path.exists(f"/proc/{{first}}"), os.path.exists(f"/proc/{{second}}"))
+        os.kill(second, signal.SIGKILL)
+    """
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=modules, check=True)
+    assert done.stdout == "False True\n", done.stderr
