@@ -27,10 +27,10 @@ def paths_of(context: Context, root: Hash) -> set[bytes]:
     return {path for path, _ in manifest.iterate(context.store.pages, root)}
 
 
-def inherit_index(source: Context, copy: Context, root: Hash) -> None:
+def inherit_index(source: Context, copy: Context, root: Hash, *, begun: int) -> None:
     """Have the next look at ``copy``, which a provider has just made as a copy of ``source``, read only what is not
-    known: if the manifest ``root`` is what was saved of the source last. Nobody works in the copy yet. A failure is
-    logged: the look is slower.
+    known: if the manifest ``root`` is what was saved of the source last, and the copy was begun after ``begun`` (see
+    `inherit`). Nobody works in the copy yet. A failure is logged: the look is slower.
     """
     from holdfast.files.inherited_index import inherit
 
@@ -39,7 +39,7 @@ def inherit_index(source: Context, copy: Context, root: Hash) -> None:
         return
     tree.save_index()
     try:
-        index = inherit(os.path.join(source.folder, INDEX), tree.root, copy.workspace.path, root)
+        index = inherit(os.path.join(source.folder, INDEX), tree.root, copy.workspace.path, root, begun=begun)
         if index is not None:
             index.save(os.path.join(copy.folder, INDEX))
     except (OSError, StorageError) as error:

@@ -21,9 +21,11 @@ if TYPE_CHECKING:
     from holdfast.model.ids import Hash
 
 
-def inherit(index: bytes, source: bytes, target: bytes, root: Hash) -> StatIndex | None:
+def inherit(index: bytes, source: bytes, target: bytes, root: Hash, *, begun: int) -> StatIndex | None:
     """The index for ``target``, which was made as a copy of ``source`` by ourselves just now, after ``root`` was saved;
-    None where that would be of no use. ``index`` is the file of the source's. Changes nothing. Raises `OSError`.
+    None where that would be of no use. ``index`` is the file of the source's; ``begun``, in nanoseconds since 1970, is
+    a moment before the copy was begun: of a directory that was moved or changed since, nothing is known, as the copy
+    may be one of what was in its place meanwhile. Changes nothing. Raises `OSError`.
     """
     found = load(index)
     if found.root != root or found.delta:
@@ -32,7 +34,7 @@ def inherit(index: bytes, source: bytes, target: bytes, root: Hash) -> StatIndex
     try:
         target_fd = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            return found if _are_the_same(found, target_fd) else _matched(found, source_fd, target_fd)
+            return found if _are_the_same(found, target_fd) else _matched(found, source_fd, target_fd, begun)
         finally:
             os.close(target_fd)
     finally:
@@ -56,12 +58,17 @@ def _are_the_same(index: StatIndex, target: int) -> bool:
     return False
 
 
-def _matched(index: StatIndex, source: int, target: int) -> StatIndex:
+def _matched(index: StatIndex, source: int, target: int, begun: int) -> StatIndex:
     moment = time.time_ns()
-    for path, record in list(index.directories.items()):
+    moved: set[bytes] = set()
+    for path, record in sorted(index.directories.items()):
         columns = Columns(record)
         try:
             with opened_below(source, path) as old, opened_below(target, path) as new:
+                above = path.rpartition(b"/")[0]
+                if is_racy(signature_of(os.fstat(old)), begun) or (path and above in moved):
+                    moved.add(path)
+                    _forget(columns)
                 for at, name in enumerate(columns.names):
                     if columns.flags[at] == KNOWN:
                         _match(columns, at, name, old, new, moment)
@@ -69,6 +76,11 @@ def _matched(index: StatIndex, source: int, target: int) -> StatIndex:
             continue  # it is gone, or was never copied: a scan finds that out
         index.directories[path] = columns.record()
     return index
+
+
+def _forget(columns: Columns) -> None:
+    for at, flag in enumerate(columns.flags):
+        columns.flags[at] = RACY if flag == KNOWN else flag
 
 
 def _match(columns: Columns, at: int, name: bytes, old: int, new: int, moment: int) -> None:

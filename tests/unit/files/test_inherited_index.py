@@ -29,6 +29,7 @@ class Copied:
 
     def __init__(self, place: Path) -> None:
         self.source, self.copy = place / "tree", place / "copy"
+        self.begun = 0
         self.index, self.copied_index = place / "index", place / "copied"
 
     def fill(self) -> None:
@@ -45,7 +46,12 @@ class Copied:
         tree.scan(HashSink())
         tree.settle(ROOT)
 
+    def begin(self) -> None:
+        wait_until_old(self.source)
+        self.begun = time.time_ns()
+
     def replicate(self) -> None:
+        self.begin()
         replicate(bytes(self.source), bytes(self.copy), without=find_own([]))
         wait_until_old(self.copy)
 
@@ -53,7 +59,7 @@ class Copied:
         """Inherit, and look at the copy: how many files are read for that. What is found is what a look that knows
         nothing finds.
         """
-        found = inherit(bytes(self.index), bytes(self.source), bytes(self.copy), ROOT)
+        found = inherit(bytes(self.index), bytes(self.source), bytes(self.copy), ROOT, begun=self.begun)
         assert found is not None
         found.save(bytes(self.copied_index))
         tree = LocalTree(bytes(self.copy), index=bytes(self.copied_index))
@@ -99,7 +105,26 @@ def test_what_the_source_has_lost_or_got_since_says_nothing_of_the_copy(copied: 
     (copied.source / "one").unlink()
     (copied.source / "two").write_text("CONTENT of two\n")
     shutil.rmtree(copied.source / "sub")
-    assert copied.read() == 3
+    assert copied.read() == 4
+
+
+def test_what_was_copied_of_another_directory_in_its_place_is_read(copied: Copied, tmp_path: Path) -> None:
+    """It is back, and all of its files look as they did; those of the copy have the same times and sizes."""
+    (copied.source / "sub/in").mkdir()
+    (copied.source / "sub/in/four").write_text("content of four\n")
+    copied.look(copied.source, copied.index)
+    copied.begin()
+    (copied.source / "sub").rename(tmp_path / "away")
+    shutil.copytree(tmp_path / "away", copied.source / "sub")
+    for name in ("three", "in/four"):
+        shown, old = copied.source / "sub" / name, (tmp_path / "away" / name).stat()
+        shown.write_text(shown.read_text().upper())
+        os.utime(shown, ns=(old.st_atime_ns, old.st_mtime_ns))
+    replicate(bytes(copied.source), bytes(copied.copy), without=find_own([]))
+    shutil.rmtree(copied.source / "sub")
+    (tmp_path / "away").rename(copied.source / "sub")
+    wait_until_old(copied.copy)
+    copied.read()
 
 
 def test_what_was_copied_a_moment_ago_is_read_once_more(copied: Copied, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +132,7 @@ def test_what_was_copied_a_moment_ago_is_read_once_more(copied: Copied, monkeypa
     newest = max(path.lstat().st_ctime_ns for path in copied.copy.rglob("*"))
     with monkeypatch.context() as patched:
         patched.setattr(time, "time_ns", lambda: newest)
-        found = inherit(bytes(copied.index), bytes(copied.source), bytes(copied.copy), ROOT)
+        found = inherit(bytes(copied.index), bytes(copied.source), bytes(copied.copy), ROOT, begun=copied.begun)
     assert found is not None
     assert found.get(b"one") is None
 
@@ -115,9 +140,9 @@ def test_what_was_copied_a_moment_ago_is_read_once_more(copied: Copied, monkeypa
 def test_an_index_of_another_state_is_of_no_use(copied: Copied) -> None:
     copied.replicate()
     other = hash_bytes(b"other")
-    assert inherit(bytes(copied.index), bytes(copied.source), bytes(copied.copy), other) is None
+    assert inherit(bytes(copied.index), bytes(copied.source), bytes(copied.copy), other, begun=copied.begun) is None
     copied.index.write_bytes(b"damaged")
-    assert inherit(bytes(copied.index), bytes(copied.source), bytes(copied.copy), ROOT) is None
+    assert inherit(bytes(copied.index), bytes(copied.source), bytes(copied.copy), ROOT, begun=copied.begun) is None
 
 
 @pytest.mark.root
@@ -127,6 +152,7 @@ def test_a_snapshot_shows_the_same_files_and_what_was_changed_since_is_read(tmp_
         subprocess.run(["btrfs", "subvolume", "create", copied.source], check=True, capture_output=True)
         copied.fill()
         (copied.source / "sub/three").write_text("CONTENT of sub/three\n")
+        copied.begin()
         snapshot_subvolume(bytes(copied.source), bytes(copied.copy), read_only=False, without=[])
         (copied.source / "two").write_text("no more")
         (copied.copy / "one").write_text("CONTENT of one\n")

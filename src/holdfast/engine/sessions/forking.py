@@ -5,6 +5,7 @@ What is about to be made is in the catalog before it is, and is the sweep's to r
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -217,6 +218,7 @@ def _provided(around: Surroundings, point: SessionCheckpoint, providers: _Provid
     assert source is not None, "a saved state has a tree"
     choice = providers.choice
     carries = choice.capabilities.carries_ignored
+    begun = time.time_ns()
     try:
         prepared = choice.provider.prepare("worktree")
     except RefusedError as error:
@@ -227,7 +229,7 @@ def _provided(around: Surroundings, point: SessionCheckpoint, providers: _Provid
     context = around.opener.register(prepared.path, source)
     saved = around.context.catalog.checkpoint(source)
     if carries:
-        inherit_index(around.context, context, saved.root)
+        inherit_index(around.context, context, saved.root, begun=begun)
     with context.lock():
         first = first_checkpoint(context, saved)
     # What carries everything holds the state as it is, or is changed at this moment: the next look at it tells.

@@ -55,6 +55,8 @@ _GRAPHS = b"info/commit-graphs"
 _SINGLE, _CHAIN = b"info/commit-graph", _GRAPHS + b"/commit-graph-chain"
 _MOST_COMMITS = 1_500_000
 """Of a graph of more, it would take too long to see that all are there."""
+_HERE = -100
+"""AT_FDCWD."""
 _COMING, _REPLACING = b"coming", b"replacing"
 _FEW = 16
 """So many files are synced one by one."""
@@ -232,23 +234,25 @@ class _Taking:
         """Make the new file ``target`` hold what ``source`` does, the cheapest way that there is; whole or not at all.
         Raises `OSError`, `RefusedError`.
         """
-        found = os.lstat(source)
-        if not stat.S_ISREG(found.st_mode):
-            raise _refused(source)  # what a link leads to need be nothing of Git's
-        self._make_room(target)
-        if self._shares and self._filled(source, target, share_blocks):
-            return
-        self._shares = False
-        if self._may_link(source, found):
-            try:
-                os.link(source, target, follow_symlinks=False)
+        name = os.path.basename(source)
+        with _reached(os.path.dirname(source)) as folder:
+            found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            if not stat.S_ISREG(found.st_mode):
+                raise _refused(source)  # what a link leads to need be nothing of Git's
+            self._make_room(target)
+            if self._shares and self._filled(folder, name, target, share_blocks):
                 return
-            except OSError as error:
-                if error.errno not in _CANNOT_LINK:
-                    raise
-                self._links = self._may_copy = False
-        self._refuse_much()
-        self._filled(source, target, duplicate)
+            self._shares = False
+            if self._may_link(source, found):
+                try:
+                    os.link(name, target, src_dir_fd=folder, follow_symlinks=False)
+                    return
+                except OSError as error:
+                    if error.errno not in _CANNOT_LINK:
+                        raise
+                    self._links = self._may_copy = False
+            self._refuse_much()
+            self._filled(folder, name, target, duplicate)
 
     def _may_link(self, source: bytes, found: os.stat_result) -> bool:
         if not self._links or found.st_dev != self._device:
@@ -261,12 +265,12 @@ class _Taking:
             make_private(directory)
             self._changed.add(directory)
 
-    def _filled(self, source: bytes, target: bytes, fill: Callable[[int, int], object]) -> bool:
-        """Make by ``fill``, called with a descriptor of each, what `_settle` is to put in the place ``target``; False,
-        and there is none, if that says so.
+    def _filled(self, folder: int, name: bytes, target: bytes, fill: Callable[[int, int], object]) -> bool:
+        """Make of a file in ``folder`` by ``fill``, called with a descriptor of each, what `_settle` is to put in the
+        place ``target``; False, and there is none, if that says so.
         """
         new = os.path.join(self._path, _COMING, b"%d" % len(self._coming))
-        source_fd = os.open(source, _READ)
+        source_fd = os.open(name, _READ, dir_fd=folder)
         try:
             new_fd = os.open(new, _WRITE, 0o400)
             try:
@@ -327,14 +331,32 @@ class _Taking:
 
 def _listed(directory: bytes) -> set[bytes]:
     try:
-        return set(os.listdir(directory))
+        with _reached(directory) as fd:
+            return set(map(os.fsencode, os.listdir(fd)))
     except (FileNotFoundError, NotADirectoryError):
         return set()
 
 
+@contextmanager
+def _reached(directory: bytes) -> Generator[int]:
+    """A directory whose path leads through no link: whoever works in a repository can have one lead to what is hidden,
+    at any moment. Raises `RefusedError` where one is, `OSError`.
+    """
+    try:
+        fd = kernel.openat2(_HERE, directory, os.O_RDONLY | os.O_DIRECTORY, kernel.RESOLVE_NO_SYMLINKS)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise _refused(directory) from None
+        raise
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
 def _refused(path: bytes) -> RefusedError:
     return RefusedError(
-        f"{display(path)} is a link, or no file: the objects that a fork borrows cannot be kept",
+        f"{display(path)} is a link, lies behind one, or is no file: the objects that a fork borrows cannot be kept",
         hint="`git repack -a -d` in the repository makes it a file; or use another provider of snapshots",
         code=OBJECTS,
     )

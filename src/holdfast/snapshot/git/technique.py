@@ -294,7 +294,7 @@ class _Git:
     def _stores(self, shadow: Shadow, source: Source, settings: LocalSettings) -> list[bytes]:
         """The directories of objects that a fork may need: the user's, with what that borrows from, last."""
         borrowed = behind(os.path.join(source.common, b"objects"))
-        return [*((shadow.objects,) if settings.partial else ()), *filter(self._may_borrow, borrowed)]
+        return [*((os.path.realpath(shadow.objects),) if settings.partial else ()), *filter(self._may_borrow, borrowed)]
 
     def _keep_all(self, kept: Kept, stores: Sequence[bytes], source: Source) -> Mapping[str, str]:
         """Have all that a fork may borrow in the store that stays, and return the refs of the user's that it holds all

@@ -252,6 +252,19 @@ def test_a_link_among_the_objects_is_refused(theirs: User, tmp_path: Path) -> No
     assert provider.prepare("worktree")
 
 
+@pytest.mark.parametrize("name", ["pack", "ab", "info/commit-graphs"])
+def test_a_link_in_place_of_a_directory_is_refused(theirs: User, user_of: Callable[[str], User], name: str) -> None:
+    """A command in the workspace, from which a repository is hidden, has this one's objects lie in that."""
+    objects, secret = theirs.git_dir / "objects", user_of("secret").git_dir / "objects"
+    (objects / name).mkdir(parents=True, exist_ok=True)
+    (objects / name).rename(secret / "lent")
+    (objects / name).symlink_to(secret / "lent")
+    place = Place(bytes(theirs.root), bytes(theirs.root.parent / "state"), "s")
+    with pytest.raises(RefusedError, match="a link") as refused:
+        git_provider(place, GitOptions(hidden=(bytes(secret),))).prepare("worktree")
+    assert refused.value.code == "git_objects"
+
+
 def test_what_is_hidden_or_another_forks_is_not_borrowed(theirs: User, user_of: Callable[[str], User]) -> None:
     """Whoever works in a fork writes its `.git`, and could have it name any directory."""
     secret, home = user_of("secret"), theirs.root.parent / "home"
