@@ -324,13 +324,15 @@ def _existing(path: bytes) -> bytes:
 
 
 def _holds_more(root: bytes, known: Sequence[bytes]) -> bool:
-    """Whether there is anything right in a directory but what is ``known``, or leads there."""
+    """Whether there is anything in a directory but what is ``known``, and the directories that lead there."""
     try:
         names = os.listdir(root)
     except OSError:
         return False  # it is not there, or nobody here can read it
     paths = [os.path.join(root, name) for name in names if not name.startswith(PROMOTION_PREFIX)]
-    return any(not any(path == one or _below(one, path) for one in known) for path in paths)
+    return any(
+        _holds_more(path, known) if any(_below(one, path) for one in known) else path not in known for path in paths
+    )
 
 
 def _is_system(path: bytes) -> bool:

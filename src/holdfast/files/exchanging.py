@@ -42,6 +42,15 @@ def place_of(path: bytes) -> Place | None:
         return None
 
 
+def same_place(one: Place | None, other: Place | None) -> bool:
+    """Whether both are one directory, or both nothing. Devices may have other numbers after each mount (on btrfs, where
+    each subvolume has one, it depends on which is looked at first): they count only where no time of birth is known.
+    """
+    if one is None or other is None or one.born is None or other.born is None:
+        return one == other
+    return one[1:] == other[1:]
+
+
 def exchange(one: bytes, other: bytes) -> None:
     """Let two directories, absolute paths, change places: atomic, and durable when it returns.
 

@@ -122,13 +122,15 @@ def run(work: Work, stage: Stage) -> Answer | Literal["again"] | None:
     words = {"setup": spec.setup, "build": spec.build, "check": [*spec.start, *spec.health]}[stage]
     if not words:
         return None
-    begun = os.path.join(work.folder, b"begun")
+    # (By attempt: a process that was taken over, and still runs, is not to take the marker of the one that goes on.)
+    begun = os.path.join(work.folder, b"begun-%d" % work.facts.attempt)
     done = os.path.join(work.folder, b"done-%d-%b" % (work.facts.attempt, stage.encode()))
     if os.path.lexists(done):
         return None  # killed between that and its being told so
-    if os.path.lexists(begun):
-        os.unlink(begun)
-        return "again"
+    for left in (begun, os.path.join(work.folder, b"begun")):  # (so it was called by former versions)
+        if os.path.lexists(left):
+            os.unlink(left)
+            return "again"
     os.close(os.open(begun, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
     answer = _check(work) if stage == "check" else _command(work, stage, words)
     if answer is None:

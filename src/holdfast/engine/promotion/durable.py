@@ -15,7 +15,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from holdfast.model.errors import HoldfastError, StorageError, UnsupportedError
+from holdfast.model.errors import HoldfastError, LockedError, StorageError, UnsupportedError
 from holdfast.model.log import Log
 from holdfast.store.lease import LASTS, may_run, this_process
 from holdfast.store.promotion_rows import PromotionRows
@@ -81,14 +81,26 @@ class Flows:
                 self._dbos.register_queue(queue, polling_interval_sec=_POLL_SECONDS, on_conflict="always_update")
                 handle = self._dbos.resume_workflow(name, queue_name=queue)
             return _awaited(handle, interrupted)
+        except Exception as error:
+            if self._dbos.get_workflow_status(name) is not None:
+                raise
+            raise LockedError(
+                "another process has taken this promotion over, and ended it",
+                hint="see `holdfast promote --list`",
+                code="taken_over",
+            ) from error
         finally:
             del _DOING[name]
             if queue:
                 self._dbos.delete_queue(queue)
 
     def forget(self, promotion: str) -> None:
-        """Remove what is kept of a promotion that has ended; that is for nobody to go on with."""
-        self._delete(status.workflow_id for status in self._listed(f"{self._prefix}{promotion}."))
+        """Remove what is kept of a promotion that has ended; that is for nobody to go on with. (Whoever has taken it
+        over waits for the end of it there, and removes it.)
+        """
+        there = self._listed(f"{self._prefix}{promotion}.")
+        ours = this_process()
+        self._delete(one.workflow_id for one in there if one.executor_id == ours or not may_run(one.executor_id or ""))
 
     def tidy(self, catalog: Catalog) -> None:
         """Remove what is kept of promotions that were ended by others than those who began them, and the queues of
@@ -266,5 +278,5 @@ def _translated(error: Any, connector: Connector) -> HoldfastError:
     text = " ".join(str(error.orig).split())
     return StorageError(
         f"the workflow of a promotion cannot be kept in {connector.shown}: {text}",
-        hint="see that the database is sound; nothing was changed",
+        hint="see that the database is sound and has room; what was begun goes on with `holdfast promote --resume`",
     )

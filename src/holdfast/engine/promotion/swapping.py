@@ -22,7 +22,7 @@ from holdfast.engine.restore import refuse_unfinished
 from holdfast.engine.status import present
 from holdfast.engine.steps import kept_still
 from holdfast.engine.watched import paused
-from holdfast.files.exchanging import CANNOT, Place, exchange, place_of
+from holdfast.files.exchanging import CANNOT, Place, exchange, place_of, same_place
 from holdfast.files.stamps import Stamps, stamps, touched
 from holdfast.files.transplant import transplant
 from holdfast.model.checkpoint import Provenance
@@ -76,7 +76,7 @@ def has_begun(work: Work) -> bool:
     """Whether a swap that was cut short has changed anything: if not, production is looked at again."""
     if not work.facts.exchange:
         return bool(work.facts.target)
-    return place_of(work.context.workspace.path) != _place(work.facts.old)
+    return not same_place(place_of(work.context.workspace.path), _place(work.facts.old))
 
 
 def record(work: Work) -> None:
@@ -132,7 +132,7 @@ def _prepare(work: Work) -> Answer | Literal["changed"] | None:
     root, tree = context.workspace.path, places.tree_of(work)
     refuse_running(context)
     refuse_unfinished(context)
-    if place_of(root) != _place(facts.old):
+    if not same_place(place_of(root), _place(facts.old)):
         return "changed"
     own = places.own_in(work, root)
     try:
@@ -183,7 +183,7 @@ def _exchange(work: Work) -> Literal["changed"] | None:
     built, old = _place(facts.built), _place(facts.old)
     here, there = place_of(root), place_of(tree)
     try:
-        if (here, there) == (old, built):
+        if same_place(here, old) and same_place(there, built):
             own = places.own_in(work, root)
             at_swap = load_stamps(work, AT_SWAP)
             made = stamps(tree, without=own)
@@ -199,7 +199,7 @@ def _exchange(work: Work) -> Literal["changed"] | None:
             if touched(at_swap, stamps(tree, without=own)):
                 _back(work, root, tree, made)
                 return "changed"
-        elif (here, there) == (built, old):
+        elif same_place(here, built) and same_place(there, old):
             if touched(load_stamps(work, AT_SWAP), stamps(tree, without=places.own_in(work, tree))):
                 _LOG.warning("something was written to the old directory of %s since the swap", display(root))
         else:

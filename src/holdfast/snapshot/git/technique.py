@@ -47,6 +47,11 @@ _SCORE = 50
 _OLDEST = (2, 31)
 _VERSION = re.compile(rb"git version (\d+)\.(\d+)")
 
+_READ_OF_A_REPOSITORY = (
+    *(b"HEAD", b"config", b"config.worktree", b"packed-refs", b"refs", b"refs/heads", b"refs/tags", b"refs/remotes"),
+    *(b"refs/notes", b"info", b"info/attributes", b"info/exclude", b"info/sparse-checkout", b"shallow", b"index"),
+)
+
 
 class GitOptions(NamedTuple):
     """What of the configuration concerns Git."""
@@ -211,6 +216,7 @@ class _Git:
         also where undo takes the commit back, of which a pin would be a ref that leads nowhere.)
         """
         source = self._source()
+        self._refuse_hidden(source)
         nearest = self._place.nearest()
         settings = read_settings(source, nearest)._replace(included=tuple(included_for(source, nearest)))
         shadow = self._shadow(entry)
@@ -305,6 +311,19 @@ class _Git:
             kept.take(stores, own=lent_to(self._place.root)[1:], most_bytes=self._place.most_bytes)
         after = refs_of(source.common)
         return {name: value for name, value in before.items() if after.get(name) == value}
+
+    def _refuse_hidden(self, source: Source) -> None:
+        """Refuse to read a repository parts of which lead to where its runs may not look: a fork would show it."""
+        for directory in {source.own, source.common}:
+            for name in _READ_OF_A_REPOSITORY:
+                path = os.path.join(directory, name)
+                real = os.path.realpath(path)
+                if real != os.path.join(os.path.realpath(directory), name) and not self._may_borrow(real):
+                    raise RefusedError(
+                        f"{display(path)} leads to {display(real)}, which is hidden from runs, or Holdfast's own",
+                        hint="put a file or directory of its own there; or use another provider of snapshots",
+                        code="git_hidden",
+                    )
 
     def _may_borrow(self, store: bytes) -> bool:
         """Whoever works in the repository decides what it borrows from, and may work where that cannot be seen: what is

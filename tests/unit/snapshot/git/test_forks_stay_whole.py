@@ -265,6 +265,21 @@ def test_a_link_in_place_of_a_directory_is_refused(theirs: User, user_of: Callab
     assert refused.value.code == "git_objects"
 
 
+@pytest.mark.parametrize("name", ["packed-refs", "info", "config", "refs/heads"])
+def test_a_part_of_the_repository_that_leads_to_what_is_hidden_is_refused(
+    theirs: User, user_of: Callable[[str], User], name: str
+) -> None:
+    theirs.git("pack-refs", "--all")
+    secret = user_of("secret").git_dir
+    (theirs.git_dir / name).rename(secret / "lent")
+    (theirs.git_dir / name).symlink_to(secret / "lent")
+    place = Place(bytes(theirs.root), bytes(theirs.root.parent / "state"), "s")
+    with pytest.raises(RefusedError, match="hidden from runs") as refused:
+        git_provider(place, GitOptions(hidden=(bytes(secret),))).prepare("worktree")
+    assert refused.value.code == "git_hidden"
+    assert git_provider(place, GitOptions()).prepare("worktree"), "it may lead elsewhere"
+
+
 def test_what_is_hidden_or_another_forks_is_not_borrowed(theirs: User, user_of: Callable[[str], User]) -> None:
     """Whoever works in a fork writes its `.git`, and could have it name any directory."""
     secret, home = user_of("secret"), theirs.root.parent / "home"
