@@ -43,6 +43,8 @@ class Model(RuleBasedStateMachine):
         for name in (IGNORED, "d"):
             (self.tree / name).mkdir(parents=True)
         (self.tree / ".gitignore").write_text(IGNORED)
+        # (Emptied by hand, it would be in no checkpoint: what steps do in there later is refused on the way forward.)
+        (self.tree / "d/kept").touch()
         (self.tree / "a").write_bytes(b"a")
         os.link(self.tree / "a", self.tree / "b")
         self.workspace = holdfast.init(self.tree, home=self.base / "home")
