@@ -78,7 +78,8 @@ class Front:
     async def _end(self, listening: asyncio.Server) -> None:
         listening.close()
         for writer in self._writers:
-            writer.transport.abort()
+            with suppress(AttributeError):  # one that is closed already, in Python before 3.11.3
+                writer.transport.abort()
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()

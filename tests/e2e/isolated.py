@@ -53,7 +53,8 @@ def switch_to(user: int) -> dict[str, Any]:
 def python_for(user: int, *, compiled: bool = False) -> str:
     """A Python that ``user`` may execute; ``compiled``: with packages that were compiled for this one."""
     wrong = f"sys.version_info[:2] != {tuple(sys.version_info[:2])}" if compiled else "sys.version_info < (3, 11)"
-    for python in (sys.executable, "/usr/bin/python3"):
+    # (Not by the name that it has in an environment, which may lie where a box has a directory of its own.)
+    for python in (os.path.realpath(sys.executable), "/usr/bin/python3"):
         check = [python, "-I", "-S", "-c", f"import sys; sys.exit({wrong})"]
         try:
             if subprocess.run(check, check=False, **switch_to(user)).returncode == 0:
