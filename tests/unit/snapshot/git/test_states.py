@@ -86,7 +86,7 @@ def test_an_intention_to_add_is_enough(user: User, beside: Make) -> None:
     assert one.texts()["new"] == "newer\n"
 
 
-def test_bits_of_the_index_hide_no_change(user: User, beside: Make) -> None:
+def test_assume_unchanged_hides_no_change_and_skip_worktree_is_no_deletion(user: User, beside: Make) -> None:
     user.git("update-index", "--assume-unchanged", "a")
     user.git("update-index", "--skip-worktree", "b")
     one = beside(user)
