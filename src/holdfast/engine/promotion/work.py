@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from holdfast.engine.home import make_private
 from holdfast.engine.opening import Opener
 from holdfast.engine.promotion.spec import decode_facts, decode_spec, encode
+from holdfast.files.exchanging import Place, place_of, same_place
 from holdfast.model.errors import HoldfastError, LockedError, RefusedError, StorageError, unexpected
 from holdfast.model.log import Log
 from holdfast.model.paths import display
@@ -18,7 +19,7 @@ from holdfast.store.promotion_rows import PromotionRows
 from holdfast.store.records import seen_at
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Generator, Iterable, Mapping
 
     from holdfast.engine.context import Context
     from holdfast.engine.promotion.spec import Answer, Facts, Spec
@@ -71,29 +72,29 @@ def open_named(
     opener: Opener,
     production: WorkspaceId,
     place: tuple[int, int] | None,
-    built: tuple[int, int, int | None] | None = None,
+    known: Iterable[Place] = (),
 ) -> Context:
-    """The workspace of an id, if its directory has this ``place`` (None: any), or, once they were swapped, that of what
-    was ``built``. Any other is not even taken for it.
+    """The workspace of an id, if its directory has this ``place`` (device and inode; None: any), or is one of the
+    ``known``, which are recognised after another mount too. Any other is not even taken for it.
 
     Raises `RefusedError` (code ``production_replaced``), and as `Opener.open_known`.
     """
     if place is None:
         return opener.open_known(production)
-    _check_place(seen_at(opener.store().catalog.workspace(production).path), place, built)
+    _check_place(seen_at(opener.store().catalog.workspace(production).path), place, known)
     context = opener.open_known(production)
-    _check_place(context.workspace.path, place, built)
+    _check_place(context.workspace.path, place, known)
     return context
 
 
-def _check_place(path: bytes, place: tuple[int, int], built: tuple[int, int, int | None] | None) -> None:
+def _check_place(path: bytes, place: tuple[int, int], known: Iterable[Place]) -> None:
     try:
-        about = os.lstat(path)
-    except FileNotFoundError:
-        return  # it was moved: then it is looked for by its inode
+        here = place_of(path)
     except OSError as error:
         raise StorageError(f"{display(path)} cannot be looked at: {error.strerror}") from error
-    if (about.st_dev, about.st_ino) not in (place, built and built[:2]):
+    if here is None:
+        return  # it was moved: then it is looked for by its inode
+    if (here.device, here.inode) != place and not any(same_place(here, one) for one in known):
         raise RefusedError(
             f"another directory is at {display(path)} than when the promotion was asked for",
             hint="nothing of it was touched; put production back, or ask again if this is to be production",
@@ -121,7 +122,9 @@ class Work:
         """
         if self._context is None:
             place = self.spec.place if self.row.phase in ("building", "swapping") else None
-            self._context = open_named(self.opener, self.row.workspace, place, self.facts.built)
+            # (What it was when the build began tells it from others where devices got other numbers meanwhile.)
+            known = [Place(*one) for one in (self.facts.old, self.facts.built) if one is not None]
+            self._context = open_named(self.opener, self.row.workspace, place, known)
         return self._context
 
     @property
