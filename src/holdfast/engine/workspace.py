@@ -59,10 +59,14 @@ def init(
     unless ``force``.
     """
     opener = Opener(home=None if home is None else os.fsencode(home), flags=flags)
-    context, new = opener.init(os.fsencode(path), force=force)
-    workspace = Workspace(opener, context, new=new)
-    if write_ignore:
-        workspace.write_ignore()
+    try:
+        context, new = opener.init(os.fsencode(path), force=force)
+        workspace = Workspace(opener, context, new=new)
+        if write_ignore:
+            workspace.write_ignore()
+    except BaseException:
+        opener.close()
+        raise
     return workspace
 
 

@@ -11,7 +11,9 @@ If those rows are lost, nothing is: the catalog's row of a promotion is enough t
 from __future__ import annotations
 
 import logging
+import sqlite3
 import threading
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +41,8 @@ _IDLE_MILLISECONDS = 60_000
 """After which the server ends a transaction whose process does nothing in it, as one that is stopped."""
 _REFUSED = "42501"
 """PostgreSQL's insufficient_privilege."""
+_SUBSECONDS = (3, 42, 0)
+"""Before, SQLite knows no ``unixepoch('subsec')``: it is NULL."""
 _ONE_AT_A_TIME = threading.Lock()
 """dbos is one to a process."""
 
@@ -264,7 +268,20 @@ def _engine(connector: Connector) -> Any:
             connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = {_IDLE_MILLISECONDS}")
 
         event.listen(engine, "begin", limit)
+    elif sqlite3.sqlite_version_info < _SUBSECONDS:
+
+        def tell_time(connection: sqlite3.Connection, _: object) -> None:
+            connection.create_function("unixepoch", 1, _unix_time)
+
+        event.listen(engine, "connect", tell_time)
     return engine
+
+
+def _unix_time(what: str) -> float:
+    """``unixepoch('subsec')``, which dbos asks of SQLite where Python is 3.12 or newer, however old SQLite is."""
+    if what != "subsec":
+        raise ValueError(what)
+    return round(time.time(), 3)
 
 
 def _translated(error: Any, connector: Connector) -> HoldfastError:
