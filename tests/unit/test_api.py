@@ -74,6 +74,9 @@ def test_the_documented_examples_work(tmp_path: Path, monkeypatch: pytest.Monkey
         if method == "checkpoint":
             (tmp_path / "project" / "src" / "main.py").write_text("print(2)\n")
         assert method in example
+    for opened in names.values():
+        if isinstance(opened, (holdfast.Workspace, holdfast.Home)):
+            opened.close()
     assert ran > 25
     assert {str(path.relative_to(tmp_path)) for path in tmp_path.iterdir()} == {
         "project",
