@@ -66,17 +66,18 @@ def test_the_documented_examples_work(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "project" / "src").mkdir(parents=True)
     (tmp_path / "project" / "src" / "main.py").write_text("print(1)\n")
     names: dict[str, Any] = {"holdfast": holdfast}
+    opened: dict[int, holdfast.Workspace | holdfast.Home] = {}
     ran = 0
     for method, example in METHODS:
         if not example.startswith(NOT_RUN):
             exec(example, names)
             ran += 1
+            opened |= {id(one): one for one in names.values() if isinstance(one, (holdfast.Workspace, holdfast.Home))}
         if method == "checkpoint":
             (tmp_path / "project" / "src" / "main.py").write_text("print(2)\n")
         assert method in example
-    for opened in names.values():
-        if isinstance(opened, (holdfast.Workspace, holdfast.Home)):
-            opened.close()
+    for one in opened.values():
+        one.close()
     assert ran > 25
     assert {str(path.relative_to(tmp_path)) for path in tmp_path.iterdir()} == {
         "project",
