@@ -100,16 +100,17 @@ class Kept:
     def __init__(self, path: bytes) -> None:
         self.path = path
 
-    def take(self, stores: Sequence[bytes], *, own: Sequence[bytes] = (), most_bytes: int) -> None:
+    def take(self, stores: Sequence[bytes], *, own: Sequence[bytes] = (), most_bytes: int) -> int:
         """Have all objects that are in the directories ``stores``, and stay there until this ends, in whatever file;
-        those of them that lie in ``own`` are kept for forks likewise. Durable when it returns.
+        those of them that lie in ``own`` are kept for forks likewise. Return how many bytes had to be copied for that.
+        Durable when it returns.
 
         Raises `RefusedError` (``git_objects``) where files would have to be copied, and are more than ``most_bytes``
         (0: any number) or than there is room for, or where one of them is a link; `StorageError` if the stores keep
         changing; `OSError`. What was made until then stays.
         """
         make_private(self.path)
-        _Taking(self.path, stores, own, most_bytes).run()
+        return _Taking(self.path, stores, own, most_bytes).run()
 
     def take_graphs(self, stores: Sequence[bytes], git: Git) -> None:
         """Have the graphs of commits that are in ``stores``, and name none but what ``git``, which borrows from here
@@ -140,12 +141,15 @@ class _Taking:
         self._may_copy = False
         self._coming: list[tuple[bytes, bytes]] = []
         """What is made, and where it is to be."""
+        self._copied = 0
+        """Bytes."""
         self._changed = {path}
         coming = os.path.join(path, _COMING)
         remove_whole(coming)  # of one that was killed
         make_private(coming)
 
-    def run(self) -> None:
+    def run(self) -> int:
+        """See `Kept.take`."""
         # Whoever packs objects anew, and removes what they were in, has made the new file before: what is looked for
         # again until there is nothing that is not here has missed no object that is still there.
         for _ in range(_MOST_LOOKS):
@@ -164,6 +168,7 @@ class _Taking:
         for directory in self._changed:
             with _opened(directory, os.O_DIRECTORY) as fd:
                 os.fsync(fd)
+        return self._copied
 
     def _all_missing(self) -> list[_Thing]:
         return [thing for store in self._stores for thing in self._missing(store)]
@@ -253,6 +258,7 @@ class _Taking:
                     self._links = self._may_copy = False
             self._refuse_much()
             self._filled(folder, name, target, duplicate)
+            self._copied += found.st_size
 
     def _may_link(self, source: bytes, found: os.stat_result) -> bool:
         if not self._links or found.st_dev != self._device:
