@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from holdfast.files.gitconfig import read_regular
 from holdfast.files.replicate import remove_whole
-from holdfast.model.errors import StorageError
 from holdfast.snapshot.git.alternates import alternate, alternates
 from holdfast.snapshot.git.command import LONG_SECONDS, QUICK_SECONDS, Git
+from holdfast.snapshot.git.pack_index import names_in
 from holdfast.snapshot.private import make_private
 
 if TYPE_CHECKING:
@@ -146,19 +146,8 @@ class _OwnObjects:
             folder = os.path.join(self._objects, b"pack")
             for index in os.listdir(folder) if os.path.isdir(folder) else ():
                 if index.endswith(b".idx"):
-                    self._packed |= _names_in(os.path.join(folder, index), len(name))
+                    self._packed |= names_in(os.path.join(folder, index), len(name))
         return name in self._packed
-
-
-def _names_in(index: bytes, digits: int) -> set[str]:
-    """The objects that a pack's index (version 2) names. Source: gitformat-pack(5)."""
-    with open(index, "rb") as file:
-        head = file.read(8 + 256 * 4)
-        if head[:8] != b"\xfftOc\0\0\0\2" or len(head) < 8 + 256 * 4:
-            raise StorageError(f"{os.fsdecode(index)} is no index of a pack", code="git_failed")
-        size, count = digits // 2, int.from_bytes(head[-4:], "big")
-        names = file.read(count * size)
-    return {names[at : at + size].hex() for at in range(0, len(names), size)}
 
 
 def _config_text(settings: LocalSettings, *, trust_filters: bool) -> bytes:
