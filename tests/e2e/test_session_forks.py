@@ -361,3 +361,75 @@ def test_a_forks_overlay_is_mounted_to_see_whether_it_has_expired(overlaid, monk
     monkeypatch.setattr(type(clock), "now", lambda _: later)
     assert sessions.sweep().removed == (), "somebody has something in it that was not saved"
     assert (root / "unsaved").read_text() == "mine"
+
+
+def with_submodule(base):
+    """A repository with a submodule in which something is changed, and something is new."""
+    tree, other = base / "tree", base / "other"
+    for path in (tree, other):
+        lay(path)
+        git_in(path, "init", "--quiet", "-b", "main")
+        git_in(path, "add", "--all")
+        git_in(path, "commit", "--quiet", "-m", "first")
+    git_in(tree, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", other, "part")
+    git_in(tree, "commit", "--quiet", "-m", "part")
+    (tree / "part/script").write_text("changed")
+    (tree / "part/new").write_text("new")
+    (tree / "part/built.o").write_text("ignored")
+    return tree
+
+
+def content_of(*directories):
+    return {path: path.read_bytes() for each in directories for path in each.rglob("*") if path.is_file()}
+
+
+def test_a_submodule_in_a_fork_is_a_repository_with_what_is_changed_in_the_users(tmp_path):
+    tree, home = with_submodule(tmp_path), tmp_path / "home"
+    holdfast.init(tree, home=home).close()
+    sessions = Sessions(home=bytes(home), agent="me")
+    with sessions.start(bytes(tree), "one") as session:
+        before = content_of(tree)
+        made = session.fork("side", provider="git")
+        root = Path(os.fsdecode(made.root))
+        assert git_in(root, "status", "--porcelain") == "M part"
+        for each in (tree / "part", root / "part"):
+            assert git_in(each, "status", "--porcelain") == "M script\n?? new"
+        assert not (root / "part/built.o").exists()
+        with sessions.open("side") as fork:
+            assert fork.workspace.status().clean
+            git_in(root / "part", "add", "--all")
+            git_in(root / "part", "commit", "--quiet", "-m", "in the fork")
+            git_in(root, "commit", "--quiet", "--all", "-m", "with it")
+            assert fork.workspace.status().clean, "no checkpoint holds .git"
+            inner = fork.fork("inner", provider="git")
+        nested = Path(os.fsdecode(inner.root)) / "part"
+        assert git_in(nested, "log", "--format=%s") == "in the fork\nfirst"
+        assert git_in(nested, "status", "--porcelain") == ""
+        for name in ("inner", "side"):
+            sessions.delete(name)
+        assert content_of(tree) == before, "I15"
+        assert left(home, tree) == []
+        assert not os.path.lexists(root)
+    sessions.close()
+
+
+def test_a_submodule_in_a_copy_of_everything_is_the_copys(tmp_path):
+    tree, home = with_submodule(tmp_path), tmp_path / "home"
+    holdfast.init(tree, home=home).close()
+    sessions = Sessions(home=bytes(home), agent="me")
+    with sessions.start(bytes(tree), "one") as session:
+        found = [one.detect() for one in providers_of(session.workspace._context, "try")]
+        names = [one.provider for one in found if one.score and one.carries_ignored and "worktree" in one.modes]
+        assert "copy" in names
+        before = content_of(tree)
+        for name in names:
+            root = Path(os.fsdecode(session.fork(name, provider=name, with_ignored=True).root))
+            assert (root / "part/built.o").exists()
+            assert git_in(root / "part", "rev-parse", "--show-toplevel") == str(root / "part")
+            git_in(root / "part", "commit", "--quiet", "--all", "-m", "in the copy")
+            git_in(root / "part", "gc", "--quiet", "--prune=now")
+            git_in(root, "submodule", "--quiet", "update", "--force")
+            git_in(root, "submodule", "--quiet", "deinit", "--force", "part")
+            assert content_of(tree) == before, name
+            sessions.delete(name)
+    sessions.close()

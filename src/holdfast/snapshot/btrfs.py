@@ -146,4 +146,4 @@ def btrfs_provider(place: Place) -> RecordedProvider:
     """The provider ``btrfs``. Raises `UsageError` for a session that cannot be called so."""
     ledger = place.ledger()
     technique = _Btrfs(place, ledger)
-    return RecordedProvider(technique, ledger, place.root, place.leading_out, stand_in=technique)
+    return RecordedProvider(technique, ledger, place.root, place.ways, stand_in=technique)

@@ -235,4 +235,4 @@ class _Overlay:
 def overlay_provider(place: Place) -> RecordedProvider:
     """The provider ``overlay``. Raises `UsageError` for a session that cannot be called so."""
     ledger = place.ledger()
-    return RecordedProvider(_Overlay(place, ledger), ledger, place.root, place.leading_out)
+    return RecordedProvider(_Overlay(place, ledger), ledger, place.root, place.ways)

@@ -11,13 +11,14 @@ from holdfast.model.clock import SystemClock
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import COPIES_IN_TREE
 from holdfast.snapshot.ledger import Ledger
-from holdfast.snapshot.repositories import leading_out
+from holdfast.snapshot.repositories import ways
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.files.own import Own
     from holdfast.model.clock import Clock
+    from holdfast.snapshot.repositories import Ways
 
 
 class Place(NamedTuple):
@@ -35,8 +36,8 @@ class Place(NamedTuple):
     """How many seconds to wait for another process."""
     own: tuple[bytes, ...] = ()
     """What is Holdfast's own beside ``state``, as real paths: where they lie in the workspace, no copy holds them."""
-    looked: dict[tuple[bytes, tuple[bytes, ...]], str] | None = None
-    """What `leading_out` has said while several providers look at one workspace: theirs in common, for that long."""
+    looked: dict[tuple[bytes, tuple[bytes, ...]], Ways] | None = None
+    """What `ways` has said while several providers look at one workspace: theirs in common, for that long."""
     most_bytes: int = 0
     """A copy that shares no blocks is made of no more than this; 0: of any."""
 
@@ -51,14 +52,14 @@ class Place(NamedTuple):
             path = os.path.dirname(path)
         return path
 
-    def leading_out(self, source: bytes, *, anew: bool = True) -> str:
-        """Why there can be no whole copy of ``source``; empty if there can: see `repositories.leading_out`. Unless it
-        is to be looked at ``anew``, what another provider has found just now will do.
+    def ways(self, source: bytes, *, anew: bool = True) -> Ways:
+        """Where what belongs to Git in ``source`` leads: see `repositories.ways`. Unless it is to be looked at
+        ``anew``, what another provider has found just now will do.
         """
         without = self.without(source)
         found = None if anew or self.looked is None else self.looked.get((source, without))
         if found is None:
-            found = leading_out(source, without)
+            found = ways(source, without)
             if self.looked is not None:
                 self.looked[source, without] = found
         return found

@@ -24,6 +24,7 @@ from holdfast.model.log import Log
 from holdfast.model.paths import display
 from holdfast.snapshot.ledger import check_label, check_name
 from holdfast.snapshot.port import Capabilities, Prepared, Snapshot, Token, View
+from holdfast.snapshot.repositories import Ways, forget_linked
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -102,8 +103,8 @@ class StandIn(Protocol):
         ...
 
 
-class _LeadingOut(Protocol):
-    def __call__(self, source: bytes, *, anew: bool = True) -> str: ...
+class _Ways(Protocol):
+    def __call__(self, source: bytes, *, anew: bool = True) -> Ways: ...
 
 
 class RecordedProvider:
@@ -114,16 +115,16 @@ class RecordedProvider:
         technique: Technique,
         ledger: Ledger,
         root: bytes,
-        leading_out: _LeadingOut | None = None,
+        ways: _Ways | None = None,
         stand_in: StandIn | None = None,
     ) -> None:
-        """Nothing is made yet. ``leading_out`` is for what copies everything: why that cannot be done with a directory,
-        as a copy would lead to the user's repository (I15); empty if it can. For `detect` it need not look ``anew``.
+        """Nothing is made yet. ``ways`` is for what copies everything: where what belongs to Git in a directory leads,
+        as a copy must not lead to the user's repository (I15). For `detect` it need not look ``anew``.
         """
         self._technique = technique
         self._ledger = ledger
         self._root = root
-        self._leading_out = leading_out
+        self._ways = ways
         self._stand_in = stand_in
 
     @property
@@ -134,10 +135,10 @@ class RecordedProvider:
     def detect(self) -> Capabilities:
         """See `Provider.detect`."""
         found = self._technique.detect()
-        if not found.score or self._leading_out is None:
+        if not found.score or self._ways is None:
             return found
         try:
-            reason = self._leading_out(self._root, anew=False)
+            reason = self._ways(self._root, anew=False).out
         except OSError as error:
             reason = f"the workspace cannot be looked through: {error.strerror}"
         return found._replace(score=0, notes=(reason,)) if reason else found
@@ -165,14 +166,16 @@ class RecordedProvider:
                 hint="the mode worktree makes a directory of its own",
             )
         origin = None if base is None else self._kept(base.id)
-        if mode != "in-place" and origin is None:
-            self._refuse_leading_out(self._root)
+        known = self._refuse_leading_out(self._root) if mode != "in-place" and origin is None else None
         entry = self._ledger.new("workspace", mode=mode, label=name, of="" if origin is None else origin.token)
         if mode != "in-place":
             entry = self._technique.plan(entry, origin)
         with self._making(entry):
             if mode != "in-place":
                 entry = self._technique.workspace(entry, origin)
+            if mode == "worktree" and self._ways is not None:
+                path = self._technique.where_to_work(entry)
+                forget_linked(path, (known or self._ways(path)).linked)
             self._complete(entry)
         return self._prepared(entry)
 
@@ -219,14 +222,15 @@ class RecordedProvider:
                 self._complete(entry)
         return _snapshot(entry)
 
-    def _refuse_leading_out(self, source: bytes) -> None:
-        reason = "" if self._leading_out is None else self._leading_out(source)
-        if reason:
+    def _refuse_leading_out(self, source: bytes) -> Ways:
+        found = Ways("") if self._ways is None else self._ways(source)
+        if found.out:
             raise RefusedError(
-                f"{display(source)} cannot be copied whole: {reason}",
+                f"{display(source)} cannot be copied whole: {found.out}",
                 hint="the providers git and holdfast do not copy what belongs to Git",
                 code=LEADS_OUT,
             )
+        return found
 
     def mount(self, snapshot: Snapshot) -> View:
         """See `Provider.mount`."""

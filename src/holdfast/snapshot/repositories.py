@@ -2,7 +2,8 @@
 
 A ``.git`` may be a file that names another directory, as in linked work trees and submodules, a link, or a directory
 that others share. What leads from it to a place in the same tree leads to the same place of a copy; all else leads out.
-Git looks for a repository in the directories above, too: where copies lie, nothing above is to be found.
+Git looks for a repository in the directories above, too: where copies lie, nothing above is to be found. And a
+repository knows the work trees that are linked to it by their paths: that of a copy must know none of the user's.
 Source: gitrepository-layout(5), git-config(1).
 """
 
@@ -16,28 +17,59 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from holdfast.files.deep import MOST, opened_below
+from holdfast.files.replicate import remove_whole
+from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 _GIT: Final = b".git"
 _NAME: Final = ".git"
 _PASSED_OVER: Final = frozenset((errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.ELOOP))
 _WORK_TREE: Final = re.compile(rb"(?im)^[ \t]*(?:\[[^\]\n]*\][ \t]*)?worktree[ \t]*=[ \t]*(.*)$")
 _CONFIGURATION: Final = (b"config", b"config.worktree")
+_LINKED: Final = b"worktrees"
+_BACK: Final = b"gitdir"
+"""In a directory of each linked work tree: where that has its ``.git``."""
 _NEVER_WRITTEN: Final = b"hooks"
 _MOST_BYTES: Final = 1 << 20
 _MOST_LINKS: Final = 40
 _NOWHERE: Final = b"gitdir: /nowhere/holdfast-forks-are-in-no-repository\n"
 
 
-def leading_out(root: bytes, without: Sequence[bytes]) -> str:
-    """Why there can be no copy of the tree, of all but what is ``without``, relative to ``root``, a real path: a clause
-    that names what leads out; empty if there can. Takes a walk of the tree, in which what cannot be read is passed
-    over. Raises `OSError` if that is the root.
+class Ways(NamedTuple):
+    """Where what belongs to Git in a tree leads."""
+
+    out: str
+    """Why there can be no copy of the tree: a clause that names what leads out; empty if there can."""
+    linked: tuple[bytes, ...] = ()
+    """What knows the linked work trees that lie elsewhere, or by absolute paths: directories, relative to the tree."""
+
+
+def ways(root: bytes, without: Sequence[bytes]) -> Ways:
+    """Look through the tree at ``root``, a real path, all but what is ``without``, relative to it. Takes a walk of it,
+    in which what cannot be read is passed over. Raises `OSError` if that is the root.
     """
-    return _Tree(root, without).leading_out()
+    return _Tree(root, without).ways()
+
+
+def forget_linked(copy: bytes, linked: Iterable[bytes]) -> None:
+    """Have the repositories in a copy know nothing of the work trees that are ``linked`` to what it was copied from:
+    Git in the copy would remove them, or have them belong to the copy. Follows no link. Raises `OSError`.
+    """
+    top = -1
+    try:
+        for path in linked:
+            top = os.open(copy, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) if top < 0 else top
+            try:
+                with opened_below(top, os.path.dirname(path)) as fd:
+                    remove_whole(b"/proc/self/fd/%d/%b" % (fd, os.path.basename(path)))
+            except FileNotFoundError:
+                continue
+    finally:
+        if top >= 0:
+            os.close(top)
 
 
 class _TooDeep(Exception):
@@ -45,22 +77,24 @@ class _TooDeep(Exception):
 
 
 class _Tree:
-    """See `leading_out`."""
+    """See `ways`."""
 
     def __init__(self, root: bytes, without: Sequence[bytes]) -> None:
         self._root = root
         self._without = frozenset(without)
         self._top = -1
+        self._linked: dict[bytes, None] = {}
 
-    def leading_out(self) -> str:
+    def ways(self) -> Ways:
+        """See `ways`."""
         self._top = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             for path in self._walk():
                 if not self._stays(path, set()):
-                    return f"a copy would lead to a repository of yours, by {display(path)}"
-            return ""
+                    return Ways(f"a copy would lead to a repository of yours, by {display(path)}")
+            return Ways("", tuple(self._linked))
         except _TooDeep as error:
-            return f"a copy could lead to a repository of yours, by {error}: that lies too deep to be looked at"
+            return Ways(f"a copy could lead to a repository of yours, by {error}: that lies too deep to be looked at")
         finally:
             os.close(self._top)
 
@@ -130,6 +164,10 @@ class _Tree:
         if name == b"commondir":
             common = _read(self._absolute(path)).rstrip(b"\r\n")
             return self._stays(os.path.join(directory, common), seen)
+        if name == _BACK and os.path.basename(os.path.dirname(directory)) == _LINKED:
+            there = _read(self._absolute(path)).rstrip(b"\r\n")
+            if self._resolved(os.path.join(directory, there)) is None:
+                self._linked[directory] = None
         if name in _CONFIGURATION:
             named = _WORK_TREE.findall(_read(self._absolute(path)))
             values = [value.strip().strip(b'"') for value in named]

@@ -179,4 +179,4 @@ def copy_provider(place: Place) -> RecordedProvider:
 def _provider(place: Place, *, sharing: bool) -> RecordedProvider:
     ledger = place.ledger()
     technique = _Whole(place, ledger, sharing=sharing)
-    return RecordedProvider(technique, ledger, place.root, place.leading_out, stand_in=technique)
+    return RecordedProvider(technique, ledger, place.root, place.ways, stand_in=technique)

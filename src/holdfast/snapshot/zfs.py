@@ -233,4 +233,4 @@ def _can_be_mounted_on(path: bytes) -> bool:
 def zfs_provider(place: Place) -> RecordedProvider:
     """The provider ``zfs``. Raises `UsageError` for a session that cannot be called so."""
     ledger = place.ledger()
-    return RecordedProvider(_Zfs(place, ledger), ledger, place.root, place.leading_out)
+    return RecordedProvider(_Zfs(place, ledger), ledger, place.root, place.ways)

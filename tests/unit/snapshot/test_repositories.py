@@ -13,7 +13,7 @@ from holdfast.model.errors import RefusedError
 from holdfast.snapshot import place as places
 from holdfast.snapshot.place import Place
 from holdfast.snapshot.recorded import LEADS_OUT
-from holdfast.snapshot.repositories import end_keeping_apart, keep_apart, leading_out
+from holdfast.snapshot.repositories import Ways, end_keeping_apart, forget_linked, keep_apart, ways
 from holdfast.snapshot.whole import copy_provider
 
 GIT = ("git", "-c", "user.name=U", "-c", "user.email=u@example.org", "-c", "protocol.file.allow=always")
@@ -38,7 +38,7 @@ def _user(tmp_path: Path) -> Path:
 
 
 def leads(root: Path, *without: str) -> str:
-    return leading_out(os.fsencode(root), [os.fsencode(name) for name in without])
+    return ways(os.fsencode(root), [os.fsencode(name) for name in without]).out
 
 
 def test_a_repository_of_its_own_may_be_copied(user: Path) -> None:
@@ -77,6 +77,42 @@ def test_a_submodule_leads_to_the_copys(user: Path, tmp_path: Path) -> None:
     git(copy / "deep/module", "commit", "--quiet", "-m", "in the copy")
     assert {path: path.read_bytes() for path in user.rglob("*") if path.is_file()} == before
     assert leads(user / "deep/module") != "", "by itself, it leads to the one that it is in"
+
+
+def test_a_copy_to_work_in_knows_no_linked_work_tree_of_the_users(user: Path, tmp_path: Path) -> None:
+    """By whose path Git in there would remove it, or have it belong to the copy (I15)."""
+    git(tmp_path, "clone", "--quiet", user, tmp_path / "other")
+    git(user, "submodule", "--quiet", "add", tmp_path / "other", "module")
+    git(user, "worktree", "add", "--quiet", tmp_path / "linked")
+    git(user / "module", "worktree", "add", "--quiet", "--detach", tmp_path / "of the module")
+    git(user, "worktree", "add", "--quiet", user / "inner")
+    (user / "inner/.git").write_text("gitdir: ../.git/worktrees/inner\n")
+    (user / ".git/worktrees/inner/gitdir").write_text("../../../inner/.git\n")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    provider = copy_provider(Place(os.fsencode(user), os.fsencode(tmp_path / "state"), "s"))
+    taken = provider.snapshot(provider.prepare("in-place"), "s")
+    for prepared in (provider.prepare("worktree"), provider.branch(taken, "b", "worktree")):
+        copy = Path(os.fsdecode(prepared.path))
+        assert os.listdir(copy / ".git/worktrees") == ["inner"]
+        for root in (copy, copy / "module"):
+            git(root, "worktree", "repair")
+            for path in ("linked", "of the module"):
+                git(root, "worktree", "remove", "--force", tmp_path / path, ok=False)
+        assert git(copy, "checkout", "--quiet", "linked") == "", "it is checked out nowhere else"
+        assert {path: path.read_bytes() for path in before} == before
+    for token in provider.tokens():
+        provider.cleanup(token.token)
+    assert os.listdir(user / ".git/modules/module/worktrees") == ["of-the-module"]
+
+
+def test_what_is_forgotten_is_the_copys_also_where_a_link_leads_away(tmp_path: Path) -> None:
+    for name in ("copy", "away/worktrees/x"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "copy/.git").symlink_to(tmp_path / "away")
+    with pytest.raises(OSError, match="symbolic link"):
+        forget_linked(os.fsencode(tmp_path / "copy"), [b".git/worktrees/x"])
+    assert (tmp_path / "away/worktrees/x").exists()
+    forget_linked(os.fsencode(tmp_path / "copy"), [b"gone/worktrees/x"])
 
 
 @pytest.mark.parametrize(
@@ -164,11 +200,11 @@ def test_providers_that_are_asked_together_look_through_the_tree_once(
     """And whoever copies looks again: it may be another tree by then (I15)."""
     looks: list[bytes] = []
 
-    def looking(source: bytes, without: tuple[bytes, ...]) -> str:
+    def looking(source: bytes, without: tuple[bytes, ...]) -> Ways:
         looks.append(source)
-        return leading_out(source, without)
+        return ways(source, without)
 
-    monkeypatch.setattr(places, "leading_out", looking)
+    monkeypatch.setattr(places, "ways", looking)
     shared = Place(bytes(user), bytes(tmp_path / "state"), "s", looked={})
     one, other = copy_provider(shared), copy_provider(shared._replace(state=bytes(tmp_path / "other")))
     assert one.detect().score

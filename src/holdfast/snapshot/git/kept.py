@@ -4,9 +4,12 @@ Git writes no object that it finds in what it borrows from. Were that the user's
 on what nothing of the user's names, or nothing will tomorrow, and the user's gc would take it away. From this store
 nothing is taken while a fork is there; so what Git in a fork has once found, it finds as long as that is.
 
-A file shares its blocks with the user's, where the file system can do that, and else is a copy. A very large one, and
-one that is Holdfast's own already, is the same file by a second name, if it can have one. (To give a name, and to take
-it away, changes the time of the file by which undo tells whether anybody has edited what a step has left.)
+A file shares its blocks with the user's, where the file system can do that, and else is a copy; what is loose and much
+gets into packs (`loose`). One that is in such a store already, of a fork that is forked, is the same file by a second
+name, if it can have one. **Never is it one of the user's**: a file of two names is one file. Whoever may write where it
+has the one, as what runs in the workspace or in a fork may, would change what is read by the other, and Git compares
+nothing in a pack with its name; Git in a fork renews the time of packs that it comes upon; and to give a name, and to
+take it away, changes the time by which undo tells whether anybody has edited what a step has left.
 No file is ever changed, by Git neither; what has a name here is not made again.
 Sources: gitrepository-layout(5), gitformat-pack(5), gitformat-commit-graph(5).
 """
@@ -30,17 +33,16 @@ from holdfast.model.errors import RefusedError, StorageError
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display, under
 from holdfast.model.wording import size
+from holdfast.snapshot.git.command import Git
+from holdfast.snapshot.git.loose import MANY, PREFIX, is_made_here, is_small, make_index, packed
+from holdfast.snapshot.git.pack_index import names_in
 from holdfast.snapshot.private import make_private
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
-
-    from holdfast.snapshot.git.command import Git
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
 WORK_TREES = b"worktrees"
 """The directory of the provider's in which forks are, each called by its token."""
-LARGE = 256 << 20
-"""Bytes. What is as large gets a second name, and is not copied."""
 OBJECTS = "git_objects"
 """The code with which a fork is refused whose objects cannot be kept."""
 
@@ -100,16 +102,17 @@ class Kept:
     def __init__(self, path: bytes) -> None:
         self.path = path
 
-    def take(self, stores: Sequence[bytes], *, own: Sequence[bytes] = (), most_bytes: int) -> None:
+    def take(self, stores: Sequence[bytes], *, own: Sequence[bytes] = (), most_bytes: int) -> int:
         """Have all objects that are in the directories ``stores``, and stay there until this ends, in whatever file;
-        those of them that lie in ``own`` are kept for forks likewise. Durable when it returns.
+        those of them that lie in ``own`` are kept for forks likewise, where nothing that runs can write. Return how
+        many bytes had to be copied for that. Durable when it returns.
 
         Raises `RefusedError` (``git_objects``) where files would have to be copied, and are more than ``most_bytes``
         (0: any number) or than there is room for, or where one of them is a link; `StorageError` if the stores keep
         changing; `OSError`. What was made until then stays.
         """
         make_private(self.path)
-        _Taking(self.path, stores, own, most_bytes).run()
+        return _Taking(self.path, stores, own, most_bytes).run()
 
     def take_graphs(self, stores: Sequence[bytes], git: Git) -> None:
         """Have the graphs of commits that are in ``stores``, and name none but what ``git``, which borrows from here
@@ -140,18 +143,24 @@ class _Taking:
         self._may_copy = False
         self._coming: list[tuple[bytes, bytes]] = []
         """What is made, and where it is to be."""
+        self._copied = 0
+        """Bytes."""
+        self._packed: set[str] | None = None
+        """The loose objects that are in packs here; None until that is asked."""
         self._changed = {path}
         coming = os.path.join(path, _COMING)
         remove_whole(coming)  # of one that was killed
         make_private(coming)
 
-    def run(self) -> None:
+    def run(self) -> int:
+        """See `Kept.take`."""
         # Whoever packs objects anew, and removes what they were in, has made the new file before: what is looked for
         # again until there is nothing that is not here has missed no object that is still there.
         for _ in range(_MOST_LOOKS):
             self._ahead = self._all_missing()
             if not self._ahead:
                 break
+            self._ahead = self._pack_many(self._ahead)
             for thing in self._ahead:
                 self._take(thing)
             self._settle()
@@ -164,6 +173,7 @@ class _Taking:
         for directory in self._changed:
             with _opened(directory, os.O_DIRECTORY) as fd:
                 os.fsync(fd)
+        return self._copied
 
     def _all_missing(self) -> list[_Thing]:
         return [thing for store in self._stores for thing in self._missing(store)]
@@ -180,8 +190,39 @@ class _Taking:
         for first in _listed(store):
             if _FOLDER.match(first):
                 for rest in _listed(os.path.join(store, first)) - _listed(os.path.join(self._path, first)):
-                    if _LOOSE.match(rest):
+                    if _LOOSE.match(rest) and (first + rest).decode() not in self._in_packs(len(rest) + 2):
                         yield _Thing(store, (os.path.join(first, rest),))
+
+    def _in_packs(self, digits: int) -> set[str]:
+        if self._packed is None:
+            self._packed = set()
+            for name in _listed(os.path.join(self._path, _PACK)):
+                if is_made_here(name):
+                    self._packed |= names_in(os.path.join(self._path, _PACK, name), digits)
+        return self._packed
+
+    def _pack_many(self, things: list[_Thing]) -> list[_Thing]:
+        """Take what is loose and small as packs, if it is much; return what is left."""
+        loose = [thing for thing in things if not thing.names[0].startswith(_PACK)]
+        if len(loose) <= MANY:
+            return things
+        digits = len(loose[0].names[0]) - 1
+        held = self._in_packs(digits)
+        for pack in packed(_read(loose)):
+            self._refuse_more(len(pack.content))
+            stem = os.path.join(self._path, _PACK, PREFIX + pack.checksum)
+            self._make_room(stem)
+            new = os.path.join(self._path, _COMING, b"%d" % len(self._coming))
+            with open(os.open(new, _WRITE, 0o400), "wb") as file:
+                file.write(pack.content)
+            self._coming.append((new, stem + b".pack"))
+            of_it = os.path.join(self._path, _COMING, b"%d" % len(self._coming))
+            make_index(Git(self._path, git_dir=b"/dev/null"), new, of_it, digits)
+            self._coming.append((of_it, stem + b".idx"))
+            self._copied += len(pack.content)
+            held.update(pack.names)
+        self._settle()
+        return [thing for thing in things if thing.names[0].replace(b"/", b"").decode() not in held]
 
     def _take(self, thing: _Thing) -> None:
         """Have it here, unless it is gone from where it was."""
@@ -243,7 +284,7 @@ class _Taking:
             if self._shares and self._filled(folder, name, target, share_blocks):
                 return
             self._shares = False
-            if self._may_link(source, found):
+            if self._may_link(source, found.st_dev):
                 try:
                     os.link(name, target, src_dir_fd=folder, follow_symlinks=False)
                     return
@@ -253,11 +294,10 @@ class _Taking:
                     self._links = self._may_copy = False
             self._refuse_much()
             self._filled(folder, name, target, duplicate)
+            self._copied += found.st_size
 
-    def _may_link(self, source: bytes, found: os.stat_result) -> bool:
-        if not self._links or found.st_dev != self._device:
-            return False
-        return found.st_size >= LARGE or any(under(source, path) for path in self._own)
+    def _may_link(self, source: bytes, device: int) -> bool:
+        return self._links and device == self._device and any(under(source, path) for path in self._own)
 
     def _make_room(self, target: bytes) -> None:
         directory = os.path.dirname(target)
@@ -304,13 +344,21 @@ class _Taking:
         """Refuse to copy, once, before the first file is."""
         if self._may_copy:
             return
-        needed = 0
+        needed = self._copied
         for thing in self._ahead:
             for name in thing.names:
                 if not os.path.lexists(os.path.join(self._path, name)):
                     with suppress(OSError):
                         found = os.lstat(source := os.path.join(thing.store, name))
-                        needed += 0 if self._may_link(source, found) else found.st_size
+                        needed += 0 if self._may_link(source, found.st_dev) else found.st_size
+        self._refuse_beyond(needed, needed - self._copied)
+        self._may_copy = True
+
+    def _refuse_more(self, more: int) -> None:
+        self._refuse_beyond(self._copied + more, more)
+
+    def _refuse_beyond(self, needed: int, more: int) -> None:
+        """Refuse to have copied so much in the end, of which ``more`` is not yet."""
         there = os.statvfs(self._path)
         free = there.f_bavail * there.f_frsize
         what = f"a fork needs a copy of the objects in {display(self._stores[-1])}, {size(needed)}"
@@ -320,13 +368,34 @@ class _Taking:
                 hint="set snapshot.max_copy_bytes higher (0: no limit), or use another provider",
                 code=OBJECTS,
             )
-        if needed > free:
+        if more > free:
             raise RefusedError(
                 f"{what}, and {display(self._path)} has {size(free)} left",
                 hint="free some space, or use another provider",
                 code=OBJECTS,
             )
-        self._may_copy = True
+
+
+def _read(things: Iterable[_Thing]) -> Iterator[tuple[str, bytes]]:
+    """The names of loose objects, and what their files hold: of those that are small, and there."""
+    for (store, folder), those in itertools.groupby(things, lambda each: (each.store, each.names[0][:2])):
+        with suppress(OSError), _reached(os.path.join(store, folder)) as directory:
+            for thing in those:
+                data = _content(directory, thing.names[0][3:])
+                if data is not None:
+                    yield thing.names[0].replace(b"/", b"").decode(), data
+
+
+def _content(directory: int, name: bytes) -> bytes | None:
+    try:
+        fd = os.open(name, _READ, dir_fd=directory)
+    except OSError:
+        return None
+    try:
+        found = os.fstat(fd)
+        return os.read(fd, found.st_size + 1) if stat.S_ISREG(found.st_mode) and is_small(found.st_size) else None
+    finally:
+        os.close(fd)
 
 
 def _listed(directory: bytes) -> set[bytes]:

@@ -47,12 +47,45 @@ def make_repository(
     """
     own = git_directory(work_tree)
     os.mkdir(work_tree, 0o700)
-    words = ("--quiet", "--template=", f"--object-format={settings.object_format}")
-    Git(work_tree, seconds=QUICK_SECONDS)("init", *words, work_tree)
-    files = {
-        b"config": own_config_text(settings, trust_filters=trust_filters),
-        b"objects/info/alternates": alternate(kept) + b"\n",
-    }
+    _furnish(own, source, settings, kept, own_config_text(settings, trust_filters=trust_filters))
+    if not settings.partial:  # (of which nobody could tell what is missing, so that all of the shadow's is kept)
+        pack = os.path.join(own, b"objects/pack/pack")
+        wanted = f"{commit}\n" + (f"^{base}\n" if base else "")
+        shadow.git()("pack-objects", "--quiet", "--revs", "--non-empty", pack, stdin=wanted.encode())
+    _begin_at(Git(work_tree, git_dir=own), own, commit, refs)
+
+
+def make_inner_repository(
+    work_tree: bytes,
+    own: bytes,
+    source: Source,
+    settings: LocalSettings,
+    *,
+    commit: str,
+    kept: bytes,
+    refs: Mapping[str, str],
+    trust_filters: bool,
+) -> None:
+    """Make the empty directory ``work_tree``, of a submodule, a repository with nothing checked out, whose HEAD is
+    ``commit`` and which has all else in the new directory ``own``. It borrows from ``kept``, which has that commit.
+    Raises `StorageError`, `OSError`; what was made until then stays.
+    """
+    is_apart = own != git_directory(work_tree)
+    more = {"core.worktree": os.fsdecode(os.path.relpath(work_tree, own))} if is_apart else {}
+    os.makedirs(os.path.dirname(own), exist_ok=True)
+    os.mkdir(own)
+    _furnish(own, source, settings, kept, own_config_text(settings, more, trust_filters=trust_filters))
+    if is_apart:
+        with open(git_directory(work_tree), "xb") as file:
+            file.write(b"gitdir: " + os.path.relpath(own, work_tree) + b"\n")
+    _begin_at(Git(work_tree, git_dir=own), own, commit, refs)
+
+
+def _furnish(own: bytes, source: Source, settings: LocalSettings, kept: bytes, configuration: bytes) -> None:
+    """Make ``own`` the directory of a repository of nothing, which takes in and writes out files as ``source`` does."""
+    words = ("--quiet", "--bare", "--template=", f"--object-format={settings.object_format}")
+    Git(os.path.dirname(own), seconds=QUICK_SECONDS)("init", *words, own)
+    files = {b"config": configuration, b"objects/info/alternates": alternate(kept) + b"\n"}
     if shallow := read_regular(os.path.join(source.common, b"shallow"), _MAX_SHALLOW):
         files[b"shallow"] = shallow  # where the user's history was cut off
     for name in INFO:
@@ -63,11 +96,9 @@ def make_repository(
         with open(path, "wb") as file:
             file.write(text)
     same_sparsity(own, source, settings)
-    if not settings.partial:  # (of which nobody could tell what is missing, so that all of the shadow's is kept)
-        pack = os.path.join(own, b"objects/pack/pack")
-        wanted = f"{commit}\n" + (f"^{base}\n" if base else "")
-        shadow.git()("pack-objects", "--quiet", "--revs", "--non-empty", pack, stdin=wanted.encode())
-    git = Git(work_tree, git_dir=own)
+
+
+def _begin_at(git: Git, own: bytes, commit: str, refs: Mapping[str, str]) -> None:
     _give_refs(git, own, refs)
     git("update-ref", "--no-deref", "HEAD", commit)
 

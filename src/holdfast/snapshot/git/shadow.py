@@ -7,13 +7,14 @@ content as the user's repository has it, and that repository's filters if they a
 from __future__ import annotations
 
 import os
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from holdfast.files.gitconfig import read_regular
 from holdfast.files.replicate import remove_whole
-from holdfast.model.errors import StorageError
 from holdfast.snapshot.git.alternates import alternate, alternates
 from holdfast.snapshot.git.command import LONG_SECONDS, QUICK_SECONDS, Git
+from holdfast.snapshot.git.pack_index import names_in
 from holdfast.snapshot.private import make_private
 
 if TYPE_CHECKING:
@@ -61,10 +62,7 @@ class Shadow:
 
     def filters(self) -> set[str]:
         """The names of the filters that are run in it: those that have a command."""
-        words = ("config", "-z", "--get-regexp", r"^filter\..*\.(clean|smudge|process)$")
-        listed = self.git(seconds=QUICK_SECONDS)(*words, allowed=(0, 1)).split(b"\0")[:-1]
-        keys = (os.fsdecode(item.partition(b"\n")[0]) for item in listed)
-        return {key.partition(".")[2].rpartition(".")[0] for key in keys}
+        return filters_run_by(self.git(seconds=QUICK_SECONDS))
 
     def exists(self) -> bool:
         """Whether there is one."""
@@ -124,6 +122,14 @@ class Shadow:
             git("pack-objects", "--quiet", pack, stdin="\n".join(borrowed).encode() + b"\n")
 
 
+def filters_run_by(git: Git) -> set[str]:
+    """The names of the filters that have a command where ``git`` works. Raises `StorageError`."""
+    words = ("config", "-z", "--get-regexp", r"^filter\..*\.(clean|smudge|process)$")
+    listed = git(*words, allowed=(0, 1)).split(b"\0")[:-1]
+    keys = (os.fsdecode(item.partition(b"\n")[0]) for item in listed)
+    return {key.partition(".")[2].rpartition(".")[0] for key in keys}
+
+
 class _OwnObjects:
     """What is in an object store itself, and not in what it borrows from: no command of Git tells."""
 
@@ -140,19 +146,8 @@ class _OwnObjects:
             folder = os.path.join(self._objects, b"pack")
             for index in os.listdir(folder) if os.path.isdir(folder) else ():
                 if index.endswith(b".idx"):
-                    self._packed |= _names_in(os.path.join(folder, index), len(name))
+                    self._packed |= names_in(os.path.join(folder, index), len(name))
         return name in self._packed
-
-
-def _names_in(index: bytes, digits: int) -> set[str]:
-    """The objects that a pack's index (version 2) names. Source: gitformat-pack(5)."""
-    with open(index, "rb") as file:
-        head = file.read(8 + 256 * 4)
-        if head[:8] != b"\xfftOc\0\0\0\2" or len(head) < 8 + 256 * 4:
-            raise StorageError(f"{os.fsdecode(index)} is no index of a pack", code="git_failed")
-        size, count = digits // 2, int.from_bytes(head[-4:], "big")
-        names = file.read(count * size)
-    return {names[at : at + size].hex() for at in range(0, len(names), size)}
 
 
 def _config_text(settings: LocalSettings, *, trust_filters: bool) -> bytes:
@@ -165,9 +160,11 @@ def _config_text(settings: LocalSettings, *, trust_filters: bool) -> bytes:
     return _text(settings.included, values | _content_values(settings, trust_filters=trust_filters))
 
 
-def own_config_text(settings: LocalSettings, *, trust_filters: bool) -> bytes:
-    """The configuration of a repository that captures and writes out files as the shadow does."""
-    values = {"core.bare": "false"} | _content_values(settings, trust_filters=trust_filters)
+def own_config_text(
+    settings: LocalSettings, more: Mapping[str, str] = MappingProxyType({}), *, trust_filters: bool
+) -> bytes:
+    """The configuration of a repository that captures and writes out files as the shadow does, with ``more`` in it."""
+    values = {"core.bare": "false", **more} | _content_values(settings, trust_filters=trust_filters)
     return _text(settings.included, values)
 
 
@@ -194,12 +191,12 @@ def _content_values(settings: LocalSettings, *, trust_filters: bool) -> dict[str
 def _text(included: Iterable[str], values: Mapping[str, str]) -> bytes:
     """What is included comes first, as the user's own configuration comes before a repository's."""
     return b"".join(
-        _section(*each) for each in [*(("include.path", path) for path in included), *sorted(values.items())]
+        config_section(*each) for each in [*(("include.path", path) for path in included), *sorted(values.items())]
     )
 
 
-def _section(name: str, value: str) -> bytes:
-    """One variable in a section of its own. Source: git-config(1), on syntax."""
+def config_section(name: str, value: str) -> bytes:
+    """One variable of a configuration file, in a section of its own. Source: git-config(1), on syntax."""
     section, _, rest = name.partition(".")
     inner, _, key = rest.rpartition(".")
     head = f'[{section} "{_escaped(inner)}"]' if inner else f"[{section}]"

@@ -32,6 +32,7 @@ from holdfast.snapshot.git.repository import (
     unpin,
 )
 from holdfast.snapshot.git.shadow import Shadow, same_sparsity, shadow_name
+from holdfast.snapshot.git.submodules import Submodules
 from holdfast.snapshot.port import Capabilities, Mode
 from holdfast.snapshot.private import make_private
 from holdfast.snapshot.recorded import RecordedProvider
@@ -289,28 +290,52 @@ class _Git:
                 commit=commit,
                 base=base,
                 kept=kept.path,
-                refs=self._keep_all(kept, stores, source),
+                refs=self._keep_all(kept, stores, source, self._place.most_bytes)[0],
                 trust_filters=trusted,
             )
             with self._ledger.lock_shared():
                 kept.take_graphs(stores, Git(path, git_dir=own))
         Git(path, git_dir=own, work_tree=path)("read-tree", "-m", "-u", "HEAD")
+        if entry.kind != "view":
+            self._make_submodules(entry, settings)
         os.makedirs(self.where_to_work(entry), exist_ok=True)
+
+    def _make_submodules(self, entry: Entry, settings: LocalSettings) -> None:
+        kept, around = self._kept(entry), self._source()
+        if around.work_tree is None:
+            return
+
+        def lend(source: Source, most_bytes: int) -> tuple[Mapping[str, str], int]:
+            self._refuse_hidden(source)
+            stores = [store for store in behind(os.path.join(source.common, b"objects")) if self._may_borrow(store)]
+            return self._keep_all(kept, stores, source, most_bytes)
+
+        Submodules(
+            lend,
+            kept=kept.path,
+            object_format=settings.object_format,
+            nearest=self._place.nearest(),
+            most_bytes=self._place.most_bytes,
+            trust_filters=self._options.trust_local_filters,
+        ).make(self._work_tree(entry), around, now=not entry.of)
 
     def _stores(self, shadow: Shadow, source: Source, settings: LocalSettings) -> list[bytes]:
         """The directories of objects that a fork may need: the user's, with what that borrows from, last."""
         borrowed = behind(os.path.join(source.common, b"objects"))
         return [*((os.path.realpath(shadow.objects),) if settings.partial else ()), *filter(self._may_borrow, borrowed)]
 
-    def _keep_all(self, kept: Kept, stores: Sequence[bytes], source: Source) -> Mapping[str, str]:
+    def _keep_all(
+        self, kept: Kept, stores: Sequence[bytes], source: Source, most_bytes: int
+    ) -> tuple[Mapping[str, str], int]:
         """Have all that a fork may borrow in the store that stays, and return the refs of the user's that it holds all
-        of: those that named the same before and after, and so had the user's gc take nothing of theirs meanwhile.
+        of: those that named the same before and after, and so had the user's gc take nothing of theirs meanwhile; and
+        how many bytes were copied.
         """
         before = refs_of(source.common)
         with self._ledger.lock_shared():
-            kept.take(stores, own=lent_to(self._place.root)[1:], most_bytes=self._place.most_bytes)
+            copied = kept.take(stores, own=lent_to(self._place.root)[1:], most_bytes=most_bytes)
         after = refs_of(source.common)
-        return {name: value for name, value in before.items() if after.get(name) == value}
+        return {name: value for name, value in before.items() if after.get(name) == value}, copied
 
     def _refuse_hidden(self, source: Source) -> None:
         """Refuse to read a repository parts of which lead to where its runs may not look: a fork would show it."""

@@ -196,27 +196,43 @@ def test_what_is_kept_leaves_the_users_files_alone_and_goes_with_the_last(theirs
     assert times(theirs.root) == before
 
 
-def test_what_is_very_large_or_kept_already_is_the_same_file(
-    theirs: User, beside: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kept, "LARGE", 600)
+def test_what_is_kept_already_is_the_same_file(theirs: User, beside: Make) -> None:
     one = beside(theirs)
     fork = work_in(one)
-    packs = [path for path in (theirs.git_dir / "objects/pack").iterdir() if path.stat().st_size >= 600]
-    assert packs
     (store,) = one.state.glob("kept-*")
-    shared = [path for path in packs if path.stat().st_nlink == 2]
-    if not shared:
-        pytest.skip("files can share their blocks here, and need no second name")
-    assert shared == packs
+    fork.write("own", "of the fork alone\n")
+    fork.commit()
+    fork.git("repack", "-a", "-d", "-l", "--quiet")
     inner = beside(fork)
     check(work_in(inner))
     (further,) = inner.state.glob("kept-*")
-    for path in (path for path in store.rglob("*") if path.is_file()):
-        assert path.samefile(further / path.relative_to(store))
+    kept_files = [path.relative_to(store) for path in store.rglob("*") if path.is_file()]
+    assert kept_files
+    if not all((store / path).samefile(further / path) for path in kept_files):
+        pytest.skip("files can share their blocks here, and need no second name")
+    assert not any(path.stat().st_nlink > 1 for path in (fork.root / ".git").rglob("*") if path.is_file())
     inner.clean()
     one.clean()
-    assert [path.stat().st_nlink for path in packs] == [1] * len(packs)
+
+
+def test_no_file_of_the_users_gets_a_second_name_however_large(theirs: User, tmp_path: Path) -> None:
+    """Who may write to it by the one name would change what is read by the other."""
+    store = theirs.git_dir / "objects"
+    large = store / "pack/pack-of-holes"
+    for end, length in ((".pack", 300 << 20), (".idx", 100)):
+        Path(f"{large}{end}").touch()
+        os.truncate(f"{large}{end}", length)
+    before = times(theirs.root)
+    kept.Kept(bytes(tmp_path / "kept")).take([bytes(store)], most_bytes=0)
+    assert (tmp_path / "kept/pack/pack-of-holes.pack").stat().st_size == 300 << 20
+    (pack,) = (path for path in before if path.suffix == ".pack" and path.name != "pack-of-holes.pack")
+    kept_pack = tmp_path / "kept" / pack.relative_to(store)
+    content = pack.read_bytes()
+    assert times(theirs.root) == before
+    pack.chmod(0o600)
+    with pack.open("r+b") as file:
+        file.write(b"what runs there may write there")
+    assert kept_pack.read_bytes() == content
 
 
 def test_a_home_on_another_file_system_holds_a_copy(theirs: User, elsewhere: Path) -> None:
