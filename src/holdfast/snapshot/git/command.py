@@ -31,6 +31,7 @@ _OVERRIDDEN = {
     "core.fsmonitor": "false",
     "core.untrackedCache": "false",
     "core.splitIndex": "false",
+    "core.ignoreStat": "false",
     "core.logAllRefUpdates": "false",
     "core.pager": "cat",
     "core.editor": "false",

@@ -86,16 +86,6 @@ def test_an_intention_to_add_is_enough(user: User, beside: Make) -> None:
     assert one.texts()["new"] == "newer\n"
 
 
-def test_assume_unchanged_hides_no_change_and_skip_worktree_is_no_deletion(user: User, beside: Make) -> None:
-    user.git("update-index", "--assume-unchanged", "a")
-    user.git("update-index", "--skip-worktree", "b")
-    one = beside(user)
-    one.take()
-    user.write("a", "changed all the same\n")
-    assert one.texts()["a"] == "changed all the same\n"
-    assert one.texts()["b"] == "b\n"
-
-
 def test_kinds_of_files_come_and_go(user: User, beside: Make) -> None:
     one = beside(user)
     first = one.take()
