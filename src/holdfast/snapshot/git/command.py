@@ -32,6 +32,7 @@ _OVERRIDDEN = {
     "core.untrackedCache": "false",
     "core.splitIndex": "false",
     "core.ignoreStat": "false",
+    "core.safecrlf": "false",
     "core.logAllRefUpdates": "false",
     "core.pager": "cat",
     "core.editor": "false",

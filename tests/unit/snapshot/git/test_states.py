@@ -148,6 +148,29 @@ def test_line_ends_as_attributes_and_configuration_say(user: User, beside: Make)
     assert one.holds(taken)[b"a.txt"] == (False, b"one\r\ntwo\r\n")
 
 
+@pytest.mark.parametrize("whose", ["the user's", "the repository's"])
+def test_ends_of_lines_that_would_not_come_back_are_no_error(
+    user: User, beside: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, whose: str
+) -> None:
+    """With ``core.safecrlf`` Git adds no such file; that is said to whoever commits, and a snapshot is to be had."""
+    text = "[core]\n\tautocrlf = true\n\tsafecrlf = true\n"
+    if whose == "the user's":
+        (tmp_path / "home").mkdir()
+        (tmp_path / "home/.gitconfig").write_text(text)
+        monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    else:
+        with (user.git_dir / "config").open("a") as file:
+            file.write(text)
+    user.write("a", "only\nUnix\n")
+    user.write("both", "both\r\nkinds\n")
+    user.git("-c", "core.safecrlf=false", "add", "--intent-to-add", "both")
+    one = beside(user)
+    assert one.texts() == {name: f"{name}\r\n" for name in ("b", "d/x", "d/y")} | {
+        "a": "only\r\nUnix\r\n",
+        "both": "both\r\nkinds\r\n",
+    }
+
+
 def test_a_split_index_and_one_with_a_cache_of_untracked_files(user: User, beside: Make) -> None:
     user.git("config", "core.untrackedCache", "true")
     user.git("update-index", "--split-index", "--untracked-cache")
