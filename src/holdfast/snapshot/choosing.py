@@ -33,15 +33,15 @@ def choose(
     *,
     mode: Mode | None = None,
     ignored: bool = False,
-    key: str = "snapshot.provider",
+    key: str | None = "snapshot.provider",
     detected: Sequence[Capabilities] | None = None,
 ) -> Choice:
     """Choose a provider: ``wanted`` by name, or that with the highest score, the earlier one if two are alike.
 
     It has to offer ``mode``, and with ``ignored`` to carry ignored files. One that can capture nothing at this moment
-    is passed over, unless it is ``wanted``: then it refuses. ``key`` is the setting that names it. ``detected`` are
-    what the providers have found out, if the caller has asked them already. Raises `UnsupportedError` that says of each
-    one why it cannot be.
+    is passed over, unless it is ``wanted``: then it refuses. ``key`` is the setting that names it; None: whoever asks
+    does. ``detected`` are what the providers have found out, if the caller has asked them already. Raises
+    `UnsupportedError` that says of each one why it cannot be.
     """
     found = [provider.detect() for provider in providers] if detected is None else detected
     reasons = [_lacking(capabilities, mode, wanted, ignored=ignored) for capabilities in found]
@@ -52,21 +52,35 @@ def choose(
             for capabilities, reason in zip(found, reasons, strict=True)
             if wanted in (AUTOMATIC, capabilities.provider)
         ]
-        what = "no provider of snapshots" if wanted == AUTOMATIC else f"the provider {wanted} ({key})"
-        verb = "can" if wanted == AUTOMATIC else "cannot"
-        raise UnsupportedError(
-            f"{what} {verb} be used here: {'; '.join(asked) or 'there is none of that name'}",
-            hint="docs/snapshots.md says what each one needs",
-            code="no_provider",
-        )
+        reason = "; ".join(asked) or "there is none of that name"
+        if wanted == AUTOMATIC:
+            said, hint = (
+                f"no provider of snapshots can be used here: {reason}",
+                "docs/snapshots.md says what each needs",
+            )
+        else:
+            by = ", which was asked for," if key is None else f" ({key})"
+            said, hint = f"the provider {wanted}{by} cannot be used here: {reason}", _instead(key, ignored=ignored)
+        raise UnsupportedError(said, hint=hint, code="no_provider")
     best = max(able, key=lambda at: (found[at].score, -at))
     passed_over = tuple(
         f"{one.provider}: {one.not_now}"
         for one, reason in zip(found, reasons, strict=True)
         if one.not_now and reason == one.not_now
     )
-    reason = f"{key} names it" if wanted != AUTOMATIC else _reason([found[at] for at in able], found[best])
+    reason = (
+        f"{key or 'whoever asks'} names it" if wanted != AUTOMATIC else _reason([found[at] for at in able], found[best])
+    )
     return Choice(providers[best], found[best], "; not ".join((reason, *passed_over)), passed_over)
+
+
+def _instead(key: str | None, *, ignored: bool) -> str:
+    """What to do where the provider that is named cannot be used."""
+    how = "name none" if key is None else f"set {key} to {AUTOMATIC}"
+    for_ignored = ", of those that carry ignored files" if ignored else ""
+    return (
+        f"{how}, and the best one that can be is used{for_ignored}; `holdfast doctor` says which ones can be, and why"
+    )
 
 
 def _lacking(capabilities: Capabilities, mode: Mode | None, wanted: str, *, ignored: bool) -> str | None:

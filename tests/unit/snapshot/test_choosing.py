@@ -71,6 +71,25 @@ def test_the_one_that_is_named_is_taken_or_refused() -> None:
         choose(GIVEN, "c", ignored=True)
 
 
+@pytest.mark.parametrize(
+    ("key", "said", "instead"),
+    [
+        ("snapshot.provider", "the provider d (snapshot.provider)", "set snapshot.provider to auto, and"),
+        (None, "the provider d, which was asked for,", "name none, and"),
+    ],
+)
+def test_whoever_named_it_is_told_what_to_do_instead(key: str | None, said: str, instead: str) -> None:
+    with pytest.raises(UnsupportedError) as refused:
+        choose(GIVEN, "d", key=key)
+    assert refused.value.message == f"{said} cannot be used here: d: it needs root"
+    assert refused.value.hint is not None
+    assert refused.value.hint.startswith(instead)
+    assert "holdfast doctor" in refused.value.hint
+    with pytest.raises(UnsupportedError) as refused:
+        choose(GIVEN, "c", key=key, ignored=True)
+    assert "of those that carry ignored files" in (refused.value.hint or "")
+
+
 def test_where_none_can_be_used_each_says_why() -> None:
     with pytest.raises(UnsupportedError, match=r"a: it has no mode overlay; .*d: it needs root"):
         choose(GIVEN, mode="overlay")

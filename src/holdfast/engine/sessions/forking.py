@@ -78,8 +78,7 @@ def fork(
     with holding(path, session, timeout=context.settings.lock.timeout, clock=context.clock):
         try:
             _clear(around, session)
-            wanted = provider or context.settings.snapshot.provider
-            providers = _Providers(context, session, wanted, with_ignored=with_ignored)
+            providers = _Providers(context, session, provider, with_ignored=with_ignored)
             return _make(around, parent, point, session, providers, now=now, kind=kind, metadata=metadata)
         except (Exception, KeyboardInterrupt):
             if not around.shelf.rows.has(session):
@@ -176,12 +175,14 @@ def _clear(around: Surroundings, session: SessionId) -> None:
 class _Providers:
     """Which provider makes the directory: the one that is wanted, or the best one that can at this moment."""
 
-    def __init__(self, context: Context, session: SessionId, wanted: str, *, with_ignored: bool) -> None:
-        """Raises `UnsupportedError` if there is none."""
+    def __init__(self, context: Context, session: SessionId, asked: str | None, *, with_ignored: bool) -> None:
+        """``asked`` is the one that whoever asks has named, if any. Raises `UnsupportedError` if there is none."""
         from holdfast.engine.providers import providers_of
         from holdfast.snapshot.choosing import AUTOMATIC
 
+        wanted = asked or context.settings.snapshot.provider
         self._wanted = wanted
+        self._key = None if asked else "snapshot.provider"
         self.with_ignored = with_ignored
         self._all = [one for one in providers_of(context, session) if wanted in (AUTOMATIC, one.name)]
         self._detected: list[Capabilities] = [one.detect() for one in self._all]
@@ -190,7 +191,14 @@ class _Providers:
     def _chosen(self) -> Choice:
         from holdfast.snapshot.choosing import choose
 
-        return choose(self._all, self._wanted, mode="worktree", ignored=self.with_ignored, detected=self._detected)
+        return choose(
+            self._all,
+            self._wanted,
+            mode="worktree",
+            ignored=self.with_ignored,
+            key=self._key,
+            detected=self._detected,
+        )
 
     def pass_over(self, refusal: RefusedError) -> None:
         """The provider that was chosen has refused: choose the next one. Raises the refusal where it is not one that

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from holdfast.files.duplicate import duplicate
@@ -16,6 +17,7 @@ from holdfast.model.errors import RefusedError, StorageError
 from holdfast.model.log import Log
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
+from holdfast.snapshot.git.unlooked import look_at_all, stands
 from holdfast.snapshot.private import make_private
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ _LOG = Log(__name__)
 _GITLINK = b"160000"
 _SHOWN = 3
 _SOME_OUTPUT = 1 << 16
+_SUFFIXES = (b"", b".lock", b".begun", b".unlooked")
 _CAPTURED = (stat.S_IFREG, stat.S_IFLNK, stat.S_IFDIR)
 """A directory is a submodule's; anything else cannot be in a tree of Git."""
 
@@ -49,6 +52,13 @@ def filters_of(git: Git, paths: Iterable[bytes], *words: str) -> Iterator[tuple[
     told = git.fields("check-attr", *words, "-z", "--stdin", "filter", stdin=_ended(paths))
     for path, name in zip(told[::3], told[2::3], strict=True):
         yield path, os.fsdecode(name)
+
+
+def forget_index(path: bytes) -> None:
+    """Remove the index that is kept at ``path``, and what is written beside it. Does nothing if there is none."""
+    for suffix in _SUFFIXES:
+        with suppress(FileNotFoundError):
+            os.unlink(path + suffix)
 
 
 def filter_refused(name: str, path: bytes) -> RefusedError:
@@ -113,18 +123,24 @@ class Capture:
 
     def forget(self) -> None:
         """Remove the index: the next capture begins with the user's."""
-        for path in (self._index, self._index + b".lock", self._begun()):
-            try:
-                os.unlink(path)
-            except FileNotFoundError:
-                continue
+        forget_index(self._index)
 
     def _begun(self) -> bytes:
         """The file that says which index of the user's ours began as."""
         return self._index + b".begun"
 
+    def _unlooked(self) -> bytes:
+        """The file that says what ours stands on where the user's says that nothing need be looked at."""
+        return self._index + b".unlooked"
+
+    def _stands(self) -> bool:
+        found = _content(self._unlooked(), limit=-1)
+        return found is not None and stands(self._work_tree, found)
+
     def _seed(self) -> bool:
-        """Begin with the user's index, unless ours has begun with what that still is: then return True."""
+        """Begin with the user's index, unless ours has begun with what that still is, and with files there, and not
+        there, that still are, or are not: then return True.
+        """
         fd = _opened(os.path.join(self._source.own, b"index"))
         if fd is None:
             fd = os.memfd_create("none", os.MFD_CLOEXEC)  # nothing was ever added
@@ -133,7 +149,7 @@ class Capture:
             identity = b"%d %d %d %d\n" % (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
             if not found.st_size:
                 identity = b"none\n"
-            if os.path.lexists(self._index) and _content(self._begun()) == identity:
+            if os.path.lexists(self._index) and _content(self._begun()) == identity and self._stands():
                 return True
             self.forget()
             make_private(os.path.dirname(self._index))
@@ -178,6 +194,10 @@ class Capture:
             )
         if self._unrun.required:
             self._refuse_required(git.fields("ls-files", "-z"))
+        if fresh:
+            found = look_at_all(git, self._work_tree)
+            with open(self._unlooked(), "wb") as file:
+                file.write(found)
         git("update-index", "-q", "--really-refresh", allowed=(0, 1))
         gone, changed = self._changes()
         if self._untracked:
@@ -283,10 +303,10 @@ def _opened(path: bytes) -> int | None:
     )
 
 
-def _content(path: bytes) -> bytes | None:
+def _content(path: bytes, limit: int = _SOME_OUTPUT) -> bytes | None:
     try:
         with open(path, "rb") as file:
-            return file.read(_SOME_OUTPUT)
+            return file.read(limit)
     except FileNotFoundError:
         return None
 

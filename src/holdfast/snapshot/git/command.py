@@ -31,6 +31,8 @@ _OVERRIDDEN = {
     "core.fsmonitor": "false",
     "core.untrackedCache": "false",
     "core.splitIndex": "false",
+    "core.ignoreStat": "false",
+    "core.safecrlf": "false",
     "core.logAllRefUpdates": "false",
     "core.pager": "cat",
     "core.editor": "false",

@@ -33,6 +33,7 @@ _SHOWN_REFS = ("refs/heads", "refs/tags", "refs/remotes", "refs/notes")
 _OBJECT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?\Z")
 _MAX_CONFIG = 1 << 20
 _NOWHERE = b"/dev/null"
+_THE_USERS_OWN = (b"system", b"global")
 _PLAIN = re.compile(r"[A-Za-z0-9-]{1,32}\Z")
 _CONTENT_KEYS = (
     "autocrlf",
@@ -183,25 +184,33 @@ def included_for(source: Source, directory: bytes) -> list[str]:
     """The files that the user's own configuration includes because it is this repository (``includeIf``), and nowhere
     else, in the order in which each is to be included. Raises `StorageError`.
     """
-    home, xdg = os.environb.get(b"HOME"), os.environb.get(b"XDG_CONFIG_HOME")
-    config_home = xdg or (os.path.join(home, b".config") if home else b"")
-    files = [b"/etc/gitconfig", os.path.join(config_home, b"git/config"), os.path.join(home or b"", b".gitconfig")]
+    nowhere = Git(directory, git_dir=_NOWHERE, seconds=QUICK_SECONDS)
+    everywhere = _origins(nowhere)
     found: list[str] = []
-    for path in files:
-        if os.path.isabs(path) and os.path.isfile(path):
-            everywhere = _origins(Git(directory, git_dir=_NOWHERE, seconds=QUICK_SECONDS), path)
-            here = _origins(Git(source.work_tree or source.own, git_dir=source.own, seconds=QUICK_SECONDS), path)
-            for origin in (origin for origin in here if origin not in everywhere):
-                # (What one of them includes by itself comes with it, where that is after what was included before.)
-                if not any(origin in _origins(Git(directory, git_dir=_NOWHERE), os.fsencode(each)) for each in found):
-                    found.append(origin)
+    for origin in _origins(Git(source.work_tree or source.own, git_dir=source.own, seconds=QUICK_SECONDS)):
+        # (What one of them includes by itself comes with it, where that is after what was included before.)
+        if origin not in everywhere and not any(origin in _parts(nowhere, os.fsencode(each)) for each in found):
+            found.append(origin)
     return found
 
 
-def _origins(git: Git, path: bytes) -> dict[str, None]:
-    """The files that a configuration file and what it includes consist of, in that order."""
+def _origins(git: Git) -> dict[str, None]:
+    """The files that the user's own configuration consists of where ``git`` works, in that order. (What a repository's
+    own includes is listed with that, and left out.)
+    """
+    fields = git.fields("config", "--includes", "-z", "--show-scope", "--show-origin", "--name-only", "--list")
+    triples = zip(fields[::3], fields[1::3], fields[2::3], strict=True)
+    return {_path_of(origin): None for scope, origin, _ in triples if scope in _THE_USERS_OWN}
+
+
+def _parts(git: Git, path: bytes) -> set[str]:
+    """A configuration file, and those that it includes."""
     listed = git.fields("config", "--file", path, "--includes", "-z", "--show-origin", "--name-only", "--list")
-    return {os.fsdecode(origin.removeprefix(b"file:")): None for origin in listed[::2]}
+    return {_path_of(origin) for origin in listed[::2]}
+
+
+def _path_of(origin: bytes) -> str:
+    return os.fsdecode(origin.removeprefix(b"file:"))
 
 
 def _listed(path: bytes, directory: bytes) -> dict[str, str]:

@@ -16,7 +16,7 @@ from holdfast.model.errors import HoldfastError, RefusedError, UnsupportedError
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display, parse_display, under
 from holdfast.snapshot.git.alternates import behind
-from holdfast.snapshot.git.capture import Capture, Unrun, filter_refused, filters_of
+from holdfast.snapshot.git.capture import Capture, Unrun, filter_refused, filters_of, forget_index
 from holdfast.snapshot.git.command import QUICK_SECONDS, Git, find_git
 from holdfast.snapshot.git.kept import WORK_TREES, Kept, kept_name, lent_to
 from holdfast.snapshot.git.own_repository import git_directory, make_repository
@@ -184,7 +184,7 @@ class _Git:
                 raise RefusedError(f"{display(self._place.root)} has no commit yet", hint="commit something first")
         else:
             commit = self._commit(entry, shadow, settings, None, parent=entry.facts["base"])
-            self._forget_index(entry)
+            forget_index(self._index(entry.token))
         self._check_out(shadow, settings, entry, commit)
         self._let_go(entry)
         name = entry.label or entry.token
@@ -266,7 +266,7 @@ class _Git:
         for path, name in filters_of(git, git.fields("ls-files", "-z"), "--cached"):
             if name in required:
                 raise filter_refused(name, path)
-        self._forget_index(entry)
+        forget_index(self._index(entry.token))
 
     def _check_out(self, shadow: Shadow, settings: LocalSettings, entry: Entry, commit: str) -> None:
         path = self._work_tree(entry)
@@ -377,7 +377,7 @@ class _Git:
 
     def remove(self, entry: Entry) -> None:
         """See `Technique.remove`."""
-        self._forget_index(entry)
+        forget_index(self._index(entry.token))
         if not entry.facts:
             return  # in place
         shadow = self._shadow(entry)
@@ -412,10 +412,6 @@ class _Git:
                 os.rename(path, path + b".gone")  # (killed while it goes, there must be none, and not a part of one)
                 remove_whole(path + b".gone")
             remove_whole(os.path.join(self._place.state, kept_name(shadow_name(object_format))))
-
-    def _forget_index(self, entry: Entry) -> None:
-        for suffix in (b"", b".lock", b".begun"):
-            remove_whole(self._index(entry.token) + suffix)
 
     def _snapshot_ref(self, entry: Entry) -> str:
         return f"refs/holdfast/sessions/{self._place.session}/snapshots/{entry.token}"

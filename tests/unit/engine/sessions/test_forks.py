@@ -297,6 +297,8 @@ def test_what_cannot_be_forked_leaves_nothing(bench):
         with pytest.raises(UnsupportedError) as caught:
             session.fork("a", provider="git", with_ignored=True)
         assert caught.value.code == "no_provider"
+        assert caught.value.message.startswith("the provider git, which was asked for, cannot be used here: git: ")
+        assert (caught.value.hint or "").startswith("name none, and ")
         with pytest.raises(UnsupportedError):
             session.fork("a", provider="nothing like it")
         with pytest.raises(UnsupportedError):

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from .conftest import Beside, User
 from .test_forks_stay_whole import check, work_in
@@ -129,3 +133,27 @@ def test_what_the_user_has_configured_for_the_place_of_the_repository(user: User
     assert (fork.root / ".git/config").read_text().count("path = ") == 1
     user.git("config", "user.email", "me@repository")
     assert "user.email me@repository" in work_in(one).git("config", "--get-regexp", r"^user\.email")
+
+
+@pytest.mark.skipif(
+    tuple(map(int, re.findall(r"\d+", subprocess.getoutput("git version"))[:2])) < (2, 36),
+    reason="needs Git 2.36, which knows hasconfig",
+)
+def test_what_the_user_has_configured_for_where_the_repository_comes_from(user: User, beside: Make) -> None:
+    home = Path(os.environ["HOME"])
+    (home / ".gitconfig").write_text(
+        "[user]\n\temail = me@home\n"
+        '[includeIf "hasconfig:remote.*.url:https://work.example/**"]\n\tpath = at work\n'
+        '[includeIf "hasconfig:remote.*.url:https://elsewhere.example/**"]\n\tpath = elsewhere\n'
+    )
+    (home / "at work").write_text('[user]\n\temail = me@work\n[filter "up"]\n\tclean = tr a-z A-Z\n')
+    (home / "elsewhere").write_text("[user]\n\temail = me@elsewhere\n")
+    (home / "theirs").write_text("[user]\n\temail = me@theirs\n")
+    user.git("remote", "add", "origin", "https://work.example/some/where.git")
+    user.git("config", "include.path", str(home / "theirs"))
+    user.write(".gitattributes", "a filter=up\n")
+    user.write("a", "some text\n")
+    fork = work_in(beside(user))
+    assert fork.git("config", "--includes", "--get-all", "user.email").splitlines()[:-1] == ["me@home", "me@work"]
+    assert fork.git("show", "HEAD:a") == "SOME TEXT"
+    assert "example" not in (fork.root / ".git/config").read_text(), "it has no remotes"

@@ -86,16 +86,6 @@ def test_an_intention_to_add_is_enough(user: User, beside: Make) -> None:
     assert one.texts()["new"] == "newer\n"
 
 
-def test_assume_unchanged_hides_no_change_and_skip_worktree_is_no_deletion(user: User, beside: Make) -> None:
-    user.git("update-index", "--assume-unchanged", "a")
-    user.git("update-index", "--skip-worktree", "b")
-    one = beside(user)
-    one.take()
-    user.write("a", "changed all the same\n")
-    assert one.texts()["a"] == "changed all the same\n"
-    assert one.texts()["b"] == "b\n"
-
-
 def test_kinds_of_files_come_and_go(user: User, beside: Make) -> None:
     one = beside(user)
     first = one.take()
@@ -156,6 +146,29 @@ def test_line_ends_as_attributes_and_configuration_say(user: User, beside: Make)
     }
     assert {name: "\r" in text for name, text in stored.items()} == {"a.txt": False, "a.bin": True, "plain": True}
     assert one.holds(taken)[b"a.txt"] == (False, b"one\r\ntwo\r\n")
+
+
+@pytest.mark.parametrize("whose", ["the user's", "the repository's"])
+def test_ends_of_lines_that_would_not_come_back_are_no_error(
+    user: User, beside: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, whose: str
+) -> None:
+    """With ``core.safecrlf`` Git adds no such file; that is said to whoever commits, and a snapshot is to be had."""
+    text = "[core]\n\tautocrlf = true\n\tsafecrlf = true\n"
+    if whose == "the user's":
+        (tmp_path / "home").mkdir()
+        (tmp_path / "home/.gitconfig").write_text(text)
+        monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    else:
+        with (user.git_dir / "config").open("a") as file:
+            file.write(text)
+    user.write("a", "only\nUnix\n")
+    user.write("both", "both\r\nkinds\n")
+    user.git("-c", "core.safecrlf=false", "add", "--intent-to-add", "both")
+    one = beside(user)
+    assert one.texts() == {name: f"{name}\r\n" for name in ("b", "d/x", "d/y")} | {
+        "a": "only\r\nUnix\r\n",
+        "both": "both\r\nkinds\r\n",
+    }
 
 
 def test_a_split_index_and_one_with_a_cache_of_untracked_files(user: User, beside: Make) -> None:
