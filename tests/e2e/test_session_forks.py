@@ -433,3 +433,30 @@ def test_a_submodule_in_a_copy_of_everything_is_the_copys(tmp_path):
             assert content_of(tree) == before, name
             sessions.delete(name)
     sessions.close()
+
+
+def test_a_fork_without_ignored_files_leads_nowhere_whatever_leads_out_of_the_workspace(tmp_path):
+    """It has no ``.git``: so what copies all of a linked work tree can make it, and need not look for any."""
+    outer, tree, home = with_submodule(tmp_path), tmp_path / "linked", tmp_path / "home"
+    git_in(outer, "worktree", "add", "--quiet", tree)
+    git_in(tree, "-c", "protocol.file.allow=always", "submodule", "--quiet", "update", "--init")
+    holdfast.init(tree, home=home).close()
+    sessions = Sessions(home=bytes(home), agent="me")
+    with sessions.start(bytes(tree), "one") as session:
+        found = [one.detect(with_git=False) for one in providers_of(session.workspace._context, "try")]
+        names = [one.provider for one in found if one.score and one.carries_ignored and "worktree" in one.modes]
+        assert "copy" in names
+        before = content_of(outer, tree)
+        for name in names:
+            made = session.fork(name, provider=name)
+            root = Path(os.fsdecode(made.root))
+            assert made.provider == name
+            assert (root / "part/script").exists()
+            assert not list(root.rglob(".git"))
+            for place in (root, root / "part"):
+                assert git_in(place, "rev-parse", "--git-dir", ok=False) == ""
+            with pytest.raises((RefusedError, UnsupportedError), match=r"leads? to a repository of yours, by \.git"):
+                session.fork("whole", provider=name, with_ignored=True)
+            sessions.delete(name)
+        assert content_of(outer, tree) == before, "I15"
+    sessions.close()

@@ -54,24 +54,40 @@ def keep_only(directory: bytes, files: Collection[bytes]) -> None:
 @contextmanager
 def _changeable(top: int, path: bytes) -> Generator[int]:
     """A directory of the copy, with all permissions for its owner while it lasts."""
-    found = open_below(top, path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, _RULES)
+    fd, found, closed = _opened(top, path)
     try:
-        about = os.fstat(found)
-        itself = f"/proc/self/fd/{found}"
-        is_closed = about.st_mode & stat.S_IRWXU != stat.S_IRWXU
-        if is_closed:
-            os.chmod(itself, stat.S_IMODE(about.st_mode) | stat.S_IRWXU)
-        fd = os.open(itself, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            yield fd
-            if os.fstat(fd).st_mtime_ns != about.st_mtime_ns:
-                os.utime(fd, ns=(about.st_atime_ns, about.st_mtime_ns))
-        finally:
-            os.close(fd)
-            if is_closed:
-                os.chmod(itself, stat.S_IMODE(about.st_mode))
+        yield fd
+        if os.fstat(fd).st_mtime_ns != found.st_mtime_ns:
+            os.utime(fd, ns=(found.st_atime_ns, found.st_mtime_ns))
     finally:
-        os.close(found)
+        if closed:
+            os.fchmod(fd, stat.S_IMODE(found.st_mode))
+        os.close(fd)
+
+
+def _opened(top: int, path: bytes) -> tuple[int, os.stat_result, bool]:
+    """A directory, to be changed; what it was before; and whether its permissions are others now."""
+    try:
+        fd = open_below(top, path, _DIRECTORY, _RULES)
+    except PermissionError:
+        fd = -1
+    else:
+        found = os.fstat(fd)
+        if found.st_mode & stat.S_IRWXU == stat.S_IRWXU:
+            return fd, found, False
+        os.close(fd)
+    itself = open_below(top, path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, _RULES)
+    try:
+        found = os.fstat(itself)
+        os.chmod(f"/proc/self/fd/{itself}", stat.S_IMODE(found.st_mode) | stat.S_IRWXU)
+        try:
+            fd = os.open(f"/proc/self/fd/{itself}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except BaseException:
+            os.chmod(f"/proc/self/fd/{itself}", stat.S_IMODE(found.st_mode))
+            raise
+    finally:
+        os.close(itself)
+    return fd, found, True
 
 
 def _entries(fd: int) -> list[tuple[bytes, bool]]:

@@ -103,12 +103,16 @@ class Provider(Protocol):
         """What it is called in the configuration."""
         ...
 
-    def detect(self) -> Capabilities:
-        """What it can do here, found out by trying. Changes nothing, makes no directory, and takes no lock."""
+    def detect(self, *, with_git: bool = True) -> Capabilities:
+        """What it can do here, found out by trying; not ``with_git``: for `prepare` without it. Changes nothing, makes
+        no directory, and takes no lock.
+        """
         ...
 
-    def prepare(self, mode: Mode, *, base: Snapshot | None = None) -> Prepared:
-        """Make something to work in: as ``base`` has it, or (None) as the workspace is now.
+    def prepare(self, mode: Mode, *, base: Snapshot | None = None, with_git: bool = True) -> Prepared:
+        """Make something to work in: as ``base`` has it, or (None) as the workspace is now. Not ``with_git``: whoever
+        asks takes all that is called ``.git`` out of it before anything runs there, if it holds such; then it is no
+        matter where that leads, and nothing is looked through for it.
 
         The mode ``in-place`` makes nothing: its path is the workspace. Raises `UnsupportedError` for a mode that it
         does not have, `RefusedError` where the workspace is in a state that cannot be captured.

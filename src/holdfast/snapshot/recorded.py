@@ -132,10 +132,10 @@ class RecordedProvider:
         """See `Provider.name`."""
         return self._technique.name
 
-    def detect(self) -> Capabilities:
+    def detect(self, *, with_git: bool = True) -> Capabilities:
         """See `Provider.detect`."""
         found = self._technique.detect()
-        if not found.score or self._ways is None:
+        if not found.score or self._ways is None or not with_git:
             return found
         try:
             reason = self._ways(self._root, anew=False).out
@@ -143,10 +143,10 @@ class RecordedProvider:
             reason = f"the workspace cannot be looked through: {error.strerror}"
         return found._replace(score=0, notes=(reason,)) if reason else found
 
-    def prepare(self, mode: Mode, *, base: Snapshot | None = None) -> Prepared:
+    def prepare(self, mode: Mode, *, base: Snapshot | None = None, with_git: bool = True) -> Prepared:
         """See `Provider.prepare`."""
         with self._changing():
-            return self._prepare(mode, base, "")
+            return self._prepare(mode, base, "", with_git=with_git)
 
     def branch(self, snapshot: Snapshot, name: str, mode: Mode) -> Prepared:
         """See `Provider.branch`."""
@@ -154,9 +154,9 @@ class RecordedProvider:
         with self._changing():
             if any(entry.label == name for entry in self._ledger.entries("workspace")):
                 raise RefusedError(f"there is a branch {name} already", hint="choose another", code="branch_exists")
-            return self._prepare(mode, snapshot, name)
+            return self._prepare(mode, snapshot, name, with_git=True)
 
-    def _prepare(self, mode: Mode, base: Snapshot | None, name: str) -> Prepared:
+    def _prepare(self, mode: Mode, base: Snapshot | None, name: str, *, with_git: bool) -> Prepared:
         if mode not in self._technique.modes:
             had = ", ".join(self._technique.modes)
             raise UnsupportedError(f"the provider {self.name} has no mode {mode}", hint=f"it has {had}")
@@ -166,16 +166,17 @@ class RecordedProvider:
                 hint="the mode worktree makes a directory of its own",
             )
         origin = None if base is None else self._kept(base.id)
-        known = self._refuse_leading_out(self._root) if mode != "in-place" and origin is None else None
+        with_git = with_git and mode != "in-place" and self._ways is not None
+        known = self._refuse_leading_out(self._root) if with_git and origin is None else None
         entry = self._ledger.new("workspace", mode=mode, label=name, of="" if origin is None else origin.token)
         if mode != "in-place":
             entry = self._technique.plan(entry, origin)
         with self._making(entry):
             if mode != "in-place":
                 entry = self._technique.workspace(entry, origin)
-            if mode == "worktree" and self._ways is not None:
+            if mode == "worktree" and with_git:
                 path = self._technique.where_to_work(entry)
-                forget_linked(path, (known or self._ways(path)).linked)
+                forget_linked(path, (known or self._refuse_leading_out(path)).linked)
             self._complete(entry)
         return self._prepared(entry)
 

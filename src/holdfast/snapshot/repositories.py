@@ -28,6 +28,8 @@ _GIT: Final = b".git"
 _NAME: Final = ".git"
 _PASSED_OVER: Final = frozenset((errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.ELOOP))
 _WORK_TREE: Final = re.compile(rb"(?im)^[ \t]*(?:\[[^\]\n]*\][ \t]*)?worktree[ \t]*=[ \t]*(.*)$")
+_PLAIN: Final = re.compile(rb'(?:"[^"\\]*"|[^"\\#;]*)\Z')
+"""What Git reads as it looks."""
 _CONFIGURATION: Final = (b"config", b"config.worktree")
 _LINKED: Final = b"worktrees"
 _BACK: Final = b"gitdir"
@@ -170,6 +172,8 @@ class _Tree:
                 self._linked[directory] = None
         if name in _CONFIGURATION:
             named = _WORK_TREE.findall(_read(self._absolute(path)))
+            if not all(_PLAIN.match(value.strip()) for value in named):
+                return False  # what Git makes of it goes on in another line, or ends before a comment
             values = [value.strip().strip(b'"') for value in named]
             return all(self._resolved(os.path.join(directory, value)) is not None for value in values)
         return True

@@ -160,6 +160,17 @@ def test_every_other_way_out(user: Path, tmp_path: Path, how: str) -> None:
     assert (leads(user) == "") == stays
 
 
+@pytest.mark.parametrize("value", ["../.. ;", "../..#", '"../"..', "\\\n../..", '"..\\\n/.."', '"..\\\\/.."'])
+def test_what_is_no_plain_path_of_a_work_tree_is_a_way_out(user: Path, value: str) -> None:
+    """Git reads it otherwise than it looks."""
+    assert leads(user) == ""
+    with (user / ".git/config").open("a") as file:
+        file.write(f"[core]\n\tworktree = {value}\n")
+    assert leads(user) != ""
+    (user / ".git/config").write_text('[core]\n\tbare = false\n\tworktree = "../sub #1; more"\n')
+    assert leads(user) == "", "it is quoted"
+
+
 def test_what_stays_inside_is_no_way_out(user: Path) -> None:
     (user / ".git").rename(user / "real")
     (user / ".git").symlink_to("real")

@@ -185,7 +185,7 @@ class _Providers:
         self._key = None if asked else "snapshot.provider"
         self.with_ignored = with_ignored
         self._all = [one for one in providers_of(context, session) if wanted in (AUTOMATIC, one.name)]
-        self._detected: list[Capabilities] = [one.detect() for one in self._all]
+        self._detected: list[Capabilities] = [one.detect(with_git=with_ignored) for one in self._all]
         self.choice = self._chosen()
 
     def _chosen(self) -> Choice:
@@ -228,7 +228,8 @@ def _provided(around: Surroundings, point: SessionCheckpoint, providers: _Provid
     carries = choice.capabilities.carries_ignored
     begun = time.time_ns()
     try:
-        prepared = choice.provider.prepare("worktree")
+        # (What carries .git, and was not asked for ignored files, is without it before anything runs there.)
+        prepared = choice.provider.prepare("worktree", with_git=providers.with_ignored)
     except RefusedError as error:
         providers.pass_over(error)
         return None
