@@ -39,7 +39,10 @@ if TYPE_CHECKING:
     from holdfast.snapshot.port import Capabilities
 
 _LOG = Log(__name__)
-_NOT_NOW = ("git_operation", "git_unmerged", "git_filter", "git_index", "git_hidden", OBJECTS, LEADS_OUT)
+_NOT_NOW = (
+    *("git_operation", "git_unmerged", "git_filter", "git_index", "git_pipe", "git_hidden"),
+    *(OBJECTS, LEADS_OUT),
+)
 """Codes with which a provider refuses to capture a workspace that another one can."""
 PROCESS = "process"
 """In the metadata of an experiment's reference: who makes it, as `store.lease` names a process."""

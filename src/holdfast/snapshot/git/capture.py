@@ -31,6 +31,7 @@ _LOG = Log(__name__)
 _GITLINK = b"160000"
 _SHOWN = 3
 _SOME_OUTPUT = 1 << 16
+_READ_BY_GIT = (b".gitmodules", b".gitattributes", b".gitignore")
 _SUFFIXES = (b"", b".lock", b".begun", b".unlooked")
 _CAPTURED = (stat.S_IFREG, stat.S_IFLNK, stat.S_IFDIR)
 """A directory is a submodule's; anything else cannot be in a tree of Git."""
@@ -100,9 +101,10 @@ class Capture:
     def run(self, *, base: str, parent: str, message: str, at: int) -> str:
         """Make a commit of what the files are now, keep what the commit ``base`` does not hold, return its name.
 
-        ``parent`` is the commit's parent, none if it is empty. Raises `RefusedError` with the code ``git_unmerged`` or
-        ``git_filter``, `StorageError`.
+        ``parent`` is the commit's parent, none if it is empty. Raises `RefusedError` with the code ``git_unmerged``,
+        ``git_filter``, ``git_index`` or ``git_pipe``, `StorageError`.
         """
+        self._refuse_pipes()
         kept = self._seed()
         try:
             tree = self._tree(base, fresh=not kept)
@@ -120,6 +122,19 @@ class Capture:
         parents = ("-p", parent) if parent else ()
         words = ("commit-tree", "--no-gpg-sign", *parents, "-F", "-", tree)
         return self._git.word(*words, stdin=message.encode(), at=at)
+
+    def _refuse_pipes(self) -> None:
+        """Refuse pipes by names that Git reads at the top of a work tree: it would wait for whoever writes there."""
+        for name in _READ_BY_GIT:
+            path = os.path.join(self._work_tree, name)
+            with suppress(OSError):  # nothing, or a link that leads nowhere
+                if not stat.S_ISFIFO(os.stat(path).st_mode):
+                    continue
+                raise RefusedError(
+                    f"{display(path)} is a pipe, which Git would read and wait for",
+                    hint="remove it, or put a file there",
+                    code="git_pipe",
+                )
 
     def forget(self) -> None:
         """Remove the index: the next capture begins with the user's."""

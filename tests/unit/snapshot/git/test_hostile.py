@@ -272,3 +272,25 @@ def test_nothing_is_said_to_a_person_or_asked_of_one() -> None:
     given = command.environment({"HOME": "/h", "GIT_DIR": "/x", "SSH_AUTH_SOCK": "/s", "LD_PRELOAD": "/l"})
     assert not {"GIT_DIR", "SSH_AUTH_SOCK", "LD_PRELOAD"} & given.keys()
     assert given["GIT_TERMINAL_PROMPT"] == "0"
+
+
+@pytest.mark.parametrize("link", [False, True])
+@pytest.mark.parametrize("name", [".gitmodules", ".gitattributes", ".gitignore"])
+def test_a_pipe_that_git_would_wait_for_is_refused(user: User, beside: Make, name: str, link: bool) -> None:
+    """Git opens it, and whoever made it need never write to it: the snapshot would take half an hour, and fail."""
+    user.write(name, "")
+    user.commit()
+    one = beside(user, include_untracked=True)
+    before = one.texts()
+    (user.root / name).unlink()
+    pipe = user.git_dir / "pipe" if link else user.root / name
+    os.mkfifo(pipe)
+    if link:
+        (user.root / name).symlink_to(pipe)
+    with pytest.raises(RefusedError, match="is a pipe") as refused:
+        one.take()
+    assert refused.value.code == "git_pipe"
+    pipe.unlink()
+    (user.root / name).unlink(missing_ok=True)
+    (user.root / name).symlink_to("nowhere")
+    assert one.texts().keys() == before.keys()
