@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _log = Log(__name__)
 _FIRST_RETENTION = 60.0
 _FIRST_REST = 0.02
-"""As `Setup.rest`, after it was quiet; twice as much each time that there is more."""
+"""As `Setup.rest`, after it was quiet, or saved; half as much again each time that there is more."""
 _PREPARED_AT_ONCE = 16
 """Some milliseconds' work."""
 _T = TypeVar("_T")
@@ -292,7 +292,7 @@ class Service:
         """Read the watcher, then leave it alone for a while, and the longer, the more often it has something to say."""
         now = self._clock.monotonic()
         quiet = now >= self._look_at + 2 * self._setup.rest
-        self._pause = min(_FIRST_REST if quiet else 2 * self._pause or _FIRST_REST, self._setup.rest)
+        self._pause = min(_FIRST_REST if quiet else 1.5 * self._pause or _FIRST_REST, self._setup.rest)
         self._look_due = False
         self._attempt("watching", self._changes.look)
         if not self._resting:
@@ -359,6 +359,10 @@ class Service:
 
     def _scanned(self) -> None:
         self._look_due = self._changes.scanned() or self._look_due
+        # What comes now is new.
+        self._pause = 0.0
+        if self._resting:
+            self._look_at = self._clock.monotonic()
 
     def _attempt(self, what: str, work: Callable[[], _T]) -> _T | None:
         """Do ``work``; None if it fails, which is logged and kept for ``ping``."""

@@ -219,6 +219,19 @@ def test_what_changes_is_prepared(setup: Setup) -> None:
         assert len(run.saver.requests) == 2
 
 
+def test_after_a_save_what_changes_is_noticed_soon_however_stormy_it_was(setup: Setup) -> None:
+    root = Path(os.fsdecode(setup.root))
+    with running(setup._replace(rest=10_000)) as run, reach(setup) as watcher:
+        watcher.checkpoint(Request())
+        wait_until(lambda: watcher.ping() and not run.service._resting, "its rest after the save is over")
+        run.service._pause = 1000
+        (root / "one").write_bytes(b"x")
+        wait_until(lambda: b"one" in run.saver.prepared, "the file")  # and nothing is looked at for 1,500 seconds
+        watcher.checkpoint(Request())
+        (root / "other").write_bytes(b"x")
+        wait_until(lambda: b"other" in run.saver.prepared, "the file after a save")
+
+
 def test_a_failure_to_prepare_is_survived(setup: Setup, caplog: pytest.LogCaptureFixture) -> None:
     root = Path(os.fsdecode(setup.root))
     with running(setup) as run, reach(setup) as watcher:
