@@ -20,7 +20,7 @@ from holdfast.model.log import Log
 from holdfast.model.paths import TEMPORARY_PREFIX, display
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from holdfast.engine.checkpoint import CheckpointResult, Request
     from holdfast.engine.context import Context
@@ -77,6 +77,8 @@ class Care:
             lock = context.settings.lock
             context.settings = context.settings._replace(lock=lock._replace(timeout=min(lock.timeout, _LOCK_WAIT)))
             setup = setup_of(context, poll_interval=context.settings.serve.poll_interval)
+            # (Many exports share the processor and the memory, and most are saved by other ways.)
+            setup = setup._replace(prepare=False)
             watcher = _watcher(setup, tree, tenant, row, told)
             self._told, self._tenant = told, tenant
             self._clock, self._interval = context.clock, setup.poll_interval
@@ -226,6 +228,9 @@ class _ExportSaver:
             return self._saver.status()
         finally:
             self._rest()
+
+    def prepare(self, paths: Sequence[bytes]) -> None:
+        self._saver.prepare(paths)
 
     def retention(self) -> None:
         try:

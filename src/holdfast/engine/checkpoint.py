@@ -102,7 +102,7 @@ def take_locked(
     full_hash = request.full_hash
     for left in reversed(range(_TRIES)):
         try:
-            with noting(context) as note:
+            with noting(context) as note, context.store.keeping_ahead():
                 checkpoint, created, scan = _attempt(context, request, full_hash, progress, meanwhile, recorded)
                 note(checkpoint.root)
             remember(context, checkpoint)
@@ -112,6 +112,8 @@ def take_locked(
             if not left:
                 raise
             continue
+        finally:
+            context.store.ahead.forget()
         if request.full_hash:
             _mend(context, checkpoint)
         elapsed = (context.clock.monotonic() - started) * 1000
@@ -222,7 +224,7 @@ def _store(
     shared = context.catalog.known(built.new_pages, pages=True)
     pages = [(page, data, built.previous.get(page)) for page, data in built.new_pages.items() if page not in shared]
     pages_written = write_pages(
-        store.objects, pages_key(store.tenant, checkpoint_id), new_pack_id(context.random), pages, store.read_bases
+        store.objects, pages_key(store.tenant, checkpoint_id), new_pack_id(context.random), pages, store.page_bases
     )
     named: set[Hash] = set()
     if changes is None:

@@ -15,7 +15,7 @@ from holdfast.model.errors import LockedError, UnsupportedError
 from holdfast.model.log import Log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from holdfast.engine.checkpoint import CheckpointResult, Request
     from holdfast.engine.context import Context
@@ -58,6 +58,12 @@ class Saver:
     def checkpoint(self, request: Request) -> CheckpointResult:
         """Save the tree's present state."""
         return take(self._context, request)
+
+    def prepare(self, paths: Sequence[bytes]) -> None:
+        """Work ahead for files that have changed: see `holdfast.engine.preparing`."""
+        from holdfast.engine.preparing import prepare
+
+        prepare(self._context, self._tree, paths)
 
     def status(self) -> Status:
         """How the tree differs from the checkpoint that it stands on."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Protocol
 
 from holdfast.files.dirty import Dirty
@@ -12,6 +13,10 @@ if TYPE_CHECKING:
     from holdfast.files.watch import Watcher
 
 _MAX_PATHS = 500_000
+_MOST_PREPARED = 1000
+"""Of more changed paths than this nothing more is prepared: it would take as long as the save itself, and memory."""
+_OFTEN = 3
+"""Times that a path is prepared: what is written to all the time is not worth it."""
 
 
 class Exclusion(Protocol):
@@ -37,6 +42,9 @@ class Changes:
         self._everything = False
         self._paths: set[bytes] = set()
         self._refresh_due = False
+        self._unprepared: set[bytes] = set()
+        self._prepared: Counter[bytes] = Counter()
+        """How often each path was prepared since the last scan."""
 
     def look(self) -> None:
         """Read the watcher, and look whether what it cannot see has changed."""
@@ -46,15 +54,31 @@ class Changes:
         if answer.everything or len(self._paths) + len(answer.paths) > _MAX_PATHS:
             self._everything = True
             self._paths.clear()
+            self._unprepared.clear()
         elif not self._everything:
             self._paths |= answer.paths
+            self._unprepared |= answer.paths
+            if len(self._paths) > _MOST_PREPARED:
+                self._unprepared.clear()
         if answer.everything or answer.paths:
             self._noticed()
+
+    @property
+    def unprepared(self) -> bool:
+        """Whether `to_prepare` has any paths to give."""
+        return bool(self._unprepared)
+
+    def to_prepare(self, most: int) -> list[bytes]:
+        """Some of the paths that have changed since they were given by this, each a few times between two scans."""
+        paths = [self._unprepared.pop() for _ in range(min(most, len(self._unprepared)))]
+        self._prepared.update(paths)
+        return [path for path in paths if self._prepared[path] <= _OFTEN]
 
     def doubt(self) -> None:
         """Let everything count as changed."""
         self._everything = True
         self._paths.clear()
+        self._unprepared.clear()
         self._noticed()
 
     def drain(self) -> Dirty:
@@ -64,6 +88,8 @@ class Changes:
         self._refresh_due = self._refresh_due or self._everything
         self._everything = False
         self._paths.clear()
+        self._unprepared.clear()
+        self._prepared.clear()
         return taken
 
     def scanned(self) -> bool:

@@ -26,7 +26,7 @@ from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Sequence
 
     from holdfast.engine.context import Context
     from holdfast.engine.results import Status
@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 
 _log = Log(__name__)
 _FIRST_RETENTION = 60.0
+_FIRST_REST = 0.02
+"""As `Setup.rest`, after it was quiet, or saved; half as much again each time that there is more."""
+_PREPARED_AT_ONCE = 16
+"""Some milliseconds' work."""
 _T = TypeVar("_T")
 
 
@@ -49,6 +53,10 @@ class Saver(Protocol):
 
     def status(self) -> Status:
         """See `holdfast.engine.status.status`."""
+        ...
+
+    def prepare(self, paths: Sequence[bytes]) -> None:
+        """Do now what the next checkpoint would have to do for files that have changed; nothing depends on it."""
         ...
 
     def retention(self) -> None:
@@ -74,9 +82,11 @@ class Setup(NamedTuple):
     poll_interval: float = 10.0
     """How often the tree is looked at where watching is impossible."""
     rest: float = 0.25
-    """How long the watcher is left alone after it was read, so that a storm of events costs few wake-ups."""
+    """How long at most the watcher is left alone after it was read, so that a storm of events costs few wake-ups."""
     look_interval: float = 30.0
     """How often it is read without being told to: it cannot announce that its root has come back."""
+    prepare: bool = True
+    """Whether to work ahead for what has changed, while there is nothing else to do."""
     limits: Limits = Limits()
 
 
@@ -128,6 +138,8 @@ class Service:
         self._look_at = now
         self._look_due = False
         self._resting = False
+        self._pause = 0.0
+        """How long the watcher was left alone the last time."""
         self._wake_read, self._wake_write = socket.socketpair()
         with ExitStack() as undo:
             undo.callback(self._wake_read.close)
@@ -229,7 +241,8 @@ class Service:
 
     def turn(self, wait: float = 0.0) -> None:
         """Wait, for at most so many seconds, for something to do, and do it."""
-        for key, _ in self._selector.select(wait):
+        ready = self._selector.select(wait)
+        for key, _ in ready:
             if key.data is self._watcher:
                 self._look()
             elif key.data is self._wake_read:
@@ -255,10 +268,12 @@ class Service:
         elif now >= self._retention_at and not self._holders:
             self._retention_at = now + self._setup.retention_interval
             self._attempt("retention", self._saver.retention)
+        elif not ready and self._may_prepare():
+            self._prepare()
 
     def patience(self) -> float:
         """How long to wait for something to happen."""
-        if self._look_due:
+        if self._look_due or self._may_prepare():
             return 0.0
         now = self._clock.monotonic()
         ends = [self._look_at - now, self._walk_at - now]
@@ -274,13 +289,29 @@ class Service:
         self._selector.register(self._watcher.fileno(), selectors.EVENT_READ, self._watcher)
 
     def _look(self) -> None:
-        """Read the watcher, then leave it alone for a while."""
+        """Read the watcher, then leave it alone for a while, and the longer, the more often it has something to say."""
+        now = self._clock.monotonic()
+        quiet = now >= self._look_at + 2 * self._setup.rest
+        self._pause = min(_FIRST_REST if quiet else 1.5 * self._pause or _FIRST_REST, self._setup.rest)
         self._look_due = False
         self._attempt("watching", self._changes.look)
         if not self._resting:
             self._selector.unregister(self._watcher.fileno())
         self._resting = True
-        self._look_at = self._clock.monotonic() + self._setup.rest
+        self._look_at = self._clock.monotonic() + self._pause
+
+    def _may_prepare(self) -> bool:
+        return self._setup.prepare and self._changes.unprepared and not self._holders and not self._stopping
+
+    def _prepare(self) -> None:
+        """Work ahead, a little at a time: whoever calls meanwhile waits for it."""
+        paths = self._changes.to_prepare(_PREPARED_AT_ONCE)
+        try:
+            self._saver.prepare(paths)
+        except HoldfastError as error:
+            _log.debug("nothing is prepared: %s", error.message)
+        except Exception:  # noqa: BLE001 - as in `_attempt`
+            _log.exception("preparing failed")
 
     def _wake(self) -> None:
         try:
@@ -328,6 +359,10 @@ class Service:
 
     def _scanned(self) -> None:
         self._look_due = self._changes.scanned() or self._look_due
+        # What comes now is new.
+        self._pause = 0.0
+        if self._resting:
+            self._look_at = self._clock.monotonic()
 
     def _attempt(self, what: str, work: Callable[[], _T]) -> _T | None:
         """Do ``work``; None if it fails, which is logged and kept for ``ping``."""

@@ -211,6 +211,31 @@ def _pieces(fd: int, seen: Signature) -> Iterator[bytes]:
         raise _StoppedError
 
 
+def peek(dir_fd: int, name: bytes, most: int) -> bytes | None:
+    """What the file ``name`` holds just now, at whatever moment that is; None if it is no regular file of at most
+    ``most`` bytes, or cannot be read at once.
+    """
+    try:
+        if not _is_small(os.stat(name, dir_fd=dir_fd, follow_symlinks=False), most):
+            return None
+        fd = _open(dir_fd, name)
+        if fd is None:
+            return None
+        try:
+            if not _is_small(os.fstat(fd), most):
+                return None
+            data = os.read(fd, most + 1)
+            return data if len(data) <= most else None
+        finally:
+            os.close(fd)
+    except OSError:
+        return None
+
+
+def _is_small(about: os.stat_result, most: int) -> bool:
+    return stat.S_ISREG(about.st_mode) and about.st_size <= most
+
+
 def _open(dir_fd: int, name: bytes) -> int | None:
     """A descriptor of the file, or None if it is a link or a socket by now. Leaves the access time, if allowed."""
     try:

@@ -7,7 +7,7 @@ import stat
 import time
 from typing import TYPE_CHECKING
 
-from holdfast.files.capture import failure, is_racy
+from holdfast.files.capture import failure, is_racy, peek
 from holdfast.files.hashing import HashSink
 from holdfast.files.ignore import CHECKPOINTIGNORE, GITIGNORE, IgnoreSources
 from holdfast.files.index import StatIndex, load
@@ -311,6 +311,26 @@ class LocalTree:
         if os.fstat(fd).st_size > SMALL_BLOB_BYTES:
             return _pieces(fd, path)
         return b"".join(_pieces(fd, path))
+
+    def peek(self, path: bytes, most: int) -> bytes | None:
+        """What the file at ``path`` holds just now, perhaps half written; None if it is no regular file of at most
+        ``most`` bytes, or cannot be read at once. Nothing that is ours, and nothing by a link, is read.
+        """
+        if any(under(path, ours) for ours in self._reserved.paths):
+            return None
+        parent, _, name = path.rpartition(b"/")
+        try:
+            root = open_root(self.root)
+            try:
+                fd = open_directory(root, parent)
+            finally:
+                os.close(root)
+        except OSError:
+            return None
+        try:
+            return peek(fd, name, most)
+        finally:
+            os.close(fd)
 
     def is_there(self, path: bytes, *, directories: bool = False) -> bool:
         """See `Tree.is_there`."""

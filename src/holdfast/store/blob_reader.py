@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from itertools import chain
+from itertools import chain, groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from holdfast.model.errors import FormatError, IntegrityError, NotFoundError
@@ -11,7 +12,7 @@ from holdfast.model.ids import Hash, format_hash, hash_bytes
 from holdfast.model.sinks import SMALL_BLOB_BYTES
 from holdfast.store import large
 from holdfast.store.codec import DELTA, LARGE, decompress
-from holdfast.store.objects import is_far
+from holdfast.store.objects import get_ranges, is_far
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -56,9 +57,11 @@ class BlobReader:
         """The whole content of one blob, in memory: for content that is known to be small enough."""
         return self.read_many((hash,))[hash]
 
-    def read_many(self, hashes: Iterable[Hash]) -> dict[Hash, bytes]:
+    def read_many(
+        self, hashes: Iterable[Hash], bases: dict[Hash, tuple[Hash, bytes]] | None = None
+    ) -> dict[Hash, bytes]:
         """The whole content of each of ``hashes``, in memory; located in one query and read in the order of the
-        packs.
+        packs. ``bases`` is told what `read_bases` would give for them.
         """
         wanted = list(dict.fromkeys(hashes))
         located = self._find(wanted)
@@ -67,6 +70,9 @@ class BlobReader:
         except NotFoundError:
             located = self._find(wanted)
             found = self._load_again(wanted, located)
+        if bases is not None:
+            roots = ((name, located[name].base or name) for name in wanted if located[name].codec != LARGE)
+            bases.update((name, (root, found[root])) for name, root in roots)
         for name in wanted:
             if name not in found:
                 found[name] = b"".join(self._stream(name, located[name]))
@@ -281,14 +287,18 @@ class BlobReader:
         """
         wanted = list(_neighbours(order, _FAR_GAP_BYTES if self._is_far else _GAP_BYTES))
 
+        if not self._is_far or len(wanted) < 2:
+            for key, same in groupby(wanted, itemgetter(0)):
+                ranges = list(same)
+                data = get_ranges(self._objects, key, [(start, end - start) for _, start, end, _ in ranges])
+                for (_, _, _, items), part in zip(ranges, data, strict=True):
+                    yield items, memoryview(part)
+            return
+
         def read(range_: tuple[str, int, int, Sequence[tuple[Hash, Location]]]) -> memoryview:
             key, start, end, _ = range_
             return memoryview(self._objects.get(key, start, end - start))
 
-        if not self._is_far or len(wanted) < 2:
-            for range_ in wanted:
-                yield range_[3], read(range_)
-            return
         from holdfast.store.workers import workers
 
         threads = workers(_AT_ONCE, "holdfast-fetch")

@@ -54,9 +54,27 @@ class _Job(NamedTuple):
     hash: Hash
     data: bytes
     base: tuple[Hash, bytes] | None
+    ready: Item | None = None
+    """It as it was encoded ahead."""
+
+
+def encode(contents: Sequence[tuple[bytes, Hash]], read_bases: ReadBases) -> list[Item]:
+    """Small contents, each with the hash of an earlier version, as a writer would encode them. What is as it was is not
+    in the answer.
+    """
+    named = [(hash_bytes(data), data, previous) for data, previous in contents]
+    changed = [one for one in named if one[0] != one[2]]
+    bases = _bases(read_bases, [previous for _, _, previous in changed])
+    return _encode_fresh([_Job(name, data, bases.get(previous)) for name, data, previous in changed])
 
 
 def _encode(jobs: Sequence[_Job]) -> list[Item]:
+    """Each as it was encoded ahead, or as `_encode_fresh`."""
+    fresh = iter(_encode_fresh([job for job in jobs if job.ready is None]))
+    return [next(fresh) if job.ready is None else job.ready for job in jobs]
+
+
+def _encode_fresh(jobs: Sequence[_Job]) -> list[Item]:
     """Each as a delta where that pays, else by itself; what surely pays is not compressed twice."""
     deltas = [_difference(job) for job in jobs]
     sure = [delta is not None and pays_surely(delta, job.data) for job, delta in zip(jobs, deltas, strict=True)]
@@ -136,7 +154,9 @@ class BlobWriter:
         *,
         generation_of: Callable[[Hash], int],
         pack_bytes: int = PACK_BYTES,
+        ahead: Mapping[Hash, Item] | None = None,
     ) -> None:
+        """``ahead`` is what was encoded ahead: see `encode`."""
         self._objects = objects
         self._tenant = tenant
         self._stored = stored
@@ -148,6 +168,7 @@ class BlobWriter:
         self._batch: list[tuple[Hash, bytes, Hash | None]] = []
         self._batch_bytes = 0
         self._first_batches = _FIRST_BATCHES
+        self._ahead = ahead or {}
         self._relied_on: set[Hash] = set()
         self._large: list[NewBlob] = []
         self._ended = False
@@ -230,8 +251,13 @@ class BlobWriter:
         known = self._stored([name for name, _, _ in batch])
         self._relied_on |= known
         new = [item for item in batch if item[0] not in known]
-        bases = _bases(self._read_bases, [previous for _, _, previous in new if previous is not None])
-        return [_Job(name, data, None if previous is None else bases.get(previous)) for name, data, previous in new]
+        ahead = self._ahead
+        wanted = [previous for name, _, previous in new if previous is not None and name not in ahead]
+        bases = _bases(self._read_bases, wanted)
+        return [
+            _Job(name, data, None if previous is None else bases.get(previous), ahead.get(name))
+            for name, data, previous in new
+        ]
 
     def _add_large(self, pieces: Iterable[bytes]) -> tuple[Hash, int]:
         if self._ended:

@@ -18,7 +18,7 @@ from holdfast.store.keys import TEMPORARY, check_key, check_prefix
 from holdfast.store.objects import ObjectInfo, put_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from holdfast.store.objects import Upload
 
@@ -69,22 +69,33 @@ class LocalObjects:
 
     def get(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
         """See `ObjectStore.get`."""
-        if offset < 0 or (length is not None and length < 0):
-            raise UsageError(f"bad range of object {key}: {length} bytes at {offset}")
-        fd, size = self._open(key)
+        return self.get_ranges(key, [(offset, length)])[0]
+
+    def get_ranges(self, key: str, ranges: Sequence[tuple[int, int | None]]) -> list[bytes]:
+        """See `holdfast.store.objects.get_ranges`: the object is opened once."""
+        found: list[bytes] = []
+        fd = -1
         try:
-            wanted = max(size - offset, 0) if length is None else length
-            # A damaged catalog may ask for anything, and the memory is taken before the first byte is read.
-            data = os.pread(fd, wanted, offset) if offset + wanted <= size else b""
-            if 0 < len(data) < wanted:
-                data = self._read_on(fd, data, wanted, offset)
+            size = 0
+            for offset, length in ranges:
+                if offset < 0 or (length is not None and length < 0):
+                    raise UsageError(f"bad range of object {key}: {length} bytes at {offset}")
+                if fd < 0:
+                    fd, size = self._open(key)
+                wanted = max(size - offset, 0) if length is None else length
+                # A damaged catalog may ask for anything, and the memory is taken before the first byte is read.
+                data = os.pread(fd, wanted, offset) if offset + wanted <= size else b""
+                if 0 < len(data) < wanted:
+                    data = self._read_on(fd, data, wanted, offset)
+                if len(data) != wanted or offset > size:
+                    raise IntegrityError(f"object {key} is too short: {wanted} bytes at {offset} of {size}")
+                found.append(data)
         except OSError as error:
             raise _refused("read", key, error) from error
         finally:
-            os.close(fd)
-        if len(data) != wanted or offset > size:
-            raise IntegrityError(f"object {key} is too short: {wanted} bytes at {offset} of {size}")
-        return data
+            if fd >= 0:
+                os.close(fd)
+        return found
 
     def stream(self, key: str) -> Iterator[bytes]:
         """See `ObjectStore.stream`."""

@@ -18,6 +18,7 @@ from holdfast.store.manifest_read import (
     get,
     get_many,
     iterate,
+    on_the_way,
     reachable,
     totals,
 )
@@ -37,6 +38,7 @@ __all__ = [
     "get",
     "get_many",
     "iterate",
+    "on_the_way",
     "reachable",
     "totals",
     "update",

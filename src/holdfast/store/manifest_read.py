@@ -128,7 +128,29 @@ def get(pages: Pages, root: Hash, path: bytes) -> Entry | None:
 def get_many(pages: Pages, root: Hash, paths: Iterable[bytes]) -> dict[bytes, Entry]:
     """The entries at those of ``paths`` that the manifest holds. Reads each page once, a level at a time."""
     wanted = sorted(set(paths))
+    found: dict[bytes, Entry] = {}
+    for page, first, last in _descend(pages, root, wanted, []):
+        if isinstance(page, Leaf):
+            for path in wanted[first:last]:
+                at = bisect_left(page.keys, path)
+                if at < page.count and page.keys[at] == path:
+                    found[path] = page.entry(at)
+    return found
+
+
+def on_the_way(pages: Pages, root: Hash, paths: Iterable[bytes]) -> list[Hash]:
+    """The pages that `get_many` reads, from the root down."""
+    names: list[Hash] = []
+    _descend(pages, root, sorted(set(paths)), names)
+    return names
+
+
+def _descend(pages: Pages, root: Hash, wanted: Sequence[bytes], names: list[Hash]) -> list[tuple[Page, int, int]]:
+    """The leaves that hold paths of ``wanted`` (ascending), or would, each with where its own begin and end; the names
+    of all pages that are read go to ``names``.
+    """
     page = load_root(pages, root)
+    names.append(root)
     level: list[tuple[Page, int, int]] = [(page, 0, len(wanted))]
     for below in range(page.level - 1, -1, -1):
         steps = [
@@ -142,14 +164,8 @@ def get_many(pages: Pages, root: Hash, paths: Iterable[bytes]) -> dict[bytes, En
         for some in batches(steps):
             loaded = load(pages, [name for name, _, _ in some], below)
             level += [(page, begin, end) for page, (_, begin, end) in zip(loaded, some, strict=True)]
-    found: dict[bytes, Entry] = {}
-    for page, first, last in level:
-        if isinstance(page, Leaf):
-            for path in wanted[first:last]:
-                at = bisect_left(page.keys, path)
-                if at < page.count and page.keys[at] == path:
-                    found[path] = page.entry(at)
-    return found
+        names += [name for name, _, _ in steps]
+    return level
 
 
 def spread(keys: Sequence[bytes], paths: Sequence[bytes], begin: int, end: int) -> Iterator[tuple[int, int, int]]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from holdfast.model.named import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 
 class ObjectInfo(NamedTuple):
@@ -92,6 +92,16 @@ def is_far(objects: ObjectStore) -> bool:
     An implementation says so by an attribute ``far``.
     """
     return bool(getattr(objects, "far", False))
+
+
+def get_ranges(objects: ObjectStore, key: str, ranges: Sequence[tuple[int, int]]) -> Iterable[bytes]:
+    """`ObjectStore.get` for several ranges of one object, each an offset and a length. An implementation that has
+    something better for it has a method ``get_ranges``.
+    """
+    several = getattr(objects, "get_ranges", None)
+    if several is not None:
+        return several(key, ranges)
+    return (objects.get(key, offset, length) for offset, length in ranges)
 
 
 def put_parts(objects: ObjectStore, key: str, parts: Iterable[bytes]) -> None:

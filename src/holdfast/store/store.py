@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.model.errors import IntegrityError, StorageError
 from holdfast.model.paths import display
 from holdfast.store import ballast, whereabouts
+from holdfast.store.ahead import Ahead
 from holdfast.store.assembly import assemble
 from holdfast.store.catalog import Catalog
 from holdfast.store.database import SqliteDatabase
@@ -17,7 +19,7 @@ from holdfast.store.open_objects import local_directory, open_objects
 from holdfast.store.schema import APPLICATION_ID, MIGRATIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
     from holdfast.model.clock import Clock
     from holdfast.model.config import Settings
@@ -65,6 +67,7 @@ class Store:
         self._tight = False
         self._reader: BlobReader | None = None
         self._pages: CachedPages | None = None
+        self.ahead = Ahead()
 
     @classmethod
     def open(
@@ -149,6 +152,7 @@ class Store:
             self._random,
             pack_bytes=self._pack_bytes,
             generation_of=self.catalog.generation_of,
+            ahead=self.ahead.items,
         )
 
     def mend(self, contents: Iterable[Content]) -> int:
@@ -187,6 +191,15 @@ class Store:
             self._pages = CachedPages(_StoredPages(self))
         return self._pages
 
+    def read_pages(self, hashes: Sequence[Hash]) -> dict[Hash, bytes]:
+        """Encoded pages that are stored; see `Pages.read`."""
+        if not self.ahead.keeping:
+            return self.reader.read_many(hashes)
+        bases: dict[Hash, tuple[Hash, bytes]] = {}
+        found = self.reader.read_many(hashes, bases)
+        self.ahead.add_bases(bases)
+        return found
+
     def pages_with(self, new: Mapping[Hash, bytes]) -> Pages:
         """`pages`, and before them ``new`` ones that are not stored yet."""
         return _Overlay(self.pages, new)
@@ -194,6 +207,33 @@ class Store:
     def read_bases(self, hashes: Sequence[Hash]) -> dict[Hash, tuple[Hash, bytes]]:
         """What deltas may be made against: see `BlobReader.read_bases`."""
         return self.reader.read_bases(hashes)
+
+    @contextmanager
+    def keeping_ahead(self) -> Generator[None]:
+        """For the length of the block, what is read of pages is kept for `page_bases`, as far as it is not much: who
+        changes a manifest reads a page first, and then what the new one may be a difference against.
+        """
+        self.ahead.keeping = True
+        try:
+            yield
+        finally:
+            self.ahead.keeping = False
+
+    def page_bases(self, hashes: Sequence[Hash]) -> dict[Hash, tuple[Hash, bytes]]:
+        """`read_bases` for pages."""
+        kept = self.ahead.bases
+        missing = [name for name in hashes if name not in kept]
+        found = self.read_bases(missing) if missing else {}
+        if self.ahead.keeping:
+            self.ahead.add_bases(found)
+        return {**found, **{name: kept[name] for name in hashes if name in kept}}
+
+    def encode_ahead(self, contents: Sequence[tuple[bytes, Hash]]) -> None:
+        """Encode contents that may soon be written, each with the hash of the version before it. They are small."""
+        from holdfast.store.blob_writer import encode
+
+        for item in encode(contents, self.read_bases):
+            self.ahead.add_item(item)
 
     def children(self, pages: Sequence[Hash]) -> dict[Hash, list[Hash]]:
         """The distinct children of each of ``pages``; raises `IntegrityError` for one that cannot be read."""
@@ -339,7 +379,7 @@ class _StoredPages:
         self._store = store
 
     def read(self, hashes: Sequence[Hash], /) -> list[bytes]:
-        found = self._store.reader.read_many(hashes)
+        found = self._store.read_pages(hashes)
         return [found[name] for name in hashes]
 
 

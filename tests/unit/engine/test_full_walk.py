@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.engine.checkpoint import Request
+from holdfast.engine.listening import Limits
 from holdfast.engine.opening import Opener
 from holdfast.engine.schedule import Pace
 from holdfast.engine.upkeep import verify
@@ -51,6 +52,8 @@ def test_after_its_interval_everything_is_looked_at(
         return Saver(context, local)
 
     setup = Setup(bytes(tree), context.folder, "inotify", Pace(debounce=0), full_walk_interval=HOUR, rest=0.0)
+    # (An hour without a call must not end the connection here.)
+    setup = setup._replace(limits=Limits(idle=10 * HOUR))
     watcher = open_watcher(bytes(tree), "inotify", local.excluded)
     service = Service(setup, watcher, local.excluded, open_saver, clock)
     thread = threading.Thread(target=service.run)

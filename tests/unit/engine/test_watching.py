@@ -7,6 +7,7 @@ import logging
 import os
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -14,12 +15,17 @@ from holdfast.engine import messages
 from holdfast.engine.checkpoint import CheckpointResult, Request
 from holdfast.engine.listening import Limits
 from holdfast.engine.schedule import Pace
+from holdfast.engine.watch_changes import Changes
 from holdfast.engine.watching import Setup
+from holdfast.files.dirty import Dirty
 from holdfast.model.checkpoint import Provenance
 from holdfast.model.errors import HoldfastError, LockedError, NotFoundError
 
 from ...waiting import wait_until
-from .watch_service import RECORD, STATUS, Running, everything_read, raw, reach, running
+from .watch_service import RECORD, STATUS, Nothing, Running, everything_read, raw, reach, running
+
+if TYPE_CHECKING:
+    from holdfast.files.watch import Watcher
 
 
 def test_results_travel_whole(setup: Setup) -> None:
@@ -195,6 +201,112 @@ def test_retention_now_and_then_and_its_failure_is_survived(setup: Setup, caplog
     wait_until(lambda: run.saver.retentions >= 3)
     run.finish()
     assert "retention failed: locked" in caplog.text
+
+
+# -- working ahead ------------------------------------------------------------------------------------------------
+
+
+def test_what_changes_is_prepared(setup: Setup) -> None:
+    root = Path(os.fsdecode(setup.root))
+    with running(setup) as run, reach(setup) as watcher:
+        watcher.checkpoint(Request())
+        (root / "sub" / "file").write_bytes(b"before")
+        wait_until(lambda: b"sub/file" in run.saver.prepared, "the file")
+        watcher.checkpoint(Request())
+        run.saver.prepared.clear()
+        (root / "sub" / "file").write_bytes(b"after")
+        wait_until(lambda: b"sub/file" in run.saver.prepared, "the file after a save")
+        assert len(run.saver.requests) == 2
+
+
+def test_after_a_save_what_changes_is_noticed_soon_however_stormy_it_was(setup: Setup) -> None:
+    root = Path(os.fsdecode(setup.root))
+    with running(setup._replace(rest=10_000)) as run, reach(setup) as watcher:
+        watcher.checkpoint(Request())
+        wait_until(lambda: watcher.ping() and not run.service._resting, "its rest after the save is over")
+        run.service._pause = 1000
+        (root / "one").write_bytes(b"x")
+        wait_until(lambda: b"one" in run.saver.prepared, "the file")  # and nothing is looked at for 1,500 seconds
+        watcher.checkpoint(Request())
+        (root / "other").write_bytes(b"x")
+        wait_until(lambda: b"other" in run.saver.prepared, "the file after a save")
+
+
+def test_a_failure_to_prepare_is_survived(setup: Setup, caplog: pytest.LogCaptureFixture) -> None:
+    root = Path(os.fsdecode(setup.root))
+    with running(setup) as run, reach(setup) as watcher:
+        watcher.checkpoint(Request())
+        failures = {b"one": HoldfastError("no such page"), b"other": ValueError("a mistake")}
+        for name, run.saver.prepare_fails in failures.items():
+            (root / os.fsdecode(name)).write_bytes(b"x")
+            wait_until(lambda name=name: name in run.saver.prepared, "the file")
+        assert watcher.ping().failure is None
+        watcher.checkpoint(Request())
+        assert failures.keys() <= run.saver.taken[-1].paths
+    assert "preparing failed" in caplog.text
+
+
+def test_nothing_is_prepared_during_a_pause(setup: Setup) -> None:
+    root = Path(os.fsdecode(setup.root))
+    with running(setup) as run, reach(setup) as watcher:
+        watcher.checkpoint(Request())
+        with reach(setup) as other:
+            with other.pause():
+                (root / "file").write_bytes(b"half way")
+                wait_until(lambda: watcher.ping().unsaved, "the file")
+                assert run.saver.prepared == []
+            wait_until(lambda: b"file" in run.saver.prepared, "the end of the pause")
+
+
+def test_who_wants_nothing_prepared_is_spared(setup: Setup) -> None:
+    root = Path(os.fsdecode(setup.root))
+    with running(setup._replace(prepare=False)) as run, reach(setup) as watcher:
+        watcher.checkpoint(Request())
+        (root / "file").write_bytes(b"x")
+        wait_until(lambda: watcher.ping().unsaved, "the file")
+        assert [watcher.ping().unsaved for _ in range(20)] == [True] * 20
+        assert run.saver.prepared == []
+
+
+class Telling:
+    """A watcher that says what it is told to."""
+
+    backend, limits = "inotify", None
+
+    def __init__(self, *answers: set[bytes]) -> None:
+        self.answers = list(answers)
+
+    def drain(self) -> Dirty:
+        return Dirty(everything=False, paths=frozenset(self.answers.pop(0) if self.answers else ()))
+
+
+def changes_of(*answers: set[bytes]) -> Changes:
+    return Changes(cast("Watcher", Telling(*answers)), Nothing(), lambda: None)
+
+
+def test_of_very_many_changes_nothing_more_is_prepared() -> None:
+    changes = changes_of({b"%d" % number for number in range(600)}, {b"%d" % number for number in range(1200)})
+    changes.look()
+    assert len(changes.to_prepare(100)) == 100
+    assert changes.unprepared
+    changes.look()
+    assert not changes.unprepared
+    assert len(changes.drain().paths) == 1200
+
+
+def test_what_changes_all_the_time_is_prepared_a_few_times_until_it_is_saved() -> None:
+    changes = changes_of(*({b"log"} for _ in range(5)), set(), {b"log"})
+
+    def given() -> list[bytes]:
+        changes.look()
+        return changes.to_prepare(10)
+
+    assert [given() for _ in range(5)] == [[b"log"], [b"log"], [b"log"], [], []]
+    assert not changes.unprepared
+    assert changes.drain().paths == {b"log"}
+    assert given() == [b"log"]
+    changes.doubt()
+    assert not changes.unprepared
 
 
 # -- pauses -------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from holdfast.model.entries import Change, Counts, Entry, NotCaptured
 from holdfast.model.ids import CheckpointId, Hash, WorkspaceId
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Sequence
 
     from holdfast.files.dirty import Dirty, DirtySource
 
@@ -71,6 +71,8 @@ class FakeSaver:
         self.created = True
         self.status_answer = STATUS
         self.gate: threading.Event | None = None
+        self.prepared: list[bytes] = []
+        self.prepare_fails: Exception | None = None
 
     def checkpoint(self, request: Request) -> CheckpointResult:
         if self.gate is not None:
@@ -87,6 +89,11 @@ class FakeSaver:
         if self.fail:
             raise self.fail.pop(0)
         return self.status_answer
+
+    def prepare(self, paths: Sequence[bytes]) -> None:
+        self.prepared.extend(paths)
+        if self.prepare_fails is not None:
+            raise self.prepare_fails
 
     def retention(self) -> None:
         self.retentions += 1

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.model.errors import NotFoundError, StorageError
+from holdfast.model.errors import IntegrityError, NotFoundError, StorageError, UsageError
 from holdfast.store.local import LocalObjects
 from holdfast.testing.faults import FaultyDisk
 from holdfast.testing.powerloss import RecordingDisk
@@ -243,3 +243,19 @@ def test_a_directory_that_is_marked_survives_every_power_loss(tmp_path: Path) ->
         marked = frozenset[str]().union(*(state.marked for state in states))
         assert all(marked <= state.directories for state in states), at
     assert marked == {"tmp", "packs", "packs/t", "blobs", "blobs/t", "blobs/t/aa", "blobs/t/aa/bb", "blobs/t/aa/cc"}
+
+
+def test_several_ranges_of_an_object_open_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    objects = LocalObjects(str(tmp_path / "s"))
+    objects.put("a", [b"0123456789"])
+    opened: list[object] = []
+    really = os.open
+    monkeypatch.setattr(os, "open", lambda *args, **named: opened.append(args) or really(*args, **named))
+    assert objects.get_ranges("a", [(0, 3), (5, None), (2, 0)]) == [b"012", b"56789", b""]
+    assert len(opened) == 1
+    with pytest.raises(IntegrityError, match="too short"):
+        objects.get_ranges("a", [(0, 3), (8, 3)])
+    with pytest.raises(UsageError):
+        objects.get_ranges("a", [(0, 3), (-1, 3)])
+    with pytest.raises(NotFoundError):
+        objects.get_ranges("b", [(0, 3)])
