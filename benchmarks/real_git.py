@@ -182,6 +182,27 @@ class Trial:
             user.git(*words, "read-tree", "-m", "-u", tree, given={**given, "GIT_DIR": own})
             return tree, files_of(out)
 
+    def of_submodules(self, around: User) -> Files:
+        """What Git itself writes out of the commits of submodules, where these are repositories, and of those in them.
+        Ends the run if one is at another commit than the repository around it says.
+        """
+        found: Files = {}
+        for link in around.listed("ls-files", "--stage", "-z"):
+            mode, commit, _ = link.partition(b"\t")[0].split(b" ")
+            path = link.partition(b"\t")[2]
+            inner = User(around.root / os.fsdecode(path))
+            if mode != b"160000" or not os.path.lexists(inner.root / ".git"):
+                continue
+            if (head := inner.text("rev-parse", "HEAD")) != commit.decode():
+                raise SystemExit(f"the submodule {inner.root} is at {head}, and not at {commit.decode()}")
+            with tempfile.TemporaryDirectory(dir=self.where, prefix="submodule-") as name:
+                own = inner.text("rev-parse", "--absolute-git-dir")
+                given = {"GIT_INDEX_FILE": os.path.join(name, ".git"), "GIT_DIR": own}
+                inner.git(f"--work-tree={name}", "read-tree", "-m", "-u", "HEAD", given=given)
+                files = {**files_of(name), **self.of_submodules(inner)}
+            found |= {os.path.join(path, each): file for each, file in files.items()}
+        return found
+
     def _stage_all(self, user: User, given: dict[str, str], untracked: bool) -> None:
         """Have the index hold what is in the files."""
         words = ["-c", "core.safecrlf=false", "-c", "core.splitIndex=false", *self._unfiltered()]
@@ -302,8 +323,8 @@ class Trial:
             view = provider.mount(snapshot)
             self.check("a view", view.path, wanted)
             branch = provider.branch(snapshot, name, "worktree")
-            self.check("a work tree", branch.path, wanted)
             fork = User(Path(os.fsdecode(branch.path)))
+            self.check("a work tree", branch.path, {**wanted, **self.of_submodules(fork)})
             if (found := fork.text("rev-parse", "HEAD^{tree}")) != tree:
                 raise SystemExit(f"the snapshot's tree is {found}, and Git makes {tree} of the same files")
             if self.kind != "partial":
