@@ -117,6 +117,7 @@ class Opening:
         self._handles.check_room()
         with self._share.one_more(), self._objects.thing(header.node) as thing:
             fd = self._opened(header, thing, body.flags, body.open_flags)
+            self._objects.read(self._objects[header.node])
             return replies.opened(header.unique, self._added(header, header.node, fd, body.flags))
 
     def _opened(self, header: Header, thing: Thing, flags: int, open_flags: int) -> int:
@@ -186,7 +187,7 @@ class Opening:
             os.close(fd)
             raise
         handle = self._added(header, node, fd, body.flags)
-        return replies.created(header.unique, self._shown.entry(node, found), handle)
+        return replies.created(header.unique, self._shown.made(node, found), handle)
 
     def _release(self, header: Header, body: bodies.Release) -> Reply:
         handle = self._handles.release(body.handle, header.node)
