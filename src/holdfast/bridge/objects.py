@@ -140,8 +140,11 @@ class Objects:
         """Whether an entry of a directory, with the inode number that the directory says, is not there for anybody."""
         if inode not in self._hidden_inodes:
             return False
-        found = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
-        return self._key(found, identity(dir_fd, name)) in self._hidden
+        try:
+            found = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+            return self._key(found, identity(dir_fd, name)) in self._hidden
+        except FileNotFoundError:
+            return True  # it was just taken away
 
     def listing(self, node: int) -> Listed | None:
         """What is known of the listing of a directory that the kernel keeps; None if that could not be told to be out
