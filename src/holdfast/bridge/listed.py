@@ -8,6 +8,7 @@ Source: ``fs/fuse/readdir.c`` of Linux 6.18.
 
 from __future__ import annotations
 
+import re
 import threading
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -42,6 +43,14 @@ class Stamp(NamedTuple):
 
     mtime_ns: int
     ctime_ns: int
+
+
+def drops_when_opened(release: str) -> bool:
+    """Whether a kernel (as uname(2) calls it) drops what it keeps where it is not told to keep it: from 6.9 on it did
+    not, until that was mended ("fuse: respect FOPEN_KEEP_CACHE on opendir"). Not where its name says no version.
+    """
+    numbers = re.match(r"(\d+)\.(\d+)", release)
+    return numbers is not None and not (6, 9) <= (int(numbers[1]), int(numbers[2])) < (6, 14)
 
 
 def stamp(found: os.stat_result) -> Stamp:

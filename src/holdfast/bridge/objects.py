@@ -14,7 +14,7 @@ from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from holdfast.bridge.listed import Listed, is_exact
+from holdfast.bridge.listed import Listed, drops_when_opened, is_exact
 from holdfast.bridge.object import OBJECT, Object, Thing, stale
 from holdfast.bridge.reaching import Reach
 from holdfast.bridge.whereabouts import Whereabouts
@@ -42,7 +42,7 @@ class Objects:
     def __init__(self, root_fd: int, hidden: tuple[int, ...] = (), *, most: int = MOST_NODES) -> None:
         """``root_fd`` is borrowed; ``hidden`` are descriptors of directories that are not there for anybody."""
         self.root = root_fd
-        self._is_exact = is_exact(root_fd)
+        self._is_exact = is_exact(root_fd) and drops_when_opened(os.uname().release)
         self._device = os.fstat(root_fd).st_dev
         self._mount = mount_id(root_fd)
         self.whereabouts = Whereabouts(root_fd)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.bridge.listed import Listed, Stamp, is_settled
+from holdfast.bridge.listed import Listed, Stamp, drops_when_opened, is_settled
 
 ONE, OTHER = Stamp(1, 1), Stamp(1, 2)
 
@@ -77,3 +77,17 @@ def test_what_has_just_changed_may_change_again_and_look_the_same() -> None:
     assert not is_settled(Stamp(0, 10 * second), 13 * second), "times may be whole seconds"
     assert is_settled(Stamp(0, 10 * second), 15 * second)
     assert not is_settled(Stamp(0, 20 * second + 1), 10 * second), "the clock was set back"
+
+
+def test_kernels_that_would_keep_it_whatever_they_are_told() -> None:
+    assert [
+        drops_when_opened(f"{release}-generic") for release in ("5.4.0", "6.8.12", "6.9.0", "6.13.0", "6.14.0")
+    ] == [
+        True,
+        True,
+        False,
+        False,
+        True,
+    ]
+    assert drops_when_opened("6.18.44-fc")
+    assert not drops_when_opened("unknown")
