@@ -69,6 +69,10 @@ class AttributesOf:
         }
 
     def _getattr(self, header: Header, body: bodies.GetAttr) -> Reply:
+        if self._objects[header.node].is_directory:
+            # (Asked for after each change of what is in it.)
+            with self._objects.directory(header.node) as fd:
+                return self._told(header, fd)
         with self._objects.opened(header.node, self._opening.descriptor(header, body.handle)) as fd:
             return self._told(header, fd)
 

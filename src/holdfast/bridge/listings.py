@@ -1,44 +1,79 @@
-"""The requests that list directories."""
+"""The requests that list directories. The kernel keeps what it was told, where it is told of what others change."""
 
 from __future__ import annotations
 
 import errno
 import os
-import stat
+import threading
+import time
 from typing import TYPE_CHECKING, Final
 
+from holdfast.bridge import listed
+from holdfast.files.dirents import dirents
 from holdfast.files.metadata import through
 from holdfast.model.errors import RefusedError
 from holdfast.wire.fuse import replies
 from holdfast.wire.fuse.errors import TOO_MANY
-from holdfast.wire.fuse.kernel import Opcode
+from holdfast.wire.fuse.kernel import FOPEN_CACHE_DIR, FOPEN_KEEP_CACHE, OFFSET_MAX, ROOT, Opcode
 from holdfast.wire.fuse.listing import Listing
 from holdfast.wire.fuse.nodes import Handles
 from holdfast.wire.fuse.replies import Opened
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Generator, Mapping, Sequence
 
+    from holdfast.bridge.listed import Listed
     from holdfast.bridge.objects import Objects
     from holdfast.bridge.room import Share
     from holdfast.bridge.server import Operation, Reply
     from holdfast.bridge.shown import Shown
+    from holdfast.files.dirents import Dirent
     from holdfast.wire.fuse import bodies
     from holdfast.wire.fuse.bodies import Header
 
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _DOTS: Final = (b".", b"..")
+_TYPE_SHIFT: Final = 12
+"""From ``DT_*`` to a mode."""
 
 
 class _Directory:
-    """One that is open, and what was in it when its reader began: an offset means the same entry for as long."""
+    """One that is open, and the entries that were read last: what was not told of them comes next."""
 
-    __slots__ = ("entries", "fd")
+    __slots__ = ("_entries", "_start", "fd", "listed", "lock")
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, listed: Listed | None) -> None:
         self.fd = fd
-        self.entries: list[tuple[bytes, int, int]] = []
-        """Name, inode number, type."""
+        self.listed = listed
+        """None if the kernel keeps nothing of it."""
+        self.lock = threading.Lock()
+        self._start = 0
+        self._entries: Sequence[Dirent] = ()
+
+    def entries(self, offset: int) -> Generator[Dirent]:
+        """Those from an offset on: 0, or that of an entry told before. Needs the lock."""
+        at = self._place(offset)
+        while True:
+            for number in range(at, len(self._entries)):
+                yield self._entries[number]
+            if self._entries:
+                self._start = self._entries[-1].offset
+            self._entries, at = dirents(self.fd), 0
+            if not self._entries:
+                return
+
+    def _place(self, offset: int) -> int:
+        """Where to go on, in the entries that are at hand."""
+        if offset and offset == self._start:
+            return 0
+        if offset:
+            for number, entry in enumerate(self._entries):
+                if entry.offset == offset:
+                    return number + 1
+        # (A handle may be asked for the rest of what was told to another one, and kept.)
+        os.lseek(self.fd, offset, os.SEEK_SET)
+        self._start, self._entries = offset, ()
+        return 0
 
 
 class Listings:
@@ -64,8 +99,7 @@ class Listings:
     def close(self) -> None:
         """Close all directories."""
         for directory in self._handles.clear():
-            os.close(directory.fd)
-            self._share.give()
+            self._close(directory)
 
     def _opendir(self, header: Header, _: bodies.Open) -> Reply:
         self._handles.check_room()
@@ -73,16 +107,28 @@ class Listings:
             with self._objects.directory(header.node) as fd:
                 opened = os.open(through(fd), _DIRECTORY)
             try:
-                number = self._handles.add(header.node, _Directory(opened))
+                kept = self._objects.listing(header.node) if self._shown.is_told else None
+                directory = _Directory(opened, kept)
+                number = self._handles.add(header.node, directory)
             except BaseException:
                 os.close(opened)
                 raise
-        return replies.opened(header.unique, Opened(number))
+        flags = 0
+        if kept is not None:
+            flags = FOPEN_CACHE_DIR
+            if kept.opened(listed.stamp(os.fstat(opened)), time.monotonic()):
+                flags |= FOPEN_KEEP_CACHE
+        return replies.opened(header.unique, Opened(number, flags))
 
     def _releasedir(self, header: Header, body: bodies.Release) -> Reply:
-        os.close(self._handles.release(body.handle, header.node).fd)
-        self._share.give()
+        self._close(self._handles.release(body.handle, header.node))
         return replies.done(header.unique)
+
+    def _close(self, directory: _Directory) -> None:
+        if directory.listed is not None:
+            directory.listed.closed()
+        os.close(directory.fd)
+        self._share.give()
 
     def _fsyncdir(self, header: Header, body: bodies.Sync) -> Reply:
         directory = self._handles.get(body.handle, header.node)
@@ -90,26 +136,29 @@ class Listings:
         return replies.done(header.unique)
 
     def _readdir(self, header: Header, body: bodies.Read) -> Reply:
-        listing = Listing(body.size)
-        entries = self._entries(header, body)
-        for at in range(body.offset, len(entries)):
-            name, inode, type_ = entries[at]
-            if not listing.add(name, inode, type_, at + 1):
-                break
+        listing, count = Listing(body.size), 0
+        directory = self._begun(header, body)
+        with directory.lock:
+            for name, inode, type_, offset in directory.entries(body.offset):
+                if self._objects.hides(directory.fd, name, inode):
+                    continue
+                if not listing.add(name, self._inode(header, name, inode), type_ << _TYPE_SHIFT, offset):
+                    break
+                count += 1
+        self._told(directory, count)
         return replies.data(header.unique, listing.data)
 
     def _readdirplus(self, header: Header, body: bodies.Read) -> Reply:
-        listing = Listing(body.size)
-        entries = self._entries(header, body)
-        with self._objects.directory(header.node) as dir_fd:
-            for at in range(body.offset, len(entries)):
-                name, inode, type_ = entries[at]
+        listing, count = Listing(body.size), 0
+        directory = self._begun(header, body)
+        with directory.lock:
+            for name, inode, type_, offset in directory.entries(body.offset):
                 if not listing.fits(name, plus=True):
                     break
                 found = None
                 if name not in _DOTS:
                     try:
-                        found = self._shown.entry(*self._objects.enter(header.node, dir_fd, name))
+                        found = self._shown.entry(*self._objects.enter(header.node, directory.fd, name))
                     except OSError as error:
                         if error.errno == errno.ENOENT:
                             continue  # it was removed meanwhile, or is not to be seen
@@ -117,23 +166,27 @@ class Listings:
                     except RefusedError as error:
                         if error.code != TOO_MANY:
                             raise
-                listing.add_plus(name, found, inode, type_, at + 1)
+                listing.add_plus(name, found, self._inode(header, name, inode), type_ << _TYPE_SHIFT, offset)
+                count += 1
+        self._told(directory, count)
         return replies.data(header.unique, listing.data)
 
-    def _entries(self, header: Header, body: bodies.Read) -> list[tuple[bytes, int, int]]:
+    def _begun(self, header: Header, body: bodies.Read) -> _Directory:
+        """The directory that is to be read. Its stamp is taken before any entry of it is."""
         directory = self._handles.get(body.handle, header.node)
-        if not body.offset:
-            with os.scandir(directory.fd) as found:
-                inode = os.fstat(directory.fd).st_ino
-                directory.entries = [(name, inode, stat.S_IFDIR) for name in _DOTS]
-                directory.entries += [(os.fsencode(entry.name), entry.inode(), _type(entry)) for entry in found]
-        return directory.entries
+        if body.offset > OFFSET_MAX:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        if not body.offset and directory.listed is not None:
+            found = listed.stamp(os.fstat(directory.fd))
+            until = time.monotonic() + self._shown.good_for
+            directory.listed.began(found, until, is_settled=listed.is_settled(found, time.time_ns()))
+        return directory
 
+    @staticmethod
+    def _told(directory: _Directory, count: int) -> None:
+        if directory.listed is not None:
+            directory.listed.told += count
 
-def _type(entry: os.DirEntry[str]) -> int:
-    """As far as the directory itself says it; else 0."""
-    if entry.is_symlink():
-        return stat.S_IFLNK
-    if entry.is_dir(follow_symlinks=False):
-        return stat.S_IFDIR
-    return stat.S_IFREG if entry.is_file(follow_symlinks=False) else 0
+    def _inode(self, header: Header, name: bytes, inode: int) -> int:
+        """What is above the root is not told."""
+        return os.fstat(self._objects.root).st_ino if name == b".." and header.node == ROOT else inode

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from holdfast.undo.interceptor import Place
 
 if TYPE_CHECKING:
+    from holdfast.bridge.listed import Listed
     from holdfast.files.handle import Identity
 
 OBJECT: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -23,6 +24,7 @@ class Object:
         "identity",
         "is_directory",
         "is_local",
+        "listed",
         "name",
         "open",
         "others",
@@ -42,6 +44,8 @@ class Object:
         self.is_directory = is_directory
         self.is_local = is_local
         """On the same file system as the root, and shown by the same mount."""
+        self.listed: Listed | None = None
+        """What the kernel may keep of its entries, if it is a directory that was opened."""
         self.open: set[int] = set()
         """Descriptors of its open handles, if it is no directory."""
         self.writers = 0

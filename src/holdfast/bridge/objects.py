@@ -14,6 +14,7 @@ from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from holdfast.bridge.listed import Listed, drops_when_opened, is_exact
 from holdfast.bridge.object import OBJECT, Object, Thing, stale
 from holdfast.bridge.reaching import Reach
 from holdfast.bridge.whereabouts import Whereabouts
@@ -40,12 +41,14 @@ class Objects:
 
     def __init__(self, root_fd: int, hidden: tuple[int, ...] = (), *, most: int = MOST_NODES) -> None:
         """``root_fd`` is borrowed; ``hidden`` are descriptors of directories that are not there for anybody."""
-        self._root = root_fd
+        self.root = root_fd
+        self._is_exact = is_exact(root_fd) and drops_when_opened(os.uname().release)
         self._device = os.fstat(root_fd).st_dev
         self._mount = mount_id(root_fd)
         self.whereabouts = Whereabouts(root_fd)
         self._hidden = frozenset(self._key(os.fstat(fd), identity(fd, b"")) for fd in hidden)
         self._hidden_fds = hidden
+        self._hidden_inodes = frozenset(os.fstat(fd).st_ino for fd in hidden)
         own = identity(root_fd, b"")
         root = Object(own, ROOT, b"", is_directory=True, is_local=True)
         self._nodes: Nodes[Object] = Nodes(own, root, most)
@@ -132,6 +135,34 @@ class Objects:
         ]
         self._enough = max(self._most // 2, len(known) - len(names) + self._most // 8)
         return names
+
+    def hides(self, dir_fd: int, name: bytes, inode: int) -> bool:
+        """Whether an entry of a directory, with the inode number that the directory says, is not there for anybody."""
+        if inode not in self._hidden_inodes:
+            return False
+        try:
+            found = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+            return self._key(found, identity(dir_fd, name)) in self._hidden
+        except FileNotFoundError:
+            return True  # it was just taken away
+
+    def listing(self, node: int) -> Listed | None:
+        """What is known of the listing of a directory that the kernel keeps; None if that could not be told to be out
+        of date.
+        """
+        kept = self._nodes[node]
+        if not (self._is_exact and kept.is_local):
+            return None
+        with self._lock:
+            if kept.listed is None:
+                kept.listed = Listed()
+            return kept.listed
+
+    def read(self, kept: Object) -> None:
+        """A file was opened, where it was last found."""
+        above = self._nodes.get(kept.parent)
+        if above is not None and above.listed is not None:
+            above.listed.read += 1
 
     def moved(self, parent: int, dir_fd: int, name: bytes) -> None:
         """What is at the name now has been moved there."""

@@ -8,9 +8,11 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.bridge.later import LaterError, is_patient
+from holdfast.bridge.object import Thing
 from holdfast.files.metadata import through
 from holdfast.files.unreadable import takes_long
 from holdfast.wire.fuse import kernel, replies
@@ -19,10 +21,10 @@ from holdfast.wire.fuse.nodes import Handles
 from holdfast.wire.fuse.replies import Opened
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Generator, Mapping
 
     from holdfast.bridge.backing import Backings
-    from holdfast.bridge.object import Object, Thing
+    from holdfast.bridge.object import Object
     from holdfast.bridge.objects import Objects
     from holdfast.bridge.room import Share
     from holdfast.bridge.server import Operation, Reply
@@ -35,6 +37,7 @@ MOST_HANDLES: Final = 1 << 16
 SLOW_BYTES: Final = 1 << 20
 """Keeping a copy of more takes longer than others should have to wait."""
 _WRITING: Final = os.O_WRONLY | os.O_RDWR
+_CHANGING: Final = _WRITING | os.O_TRUNC
 _CAN_WRITE: Final = (os.O_WRONLY, os.O_RDWR)
 """By a descriptor of the fourth access nothing can be written, though it takes the permission."""
 _PASSED: Final = os.O_ACCMODE | os.O_SYNC | os.O_DSYNC | os.O_NOATIME
@@ -115,9 +118,20 @@ class Opening:
 
     def _open(self, header: Header, body: bodies.Open) -> Reply:
         self._handles.check_room()
-        with self._share.one_more(), self._objects.thing(header.node) as thing:
+        with self._share.one_more(), self._reached(header.node, body.flags) as thing:
             fd = self._opened(header, thing, body.flags, body.open_flags)
+            self._objects.read(self._objects[header.node])
             return replies.opened(header.unique, self._added(header, header.node, fd, body.flags))
+
+    @contextmanager
+    def _reached(self, node: int, flags: int) -> Generator[Thing]:
+        """What is to be opened. Where it is, is asked only if it may be changed."""
+        if flags & _CHANGING:
+            with self._objects.thing(node) as thing:
+                yield thing
+        else:
+            with self._objects.opened(node) as fd:
+                yield Thing(fd, None)
 
     def _opened(self, header: Header, thing: Thing, flags: int, open_flags: int) -> int:
         found = os.fstat(thing.fd)
@@ -125,7 +139,7 @@ class Opening:
             raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))
         fd = self.reopened(thing.fd, flags & _PASSED)
         try:
-            if flags & (_WRITING | os.O_TRUNC):
+            if flags & _CHANGING:
                 truncates = bool(flags & os.O_TRUNC)
                 self.capture(header, thing, found, truncates=truncates)
                 if truncates:
@@ -186,7 +200,7 @@ class Opening:
             os.close(fd)
             raise
         handle = self._added(header, node, fd, body.flags)
-        return replies.created(header.unique, self._shown.entry(node, found), handle)
+        return replies.created(header.unique, self._shown.made(node, found), handle)
 
     def _release(self, header: Header, body: bodies.Release) -> Reply:
         handle = self._handles.release(body.handle, header.node)

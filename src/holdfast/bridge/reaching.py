@@ -12,7 +12,6 @@ import errno
 import os
 import threading
 from collections import OrderedDict
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from holdfast.bridge.object import OBJECT, stale
@@ -22,7 +21,7 @@ from holdfast.model.errors import FormatError
 from holdfast.wire.fuse.kernel import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from types import TracebackType
 
     from holdfast.bridge.object import Object
     from holdfast.files.handle import Identity
@@ -42,12 +41,37 @@ class _Held:
         self.users = 1
 
 
+class Borrowed:
+    """The descriptor of a directory, for the length of a block. (There are several for each request.)"""
+
+    __slots__ = ("_held", "_node", "_reach")
+
+    def __init__(self, reach: Reach, node: int) -> None:
+        self._reach = reach
+        self._node = node
+        self._held: _Held | None = None
+
+    def __enter__(self) -> int:
+        """Raises what `Reach.directory` does."""
+        self._held = held = self._reach.take(self._node)
+        return held.fd
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """It is not used any more."""
+        if self._held is not None:
+            self._reach.give(self._held)
+            self._held = None
+
+
 class Reach:
     """Opens objects. Safe for several threads. Raises `FormatError` for nodes that are not known, and `OSError`."""
 
     def __init__(self, root_fd: int, root: Identity, nodes: Nodes[Object]) -> None:
         """``root_fd``, of which ``root`` is the identity, is borrowed."""
         self._root = root_fd
+        self._root_held = _Held(root_fd)
         self._nodes = nodes
         self.opens_handles = _opens(root_fd, root)
         self._held: OrderedDict[int, _Held] = OrderedDict()
@@ -67,18 +91,9 @@ class Reach:
             if held is not None:
                 _let_go(held)
 
-    @contextmanager
-    def directory(self, node: int) -> Generator[int]:
+    def directory(self, node: int) -> Borrowed:
         """A descriptor of a directory, borrowed. Raises `OSError`: ENOTDIR if it is none."""
-        if node == ROOT:
-            yield self._root
-            return
-        held = self._hold(node)
-        try:
-            yield held.fd
-        finally:
-            with self._lock:
-                _let_go(held)
+        return Borrowed(self, node)
 
     def by_name(self, kept: Object) -> int:
         """-1 if it has none that it was found under."""
@@ -105,6 +120,18 @@ class Reach:
             return -1
         handle = handle_of(kept.identity)
         return -1 if handle is None else open_by_handle(self._root, handle)
+
+    def take(self, node: int) -> _Held:
+        """For `Borrowed`: the directory of a node, which is no longer closed; see `give`."""
+        if node == ROOT:
+            return self._root_held
+        return self._hold(node)
+
+    def give(self, held: _Held) -> None:
+        """It may be closed."""
+        if held is not self._root_held:
+            with self._lock:
+                _let_go(held)
 
     def _hold(self, node: int) -> _Held:
         kept = self._nodes[node]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from holdfast.bridge.later import Later, LaterError
 from holdfast.bridge.threads import Threads
+from holdfast.bridge.turns import Turns
 from holdfast.model.errors import FormatError, HeldError, HoldfastError, StorageError, lacks_room
 from holdfast.model.log import Log
 from holdfast.undo.interceptor import EndedError
@@ -46,6 +47,21 @@ _AGAIN: Final = (LaterError, HeldError, EndedError)
 """What an operation raises that has to be asked again."""
 
 
+_LASTING: Final = frozenset(
+    (
+        Opcode.READ,
+        Opcode.WRITE,
+        Opcode.FSYNC,
+        Opcode.FSYNCDIR,
+        Opcode.SYNCFS,
+        Opcode.FALLOCATE,
+        Opcode.COPY_FILE_RANGE,
+        Opcode.COPY_FILE_RANGE_64,
+    )
+)
+"""What waits for a disk as a rule, or moves much: others are served meanwhile, by another thread."""
+
+
 class FileSystem(Protocol):
     """What answers requests."""
 
@@ -78,11 +94,13 @@ class Server:
         file_system: FileSystem,
         *,
         threads: int = THREADS,
+        alone: bool = True,
         own: Threads | None = None,
         lapsed: Callable[[int], object] = lambda _ticket: None,
     ) -> None:
-        """``device`` is mounted already, stays the caller's, and becomes non-blocking. ``own`` is told which threads
-        answer, ``lapsed`` of each ticket that nobody has answered while its operation could be kept back.
+        """``device`` is mounted already, stays the caller's, and becomes non-blocking. ``alone``: one thread answers,
+        and others as soon as it is kept; else all do. ``own`` is told which threads these are, ``lapsed`` of each
+        ticket that nobody has answered while its operation could be kept back.
         """
         self._device = device
         self._file_system = file_system
@@ -92,6 +110,7 @@ class Server:
         self._own = own or Threads()
         self._lapsed = lapsed
         self._later = Later(self._own)
+        self._turns = Turns(alone=alone)
         # (No `threading.Event`: a signal handler may have to write to it, whatever its thread is doing.)
         self._gone = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -160,6 +179,7 @@ class Server:
             return True
         self._stopping = True
         self._ended.set()
+        self._turns.end()
         os.eventfd_write(self._wake, 1)
         for thread in self._threads:
             thread.join(timeout)
@@ -197,14 +217,20 @@ class Server:
         return poll
 
     def _serve(self, number: int, decoder: Decoder, operations: Mapping[int, Operation], buffer: bytearray) -> None:
+        turns = self._turns
         try:
             with self._own.joined(), self._poll() as poll:
-                self._at_work[number] = True
-                while (frame := self._read(buffer, poll, number)) is not None:
-                    self._handle(decoder, operations, frame)
+                while turns.wait(number):
+                    while turns.leads(number):
+                        if (frame := self._read(buffer, poll, number)) is None:
+                            return
+                        turns.took(number)
+                        self._handle(decoder, operations, frame, number)
         except Exception:  # noqa: BLE001 - whoever waits for an answer has to get one: the device is given up
             _LOG.exception("serving a mount has failed; it ends")
         finally:
+            self._at_work[number] = False
+            turns.end()
             os.eventfd_write(self._gone, 1)
 
     def _read(self, buffer: bytearray, poll: select.epoll, number: int | None = None) -> memoryview | None:
@@ -212,15 +238,18 @@ class Server:
         taken any more.
         """
         while not self._stopping:
+            # (Asked first: to be told there that there is none would be an exception, nearly each time.)
+            if number is None:
+                poll.poll()
+            else:
+                self._at_work[number] = False
+                self._turns.waits(number)
+                poll.poll()
+                self._at_work[number] = True
             try:
                 return memoryview(buffer)[: os.readv(self._device, [buffer])]
             except BlockingIOError:
-                if number is None:
-                    poll.poll()
-                    continue
-                self._at_work[number] = False
-                poll.poll()
-                self._at_work[number] = True
+                continue
             except OSError as error:
                 if error.errno in _GONE:
                     return None
@@ -228,7 +257,7 @@ class Server:
                     raise
         return None
 
-    def _handle(self, decoder: Decoder, operations: Mapping[int, Operation], frame: memoryview) -> None:
+    def _handle(self, decoder: Decoder, operations: Mapping[int, Operation], frame: memoryview, number: int) -> None:
         header = decode_header(frame)
         operation = operations.get(header.opcode)
         reply: Reply
@@ -237,6 +266,8 @@ class Server:
         except FormatError as error:
             reply = replies.error(header.unique, errno_of(error))
         else:
+            if header.opcode in _LASTING:
+                self._turns.resign(number)
             try:
                 reply = _answer(operation, header, body)
             except _AGAIN:

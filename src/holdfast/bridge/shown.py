@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _LONG: Final = Valid(60)
 _BRIEFLY: Final = Valid(1)
+_PART: Final = 0.75
 
 
 class Kept(Protocol):
@@ -38,12 +39,14 @@ class Shown:
         """
         self._objects = objects
         self._kept = kept
-        self._is_told = is_told
+        self.is_told = is_told
+        self.good_for = float(_LONG.seconds * _PART)
+        """So many seconds what the kernel was told of a directory's entries is enough for who looks at each again."""
         self._valid = _LONG if is_told else _BRIEFLY
 
     def missing(self, header: Header) -> Reply:
         """That there is no such name. Where nobody tells of what others make, it may be there in a moment."""
-        if self._is_told:
+        if self.is_told:
             return replies.negative(header.unique, self._valid)
         return replies.error(header.unique, errno.ENOENT)
 
@@ -63,3 +66,10 @@ class Shown:
     def entry(self, node: int, found: os.stat_result) -> Entry:
         """For the reply to whatever has looked it up."""
         return Entry(node, self.attributes(found), self._valid, self.valid(node))
+
+    def made(self, node: int, found: os.stat_result) -> Entry:
+        """For the reply to whatever has made an empty file, which is open: it may be remembered (and is looked at at
+        once, by the kernel), as nothing can be written through a mapping before it has grown, which the kernel sees.
+        """
+        valid = self.valid(node) if found.st_size else self._valid
+        return Entry(node, self.attributes(found), self._valid, valid)

@@ -107,7 +107,7 @@ class Teller:
             if parent is None:
                 return
             self._send(notifications.invalidate_entry(parent, place.name, expire_only=self.expires))
-            self._send(notifications.invalidate_inode(parent))
+            self._forget_content(parent)  # (of a directory: what was listed)
         try:
             node = self._objects.found(place.dir_fd, place.name)
         except OSError:

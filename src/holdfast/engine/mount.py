@@ -36,7 +36,8 @@ class Served:
         """
         content = StoredContent(store, root)
         self._device = mount(directory, allow_other=allow_other)
-        self._server = Server(self._device.descriptor, CheckpointTree(content, looks))
+        # (Whatever is asked for may have to come from far away.)
+        self._server = Server(self._device.descriptor, CheckpointTree(content, looks), alone=False)
         try:
             self._server.start()
         except BaseException:

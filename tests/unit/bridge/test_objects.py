@@ -136,3 +136,20 @@ def test_what_is_hidden_is_not_there(tree: Path) -> None:
         objects.close()
         os.close(hidden)
         os.close(root_fd)
+
+
+def test_an_entry_is_hidden_by_what_it_is(tree: Path) -> None:
+    (tree / "hidden").mkdir()
+    (tree / "shown").mkdir()
+    root_fd, hidden = os.open(tree, os.O_RDONLY), os.open(tree / "hidden", os.O_PATH)
+    objects = Objects(root_fd, (hidden,))
+    inode = (tree / "hidden").stat().st_ino
+    assert objects.hides(root_fd, b"hidden", inode)
+    assert not objects.hides(root_fd, b"shown", (tree / "shown").stat().st_ino)
+    assert not objects.hides(root_fd, b"shown", inode), "only the number is the same"
+    (tree / "hidden").rename(tree / "moved")
+    assert objects.hides(root_fd, b"moved", inode)
+    assert objects.hides(root_fd, b"hidden", inode), "it was taken away while the directory was listed"
+    objects.close()
+    for fd in (root_fd, hidden):
+        os.close(fd)

@@ -7,10 +7,12 @@ import logging
 import os
 import socket
 import struct
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from holdfast.bridge import turns
 from holdfast.bridge.server import Server
 from holdfast.model.errors import IntegrityError, RefusedError, StorageError, UnsupportedError
 from holdfast.wire.fuse import replies
@@ -162,6 +164,46 @@ def test_one_that_takes_long_holds_up_nobody_else(serve: Callable[..., Kernel]) 
     assert [kernel.ask(Opcode.READLINK) for _ in range(20)] == [0] * 20
     os.write(go, b"x")
     assert kernel.answer()[:2] == (0, 2)
+    os.close(ready)
+    os.close(go)
+
+
+def test_what_takes_no_time_is_answered_by_one_thread(
+    serve: Callable[..., Kernel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "TICK_SECONDS", 60.0)  # on a busy machine everything may take long
+    by: list[int] = []
+
+    def note(header: Header, _: object) -> Reply:
+        by.append(threading.get_ident())
+        return replies.done(header.unique)
+
+    kernel = serve(READLINK=note)
+    kernel.start()
+    for _ in range(20):
+        for unique in range(2, 12):
+            kernel.say(Opcode.READLINK, unique=unique)
+        assert sorted(kernel.answer()[1] for _ in range(10)) == list(range(2, 12))
+    assert len(set(by)) == 1
+
+
+def test_those_that_take_long_hold_up_nobody_else_though_all_but_one_thread_have_one(
+    serve: Callable[..., Kernel],
+) -> None:
+    ready, go = os.pipe()
+
+    def slow(header: Header, _: object) -> Reply:
+        os.read(ready, 1)
+        return replies.done(header.unique)
+
+    kernel = serve(STATFS=slow, FSYNC=slow, READLINK=lambda header, _: replies.done(header.unique))
+    kernel.start()
+    for unique in (2, 3):
+        kernel.say(Opcode.STATFS, unique=unique)
+    kernel.say(Opcode.FSYNC, struct.pack("=QI4x", 1, 0), unique=4)
+    assert [kernel.ask(Opcode.READLINK) for _ in range(20)] == [0] * 20
+    os.write(go, b"xxx")
+    assert sorted(kernel.answer()[1] for _ in range(3)) == [2, 3, 4]
     os.close(ready)
     os.close(go)
 

@@ -65,6 +65,11 @@ class Nodes(Generic[Kept]):
         except KeyError:
             raise FormatError(f"node: {node} is not known", code=STALE_NODE) from None
 
+    def get(self, node: int) -> Kept | None:
+        """What is kept for ``node``, if it is known."""
+        found = self._nodes.get(node)
+        return None if found is None else found.kept
+
     def __contains__(self, node: int) -> bool:
         return node in self._nodes
 
