@@ -136,6 +136,8 @@ class Submodules:
             raise _Left("something else is in its place")
         if self._now and around.inside:  # no commit of the fork's says where that one is
             commit = head_of(found) or commit
+        if Git(ours, git_dir=found.own)("cat-file", "-t", commit, allowed=(0, 128)).strip() != b"commit":
+            raise _Left(f"it does not have its commit {commit[:12]} any more")
         try:
             settings = self._settings(found)
             remaining = self._most_bytes and max(self._most_bytes - self._copied, 1)

@@ -177,6 +177,20 @@ def test_a_fork_of_a_snapshot_has_them_at_its_commits(deep: User, beside: Make) 
     one.provider.cleanup(view.token)
 
 
+def test_a_commit_that_the_users_has_no_more(deep: User, beside: Make, caplog: pytest.LogCaptureFixture) -> None:
+    inner = in_it(deep, "sub")
+    inner.write("inner", "ahead\n")
+    ahead = inner.commit()
+    git = beside(deep)
+    snapshot = git.take()
+    inner.git("reset", "--quiet", "--hard", "HEAD~1")
+    collect(inner)
+    with caplog.at_level(logging.WARNING):
+        fork = User(Path(os.fsdecode(git.provider.branch(snapshot, "of-it", "worktree").path)))
+    assert list((fork.root / "sub").iterdir()) == []
+    assert f"the submodule sub is no repository in the fork: it does not have its commit {ahead[:12]}" in caplog.text
+
+
 def test_a_shallow_one(user: User, other: User, beside: Make) -> None:
     other.write("inner", "2\n")
     other.commit()
