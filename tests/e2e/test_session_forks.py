@@ -460,3 +460,28 @@ def test_a_fork_without_ignored_files_leads_nowhere_whatever_leads_out_of_the_wo
             sessions.delete(name)
         assert content_of(outer, tree) == before, "I15"
     sessions.close()
+
+
+def test_git_in_a_fork_calls_nothing_changed_that_attributes_make_another_file(tmp_path):
+    tree, home = tmp_path / "tree", tmp_path / "home"
+    tree.mkdir()
+    git_in(tree, "init", "--quiet")
+    (tree / ".gitattributes").write_text("*.bat text eol=crlf\n*.id ident\n")
+    for name in ("one.bat", "two.bat"):
+        (tree / name).write_text("echo 1\n")
+    (tree / "v.id").write_text("$Id$\n")
+    git_in(tree, "add", "--all")
+    git_in(tree, "commit", "--quiet", "-m", "1")
+    assert git_in(tree, "status", "--porcelain") == ""
+    holdfast.init(tree, home=home).close()
+    sessions = Sessions(home=bytes(home), agent="me")
+    with sessions.start(bytes(tree), "one") as session:
+        fork = session.fork("two", provider="git")
+    there = Path(os.fsdecode(fork.root))
+    assert (there / "one.bat").read_bytes() == b"echo 1\n", "as it is in the tree"
+    assert git_in(there, "status", "--porcelain") == ""
+    git_in(there, "rebase", "--quiet", "--force-rebase", "--root")
+    (there / "two.bat").write_text("echo 2\n")
+    assert git_in(there, "status", "--porcelain").strip() == "M two.bat"
+    sessions.delete("two")
+    sessions.close()

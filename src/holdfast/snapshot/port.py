@@ -125,6 +125,12 @@ class Provider(Protocol):
         """
         ...
 
+    def settle(self, token: Token) -> None:
+        """Whoever has just written files of what was prepared anew, as the workspace has them, says so: what Git in it
+        believes of its files is brought up to date. Changes no file. Raises `NotFoundError` if it was cleaned up.
+        """
+        ...
+
     def snapshot(self, of: Prepared, label: str) -> Snapshot:
         """Capture what is in ``of`` now. Durable when it returns. Raises `NotFoundError` if ``of`` was cleaned up, and
         as `prepare`.

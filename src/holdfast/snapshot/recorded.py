@@ -27,7 +27,7 @@ from holdfast.snapshot.port import Capabilities, Prepared, Snapshot, Token, View
 from holdfast.snapshot.repositories import Ways, forget_linked
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
     from holdfast.snapshot.ledger import Entry, Ledger
     from holdfast.snapshot.port import Allocation, Mode
@@ -117,15 +117,18 @@ class RecordedProvider:
         root: bytes,
         ways: _Ways | None = None,
         stand_in: StandIn | None = None,
+        settle: Callable[[Entry], None] | None = None,
     ) -> None:
         """Nothing is made yet. ``ways`` is for what copies everything: where what belongs to Git in a directory leads,
-        as a copy must not lead to the user's repository (I15). For `detect` it need not look ``anew``.
+        as a copy must not lead to the user's repository (I15). For `detect` it need not look ``anew``. ``settle`` is
+        what there is to do for `Provider.settle`.
         """
         self._technique = technique
         self._ledger = ledger
         self._root = root
         self._ways = ways
         self._stand_in = stand_in
+        self._settle = settle
 
     @property
     def name(self) -> str:
@@ -183,12 +186,22 @@ class RecordedProvider:
     def resume(self, token: Token) -> Prepared:
         """See `Provider.resume`."""
         with self._changing():
-            entry = self._ledger.get(token)
-            if entry is None or entry.kind != "workspace":
-                raise NotFoundError("what was prepared is not there any more", hint="prepare it again")
+            entry = self._workspace(token)
             if entry.mode != "in-place":
                 self._technique.resume(entry)
             return self._prepared(entry)
+
+    def settle(self, token: Token) -> None:
+        """See `Provider.settle`."""
+        if self._settle is not None:
+            with self._changing():
+                self._settle(self._workspace(token))
+
+    def _workspace(self, token: Token) -> Entry:
+        entry = self._ledger.get(token)
+        if entry is None or entry.kind != "workspace":
+            raise NotFoundError("what was prepared is not there any more", hint="prepare it again")
+        return entry
 
     def _prepared(self, entry: Entry) -> Prepared:
         token = Token(entry.token)

@@ -250,6 +250,10 @@ def _provided(around: Surroundings, point: SessionCheckpoint, providers: _Provid
         same = catalog.checkpoint(first).root == saved.root
         workspace.restore(first if same else source)
         first = workspace.checkpoint(kind="auto").checkpoint.id
+        try:
+            choice.provider.settle(prepared.token)
+        except StorageError as error:
+            _LOG.warning("Git in the fork may call files changed that are not: %s", error.message)
     return _Made(context, first, prepared.token)
 
 

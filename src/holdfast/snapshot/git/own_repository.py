@@ -111,3 +111,21 @@ def _give_refs(git: Git, own: bytes, refs: Mapping[str, str]) -> None:
     with open(os.path.join(own, b"packed-refs"), "wb") as file:
         file.write(b"# pack-refs with: sorted \n" + os.fsencode(lines))
     git("pack-refs", "--all")  # Git itself adds what tags lead to, and need not look for that each time
+
+
+def renew_index(work_tree: bytes) -> None:
+    """Have Git look again at files of a work tree that were written anew. It takes one for changed, without a look at
+    the content, whose length is not that of what it has written there itself: where ends of lines, identifiers or LFS
+    make two files of one object. Raises `StorageError`.
+    """
+    git = Git(work_tree, git_dir=git_directory(work_tree), work_tree=work_tree)
+    git("update-index", "-q", "--refresh", allowed=(0, 1))
+    found = git.fields("diff-files", "--raw", "-z", "--no-abbrev", "--ignore-submodules=all")
+    again: list[bytes] = []
+    for about, path in zip(found[::2], found[1::2], strict=True):
+        before, after, name, _, status = about.removeprefix(b":").split(b" ")
+        if status == b"M" and before == after:
+            again.append(b"%s %s 0\t%s\0" % (before, name, path))  # (without what it was like on the disk)
+    if again:
+        git("update-index", "-z", "--index-info", stdin=b"".join(again))
+        git("update-index", "-q", "--refresh", allowed=(0, 1))

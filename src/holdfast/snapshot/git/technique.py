@@ -19,7 +19,7 @@ from holdfast.snapshot.git.alternates import behind
 from holdfast.snapshot.git.capture import Capture, Unrun, filter_refused, filters_of, forget_index
 from holdfast.snapshot.git.command import QUICK_SECONDS, Git, find_git
 from holdfast.snapshot.git.kept import WORK_TREES, Kept, kept_name, lent_to
-from holdfast.snapshot.git.own_repository import git_directory, make_repository
+from holdfast.snapshot.git.own_repository import git_directory, make_repository, renew_index
 from holdfast.snapshot.git.repository import (
     Source,
     find_source,
@@ -360,6 +360,11 @@ class _Git:
         closed = (self._place.state, *self._place.own, *self._options.hidden)
         return not any(under(store, os.path.realpath(path)) for path in closed)
 
+    def settle(self, entry: Entry) -> None:
+        """See `Provider.settle`."""
+        if entry.facts:
+            renew_index(self._work_tree(entry))
+
     def where_to_work(self, entry: Entry) -> bytes:
         """See `Technique.where_to_work`."""
         inside = parse_display(entry.facts["inside"])
@@ -424,4 +429,5 @@ def _with_commit(entry: Entry, commit: str) -> Entry:
 def git_provider(place: Place, options: GitOptions = _DEFAULT) -> RecordedProvider:
     """The provider ``git``. Raises `UsageError` for a session that cannot be called so."""
     ledger = place.ledger()
-    return RecordedProvider(_Git(place, ledger, options), ledger, place.root)
+    technique = _Git(place, ledger, options)
+    return RecordedProvider(technique, ledger, place.root, settle=technique.settle)
