@@ -5,8 +5,10 @@ All of it is in the state directory, but for the pin, and is found again by the 
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from holdfast.snapshot.place import Place
 
 _SCORE = 50
+_WAY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OLDEST = (2, 31)
 _VERSION = re.compile(rb"git version (\d+)\.(\d+)")
 
@@ -298,7 +301,7 @@ class _Git:
         Git(path, git_dir=own, work_tree=path)("read-tree", "-m", "-u", "HEAD")
         if entry.kind != "view":
             self._make_submodules(entry, settings)
-        os.makedirs(self.where_to_work(entry), exist_ok=True)
+        _make_inside(path, parse_display(entry.facts["inside"]))
 
     def _make_submodules(self, entry: Entry, settings: LocalSettings) -> None:
         kept, around = self._kept(entry), self._source()
@@ -415,6 +418,33 @@ class _Git:
 
     def _snapshot_ref(self, entry: Entry) -> str:
         return f"refs/holdfast/sessions/{self._place.session}/snapshots/{entry.token}"
+
+
+def _make_inside(work_tree: bytes, inside: bytes) -> None:
+    """Make the directory ``inside`` of a work tree (empty: itself) that has come of a commit, where it is not there.
+
+    Whoever works in the repository decides what a commit has there: a link would have its files be those of whatever it
+    leads to (I7). Raises `RefusedError` for one, and for a file, `OSError`.
+    """
+    at = os.open(work_tree, _WAY)
+    try:
+        for name in inside.split(b"/") if inside else ():
+            with suppress(FileExistsError):
+                os.mkdir(name, dir_fd=at)
+            try:
+                inner = os.open(name, _WAY, dir_fd=at)
+            except OSError as error:
+                if error.errno not in (errno.ENOTDIR, errno.ELOOP):
+                    raise
+                raise RefusedError(
+                    f"{display(inside)}, which the workspace is in its repository, is not a directory in the commit",
+                    hint="was it replaced by a link or a file meanwhile? Try again, or use another provider",
+                    code="git_inside",
+                ) from error
+            os.close(at)
+            at = inner
+    finally:
+        os.close(at)
 
 
 def _with_commit(entry: Entry, commit: str) -> Entry:
