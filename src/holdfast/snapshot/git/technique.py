@@ -38,6 +38,7 @@ from holdfast.snapshot.git.submodules import Submodules
 from holdfast.snapshot.port import Capabilities, Mode
 from holdfast.snapshot.private import make_private
 from holdfast.snapshot.recorded import RecordedProvider
+from holdfast.snapshot.repositories import end_keeping_apart, keep_apart
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -163,7 +164,10 @@ class _Git:
         return Source(workspace.place, own, common, parse_display(workspace.facts["inside"]))
 
     def _work_tree(self, entry: Entry) -> bytes:
-        return os.path.join(self._place.state, WORK_TREES, entry.token.encode())
+        return os.path.join(self._work_trees(), entry.token.encode())
+
+    def _work_trees(self) -> bytes:
+        return os.path.join(self._place.state, WORK_TREES)
 
     def _kept(self, entry: Entry) -> Kept:
         return Kept(os.path.join(os.path.realpath(self._place.state), kept_name(entry.facts["shadow"])))
@@ -273,7 +277,7 @@ class _Git:
 
     def _check_out(self, shadow: Shadow, settings: LocalSettings, entry: Entry, commit: str) -> None:
         path = self._work_tree(entry)
-        make_private(os.path.dirname(path))
+        self._make_room()
         self._refuse_required(shadow, settings, entry, commit)
         if entry.kind == "view":  # of which nobody writes to the repository
             own = os.path.join(shadow.path, b"worktrees", entry.token.encode())
@@ -302,6 +306,12 @@ class _Git:
         if entry.kind != "view":
             self._make_submodules(entry, settings)
         _make_inside(path, parse_display(entry.facts["inside"]))
+
+    def _make_room(self) -> None:
+        """Make the directory of the work trees, above which Git finds nothing: one of them may lose its repository."""
+        with self._ledger.lock_shared():
+            make_private(self._work_trees())
+            keep_apart(self._work_trees())
 
     def _make_submodules(self, entry: Entry, settings: LocalSettings) -> None:
         kept, around = self._kept(entry), self._source()
@@ -374,7 +384,9 @@ class _Git:
         return ()
 
     def resume(self, entry: Entry) -> None:
-        """See `Technique.resume`: a directory stays."""
+        """See `Technique.resume`: a directory stays. (Earlier versions have not kept it apart.)"""
+        del entry
+        self._make_room()
 
     # -- removing -----------------------------------------------------------------------------------------------------
 
@@ -407,6 +419,7 @@ class _Git:
 
     def tidy(self) -> None:
         """See `Technique.tidy`."""
+        end_keeping_apart(self._work_trees())
         for object_format in ("sha1", "sha256"):
             path = os.path.join(self._place.state, shadow_name(object_format).encode())
             for left in (path + b".new", path + b".gone"):

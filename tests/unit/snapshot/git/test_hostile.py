@@ -320,6 +320,6 @@ def test_a_link_that_the_workspace_was_replaced_by_leads_no_work_tree_away(user:
         with pytest.raises(RefusedError, match="not a directory in the commit"):
             one.provider.mount(taken)
         assert {each.token for each in one.provider.tokens()} == before
-        assert os.listdir(one.state / "worktrees") == []
+        assert os.listdir(one.state / "worktrees") == [".git"]
     assert os.listdir(victim) == ["precious"]
     assert os.listdir(one.provider.prepare("worktree").path) == [b"x", b"y"], "made of what is there now"
