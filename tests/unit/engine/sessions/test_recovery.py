@@ -11,7 +11,7 @@ import pytest
 
 import holdfast
 from holdfast.engine.sessions import merging, states
-from holdfast.model.errors import NotFoundError, RefusedError
+from holdfast.model.errors import NotFoundError, RefusedError, UnsupportedError
 from holdfast.model.session import SessionId
 
 
@@ -376,11 +376,15 @@ def test_a_fork_by_git_that_is_made_again_is_in_no_repository_of_the_users(bench
     root = Path(os.fsdecode(made.root))
     assert git(root, "rev-parse", "--show-toplevel") == str(root)
     shutil.rmtree(root)
-    with bench.open("side"):
+    with bench.open("side") as fork:
         assert (root / "file").read_text() == "0"
         assert "its repository of Git is gone" in caplog.text
         git(root, "commit", "--quiet", "--allow-empty", "-m", "by the agent", ok=False)
         git(root, "reset", "--quiet", "--hard", ok=False)
+        with pytest.raises(UnsupportedError):
+            fork.fork("inner", provider="git")
+    assert "stays at" not in caplog.text, "which would be a branch of the outer one"
+    assert "holdfast" not in git(outer, "for-each-ref")
     assert git(outer, "log", "--format=%s") == "yours"
     assert (outer / "file").read_text() == "not committed yet"
     with bench.open("one") as session:
