@@ -248,13 +248,21 @@ class Opener:
         """
         return self._context(self.store().catalog.workspace(name), (self.settings(None), None))
 
-    def register(self, path: bytes, source: CheckpointId) -> Context:
+    def register(self, path: bytes, source: CheckpointId, *, within: bytes) -> Context:
         """Begin to remember ``path``, a directory that Holdfast itself has made, as a fork of ``source``; one that is a
         workspace already is opened.
 
-        It may lie in the home.
+        It may lie in the home. Raises `RefusedError` where a link leads from it to another one, which is not ours to
+        write to (I7): only the way to ``within``, a directory that others may have put where they like, may be one.
         """
         root = os.path.realpath(path)
+        made = os.path.join(os.path.realpath(within), os.path.relpath(path, within)) if under(path, within) else path
+        if root != made:
+            raise RefusedError(
+                f"{display(path)} leads to {display(root)}, which is no directory of a fork",
+                hint="what is in a fork's place may be no link; fork again, or by another provider (--provider)",
+                code="fork_leads_away",
+            )
         known = self._known(root)
         if known is not None:
             return self._context(known)

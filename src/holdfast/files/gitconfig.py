@@ -21,6 +21,7 @@ _NO_FILE = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, err
 _MAX_CONFIG_BYTES = 1 << 20
 _MAX_CONFIG_FILES = 64
 _MAX_INCLUDES = 10
+_LEADS = b"gitdir: "
 MAX_RULES_BYTES = 1 << 20
 """What is read of a rule file; an absurdly large one is cut at the last whole line before this."""
 
@@ -52,7 +53,9 @@ class Repository(NamedTuple):
 
 
 def find_repository(directory: bytes) -> Repository | None:
-    """The repository that ``directory`` (absolute) lies in, as Git finds it: on the same file system."""
+    """The repository that ``directory`` (absolute) lies in, as Git finds it: on the same file system, and none above a
+    file ``.git`` that leads nowhere.
+    """
     at = directory
     try:
         device = os.stat(at).st_dev
@@ -60,6 +63,8 @@ def find_repository(directory: bytes) -> Repository | None:
             found = _git_directories(_join(at, b".git"))
             if found is not None:
                 return Repository(at, *found)
+            if read_bounded(_join(at, b".git"), len(_LEADS)) == _LEADS:
+                return None
             above = os.path.dirname(at)
             if above == at or os.stat(above).st_dev != device:
                 return None
@@ -79,9 +84,9 @@ def _git_directories(dot_git: bytes) -> tuple[bytes, bytes] | None:
     git_dir = dot_git
     if os.path.isfile(dot_git):
         link = read_bounded(dot_git, 4096 + 16)
-        if link is None or not link.startswith(b"gitdir: "):
+        if link is None or not link.startswith(_LEADS):
             return None
-        git_dir = _join(os.path.dirname(dot_git), link[8:].rstrip(b"\r\n"))
+        git_dir = _join(os.path.dirname(dot_git), link[len(_LEADS) :].rstrip(b"\r\n"))
     if not os.path.lexists(_join(git_dir, b"HEAD")):
         return None
     pointer = read_bounded(_join(git_dir, b"commondir"), 4096)

@@ -27,6 +27,7 @@ from holdfast.snapshot.layers import Layers
 from holdfast.snapshot.port import Capabilities, Mode
 from holdfast.snapshot.private import make_private
 from holdfast.snapshot.recorded import RecordedProvider
+from holdfast.snapshot.repositories import end_keeping_apart, keep_apart
 from holdfast.snapshot.whole import refuse_huge
 
 if TYPE_CHECKING:
@@ -158,6 +159,7 @@ class _Overlay:
             self._capture(entry)
         place = self._layers(entry).place
         self._make_directory(place)
+        keep_apart(os.path.dirname(place))  # (what is not mounted, Git does not stop at)
         begun = origin is not None and "attributes" in origin.facts
         attributes = cast("Attributes", origin.facts["attributes"]) if origin and begun else attributes_for(place)
         entry = msgspec.structs.replace(entry, facts={**entry.facts, "attributes": attributes})
@@ -227,6 +229,7 @@ class _Overlay:
 
     def tidy(self) -> None:
         """See `Technique.tidy`."""
+        end_keeping_apart(os.path.join(self._place.state, b"layers"))
         for name in (b"layers", b"lower"):
             with suppress(OSError):  # it is not there, or there are other things in it
                 os.rmdir(os.path.join(self._place.state, name))

@@ -171,6 +171,8 @@ class RecordedProvider:
         origin = None if base is None else self._kept(base.id)
         with_git = with_git and mode != "in-place" and self._ways is not None
         known = self._refuse_leading_out(self._root) if with_git and origin is None else None
+        if known is not None and mode == "worktree":
+            _refuse_known(self._root, known)
         entry = self._ledger.new("workspace", mode=mode, label=name, of="" if origin is None else origin.token)
         if mode != "in-place":
             entry = self._technique.plan(entry, origin)
@@ -179,7 +181,9 @@ class RecordedProvider:
                 entry = self._technique.workspace(entry, origin)
             if mode == "worktree" and with_git:
                 path = self._technique.where_to_work(entry)
-                forget_linked(path, (known or self._refuse_leading_out(path)).linked)
+                found = known or self._refuse_leading_out(path)
+                _refuse_known(path, found)
+                forget_linked(path, found.linked)
             self._complete(entry)
         return self._prepared(entry)
 
@@ -353,6 +357,19 @@ class RecordedProvider:
             except (HoldfastError, OSError) as error:
                 _LOG.warning("what failed is not cleaned up yet; the next change in the session tries again: %s", error)
             raise
+
+
+def _refuse_known(source: bytes, found: Ways) -> None:
+    """Refuse a copy to work in of a bare repository in which Git could write to, or remove, work trees of the user's.
+    That cannot forget them: a merge of the copy would have the user's forget them, too.
+    """
+    if found.bare:
+        raise RefusedError(
+            f"{display(source)} cannot be copied whole to be worked in: a bare repository in it knows a work tree of "
+            f"yours, by {display(found.bare[0])}",
+            hint="Git in the copy could change or remove that one; `git worktree list` says where it is",
+            code=LEADS_OUT,
+        )
 
 
 def _snapshot(entry: Entry) -> Snapshot:

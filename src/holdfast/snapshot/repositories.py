@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 _GIT: Final = b".git"
-_NAME: Final = ".git"
+_NAMES: Final = frozenset((".git", "worktrees"))
 _PASSED_OVER: Final = frozenset((errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.ELOOP))
 _WORK_TREE: Final = re.compile(rb"(?im)^[ \t]*(?:\[[^\]\n]*\][ \t]*)?worktree[ \t]*=[ \t]*(.*)$")
 _PLAIN: Final = re.compile(rb'(?:"[^"\\]*"|[^"\\#;]*)\Z')
@@ -34,6 +34,7 @@ _CONFIGURATION: Final = (b"config", b"config.worktree")
 _LINKED: Final = b"worktrees"
 _BACK: Final = b"gitdir"
 """In a directory of each linked work tree: where that has its ``.git``."""
+_OF_A_BARE_ONE: Final = (b"HEAD", b"objects", b"refs")
 _NEVER_WRITTEN: Final = b"hooks"
 _MOST_BYTES: Final = 1 << 20
 _MOST_LINKS: Final = 40
@@ -47,6 +48,9 @@ class Ways(NamedTuple):
     """Why there can be no copy of the tree: a clause that names what leads out; empty if there can."""
     linked: tuple[bytes, ...] = ()
     """What knows the linked work trees that lie elsewhere, or by absolute paths: directories, relative to the tree."""
+    bare: tuple[bytes, ...] = ()
+    """The same of bare repositories. Their files are like any others to checkpoints: what a copy lacked of them, a
+    merge would take from the user's."""
 
 
 def ways(root: bytes, without: Sequence[bytes]) -> Ways:
@@ -86,6 +90,7 @@ class _Tree:
         self._without = frozenset(without)
         self._top = -1
         self._linked: dict[bytes, None] = {}
+        self._bare: list[bytes] = []
 
     def ways(self) -> Ways:
         """See `ways`."""
@@ -94,7 +99,7 @@ class _Tree:
             for path in self._walk():
                 if not self._stays(path, set()):
                     return Ways(f"a copy would lead to a repository of yours, by {display(path)}")
-            return Ways("", tuple(self._linked))
+            return Ways("", tuple(self._linked), tuple(self._linked_to_bare()))
         except _TooDeep as error:
             return Ways(f"a copy could lead to a repository of yours, by {error}: that lies too deep to be looked at")
         finally:
@@ -110,8 +115,10 @@ class _Tree:
                     names = [
                         os.fsencode(entry.name)
                         for entry in found
-                        if entry.name == _NAME or entry.is_dir(follow_symlinks=False)
+                        if entry.name in _NAMES or entry.is_dir(follow_symlinks=False)
                     ]
+                    if _LINKED in names and _is_bare(fd):
+                        self._bare.append(at)
             except OSError as error:
                 if not at or error.errno not in _PASSED_OVER:
                     raise
@@ -122,6 +129,17 @@ class _Tree:
                     yield path
                 elif path not in self._without:
                     left.append(path)
+
+    def _linked_to_bare(self) -> Iterator[bytes]:
+        """See `Ways.bare`."""
+        for repository in self._bare:
+            among = os.path.join(repository, _LINKED)
+            with suppress(OSError), os.scandir(self._absolute(among)) as found:
+                for entry in found:
+                    directory = os.path.join(among, os.fsencode(entry.name))
+                    there = _read(self._absolute(os.path.join(directory, _BACK))).rstrip(b"\r\n")
+                    if self._resolved(os.path.join(directory, there)) is None:
+                        yield directory
 
     def _stays(self, path: bytes, seen: set[bytes]) -> bool:
         """Whether what Git finds at ``path``, and all that leads to, is in the tree."""
@@ -231,6 +249,16 @@ def end_keeping_apart(directory: bytes) -> None:
     with suppress(OSError):
         if os.listdir(directory) == [_GIT] and _read(os.path.join(directory, _GIT)) == _NOWHERE:
             os.unlink(os.path.join(directory, _GIT))
+
+
+def _is_bare(fd: int) -> bool:
+    """Whether the directory holds what Git takes for a repository."""
+    try:
+        for name in _OF_A_BARE_ONE:
+            os.stat(name, dir_fd=fd, follow_symlinks=False)
+    except OSError:
+        return False
+    return True
 
 
 def _beside(path: bytes, named: bytes) -> bytes:

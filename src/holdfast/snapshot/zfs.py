@@ -22,6 +22,7 @@ from holdfast.model.paths import COPIES_IN_TREE, display
 from holdfast.snapshot.port import Capabilities, Mode
 from holdfast.snapshot.private import make_private
 from holdfast.snapshot.recorded import RecordedProvider
+from holdfast.snapshot.repositories import end_keeping_apart, keep_apart
 from holdfast.snapshot.zfs_command import Zfs, find_zfs
 
 if TYPE_CHECKING:
@@ -157,7 +158,9 @@ class _Zfs:
 
     def _clone(self, zfs: Zfs, entry: Entry) -> None:
         path = _of(entry)
-        make_private(os.path.dirname(path))
+        with self._ledger.lock_shared():
+            make_private(os.path.dirname(path))
+            keep_apart(os.path.dirname(path))
         properties = {"mountpoint": os.fsdecode(path), "readonly": "off", "canmount": "on", _TOKEN: entry.token}
         options = [word for name, value in properties.items() for word in ("-o", f"{name}={value}")]
         zfs("clone", *options, entry.facts["snapshot"], entry.facts["clone"])
@@ -207,6 +210,7 @@ class _Zfs:
 
     def tidy(self) -> None:
         """See `Technique.tidy`."""
+        end_keeping_apart(self._clones())
         with suppress(OSError):
             os.rmdir(self._clones())
 

@@ -358,6 +358,19 @@ class ProviderContract:
         with pytest.raises(NotFoundError):
             ground.make("two").resume(line.token)
 
+    def test_git_finds_no_repository_of_yours_above(self, ground: Ground) -> None:
+        """Whose branches it would move, from what has lost its own repository, or never had one (I15)."""
+        provider = ground.make("one")
+        prepared = provider.prepare("worktree")
+        provider.resume(prepared.token)
+        above = os.path.dirname(prepared.path)
+        environment = {**os.environ, "GIT_DISCOVERY_ACROSS_FILESYSTEM": "1", "LC_ALL": "C"}
+        words = ["git", "rev-parse", "--git-dir"]
+        done = subprocess.run(words, cwd=above, env=environment, capture_output=True, check=False)
+        assert done.stderr == b"fatal: not a git repository: /nowhere/holdfast-forks-are-in-no-repository\n"
+        provider.cleanup(prepared.token)
+        assert ground.left() == []
+
     def test_tokens_that_are_nobodys_do_nothing(self, ground: Ground) -> None:
         provider = ground.make("one")
         kept = provider.prepare("worktree")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -468,3 +469,25 @@ def test_an_opener_can_be_closed_twice(home: Path) -> None:
     opener.store()
     opener.close()
     opener.close()
+
+
+def test_no_fork_is_where_a_link_leads(workspace: Workspace, tree: Path, home: Path, tmp_path: Path) -> None:
+    """Its files would be written over those of a directory of the user's (I7)."""
+    (tree / "a").write_text("1")
+    source = workspace.checkpoint("one").checkpoint.id
+    (tmp_path / "elsewhere").symlink_to(home)
+    (tmp_path / "victim").mkdir()
+    with closing(Opener(home=os.fsencode(tmp_path / "elsewhere"))) as opener:
+        folder = opener.open(os.fsencode(tree)).folder
+        inner = os.path.join(folder, b"snapshots/made/sub")
+        os.makedirs(os.path.dirname(inner))
+        os.symlink(os.fsencode(tmp_path / "victim"), inner)
+        with pytest.raises(RefusedError) as caught:
+            opener.register(inner, source, within=folder)
+        assert caught.value.code == "fork_leads_away"
+        with pytest.raises(NotFoundError):
+            opener.open(os.fsencode(tmp_path / "victim"))
+        os.unlink(inner)
+        os.mkdir(inner)
+        made = opener.register(inner, source, within=folder)
+        assert made.workspace.path == os.path.realpath(inner), "where the home is lies with the user"

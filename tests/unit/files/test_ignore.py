@@ -289,6 +289,18 @@ def test_what_only_looks_like_a_repository_is_none(tmp_path: Path) -> None:
     assert captured(tmp_path / "sub") == {b"a"}
 
 
+def test_as_git_does_nothing_is_found_above_a_file_that_leads_nowhere(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    fill(tmp_path, "apart/inner/a")
+    assert find_repository(bytes(tmp_path / "apart/inner")) is not None
+    fill(tmp_path, "apart/.git", content="gitdir: /nowhere\n")
+    for name in ("apart", "apart/inner"):
+        assert find_repository(bytes(tmp_path / name)) is None
+        assert subprocess.run(
+            ["git", "-C", str(tmp_path / name), "status"], capture_output=True, check=False
+        ).returncode
+
+
 def test_a_root_that_its_repository_excludes_is_captured_all_the_same(tmp_path: Path) -> None:
     """A home directory under Git with ``*`` in its exclude rules must not empty every workspace in it."""
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)

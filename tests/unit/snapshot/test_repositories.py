@@ -105,6 +105,58 @@ def test_a_copy_to_work_in_knows_no_linked_work_tree_of_the_users(user: Path, tm
     assert os.listdir(user / ".git/modules/module/worktrees") == ["of-the-module"]
 
 
+@pytest.mark.parametrize("where", ["root", "inner", "link"])
+def test_a_bare_repository_that_knows_a_work_tree_of_the_users_is_not_copied_to_work_in(
+    user: Path, tmp_path: Path, where: str
+) -> None:
+    """Git in there would remove that, and a merge of what had forgotten it would have the user's forget it (I15)."""
+    bare = tmp_path / "space/deep/proj.git"
+    bare.parent.mkdir(parents=True)
+    git(tmp_path, "clone", "--quiet", "--bare", user, bare)
+    root = bare if where == "root" else tmp_path / "space"
+    provider = copy_provider(Place(os.fsencode(root), os.fsencode(tmp_path / "state"), "s"))
+    taken = provider.snapshot(provider.prepare("in-place"), "before")
+    git(bare, "worktree", "add", "--quiet", "--detach", bare.parent / "inside")
+    (bare / "worktrees/inside/gitdir").write_text("../../../inside/.git\n")
+    (bare.parent / "inside/.git").write_text("gitdir: ../proj.git/worktrees/inside\n")
+    assert ways(os.fsencode(tmp_path / "space"), []) == Ways(""), "a copy has all of it"
+    shutil.rmtree(bare.parent / "inside")
+    git(bare, "worktree", "prune")
+    git(bare, "worktree", "add", "--quiet", "--detach", tmp_path / "linked")
+    if where == "link":
+        (bare / "worktrees").rename(bare / "wt")
+        (bare / "worktrees").symlink_to("wt")
+    known = os.path.relpath(bare / "worktrees/linked", root)
+    before = {path: path.read_bytes() for path in (tmp_path / "linked").rglob("*") if path.is_file()}
+    later = provider.snapshot(provider.prepare("in-place"), "in which nobody works")
+    held = [one.token for one in provider.tokens()]
+    for prepare in (
+        lambda: provider.prepare("worktree"),
+        lambda: provider.branch(later, "b", "worktree"),
+    ):
+        with pytest.raises(RefusedError) as caught:
+            prepare()
+        assert caught.value.code == LEADS_OUT
+        assert caught.value.message.endswith(f"knows a work tree of yours, by {known}")
+        assert [one.token for one in provider.tokens()] == held
+    copy = Path(os.fsdecode(provider.branch(taken, "c", "worktree").path)) / os.path.relpath(bare, root)
+    git(copy, "worktree", "repair")
+    git(copy, "worktree", "remove", "--force", tmp_path / "linked", ok=False)
+    assert {path: path.read_bytes() for path in before} == before
+    assert provider.prepare("worktree", with_git=False).path, "which was not asked for"
+
+
+def test_what_only_looks_like_a_bare_repository_may_be_copied(tmp_path: Path) -> None:
+    for name in ("objects", "refs", "worktrees/x"):
+        (tmp_path / "tree" / name).mkdir(parents=True)
+    (tmp_path / "tree/worktrees/x/gitdir").write_text("/somewhere/.git\n")
+    assert ways(os.fsencode(tmp_path / "tree"), []) == Ways("")
+    (tmp_path / "tree/HEAD").write_text("ref: refs/heads/main\n")
+    assert ways(os.fsencode(tmp_path / "tree"), []) == Ways("", (), (b"worktrees/x",))
+    (tmp_path / "tree/worktrees/x/gitdir").unlink()
+    assert ways(os.fsencode(tmp_path / "tree"), []) == Ways("")
+
+
 def test_what_is_forgotten_is_the_copys_also_where_a_link_leads_away(tmp_path: Path) -> None:
     for name in ("copy", "away/worktrees/x"):
         (tmp_path / name).mkdir(parents=True)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _LOG = Log(__name__)
 _NOT_NOW = (
-    *("git_operation", "git_unmerged", "git_filter", "git_index", "git_pipe", "git_hidden"),
+    *("git_operation", "git_unmerged", "git_filter", "git_index", "git_pipe", "git_hidden", "git_inside"),
     *(OBJECTS, LEADS_OUT),
 )
 """Codes with which a provider refuses to capture a workspace that another one can."""
@@ -238,7 +238,7 @@ def _provided(around: Surroundings, point: SessionCheckpoint, providers: _Provid
         return None
     if carries and not providers.with_ignored:
         _leave_out(around.context, source, prepared.path)
-    context = around.opener.register(prepared.path, source)
+    context = around.opener.register(prepared.path, source, within=around.context.folder)
     saved = around.context.catalog.checkpoint(source)
     if carries:
         inherit_index(around.context, context, saved.root, begun=begun)

@@ -5,8 +5,10 @@ All of it is in the state directory, but for the pin, and is found again by the 
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -36,6 +38,7 @@ from holdfast.snapshot.git.submodules import Submodules
 from holdfast.snapshot.port import Capabilities, Mode
 from holdfast.snapshot.private import make_private
 from holdfast.snapshot.recorded import RecordedProvider
+from holdfast.snapshot.repositories import end_keeping_apart, keep_apart
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,6 +48,7 @@ if TYPE_CHECKING:
     from holdfast.snapshot.place import Place
 
 _SCORE = 50
+_WAY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OLDEST = (2, 31)
 _VERSION = re.compile(rb"git version (\d+)\.(\d+)")
 
@@ -160,7 +164,10 @@ class _Git:
         return Source(workspace.place, own, common, parse_display(workspace.facts["inside"]))
 
     def _work_tree(self, entry: Entry) -> bytes:
-        return os.path.join(self._place.state, WORK_TREES, entry.token.encode())
+        return os.path.join(self._work_trees(), entry.token.encode())
+
+    def _work_trees(self) -> bytes:
+        return os.path.join(self._place.state, WORK_TREES)
 
     def _kept(self, entry: Entry) -> Kept:
         return Kept(os.path.join(os.path.realpath(self._place.state), kept_name(entry.facts["shadow"])))
@@ -270,7 +277,7 @@ class _Git:
 
     def _check_out(self, shadow: Shadow, settings: LocalSettings, entry: Entry, commit: str) -> None:
         path = self._work_tree(entry)
-        make_private(os.path.dirname(path))
+        self._make_room()
         self._refuse_required(shadow, settings, entry, commit)
         if entry.kind == "view":  # of which nobody writes to the repository
             own = os.path.join(shadow.path, b"worktrees", entry.token.encode())
@@ -298,7 +305,13 @@ class _Git:
         Git(path, git_dir=own, work_tree=path)("read-tree", "-m", "-u", "HEAD")
         if entry.kind != "view":
             self._make_submodules(entry, settings)
-        os.makedirs(self.where_to_work(entry), exist_ok=True)
+        _make_inside(path, parse_display(entry.facts["inside"]))
+
+    def _make_room(self) -> None:
+        """Make the directory of the work trees, above which Git finds nothing: one of them may lose its repository."""
+        with self._ledger.lock_shared():
+            make_private(self._work_trees())
+            keep_apart(self._work_trees())
 
     def _make_submodules(self, entry: Entry, settings: LocalSettings) -> None:
         kept, around = self._kept(entry), self._source()
@@ -376,7 +389,9 @@ class _Git:
         return ()
 
     def resume(self, entry: Entry) -> None:
-        """See `Technique.resume`: a directory stays."""
+        """See `Technique.resume`: a directory stays. (Earlier versions have not kept it apart.)"""
+        del entry
+        self._make_room()
 
     # -- removing -----------------------------------------------------------------------------------------------------
 
@@ -409,6 +424,7 @@ class _Git:
 
     def tidy(self) -> None:
         """See `Technique.tidy`."""
+        end_keeping_apart(self._work_trees())
         for object_format in ("sha1", "sha256"):
             path = os.path.join(self._place.state, shadow_name(object_format).encode())
             for left in (path + b".new", path + b".gone"):
@@ -420,6 +436,33 @@ class _Git:
 
     def _snapshot_ref(self, entry: Entry) -> str:
         return f"refs/holdfast/sessions/{self._place.session}/snapshots/{entry.token}"
+
+
+def _make_inside(work_tree: bytes, inside: bytes) -> None:
+    """Make the directory ``inside`` of a work tree (empty: itself) that has come of a commit, where it is not there.
+
+    Whoever works in the repository decides what a commit has there: a link would have its files be those of whatever it
+    leads to (I7). Raises `RefusedError` for one, and for a file, `OSError`.
+    """
+    at = os.open(work_tree, _WAY)
+    try:
+        for name in inside.split(b"/") if inside else ():
+            with suppress(FileExistsError):
+                os.mkdir(name, dir_fd=at)
+            try:
+                inner = os.open(name, _WAY, dir_fd=at)
+            except OSError as error:
+                if error.errno not in (errno.ENOTDIR, errno.ELOOP):
+                    raise
+                raise RefusedError(
+                    f"{display(inside)}, which the workspace is in its repository, is not a directory in the commit",
+                    hint="was it replaced by a link or a file meanwhile? Try again, or use another provider",
+                    code="git_inside",
+                ) from error
+            os.close(at)
+            at = inner
+    finally:
+        os.close(at)
 
 
 def _with_commit(entry: Entry, commit: str) -> Entry:

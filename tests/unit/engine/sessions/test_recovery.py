@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
 import holdfast
 from holdfast.engine.sessions import merging, states
-from holdfast.model.errors import NotFoundError, RefusedError
+from holdfast.model.errors import NotFoundError, RefusedError, UnsupportedError
 from holdfast.model.session import SessionId
 
 
@@ -352,3 +353,39 @@ def test_a_fork_whose_directory_was_deleted_by_hand_is_made_again_or_deleted_wit
         with pytest.raises(NotFoundError):
             bench.sessions().delete("side")
         assert [info.id for info in bench.sessions().list()] == ["one"]
+
+
+def test_a_fork_by_git_that_is_made_again_is_in_no_repository_of_the_users(bench, caplog):
+    """The home may lie in one: what is committed in the fork would move its branch (I15)."""
+
+    def git(root, *words, ok=True):
+        identity = ("-c", "user.name=U", "-c", "user.email=u@example.org")
+        done = subprocess.run(["git", *identity, *words], cwd=root, capture_output=True, text=True, check=False)
+        assert done.returncode == 0 or not ok, done.stderr
+        return done.stdout.strip()
+
+    outer = bench.home.parent
+    for root in (outer, bench.tree):
+        git(root, "init", "--quiet")
+        (root / "file").write_text("0")
+        git(root, "add", "file")
+        git(root, "commit", "--quiet", "-m", "yours")
+    (outer / "file").write_text("not committed yet")
+    with bench.start() as session:
+        made = session.fork("side", provider="git")
+    root = Path(os.fsdecode(made.root))
+    assert git(root, "rev-parse", "--show-toplevel") == str(root)
+    shutil.rmtree(root)
+    with bench.open("side") as fork:
+        assert (root / "file").read_text() == "0"
+        assert "its repository of Git is gone" in caplog.text
+        git(root, "commit", "--quiet", "--allow-empty", "-m", "by the agent", ok=False)
+        git(root, "reset", "--quiet", "--hard", ok=False)
+        with pytest.raises(UnsupportedError):
+            fork.fork("inner", provider="git")
+    assert "stays at" not in caplog.text, "which would be a branch of the outer one"
+    assert "holdfast" not in git(outer, "for-each-ref")
+    assert git(outer, "log", "--format=%s") == "yours"
+    assert (outer / "file").read_text() == "not committed yet"
+    with bench.open("one") as session:
+        assert Path(os.fsdecode(session.fork("other", provider="git").root), ".git").is_dir()

@@ -294,3 +294,32 @@ def test_a_pipe_that_git_would_wait_for_is_refused(user: User, beside: Make, nam
     (user.root / name).unlink(missing_ok=True)
     (user.root / name).symlink_to("nowhere")
     assert one.texts().keys() == before.keys()
+
+
+def test_a_link_that_the_workspace_was_replaced_by_leads_no_work_tree_away(user: User, beside: Make) -> None:
+    """What a fork's files would have been is yours (I7)."""
+    victim = user.root / "../victim"
+    victim.mkdir()
+    (victim / "precious").write_text("yours\n")
+    inner = User(user.root / "d", user.git_dir)
+    one = beside(inner)
+    line = one.provider.prepare("in-place")
+    for target in (str(victim.resolve()), "../victim", "a"):
+        (user.root / "d").rename(user.root / "was")
+        (user.root / "d").symlink_to(target)
+        user.git("add", "--all")
+        taken = one.provider.snapshot(line, "")
+        (user.root / "d").unlink()
+        (user.root / "was").rename(user.root / "d")
+        user.git("add", "--all")
+        assert one.shadow("ls-tree", f"refs/holdfast/sessions/s/snapshots/{taken.id}", "d").startswith("120000 ")
+        before = {each.token for each in one.provider.tokens()}
+        with pytest.raises(RefusedError) as refused:
+            one.provider.branch(taken, "b", "worktree")
+        assert (refused.value.code, refused.value.message.split(",")[0]) == ("git_inside", "d")
+        with pytest.raises(RefusedError, match="not a directory in the commit"):
+            one.provider.mount(taken)
+        assert {each.token for each in one.provider.tokens()} == before
+        assert os.listdir(one.state / "worktrees") == [".git"]
+    assert os.listdir(victim) == ["precious"]
+    assert os.listdir(one.provider.prepare("worktree").path) == [b"x", b"y"], "made of what is there now"
