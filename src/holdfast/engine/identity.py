@@ -22,11 +22,18 @@ if TYPE_CHECKING:
 _LOG = Log(__name__)
 
 
-def recognise(catalog: Catalog, folder_of: Callable[[Workspace], bytes], root: bytes) -> Workspace | None:
+def recognise(
+    catalog: Catalog,
+    folder_of: Callable[[Workspace], bytes],
+    root: bytes,
+    *,
+    check: Callable[[Workspace], None] | None = None,
+) -> Workspace | None:
     """The workspace at exactly ``root``, its record brought up to date if the directory was moved or made again.
 
     ``folder_of`` gives a workspace's folder in the home. Raises `EscapeError`, and notes nothing, if a part of ``root``
-    is a link: what that leads to is not what was there.
+    is a link: what that leads to is not what was there. ``check`` is called with a workspace at whose path there is
+    another directory than was noted, before this one is; what it raises leaves the note as it is.
     """
     try:
         about = _look_at(root)
@@ -45,6 +52,8 @@ def recognise(catalog: Catalog, folder_of: Callable[[Workspace], bytes], root: b
     if found is None:
         return None
     if (found.path, found.device, found.inode) != (root, about.st_dev, about.st_ino):
+        if check is not None and found.path == root:
+            check(found)
         other = catalog.move_workspace(found.id, root, about.st_dev, about.st_ino)
         if other is not None:
             _LOG.warning(

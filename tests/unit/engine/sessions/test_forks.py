@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shutil
 import subprocess
 import threading
 import time
@@ -14,6 +15,7 @@ import pytest
 import holdfast
 from holdfast.engine.sessions import holding
 from holdfast.engine.sessions.holding import is_held, lock_path
+from holdfast.engine.workspace import Workspace
 from holdfast.files.index import Columns, load
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import LockedError, NotFoundError, RefusedError, UnsupportedError, UsageError
@@ -212,6 +214,48 @@ def test_a_directory_that_took_the_place_of_a_forks_is_left_alone(bench):
     bench.clock.advance(8 * 86400)
     assert bench.sessions().sweep().removed == ()
     assert (root_of(made) / "theirs").read_text() == "x"
+
+
+@pytest.mark.usefixtures("written_out")
+@pytest.mark.parametrize("back", [True, False])
+def test_a_directory_that_took_the_place_of_a_forks_is_not_taken_for_it(bench, back):
+    with bench.start() as session:
+        made = session.fork("side", provider="holdfast")
+    root, moved = root_of(made), bench.tree.parent / "moved"
+    before = bench.opener().store().catalog.workspaces()
+    root.rename(moved)
+    root.mkdir()
+    (root / "theirs").write_text("x")
+    for no in (lambda: bench.open("side"), lambda: bench.opener().open(os.fsencode(root))):
+        with pytest.raises(RefusedError) as caught:
+            no()
+        assert caught.value.code == "not_ours"
+        assert bench.opener().store().catalog.workspaces() == before
+    assert [path.name for path in root.iterdir()] == ["theirs"]
+    root.rename(bench.tree.parent / "theirs")
+    if back:
+        moved.rename(root)
+    else:
+        shutil.rmtree(moved)
+    with bench.open("side") as fork:
+        assert [path.name for path in root.iterdir()] == ["file"]
+        fork.delete()
+    assert not root.exists()
+
+
+@pytest.mark.usefixtures("written_out")
+def test_a_forks_directory_that_a_restore_has_made_again_is_the_forks(bench):
+    with bench.start() as session:
+        made = session.fork("side", provider="holdfast")
+    shutil.rmtree(made.root)
+    opener = bench.opener()
+    workspace = Workspace(opener, opener.open(made.root))
+    workspace.restore(workspace.log().checkpoints[0].id)
+    assert (root_of(made) / "file").read_text() == "0"
+    with bench.open("side") as fork:
+        assert fork.root == made.root
+        fork.delete()
+    assert not root_of(made).exists()
 
 
 def test_a_fork_that_holds_another_ones_directory_is_not_deleted(bench):
