@@ -20,9 +20,9 @@ def check(catalog: Catalog, folder: bytes, workspace: Workspace, *, by_mount: bo
     """Raise `RefusedError` (``mounted_over``, ``not_ours``) if the workspace is a fork of a session, and what is at its
     path is not what was made for that. Any other workspace may be made again at its path by whoever has it.
 
-    An empty directory is let through, which is filled by whoever opens the session, and so is what a promotion that is
-    not finished has put there: that has its own proof of what it is. Of a fork ``by_mount`` nothing is in the directory
-    itself: that may be any, with nothing else mounted over it.
+    An empty directory is let through, which is filled by whoever opens the session, and so is what a promotion that
+    was killed as it swapped has put there: that has its own proof of what it is. Of a fork ``by_mount`` nothing is in
+    the directory itself: that may be any, with nothing else mounted over it.
     """
     from holdfast.files.staying import mounted_at
     from holdfast.store.promotion_rows import PromotionRows
@@ -38,10 +38,18 @@ def check(catalog: Catalog, folder: bytes, workspace: Workspace, *, by_mount: bo
     may_differ = os.path.basename(path) == MERGED and os.path.ismount(path)
     if (may_differ or os.lstat(path).st_ino == workspace.inode) and identity.may_be(folder, path):
         return
-    if not os.listdir(path) and not mounted_at(path):
+    if _is_empty(path) and not mounted_at(path):
         return
-    if not PromotionRows(catalog).list(workspace.id, unfinished=True):
+    if all(one.phase != "swapping" for one in PromotionRows(catalog).list(workspace.id, unfinished=True)):
         refuse(path, forks[0])
+
+
+def _is_empty(path: bytes) -> bool:
+    try:
+        with os.scandir(path) as inside:
+            return next(inside, None) is None
+    except OSError:
+        return False
 
 
 def refuse(path: bytes, fork: str) -> None:

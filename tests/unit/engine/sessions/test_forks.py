@@ -20,6 +20,7 @@ from holdfast.files.index import Columns, load
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import LockedError, NotFoundError, RefusedError, UnsupportedError, UsageError
 from holdfast.model.session import SessionId
+from holdfast.store.promotion_rows import PromotionRow, PromotionRows
 from holdfast.store.session_records import ref_name
 
 from ....waiting import wait_until
@@ -241,6 +242,25 @@ def test_a_directory_that_took_the_place_of_a_forks_is_not_taken_for_it(bench, b
         assert [path.name for path in root.iterdir()] == ["file"]
         fork.delete()
     assert not root.exists()
+
+
+@pytest.mark.usefixtures("written_out")
+@pytest.mark.parametrize("phase", ["building", "swapping", "ended"])
+def test_what_a_promotion_to_a_fork_has_swapped_is_the_promotions_to_judge(bench, phase):
+    with bench.start() as session:
+        made = session.fork("side", provider="holdfast")
+        tree = session.state.tree
+    opener = bench.opener()
+    known = opener.open(made.root).workspace.id
+    PromotionRows(opener.store().catalog).add(PromotionRow("0" * 16, known, phase, "", "", tree, "{}", "{}"))
+    root_of(made).rename(bench.tree.parent / "old")
+    root_of(made).mkdir()
+    (root_of(made) / "built").write_text("x")
+    if phase == "swapping":
+        assert bench.opener().open_known(known).workspace.path == made.root
+    else:
+        with pytest.raises(RefusedError):
+            bench.opener().open_known(known)
 
 
 @pytest.mark.usefixtures("written_out")
