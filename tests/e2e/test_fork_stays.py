@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import holdfast
+from holdfast.engine.opening import Opener
 from holdfast.engine.sessions.sessions import Sessions
 from holdfast.model.errors import RefusedError, StorageError, UnsupportedError
 
@@ -89,6 +90,32 @@ def test_what_is_mounted_over_it(house: House, how: list[str], caplog: pytest.Lo
     assert not house.fork.exists()
     assert not house.is_there()
     assert (house.mine / "kept").read_text() == "kept"
+
+
+def test_what_is_mounted_over_it_is_not_taken_for_it(house: House) -> None:
+    def noted() -> list[tuple[bytes, int, int]]:
+        opener = Opener(home=bytes(house.mine.parent / "home"))
+        try:
+            return [(one.path, one.device, one.inode) for one in opener.store().catalog.workspaces()]
+        finally:
+            opener.close()
+
+    before = noted()
+    subprocess.run(["mount", "--bind", house.mine, house.fork], check=True)
+    try:
+        with pytest.raises(RefusedError) as caught:
+            house.sessions.open("side")
+        assert advised(caught.value) == f"umount {house.fork}"
+        with pytest.raises(RefusedError):
+            holdfast.open(house.fork, home=house.mine.parent / "home")
+        assert noted() == before
+    finally:
+        subprocess.run(["umount", house.fork], check=True)
+    assert sorted(os.listdir(house.mine)) == ["kept"]
+    with house.sessions.open("side") as fork:
+        assert Path(os.fsdecode(fork.root), "sub/file").read_text() == "1"
+    house.sessions.delete("side")
+    assert not house.fork.exists()
 
 
 @pytest.mark.parametrize("what", ["sub/file", "sub", "."])

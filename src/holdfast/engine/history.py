@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine.catching_up import catch_up, foresee_catching_up
 from holdfast.engine.foreseeing import foresee_steps, reversible
+from holdfast.engine.made import make_root
 from holdfast.engine.restore import refuse_unfinished, save_first
 from holdfast.engine.reversing import bring_forward_alone, take_back
 from holdfast.engine.states import ahead, came_to_light, check_count, nothing
@@ -63,7 +64,7 @@ def undo(
         with quiet(service):
             cursor = context.catalog.cursor(context.workspace.id)
             refuse_unfinished(context)
-            context.tree.make_root()
+            make_root(context)
             if not came_to_light(context, cursor):
                 walk.refuse_unsaved()
                 saved = save_first(context, progress)
@@ -100,7 +101,7 @@ def undo_steps(
             )
         with quiet(service):
             refuse_unfinished(context)
-            context.tree.make_root()
+            make_root(context)
             for finished in _of("undo", caught_up):
                 its_run = infos(required(service), finished.steps)[0].run
                 run = run or ("" if steps else its_run)
@@ -185,7 +186,7 @@ def redo_steps(
         for finished in _of("redo", caught_up):
             if set(finished.steps) == set(steps):
                 return finished
-        context.tree.make_root()
+        make_root(context)
         save_first(context, progress)
         return bring_forward_alone(context, required(service), steps, force=force, progress=progress)
 

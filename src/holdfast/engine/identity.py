@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from holdfast.engine import disk
 from holdfast.engine.folder import ROOT_BIRTH
 from holdfast.files.gitconfig import read_regular
+from holdfast.model.errors import EscapeError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
 from holdfast.store.records import seen_at
@@ -21,13 +22,21 @@ if TYPE_CHECKING:
 _LOG = Log(__name__)
 
 
-def recognise(catalog: Catalog, folder_of: Callable[[Workspace], bytes], root: bytes) -> Workspace | None:
+def recognise(
+    catalog: Catalog,
+    folder_of: Callable[[Workspace], bytes],
+    root: bytes,
+    *,
+    check: Callable[[Workspace], None] | None = None,
+) -> Workspace | None:
     """The workspace at exactly ``root``, its record brought up to date if the directory was moved or made again.
 
-    ``folder_of`` gives a workspace's folder in the home.
+    ``folder_of`` gives a workspace's folder in the home. Raises `EscapeError`, and notes nothing, if a part of ``root``
+    is a link: what that leads to is not what was there. ``check`` is called with a workspace at whose path there is
+    another directory than was noted, before this one is; what it raises leaves the note as it is.
     """
     try:
-        about = os.stat(root)
+        about = _look_at(root)
     except OSError:
         return catalog.find_workspace(root)
     by_identity = catalog.find_workspace_by_identity(about.st_dev, about.st_ino)
@@ -43,6 +52,8 @@ def recognise(catalog: Catalog, folder_of: Callable[[Workspace], bytes], root: b
     if found is None:
         return None
     if (found.path, found.device, found.inode) != (root, about.st_dev, about.st_ino):
+        if check is not None and found.path == root:
+            check(found)
         other = catalog.move_workspace(found.id, root, about.st_dev, about.st_ino)
         if other is not None:
             _LOG.warning(
@@ -62,10 +73,21 @@ def _is(workspace: Workspace) -> bool:
     if workspace.path != seen_at(workspace.path):
         return False
     try:
-        about = os.stat(workspace.path)
-    except OSError:
+        about = _look_at(workspace.path)
+    except (OSError, EscapeError):
         return False
     return (about.st_dev, about.st_ino) == (workspace.device, workspace.inode)
+
+
+def _look_at(root: bytes) -> os.stat_result:
+    """What is at the real path ``root``, a directory. Raises `EscapeError` if a part of it is a link, and `OSError`."""
+    from holdfast.files.rooted import open_root
+
+    fd = open_root(root, readable=False)
+    try:
+        return os.fstat(fd)
+    finally:
+        os.close(fd)
 
 
 def remember(folder: bytes, root: bytes) -> None:

@@ -398,7 +398,15 @@ class Opener:
 
             if is_mounted(self._folder(found), root):
                 return found  # what it is known by is the directory that is mounted upon
-        return identity.recognise(catalog, self._folder, root)
+        return identity.recognise(catalog, self._folder, root, check=self._check_made)
+
+    def _check_made(self, workspace: Workspace) -> None:
+        from holdfast.engine import made
+
+        by_mount = self._is_by_mount(workspace)
+        made.check(self.store().catalog, self._folder(workspace), workspace, by_mount=by_mount)
+        if not by_mount:
+            self._refuse_unmounted(workspace)
 
     def _folder(self, workspace: Workspace) -> bytes:
         return folder_in(self.home, workspace)

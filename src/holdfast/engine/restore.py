@@ -16,6 +16,7 @@ from holdfast.engine.checkpoint import Recorded, Request, take_locked
 from holdfast.engine.git_heads import warn_of_commits
 from holdfast.engine.half_way import Plan, sift
 from holdfast.engine.journal import Journal
+from holdfast.engine.made import make_root
 from holdfast.engine.recognising import tell_brought_back
 from holdfast.engine.results import RestoreResult
 from holdfast.engine.rules import left_out, touches_rules
@@ -131,7 +132,7 @@ def save_first(
     A workspace whose directory is gone is made again, empty: that is then the state that was saved. ``meanwhile`` as
     `Tree.scan` has it.
     """
-    context.tree.make_root()
+    make_root(context)
     return take_locked(context, Request(kind="rescue"), progress, meanwhile=meanwhile).checkpoint
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine import journal as journals
 from holdfast.engine.half_way import Mending
+from holdfast.engine.made import make_root
 from holdfast.engine.restore import UNDO_COMMAND, carry_out, result, save_as, save_as_its_own, save_first
 from holdfast.engine.status import present
 from holdfast.engine.steps import any_since, kept_still
@@ -84,7 +85,7 @@ def _mend(context: Context, journal: Journal, progress: Progress | None, *, agai
     else:
         apart = None
         if any_since(context, journal.at):
-            context.tree.make_root()
+            make_root(context)
             now, apart = save_as(context, "checkpoint", progress)
         else:
             now = save_first(context, progress)

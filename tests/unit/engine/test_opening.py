@@ -15,7 +15,7 @@ from holdfast.engine import identity
 from holdfast.engine.home import default_home
 from holdfast.engine.opening import Opener
 from holdfast.engine.roots import check_root
-from holdfast.model.errors import ConfigError, NotFoundError, RefusedError
+from holdfast.model.errors import ConfigError, EscapeError, NotFoundError, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,6 +97,52 @@ def test_a_directory_that_was_moved_is_known_again(workspace: Workspace, tree: P
         holdfast.open(tree, home=home)
     elsewhere.rename(tree)
     assert labels(tree, home)[-1] == "here"
+
+
+@pytest.mark.parametrize("at", ["the directory", "the one above it"])
+def test_a_link_in_place_of_a_directory_makes_no_workspace_of_what_it_leads_to(
+    home: Path, tmp_path: Path, at: str
+) -> None:
+    tree, other = tmp_path / "above/tree", tmp_path / "other/tree"
+    for path in (tree, other):
+        path.mkdir(parents=True)
+        (path / "f").write_text(path.parent.name)
+    with holdfast.init(tree, home=home) as workspace:
+        workspace.checkpoint("mine")
+        known = workspace.id
+    here, there = (tree, other) if at == "the directory" else (tree.parent, other.parent)
+    opener = Opener(home=bytes(home))
+    try:
+        noted = opener.store().catalog.workspace(known)
+        birth = Path(os.fsdecode(opener.context_of(known).folder), "root")
+        born = birth.read_bytes()
+        away = tmp_path / "away"
+        here.rename(away)
+        here.symlink_to(there)
+        with pytest.raises(EscapeError):
+            opener.open_known(known)
+        assert opener.store().catalog.workspace(known) == noted
+        assert birth.read_bytes() == born
+        here.unlink()
+        with pytest.raises(NotFoundError):
+            opener.open(bytes(other))
+        away.rename(here)
+        assert opener.open_known(known).workspace == noted
+    finally:
+        opener.close()
+
+
+def test_a_directory_that_was_moved_and_left_a_link_is_known_again(
+    workspace: Workspace, tree: Path, home: Path
+) -> None:
+    (tree / "f").write_text("1")
+    workspace.checkpoint("here")
+    elsewhere = tree.parent / "elsewhere"
+    tree.rename(elsewhere)
+    tree.symlink_to(elsewhere)
+    with holdfast.open(tree, home=home) as moved:
+        assert (moved.id, moved.path) == (workspace.id, bytes(elsewhere))
+        assert not moved.checkpoint().created
 
 
 def test_who_waits_for_an_answer_looks_nearby_alone(

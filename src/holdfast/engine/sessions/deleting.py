@@ -6,12 +6,12 @@ Killed anywhere, it is done again, by the next sweep at the latest. Whoever call
 from __future__ import annotations
 
 import os
-import shlex
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from holdfast.bridge.overlay import detach_overlays
 from holdfast.engine.folder import SNAPSHOTS
+from holdfast.engine.made import refuse
 from holdfast.files.replicate import remove_whole
 from holdfast.files.staying import mounted_at, what_to_do
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, StorageError
@@ -167,17 +167,7 @@ def _refuse_others(record: SessionRecord, workspaces: Iterable[Workspace]) -> No
         if not os.path.lexists(path) or os.path.ismount(path) or os.lstat(path).st_ino == one.inode:
             continue
         if os.path.islink(path) or not os.path.isdir(path) or os.listdir(path):
-            if mounted_at(path):
-                raise RefusedError(
-                    f"something is mounted over {display(path)}, the directory of the fork {record.id}",
-                    hint=f"`umount {shlex.quote(display(path))}` first; what is mounted there stays what it is",
-                    code="mounted_over",
-                )
-            raise RefusedError(
-                f"{display(path)} is not the directory that was made for the fork {record.id}",
-                hint="look at what is there now, and move it away",
-                code="not_ours",
-            )
+            refuse(path, record.id)
 
 
 def _let_go(opener: Opener, workspace: Workspace) -> None:

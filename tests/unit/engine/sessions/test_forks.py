@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shutil
 import subprocess
 import threading
 import time
@@ -14,10 +15,12 @@ import pytest
 import holdfast
 from holdfast.engine.sessions import holding
 from holdfast.engine.sessions.holding import is_held, lock_path
+from holdfast.engine.workspace import Workspace
 from holdfast.files.index import Columns, load
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import LockedError, NotFoundError, RefusedError, UnsupportedError, UsageError
 from holdfast.model.session import SessionId
+from holdfast.store.promotion_rows import PromotionRow, PromotionRows
 from holdfast.store.session_records import ref_name
 
 from ....waiting import wait_until
@@ -212,6 +215,67 @@ def test_a_directory_that_took_the_place_of_a_forks_is_left_alone(bench):
     bench.clock.advance(8 * 86400)
     assert bench.sessions().sweep().removed == ()
     assert (root_of(made) / "theirs").read_text() == "x"
+
+
+@pytest.mark.usefixtures("written_out")
+@pytest.mark.parametrize("back", [True, False])
+def test_a_directory_that_took_the_place_of_a_forks_is_not_taken_for_it(bench, back):
+    with bench.start() as session:
+        made = session.fork("side", provider="holdfast")
+    root, moved = root_of(made), bench.tree.parent / "moved"
+    before = bench.opener().store().catalog.workspaces()
+    root.rename(moved)
+    root.mkdir()
+    (root / "theirs").write_text("x")
+    for no in (lambda: bench.open("side"), lambda: bench.opener().open(os.fsencode(root))):
+        with pytest.raises(RefusedError) as caught:
+            no()
+        assert caught.value.code == "not_ours"
+        assert bench.opener().store().catalog.workspaces() == before
+    assert [path.name for path in root.iterdir()] == ["theirs"]
+    root.rename(bench.tree.parent / "theirs")
+    if back:
+        moved.rename(root)
+    else:
+        shutil.rmtree(moved)
+    with bench.open("side") as fork:
+        assert [path.name for path in root.iterdir()] == ["file"]
+        fork.delete()
+    assert not root.exists()
+
+
+@pytest.mark.usefixtures("written_out")
+@pytest.mark.parametrize("phase", ["building", "swapping", "ended"])
+def test_what_a_promotion_to_a_fork_has_swapped_is_the_promotions_to_judge(bench, phase):
+    with bench.start() as session:
+        made = session.fork("side", provider="holdfast")
+        tree = session.state.tree
+    opener = bench.opener()
+    known = opener.open(made.root).workspace.id
+    PromotionRows(opener.store().catalog).add(PromotionRow("0" * 16, known, phase, "", "", tree, "{}", "{}"))
+    root_of(made).rename(bench.tree.parent / "old")
+    root_of(made).mkdir()
+    (root_of(made) / "built").write_text("x")
+    if phase == "swapping":
+        assert bench.opener().open_known(known).workspace.path == made.root
+    else:
+        with pytest.raises(RefusedError):
+            bench.opener().open_known(known)
+
+
+@pytest.mark.usefixtures("written_out")
+def test_a_forks_directory_that_a_restore_has_made_again_is_the_forks(bench):
+    with bench.start() as session:
+        made = session.fork("side", provider="holdfast")
+    shutil.rmtree(made.root)
+    opener = bench.opener()
+    workspace = Workspace(opener, opener.open(made.root))
+    workspace.restore(workspace.log().checkpoints[0].id)
+    assert (root_of(made) / "file").read_text() == "0"
+    with bench.open("side") as fork:
+        assert fork.root == made.root
+        fork.delete()
+    assert not root_of(made).exists()
 
 
 def test_a_fork_that_holds_another_ones_directory_is_not_deleted(bench):

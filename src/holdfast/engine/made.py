@@ -1,0 +1,87 @@
+"""Directories that Holdfast itself has made: what comes in the place of a fork's is never taken for it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from typing import TYPE_CHECKING
+
+from holdfast.engine import identity
+from holdfast.model.errors import RefusedError
+from holdfast.model.paths import MERGED, display
+
+if TYPE_CHECKING:
+    from holdfast.engine.context import Context
+    from holdfast.store.catalog import Catalog
+    from holdfast.store.records import Workspace
+
+
+def check(catalog: Catalog, folder: bytes, workspace: Workspace, *, by_mount: bool) -> None:
+    """Raise `RefusedError` (``mounted_over``, ``not_ours``) if the workspace is a fork of a session, and what is at its
+    path is not what was made for that. Any other workspace may be made again at its path by whoever has it.
+
+    An empty directory is let through, which is filled by whoever opens the session, and so is what a promotion that
+    was killed as it swapped has put there: that has its own proof of what it is. Of a fork ``by_mount`` nothing is in
+    the directory itself: that may be any, with nothing else mounted over it.
+    """
+    from holdfast.files.staying import mounted_at
+    from holdfast.store.promotion_rows import PromotionRows
+    from holdfast.store.session_rows import SessionRows
+
+    forks = [one.id for one in SessionRows(catalog).list(workspace.id) if one.purpose != "session"]
+    if not forks:
+        return
+    path = workspace.path
+    if by_mount and not mounted_at(path):
+        return
+    # (Numbers of devices are others after a restart, and those of inodes may be in an overlay.)
+    may_differ = os.path.basename(path) == MERGED and os.path.ismount(path)
+    if (may_differ or os.lstat(path).st_ino == workspace.inode) and identity.may_be(folder, path):
+        return
+    if _is_empty(path) and not mounted_at(path):
+        return
+    if all(one.phase != "swapping" for one in PromotionRows(catalog).list(workspace.id, unfinished=True)):
+        refuse(path, forks[0])
+
+
+def _is_empty(path: bytes) -> bool:
+    try:
+        with os.scandir(path) as inside:
+            return next(inside, None) is None
+    except OSError:
+        return False
+
+
+def refuse(path: bytes, fork: str) -> None:
+    """Raise `RefusedError`: something else is at ``path`` than the directory that was made for a fork."""
+    from holdfast.files.staying import mounted_at
+
+    if mounted_at(path):
+        raise RefusedError(
+            f"something is mounted over {display(path)}, the directory of the fork {fork}",
+            hint=f"`umount {shlex.quote(display(path))}` first; what is mounted there stays what it is",
+            code="mounted_over",
+        )
+    raise RefusedError(
+        f"{display(path)} is not the directory that was made for the fork {fork}",
+        hint="nothing was touched; look at what is there now, and move it away: the directory that was made can be "
+        "moved back, or the fork is made again as it was saved last",
+        code="not_ours",
+    )
+
+
+def make_root(context: Context) -> None:
+    """Make the workspace's directory again if it is gone, and note at once which one it is now: nobody else's would be
+    taken for a fork's.
+    """
+    path = context.workspace.path
+    was_there = os.path.lexists(path)
+    context.tree.make_root()
+    if was_there:
+        return
+    try:
+        about = os.lstat(path)
+    except OSError:
+        return  # the tree is not of this machine
+    context.catalog.move_workspace(context.workspace.id, path, about.st_dev, about.st_ino)
+    identity.remember(context.folder, path)
