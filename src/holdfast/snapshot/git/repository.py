@@ -139,17 +139,37 @@ def pin_name(session: str, base: str) -> str:
 
 
 def pin(common: bytes, session: str, base: str) -> None:
-    """Have the user's own gc keep the commit ``base``, and all that it holds. Idempotent. Raises `StorageError`."""
+    """Have the user's own gc keep the commit ``base``, and all that it holds. Idempotent. Raises `RefusedError`
+    (``git_objects``) where a link would have Git write elsewhere, `StorageError`.
+    """
     if base:
+        if link := _link_to_pin(common, session, base):
+            raise RefusedError(
+                f"{display(link)} is a link: what keeps the commit of a fork would be written where it leads",
+                hint="remove it; or use another provider of snapshots",
+                code="git_objects",
+            )
         Git(common, git_dir=common, seconds=QUICK_SECONDS)("update-ref", "--no-deref", pin_name(session, base), base)
 
 
 def unpin(common: bytes, session: str, base: str) -> None:
-    """Take the pin away, if it is there and the repository is. Raises `StorageError`."""
-    if base and os.path.lexists(os.path.join(common, b"HEAD")):
+    """Take the pin away, if it is there and the repository is. Where a link leads, there is none of ours. Raises
+    `StorageError`.
+    """
+    if base and os.path.lexists(os.path.join(common, b"HEAD")) and not _link_to_pin(common, session, base):
         Git(common, git_dir=common, seconds=QUICK_SECONDS)("update-ref", "--no-deref", "-d", pin_name(session, base))
         with suppress(OSError):  # another one is in it; or Git, which keeps it, does not keep refs in directories
             os.rmdir(os.path.join(common, b"refs/holdfast"))
+
+
+def _link_to_pin(common: bytes, session: str, base: str) -> bytes:
+    """A link that the pin, or what Git would log of it, lies behind or is; empty: there is none."""
+    for at in (common, os.path.join(common, b"logs")):
+        for name in (b"", *os.fsencode(pin_name(session, base)).split(b"/")):
+            at = os.path.join(at, name) if name else at
+            if at != common and os.path.islink(at):
+                return at
+    return b""
 
 
 def read_settings(source: Source, directory: bytes) -> LocalSettings:

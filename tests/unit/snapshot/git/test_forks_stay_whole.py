@@ -409,6 +409,30 @@ def test_too_many_to_borrow_from_are_refused(user: User, user_of: Callable[[str]
     assert refused.value.code == "git_objects"
 
 
+@pytest.mark.parametrize("at", ["refs/holdfast", "refs/holdfast/s", "logs/refs/holdfast"])
+def test_no_pin_is_written_through_a_link(user: User, user_of: Callable[[str], User], tmp_path: Path, at: str) -> None:
+    """Whoever works in the repository could have a ref, or a line of a log, appear in what only others may write."""
+    victim = user_of("victim")
+    written = victim.git_dir / "refs/heads"
+    if at.startswith("logs"):
+        head = user.git("rev-parse", "HEAD")
+        (written.parent / "s").mkdir()
+        (written.parent / "s" / head).write_text("a file of theirs\n")
+        written = written.parent
+    before = hashed(victim.root)
+    link = user.git_dir / at
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(written)
+    provider = git_provider(Place(bytes(user.root), bytes(tmp_path / "state"), "s"))
+    with pytest.raises(RefusedError, match="is a link") as refused:
+        provider.prepare("worktree")
+    assert refused.value.code == "git_objects"
+    assert hashed(victim.root) == before
+    assert list(provider.tokens()) == []
+    link.unlink()
+    assert provider.prepare("worktree")
+
+
 def test_a_graph_of_commits_is_taken_if_all_of_them_are_there(user: User, beside: Make) -> None:
     one = beside(user)
     for number in range(3):
