@@ -14,6 +14,7 @@ import msgspec
 
 from holdfast.files.replicate import make_read_only, remove_whole
 from holdfast.model.errors import HoldfastError, RefusedError, StorageError, UnsupportedError
+from holdfast.model.log import Log
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display, parse_display, under
 from holdfast.snapshot.git.alternates import behind
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from holdfast.snapshot.ledger import Entry, Ledger
     from holdfast.snapshot.place import Place
 
+_LOG = Log(__name__)
 _SCORE = 50
 _OLDEST = (2, 31)
 _VERSION = re.compile(rb"git version (\d+)\.(\d+)")
@@ -190,7 +192,12 @@ class _Git:
             commit = self._commit(entry, shadow, settings, None, parent=entry.facts["base"])
             forget_index(self._index(entry.token))
         self._check_out(shadow, settings, entry, commit)
-        self._let_go(entry)
+        try:
+            self._let_go(entry)
+        except StorageError as error:  # a lock that somebody has left; nothing is wrong with what is made
+            _LOG.warning(
+                "what kept the commit of the fork while it was made stays until the fork is removed: %s", error
+            )
         name = entry.label or entry.token
         shadow.git()("update-ref", f"refs/holdfast/branches/{self._place.session}/{name}", commit)
         return _with_commit(entry, commit)
