@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -27,9 +26,11 @@ from holdfast.snapshot.git.repository import (
     find_source,
     head_of,
     included_for,
+    links_below,
     pin,
     read_settings,
     refs_of,
+    refuse_pipes,
     refuse_unfinished,
     unpin,
 )
@@ -40,7 +41,7 @@ from holdfast.snapshot.private import make_private
 from holdfast.snapshot.recorded import RecordedProvider
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from holdfast.snapshot.git.repository import LocalSettings
     from holdfast.snapshot.ledger import Entry, Ledger
@@ -133,7 +134,7 @@ class _Git:
         if origin is not None and origin.facts:
             facts = {name: origin.facts[name] for name in ("repository", "base", "shadow", "inside")}
         else:
-            source = self._source()
+            refuse_pipes(source := self._source())
             facts = {
                 "repository": display(source.common),
                 "base": head_of(source),
@@ -383,7 +384,7 @@ class _Git:
                 real = os.path.realpath(path := os.path.join(directory, name))
                 if real != os.path.join(real_directory, name) and not self._may_borrow(real, fork):
                     raise _hidden(path, real)
-        for path in _links_below(os.path.join(source.common, b"refs")):
+        for path in links_below(os.path.join(source.common, b"refs")):
             if not self._may_borrow(real := os.path.realpath(path), fork):
                 raise _hidden(path, real)
         return self._borrowed(source, fork)
@@ -474,18 +475,6 @@ def _hidden(path: bytes, real: bytes) -> RefusedError:
 
 def _split_indexes(directory: bytes) -> list[bytes]:
     return [name for name in os.listdir(directory) if name.startswith(b"sharedindex.")]
-
-
-def _links_below(directory: bytes) -> Iterator[bytes]:
-    """All links in a directory, and in those that lie in it."""
-    left = [directory]
-    while left:
-        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(left.pop()) as found:
-            for entry in found:
-                if entry.is_symlink():
-                    yield entry.path
-                elif entry.is_dir():
-                    left.append(entry.path)
 
 
 def _with_commit(entry: Entry, commit: str) -> Entry:
