@@ -134,7 +134,8 @@ class _Git:
         if origin is not None and origin.facts:
             facts = {name: origin.facts[name] for name in ("repository", "base", "shadow", "inside")}
         else:
-            refuse_pipes(source := self._source())
+            self._refuse_hidden(source := self._source())  # (before anything is meant that would be removed from it)
+            refuse_pipes(source)
             facts = {
                 "repository": display(source.common),
                 "base": head_of(source),
