@@ -11,7 +11,7 @@ import pytest
 import holdfast
 from holdfast.engine.providers import providers_of
 from holdfast.engine.sessions.sessions import Sessions
-from holdfast.model.errors import RefusedError, UnsupportedError
+from holdfast.model.errors import RefusedError, StorageError, UnsupportedError
 from holdfast.model.session import CommandResult
 
 from ..disks import mounted
@@ -221,6 +221,33 @@ def test_the_next_best_provider_is_used_where_git_is_busy(tmp_path, caplog, what
         assert reason in warned.getMessage()
         caplog.clear()
         assert (Path(os.fsdecode(made.root)) / "sub/tracked").read_text() == began
+        sessions.delete("side")
+        assert left(home, tree) == []
+    sessions.close()
+
+
+@pytest.mark.parametrize("what", ["index", "HEAD", "packed-refs", "objects/info/alternates", "refs/heads/pipe"])
+def test_the_next_best_provider_is_used_where_git_fails(tmp_path, what):
+    tree, home = tmp_path / "tree", tmp_path / "home"
+    repository(tree)
+    holdfast.init(tree, home=home).close()
+    path = tree / ".git" / what
+    path.unlink(missing_ok=True)
+    if what == "index":
+        path.write_bytes(b"no index")
+    else:
+        os.mkfifo(path)
+    sessions = Sessions(home=home, agent="me")
+    with sessions.start(tree, "one") as session:
+        with pytest.raises((RefusedError, StorageError)) as caught:
+            session.fork("side", provider="git")
+        assert caught.value.code == ("git_failed" if what == "index" else "git_pipe")
+        assert [one.id for one in sessions.list()] == ["one"]
+        made = session.fork("side")
+        assert made.provider != "git"
+        (reason,) = made.passed_over
+        assert ("index file" if what == "index" else caught.value.message) in reason
+        assert (Path(os.fsdecode(made.root)) / "sub/tracked").read_bytes() == (tree / "sub/tracked").read_bytes()
         sessions.delete("side")
         assert left(home, tree) == []
     sessions.close()

@@ -41,9 +41,10 @@ if TYPE_CHECKING:
 _LOG = Log(__name__)
 _NOT_NOW = (
     *("git_operation", "git_unmerged", "git_filter", "git_index", "git_pipe", "git_hidden", "git_inside"),
+    *("git_failed", "git_slow"),
     *(OBJECTS, LEADS_OUT),
 )
-"""Codes with which a provider refuses to capture a workspace that another one can."""
+"""Codes with which a provider does not capture a workspace that another one can: it refuses to, or Git fails in it."""
 PROCESS = "process"
 """In the metadata of an experiment's reference: who makes it, as `store.lease` names a process."""
 
@@ -203,9 +204,9 @@ class _Providers:
             detected=self._detected,
         )
 
-    def pass_over(self, refusal: RefusedError) -> None:
-        """The provider that was chosen has refused: choose the next one. Raises the refusal where it is not one that
-        another provider need not share, or this one is wanted; `UnsupportedError` if no other can be used.
+    def pass_over(self, refusal: RefusedError | StorageError) -> None:
+        """The provider that was chosen has refused, or failed: choose the next one. Raises the refusal where it is not
+        one that another provider need not share, or this one is wanted; `UnsupportedError` if no other can be used.
         """
         from holdfast.snapshot.choosing import AUTOMATIC
 
@@ -233,7 +234,7 @@ def _provided(around: Surroundings, point: SessionCheckpoint, providers: _Provid
     try:
         # (What carries .git, and was not asked for ignored files, is without it before anything runs there.)
         prepared = choice.provider.prepare("worktree", with_git=providers.with_ignored)
-    except RefusedError as error:
+    except (RefusedError, StorageError) as error:
         providers.pass_over(error)
         return None
     if carries and not providers.with_ignored:

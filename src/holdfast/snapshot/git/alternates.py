@@ -7,26 +7,31 @@ from __future__ import annotations
 
 import os
 import re
+from typing import TYPE_CHECKING
 
 from holdfast.files.gitconfig import MAX_RULES_BYTES, read_regular
+from holdfast.model.errors import RefusedError
+from holdfast.model.paths import display
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _MOST = 200
+_QUOTED = re.compile(rb'"((?:[^"\\]|\\(?:[abfnrtv"\\]|[0-3][0-7]{2}))*+)"')
+_ESCAPED = re.compile(rb"\\([0-3][0-7]{2}|[abfnrtv\"\\])")
+_LETTERS = {b"a": b"\a", b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
 
 
 def behind(*stores: bytes) -> list[bytes]:
     """The directories ``stores``, and all that they borrow from, by their real paths: what lies deepest first. Git
-    itself follows no more than five in a row, as it would be in a fork of a fork of a fork.
+    itself follows no more than five in a row, as it would be in a fork of a fork of a fork. Raises `RefusedError`
+    (``git_objects``) if they are too many to be followed.
     """
     found: dict[bytes, None] = {}
     begun: set[bytes] = set()
     for path in stores:
         _follow(os.path.realpath(path), found, begun)
     return list(found)
-
-
-def alternates(*borrowed: bytes) -> bytes:
-    """What has a repository borrow objects from the directories ``borrowed``, and from all that those borrow from."""
-    return b"".join(alternate(path) + b"\n" for path in behind(*borrowed))
 
 
 def alternate(path: bytes, also: bytes = b"") -> bytes:
@@ -41,18 +46,37 @@ def alternate(path: bytes, also: bytes = b"") -> bytes:
 
 
 def _follow(objects: bytes, found: dict[bytes, None], begun: set[bytes]) -> None:
-    if objects in begun or len(begun) >= _MOST:
+    if objects in begun:
         return
     begun.add(objects)
-    text = read_regular(os.path.join(objects, b"info/alternates"), MAX_RULES_BYTES) or b""
-    for line in text.splitlines():
-        if line.startswith(b'"') and line.endswith(b'"'):
-            line = re.sub(rb"\\([0-7]{3}|.)", _meant, line[1:-1])
-        if line and not line.startswith(b"#"):
-            _follow(os.path.realpath(os.path.join(objects, line)), found, begun)
+    text = read_regular(path := os.path.join(objects, b"info/alternates"), MAX_RULES_BYTES + 1) or b""
+    if len(begun) > _MOST or len(text) > MAX_RULES_BYTES:
+        raise RefusedError(
+            f"{display(path)} is one of more than {_MOST}, or longer than {MAX_RULES_BYTES} bytes",
+            hint="have the repository borrow from less; or use another provider of snapshots",
+            code="git_objects",
+        )
+    for line in _paths_in(text):
+        # (Git takes `..` away before it looks at any link.)
+        _follow(os.path.realpath(os.path.normpath(os.path.join(objects, line))), found, begun)
     found[objects] = None
+
+
+def _paths_in(text: bytes) -> Iterator[bytes]:
+    """The paths that Git reads in a file of alternates, as it does: what is quoted may go over several lines, and what
+    follows it is another path.
+    """
+    text, at = text.partition(b"\0")[0], 0
+    while at < len(text):
+        quoted = _QUOTED.match(text, at)
+        after = text.find(b"\n", at)
+        end = quoted.end() if quoted else after if after >= 0 else len(text)
+        path = _ESCAPED.sub(_meant, quoted[1]) if quoted else text[at:end]
+        if path.partition(b"\0")[0] and (quoted or not path.startswith(b"#")):
+            yield path.partition(b"\0")[0]
+        at = end + 1
 
 
 def _meant(escaped: re.Match[bytes]) -> bytes:
     text = escaped[1]
-    return bytes([int(text, 8) & 0xFF]) if len(text) == 3 else text
+    return bytes([int(text, 8)]) if len(text) == 3 else _LETTERS.get(text, text)

@@ -142,7 +142,7 @@ class Git:
             limit=limit,
             seconds=self._seconds,
             slow="git_slow",
-            hint="a filter of yours may hang",
+            hint="a filter of yours may hang" if self._seconds == LONG_SECONDS else "what it reads may not answer",
         )
         if ended.code not in allowed:
             verb = words[0].decode() if isinstance(words[0], bytes) else words[0]

@@ -184,6 +184,8 @@ class _Taking:
         for index in names:
             stem = index.removesuffix(b".idx")
             if stem != index and stem + b".pack" in names:
+                if is_made_here(index) and not any(under(store, os.path.realpath(path)) for path in self._own):
+                    raise _called_like_ours(os.path.join(store, _PACK, index))
                 files = [stem + end for end in _OF_A_PACK if stem + end in names]
                 if not here.issuperset(files):
                     yield _Thing(store, tuple(os.path.join(_PACK, name) for name in files))
@@ -427,6 +429,15 @@ def _refused(path: bytes) -> RefusedError:
     return RefusedError(
         f"{display(path)} is a link, lies behind one, or is no file: the objects that a fork borrows cannot be kept",
         hint="`git repack -a -d` in the repository makes it a file; or use another provider of snapshots",
+        code=OBJECTS,
+    )
+
+
+def _called_like_ours(path: bytes) -> RefusedError:
+    """Of what is called so here, we know what is in it: nothing that anybody else has written may be."""
+    return RefusedError(
+        f"{display(path)} is called as only what Holdfast keeps for forks is: it cannot be kept",
+        hint="`git repack -a -d` in the repository gives it another name; or use another provider of snapshots",
         code=OBJECTS,
     )
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 MANY = 200
 """Of fewer, each is copied by itself."""
-PREFIX = b"loose-"
-"""What the packs are called that are made here."""
+PREFIX = b"holdfast-loose-"
+"""What the packs are called that are made here. (``loose-`` is what `git maintenance` calls those that it makes.)"""
 
 _LARGE = 1 << 20
 """Bytes, of a file and of what it holds."""

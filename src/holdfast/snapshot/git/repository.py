@@ -6,8 +6,10 @@ Everything else is read from files (gitrepository-layout(5)), or by way of the s
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
+import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -15,10 +17,11 @@ from holdfast.files.gitconfig import find_repository
 from holdfast.model.errors import RefusedError, StorageError
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
+from holdfast.snapshot.git.alternates import behind
 from holdfast.snapshot.git.command import QUICK_SECONDS, Git
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 _UNDER_WAY = (
     (b"rebase-merge", "a rebase", "git rebase --continue or --abort"),
@@ -29,6 +32,7 @@ _UNDER_WAY = (
     (b"sequencer", "a cherry-pick or a revert of several commits", "git cherry-pick or git revert, with --continue"),
     (b"BISECT_LOG", "a bisect", "git bisect reset"),
 )
+_READ_BY_GIT = (b"HEAD", b"packed-refs", b"config", b"config.worktree", b"commondir", b"shallow")
 _SHOWN_REFS = ("refs/heads", "refs/tags", "refs/remotes", "refs/notes")
 _OBJECT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?\Z")
 _MAX_CONFIG = 1 << 20
@@ -113,6 +117,38 @@ def refuse_unfinished(source: Source) -> None:
             )
 
 
+def refuse_pipes(source: Source) -> None:
+    """Raise `RefusedError` (``git_pipe``) if there is a pipe that Git would read, and wait for whoever writes."""
+    objects = os.path.join(source.common, b"objects")
+    stores = (os.path.join(store, b"info/alternates") for store in behind(objects))
+    parts = (os.path.join(directory, name) for directory in {source.own, source.common} for name in _READ_BY_GIT)
+    for path in itertools.chain(parts, stores, _below(os.path.join(source.common, b"refs"))):
+        with suppress(OSError):  # nothing, or a link that leads nowhere
+            if stat.S_ISFIFO(os.stat(path).st_mode):
+                raise RefusedError(
+                    f"{display(path)} is a pipe, which Git would read and wait for",
+                    hint="remove it, or put a file there",
+                    code="git_pipe",
+                )
+
+
+def _below(directory: bytes) -> Iterator[bytes]:
+    """All in a directory, and in those that lie in it, that is neither a file nor a directory."""
+    left = [directory]
+    while left:
+        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(left.pop()) as found:
+            for entry in found:
+                if entry.is_dir(follow_symlinks=False):
+                    left.append(entry.path)
+                elif not entry.is_file(follow_symlinks=False):
+                    yield entry.path
+
+
+def links_below(directory: bytes) -> Iterator[bytes]:
+    """All links in a directory, and in those that lie in it."""
+    return (path for path in _below(directory) if os.path.islink(path))
+
+
 def head_of(source: Source) -> str:
     """The name of the commit that HEAD is; empty if there is none yet. Reads no object. Raises `StorageError`."""
     git = Git(source.own, git_dir=source.own, seconds=QUICK_SECONDS)
@@ -139,17 +175,37 @@ def pin_name(session: str, base: str) -> str:
 
 
 def pin(common: bytes, session: str, base: str) -> None:
-    """Have the user's own gc keep the commit ``base``, and all that it holds. Idempotent. Raises `StorageError`."""
+    """Have the user's own gc keep the commit ``base``, and all that it holds. Idempotent. Raises `RefusedError`
+    (``git_objects``) where a link would have Git write elsewhere, `StorageError`.
+    """
     if base:
+        if link := _link_to_pin(common, session, base):
+            raise RefusedError(
+                f"{display(link)} is a link: what keeps the commit of a fork would be written where it leads",
+                hint="remove it; or use another provider of snapshots",
+                code="git_objects",
+            )
         Git(common, git_dir=common, seconds=QUICK_SECONDS)("update-ref", "--no-deref", pin_name(session, base), base)
 
 
 def unpin(common: bytes, session: str, base: str) -> None:
-    """Take the pin away, if it is there and the repository is. Raises `StorageError`."""
-    if base and os.path.lexists(os.path.join(common, b"HEAD")):
+    """Take the pin away, if it is there and the repository is. Where a link leads, there is none of ours. Raises
+    `StorageError`.
+    """
+    if base and os.path.lexists(os.path.join(common, b"HEAD")) and not _link_to_pin(common, session, base):
         Git(common, git_dir=common, seconds=QUICK_SECONDS)("update-ref", "--no-deref", "-d", pin_name(session, base))
         with suppress(OSError):  # another one is in it; or Git, which keeps it, does not keep refs in directories
             os.rmdir(os.path.join(common, b"refs/holdfast"))
+
+
+def _link_to_pin(common: bytes, session: str, base: str) -> bytes:
+    """A link that the pin, or what Git would log of it, lies behind or is; empty: there is none."""
+    for at in (common, os.path.join(common, b"logs")):
+        for name in (b"", *os.fsencode(pin_name(session, base)).split(b"/")):
+            at = os.path.join(at, name) if name else at
+            if at != common and os.path.islink(at):
+                return at
+    return b""
 
 
 def read_settings(source: Source, directory: bytes) -> LocalSettings:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 from holdfast.files.gitconfig import read_regular
 from holdfast.files.replicate import remove_whole
-from holdfast.snapshot.git.alternates import alternate, alternates
+from holdfast.snapshot.git.alternates import alternate
 from holdfast.snapshot.git.command import LONG_SECONDS, QUICK_SECONDS, Git
 from holdfast.snapshot.git.pack_index import names_in
 from holdfast.snapshot.private import make_private
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from holdfast.snapshot.git.repository import LocalSettings, Source
 
@@ -68,17 +68,19 @@ class Shadow:
         """Whether there is one."""
         return os.path.isdir(self.path)
 
-    def prepare(self, source: Source, settings: LocalSettings, *, kept: bytes, trust_filters: bool) -> None:
-        """Have a shadow that borrows from ``source``, and from what is ``kept`` for forks if there is any, and captures
-        files as the user's repository does. The shared lock is held: it is there whole or not at all. Raises
-        `StorageError`, `OSError`.
+    def prepare(
+        self, source: Source, settings: LocalSettings, stores: Sequence[bytes], *, kept: bytes, trust_filters: bool
+    ) -> None:
+        """Have a shadow that borrows from the directories ``stores``, all that ``source`` has objects in, and from what
+        is ``kept`` for forks if there is any, and captures files as the user's repository does. The shared lock is
+        held: it is there whole or not at all. Raises `StorageError`, `OSError`.
         """
-        borrowed = [os.path.join(source.common, b"objects"), *([kept] if os.path.isdir(kept) else [])]
+        borrowed = [*stores, *([kept] if os.path.isdir(kept) else [])]
         if not self.exists():
             self._make(settings.object_format)
         files = {
             b"config": _config_text(settings, trust_filters=trust_filters),
-            b"objects/info/alternates": alternates(*borrowed),
+            b"objects/info/alternates": b"".join(alternate(path) + b"\n" for path in borrowed),
         }
         for name in INFO:
             files[b"info/" + name] = read_regular(os.path.join(source.common, b"info", name), MAX_RULES) or b""

@@ -14,22 +14,25 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.files.replicate import make_read_only, remove_whole
-from holdfast.model.errors import HoldfastError, RefusedError, UnsupportedError
+from holdfast.model.errors import HoldfastError, RefusedError, StorageError, UnsupportedError
+from holdfast.model.log import Log
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display, parse_display, under
 from holdfast.snapshot.git.alternates import behind
 from holdfast.snapshot.git.capture import Capture, Unrun, filter_refused, filters_of, forget_index
 from holdfast.snapshot.git.command import QUICK_SECONDS, Git, find_git
-from holdfast.snapshot.git.kept import WORK_TREES, Kept, kept_name, lent_to
+from holdfast.snapshot.git.kept import OBJECTS, WORK_TREES, Kept, kept_name, lent_to
 from holdfast.snapshot.git.own_repository import git_directory, make_repository, renew_index
 from holdfast.snapshot.git.repository import (
     Source,
     find_source,
     head_of,
     included_for,
+    links_below,
     pin,
     read_settings,
     refs_of,
+    refuse_pipes,
     refuse_unfinished,
     unpin,
 )
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
     from holdfast.snapshot.ledger import Entry, Ledger
     from holdfast.snapshot.place import Place
 
+_LOG = Log(__name__)
 _SCORE = 50
 _WAY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OLDEST = (2, 31)
@@ -55,6 +59,7 @@ _VERSION = re.compile(rb"git version (\d+)\.(\d+)")
 _READ_OF_A_REPOSITORY = (
     *(b"HEAD", b"config", b"config.worktree", b"packed-refs", b"refs", b"refs/heads", b"refs/tags", b"refs/remotes"),
     *(b"refs/notes", b"info", b"info/attributes", b"info/exclude", b"info/sparse-checkout", b"shallow", b"index"),
+    b"reftable",
 )
 
 
@@ -133,7 +138,8 @@ class _Git:
         if origin is not None and origin.facts:
             facts = {name: origin.facts[name] for name in ("repository", "base", "shadow", "inside")}
         else:
-            source = self._source()
+            self._refuse_hidden(source := self._source())  # (before anything is meant that would be removed from it)
+            refuse_pipes(source)
             facts = {
                 "repository": display(source.common),
                 "base": head_of(source),
@@ -185,15 +191,22 @@ class _Git:
         shadow, settings = self._ready(entry, pinned=base is None)
         if base is not None:
             commit = base.facts["commit"]
-        elif self._source().work_tree is None:
+        elif (source := self._source()).work_tree is None:
             commit = entry.facts["base"]
             if not commit:
                 raise RefusedError(f"{display(self._place.root)} has no commit yet", hint="commit something first")
         else:
+            # (Before anything of it is read by way of the shadow: what is no file of the repository's is refused here.)
+            self._keep(self._kept(entry), self._stores(shadow, source, settings), self._place.most_bytes)
             commit = self._commit(entry, shadow, settings, None, parent=entry.facts["base"])
             forget_index(self._index(entry.token))
         self._check_out(shadow, settings, entry, commit)
-        self._let_go(entry)
+        try:
+            self._let_go(entry)
+        except StorageError as error:  # a lock that somebody has left; nothing is wrong with what is made
+            _LOG.warning(
+                "what kept the commit of the fork while it was made stays until the fork is removed: %s", error
+            )
         name = entry.label or entry.token
         shadow.git()("update-ref", f"refs/holdfast/branches/{self._place.session}/{name}", commit)
         return _with_commit(entry, commit)
@@ -224,13 +237,14 @@ class _Git:
         also where undo takes the commit back, of which a pin would be a ref that leads nowhere.)
         """
         source = self._source()
-        self._refuse_hidden(source)
+        stores = self._refuse_hidden(source)
         nearest = self._place.nearest()
         settings = read_settings(source, nearest)._replace(included=tuple(included_for(source, nearest)))
         shadow = self._shadow(entry)
         with self._ledger.lock_shared():
             kept = self._kept(entry).path
-            shadow.prepare(source, settings, kept=kept, trust_filters=self._options.trust_local_filters)
+            trusted = self._options.trust_local_filters
+            shadow.prepare(source, settings, stores, kept=kept, trust_filters=trusted)
         base = entry.facts["base"]
         if base:
             shadow.git(seconds=QUICK_SECONDS)("cat-file", "-e", f"{base}^{{tree}}")
@@ -242,6 +256,8 @@ class _Git:
         self, entry: Entry, shadow: Shadow, settings: LocalSettings, workspace: Entry | None, *, parent: str
     ) -> str:
         source = self._captured(workspace)
+        if workspace is not None and workspace.place is not None:
+            self._refuse_hidden(source, workspace.place)
         captured = Capture(
             shadow,
             source,
@@ -300,6 +316,7 @@ class _Git:
                 refs=self._keep_all(kept, stores, source, self._place.most_bytes)[0],
                 trust_filters=trusted,
             )
+            self._refuse_without(Git(path, git_dir=own, seconds=QUICK_SECONDS), base)
             with self._ledger.lock_shared():
                 kept.take_graphs(stores, Git(path, git_dir=own))
         Git(path, git_dir=own, work_tree=path)("read-tree", "-m", "-u", "HEAD")
@@ -319,9 +336,7 @@ class _Git:
             return
 
         def lend(source: Source, most_bytes: int) -> tuple[Mapping[str, str], int]:
-            self._refuse_hidden(source)
-            stores = [store for store in behind(os.path.join(source.common, b"objects")) if self._may_borrow(store)]
-            return self._keep_all(kept, stores, source, most_bytes)
+            return self._keep_all(kept, self._refuse_hidden(source), source, most_bytes)
 
         Submodules(
             lend,
@@ -334,8 +349,10 @@ class _Git:
 
     def _stores(self, shadow: Shadow, source: Source, settings: LocalSettings) -> list[bytes]:
         """The directories of objects that a fork may need: the user's, with what that borrows from, last."""
-        borrowed = behind(os.path.join(source.common, b"objects"))
-        return [*((os.path.realpath(shadow.objects),) if settings.partial else ()), *filter(self._may_borrow, borrowed)]
+        return [
+            *((os.path.realpath(shadow.objects),) if settings.partial else ()),
+            *self._borrowed(source),
+        ]
 
     def _keep_all(
         self, kept: Kept, stores: Sequence[bytes], source: Source, most_bytes: int
@@ -345,29 +362,60 @@ class _Git:
         how many bytes were copied.
         """
         before = refs_of(source.common)
-        with self._ledger.lock_shared():
-            copied = kept.take(stores, own=lent_to(self._place.root)[1:], most_bytes=most_bytes)
+        copied = self._keep(kept, stores, most_bytes)
         after = refs_of(source.common)
         return {name: value for name, value in before.items() if after.get(name) == value}, copied
 
-    def _refuse_hidden(self, source: Source) -> None:
-        """Refuse to read a repository parts of which lead to where its runs may not look: a fork would show it."""
-        for directory in {source.own, source.common}:
-            for name in _READ_OF_A_REPOSITORY:
-                path = os.path.join(directory, name)
-                real = os.path.realpath(path)
-                if real != os.path.join(os.path.realpath(directory), name) and not self._may_borrow(real):
-                    raise RefusedError(
-                        f"{display(path)} leads to {display(real)}, which is hidden from runs, or Holdfast's own",
-                        hint="put a file or directory of its own there; or use another provider of snapshots",
-                        code="git_hidden",
-                    )
+    def _keep(self, kept: Kept, stores: Sequence[bytes], most_bytes: int) -> int:
+        with self._ledger.lock_shared():
+            return kept.take(stores, own=lent_to(self._place.root)[1:], most_bytes=most_bytes)
 
-    def _may_borrow(self, store: bytes) -> bool:
+    def _refuse_without(self, git: Git, base: str) -> None:
+        """Refuse a fork in which what it stands on cannot be found: nothing that looks at its history would work."""
+        try:
+            if base:
+                git("cat-file", "-e", f"{base}^{{tree}}")
+        except StorageError as error:
+            raise RefusedError(
+                f"the commit {base[:12]}, which HEAD is, is not in what a fork may borrow",
+                hint="`git fsck` says what is missing in the repository; or use another provider of snapshots",
+                code=OBJECTS,
+            ) from error
+
+    def _refuse_hidden(self, source: Source, fork: bytes = b"") -> list[bytes]:
+        """Refuse to read a repository that is, or parts of which lead to, where its runs may not look: a fork would
+        show it, and Git itself follows what is borrowed from. Return the directories of objects that are read. ``fork``
+        is that which the repository is the one of, if it is a fork of this session's.
+        """
+        further = os.path.join(source.common, b"commondir")
+        if source.own != source.common and os.path.lexists(further):  # which Git would follow, and we have not
+            raise _hidden(further, b"another repository")
+        for directory in {source.own, source.common}:
+            real_directory = os.path.realpath(directory)
+            if not self._may_borrow(real_directory, fork):
+                raise _hidden(directory, real_directory)
+            for name in (*_READ_OF_A_REPOSITORY, *_split_indexes(directory)):
+                real = os.path.realpath(path := os.path.join(directory, name))
+                if real != os.path.join(real_directory, name) and not self._may_borrow(real, fork):
+                    raise _hidden(path, real)
+        for path in links_below(os.path.join(source.common, b"refs")):
+            if not self._may_borrow(real := os.path.realpath(path), fork):
+                raise _hidden(path, real)
+        return self._borrowed(source, fork)
+
+    def _borrowed(self, source: Source, fork: bytes = b"") -> list[bytes]:
+        stores = behind(objects := os.path.join(source.common, b"objects"))
+        for store in stores:
+            if not self._may_borrow(store, fork):
+                where = objects if store == stores[-1] else os.path.join(objects, b"info/alternates")
+                raise _hidden(where, store)
+        return stores
+
+    def _may_borrow(self, store: bytes, fork: bytes = b"") -> bool:
         """Whoever works in the repository decides what it borrows from, and may work where that cannot be seen: what is
         Holdfast's own is borrowed only by forks that it has given it to, and what is hidden from runs by nobody.
         """
-        theirs = [self._place.root, *lent_to(self._place.root)]
+        theirs = [self._place.root, *lent_to(self._place.root), *lent_to(fork)]
         if any(under(store, os.path.realpath(path)) for path in theirs):
             return True
         closed = (self._place.state, *self._place.own, *self._options.hidden)
@@ -463,6 +511,19 @@ def _make_inside(work_tree: bytes, inside: bytes) -> None:
             at = inner
     finally:
         os.close(at)
+
+
+def _hidden(path: bytes, real: bytes) -> RefusedError:
+    leads = "" if path == real else f" leads to {display(real)}, which"
+    return RefusedError(
+        f"{display(path)}{leads} is hidden from runs, or Holdfast's own",
+        hint="put a file or directory of its own there; or use another provider of snapshots",
+        code="git_hidden",
+    )
+
+
+def _split_indexes(directory: bytes) -> list[bytes]:
+    return [name for name in os.listdir(directory) if name.startswith(b"sharedindex.")]
 
 
 def _with_commit(entry: Entry, commit: str) -> Entry:

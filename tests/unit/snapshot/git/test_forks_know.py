@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.model.errors import StorageError
+from holdfast.snapshot.git import command
+
 from .conftest import Beside, User
 from .test_forks_stay_whole import check, work_in
 from .test_kept import collect
@@ -80,6 +83,7 @@ def test_a_branch_that_comes_to_be_while_the_fork_is_made_is_left_out(user: User
     one = beside(user)
     theirs = one.provider._technique  # type: ignore[attr-defined]
     take = theirs._kept
+    looks = [True, False]  # (the objects are kept before anything is captured, and again with the refs)
 
     def then(entry: object) -> object:
         kept = take(entry)
@@ -87,8 +91,9 @@ def test_a_branch_that_comes_to_be_while_the_fork_is_made_is_left_out(user: User
 
         def taken(*words: object, **options: object) -> None:
             real(*words, **options)
-            user.git("branch", "late")
-            user.git("branch", "-D", "gone")
+            if looks.pop():
+                user.git("branch", "late")
+                user.git("branch", "-D", "gone")
 
         kept.take = taken
         return kept
@@ -101,6 +106,24 @@ def test_a_branch_that_comes_to_be_while_the_fork_is_made_is_left_out(user: User
     finally:
         theirs._kept = take
     assert fork.git("branch", "--list", "--format=%(refname:short)").splitlines()[1:] == ["main", "stays"]
+
+
+def test_a_lock_that_was_left_keeps_a_pin_for_longer_and_no_fork_from_being_made(
+    user: User, beside: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(command._OVERRIDDEN, "core.packedRefsTimeout", "0")
+    one = beside(user)
+    lock = user.git_dir / "packed-refs.lock"
+    lock.write_bytes(b"")
+    fork = one.provider.prepare("worktree")
+    check(User(Path(os.fsdecode(fork.path))))
+    assert "stays until the fork is removed" in caplog.text
+    assert user.git("for-each-ref", "refs/holdfast")
+    with pytest.raises(StorageError, match=r"packed-refs\.lock"):
+        one.provider.cleanup(fork.token)
+    lock.unlink()
+    one.provider.cleanup(fork.token)
+    assert not user.git("for-each-ref", "refs/holdfast")
 
 
 def test_what_the_user_has_configured_for_the_place_of_the_repository(user: User, beside: Make, tmp_path: Path) -> None:

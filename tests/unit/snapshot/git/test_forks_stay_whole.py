@@ -14,7 +14,7 @@ from holdfast.snapshot.git import kept
 from holdfast.snapshot.git.technique import GitOptions, git_provider
 from holdfast.snapshot.place import Place
 
-from .conftest import Beside, User
+from .conftest import Beside, User, hashed
 from .test_kept import collect
 
 Make = Callable[..., Beside]
@@ -307,15 +307,131 @@ def test_what_is_hidden_or_another_forks_is_not_borrowed(theirs: User, user_of: 
     private = other.git("hash-object", "-w", str(other.write("key", "of another fork\n")))
     alternates = theirs.git_dir / "objects/info/alternates"
     alternates.parent.mkdir(exist_ok=True)
-    alternates.write_text("".join(f"{one.git_dir}/objects\n" for one in (secret, public, other)))
     options = GitOptions(hidden=(bytes(secret.root),))
     place = Place(bytes(theirs.root), bytes(home / "1"), "s", own=(bytes(home),))
-    fork = User(Path(os.fsdecode(git_provider(place, options).prepare("worktree").path)))
+    provider = git_provider(place, options)
+    for stolen, one in ((named, secret), (private, other)):
+        alternates.write_text(f"{public.git_dir}/objects\n{one.git_dir}/objects\n")
+        if len(stolen) == len(shown) == len(theirs.git("rev-parse", "HEAD")):
+            theirs.git("update-index", "--add", "--cacheinfo", f"100644,{stolen},stolen")
+            theirs.git("update-index", "--skip-worktree", "stolen")
+        with pytest.raises(RefusedError, match="hidden from runs") as refused:
+            provider.prepare("worktree")
+        assert refused.value.code == "git_hidden"
+        theirs.git("update-index", "--force-remove", "stolen")
+    alternates.write_text(f"{public.git_dir}/objects\n")
+    fork = User(Path(os.fsdecode(provider.prepare("worktree").path)))
     if len(named) == len(theirs.git("rev-parse", "HEAD")):
         assert fork.git("cat-file", "-p", shown) == "public"
     for hidden in (named, private):
         with pytest.raises(AssertionError, match=r"(?i)not a valid object"):
             fork.git("cat-file", "-p", hidden)
+
+
+def repository_that_is(user: User, secret: Path, way: str) -> None:
+    """Have the repository of a user be the one in the directory ``secret``, by way of files that Git follows."""
+    user.git_dir.rename(user.root / "before")
+    if way == "gitdir":
+        user.git_dir.write_text(f"gitdir: {secret}\n")
+        return
+    user.git_dir.mkdir()
+    (user.git_dir / "HEAD").write_text("ref: refs/heads/main\n")
+    if way == "commondir":
+        (user.git_dir / "commondir").write_text(f"{secret}\n")
+        return
+    between = user.root / "between"
+    for name in ("objects", "refs"):
+        (between / name).mkdir(parents=True)
+    (between / "HEAD").write_text("ref: refs/heads/main\n")
+    (between / "commondir").write_text(f"{secret}\n")
+    (user.git_dir / "commondir").write_text(f"{between}\n")
+
+
+@pytest.mark.parametrize("way", ["gitdir", "commondir", "commondir of commondir"])
+def test_a_repository_that_is_hidden_itself_is_neither_read_nor_written(
+    user: User, user_of: Callable[[str], User], way: str
+) -> None:
+    secret = user_of("secret")
+    repository_that_is(user, secret.git_dir, way)
+    times = {path: path.stat().st_mtime_ns for path in (secret.git_dir, secret.git_dir / "refs")}
+    before = hashed(secret.root)
+    place = Place(bytes(user.root), bytes(user.root.parent / "state"), "s")
+    with pytest.raises(RefusedError, match="hidden from runs") as refused:
+        git_provider(place, GitOptions(hidden=(bytes(secret.root),))).prepare("worktree")
+    assert refused.value.code == "git_hidden"
+    assert hashed(secret.root) == before
+    assert {path: path.stat().st_mtime_ns for path in times} == times, "nor is a lock made there, for a moment"
+
+
+def test_a_link_among_the_refs_that_leads_to_what_is_hidden(user: User, user_of: Callable[[str], User]) -> None:
+    secret = user_of("secret")
+    (user.git_dir / "refs/heads/theirs").symlink_to(secret.git_dir / "refs/heads")
+    place = Place(bytes(user.root), bytes(user.root.parent / "state"), "s")
+    with pytest.raises(RefusedError, match="hidden from runs") as refused:
+        git_provider(place, GitOptions(hidden=(bytes(secret.root),))).prepare("worktree")
+    assert refused.value.code == "git_hidden"
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "{0}\n",
+        '"{0}"\n',
+        '"{0}"and more\n',
+        '"over\nlines/../{1}"\n',
+        "return\r/../{1}\n",
+        "# {1}\n{1}",
+    ],
+)
+def test_what_is_borrowed_from_is_read_as_git_reads_it(
+    user: User, user_of: Callable[[str], User], written: str
+) -> None:
+    secret = user_of("secret")
+    blob = secret.git("hash-object", "-w", str(secret.write("key", "secret\n")))
+    objects = user.git_dir / "objects"
+    for name in ("over\nlines", "return\r"):
+        (objects / name).mkdir()
+    theirs = secret.git_dir / "objects"
+    (objects / "info/alternates").write_bytes(written.format(theirs, os.path.relpath(theirs, objects)).encode())
+    assert user.git("cat-file", "-p", blob) == "secret"
+    place = Place(bytes(user.root), bytes(user.root.parent / "state"), "s")
+    with pytest.raises(RefusedError, match="hidden from runs"):
+        git_provider(place, GitOptions(hidden=(bytes(secret.root),))).prepare("worktree")
+
+
+def test_too_many_to_borrow_from_are_refused(user: User, user_of: Callable[[str], User]) -> None:
+    """What is looked at must be all that Git follows."""
+    secret = user_of("secret")
+    before = "".join(f"/nowhere/{number}\n" for number in range(300))
+    (user.git_dir / "objects/info/alternates").write_text(f"{before}{secret.git_dir}/objects\n")
+    place = Place(bytes(user.root), bytes(user.root.parent / "state"), "s")
+    with pytest.raises(RefusedError, match="more than") as refused:
+        git_provider(place, GitOptions(hidden=(bytes(secret.root),))).prepare("worktree")
+    assert refused.value.code == "git_objects"
+
+
+@pytest.mark.parametrize("at", ["refs/holdfast", "refs/holdfast/s", "logs/refs/holdfast"])
+def test_no_pin_is_written_through_a_link(user: User, user_of: Callable[[str], User], tmp_path: Path, at: str) -> None:
+    """Whoever works in the repository could have a ref, or a line of a log, appear in what only others may write."""
+    victim = user_of("victim")
+    written = victim.git_dir / "refs/heads"
+    if at.startswith("logs"):
+        head = user.git("rev-parse", "HEAD")
+        (written.parent / "s").mkdir()
+        (written.parent / "s" / head).write_text("a file of theirs\n")
+        written = written.parent
+    before = hashed(victim.root)
+    link = user.git_dir / at
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(written)
+    provider = git_provider(Place(bytes(user.root), bytes(tmp_path / "state"), "s"))
+    with pytest.raises(RefusedError, match="is a link") as refused:
+        provider.prepare("worktree")
+    assert refused.value.code == "git_objects"
+    assert hashed(victim.root) == before
+    assert list(provider.tokens()) == []
+    link.unlink()
+    assert provider.prepare("worktree")
 
 
 def test_a_graph_of_commits_is_taken_if_all_of_them_are_there(user: User, beside: Make) -> None:

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.model.errors import RefusedError
+from holdfast.model.errors import RefusedError, StorageError
 from holdfast.snapshot.git import kept, loose
 from holdfast.snapshot.git.kept import Kept
+from holdfast.snapshot.git.pack_index import names_in
 
 from .conftest import Beside, User
 from .test_forks_stay_whole import check, work_in
@@ -46,7 +47,7 @@ def objects_in(store: Path) -> dict[str, bytes]:
     asking = User(store.parent / "asking")
     asking.root.mkdir(exist_ok=True)
     digits = 62 if any(len(path.name) == 62 for path in store.parent.rglob("*")) else 38
-    kind = "sha256" if digits == 62 or list(store.glob("pack/loose-" + "?" * 64 + ".pack")) else "sha1"
+    kind = "sha256" if digits == 62 or list(store.glob("pack/*loose-" + "?" * 64 + ".pack")) else "sha1"
     asking.git("init", "--quiet", f"--object-format={kind}")
     (asking.root / ".git/objects/info/alternates").write_text(f"{store}\n")
     listed = asking.git("cat-file", "--batch-all-objects", "--batch-check=%(objectname) %(objecttype)").splitlines()
@@ -64,7 +65,7 @@ def test_every_object_is_there_in_one_pack_but_what_is_large(theirs: User, tmp_p
     assert Kept(bytes(tmp_path / "kept")).take([bytes(store)], most_bytes=0) > 1_500_000
     files = files_in(tmp_path / "kept")
     assert len(files) == 3
-    assert [name.rpartition(".")[2] for name in files if name.startswith("pack/loose-")] == ["idx", "pack"]
+    assert [name.rpartition(".")[2] for name in files if name.startswith("pack/holdfast-loose-")] == ["idx", "pack"]
     assert objects_in(tmp_path / "kept") == before
     assert Kept(bytes(tmp_path / "kept")).take([bytes(store)], most_bytes=0) == 0
     assert files_in(tmp_path / "kept") == files, "what is in there is not missing"
@@ -93,6 +94,51 @@ def test_forks_of_forks_that_stand_on_them_stay_whole(theirs: User, beside: Make
     check(inner)
     check(work_in(one))
     assert "main" in fork.git("branch", "--list")
+
+
+def index_that_claims(name: str) -> bytes:
+    """An index of a pack without anything in it, which says that it has the object ``name``."""
+    first = bytes.fromhex(name)
+    counts = b"".join((1 if number >= first[0] else 0).to_bytes(4, "big") for number in range(256))
+    return b"\xfftOc\0\0\0\2" + counts + first + bytes(8) + bytes(2 * len(first))
+
+
+def test_a_pack_of_theirs_is_never_taken_for_one_of_ours(theirs: User, tmp_path: Path) -> None:
+    """Or what it claims to have would not be kept, and what a fork stands on be missing."""
+    store, new = theirs.git_dir / "objects", theirs.write("new", "new\n")
+    claimed = index_that_claims(theirs.git("hash-object", new))
+    (store / "pack").mkdir(exist_ok=True)
+    for prefix in ("loose-", "holdfast-loose-"):
+        (store / f"pack/{prefix}1.pack").write_bytes(b"PACK")
+        (store / f"pack/{prefix}1.idx").write_bytes(claimed)
+        if prefix == "loose-":
+            Kept(bytes(tmp_path / "kept")).take([bytes(store)], most_bytes=0)
+        else:
+            with pytest.raises(RefusedError, match=r"holdfast-loose-1\.idx") as refused:
+                Kept(bytes(tmp_path / "kept")).take([bytes(store)], most_bytes=0)
+            assert refused.value.code == "git_objects"
+        for path in (store / "pack").glob(f"{prefix}*"):
+            path.unlink()
+    theirs.commit()
+    Kept(bytes(tmp_path / "kept")).take([bytes(store)], most_bytes=0)
+    assert theirs.git("rev-parse", "HEAD:new")[2:] in {path.name for path in (tmp_path / "kept").rglob("*")}
+
+
+def test_packs_that_the_maintenance_of_git_makes_are_kept(theirs: User, beside: Make) -> None:
+    theirs.git("maintenance", "run", "--task=loose-objects")
+    theirs.git("prune-packed")
+    assert list((theirs.git_dir / "objects/pack").glob("loose-*.idx"))
+    check(work_in(beside(theirs)))
+
+
+def test_an_index_names_no_more_than_it_has_room_for(theirs: User, tmp_path: Path) -> None:
+    path = tmp_path / "x.idx"
+    name = theirs.git("rev-parse", "HEAD")
+    path.write_bytes(index_that_claims(name))
+    assert names_in(bytes(path), len(name)) == {name}
+    path.write_bytes(b"\xfftOc\0\0\0\2" + b"\xff" * 1024)
+    with pytest.raises(StorageError, match="more objects than it has room for"):
+        names_in(bytes(path), len(name))
 
 
 def test_what_is_not_what_it_is_called_is_left_as_it_is(theirs: User, tmp_path: Path) -> None:

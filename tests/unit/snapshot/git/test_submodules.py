@@ -274,7 +274,7 @@ def test_parts_of_one_that_lead_to_what_is_hidden_or_away(
     (own / "packed-refs").unlink()
     shutil.move(own / "objects", tmp_path / "hidden/objects")
     (own / "objects").symlink_to(tmp_path / "hidden/objects")
-    fork = left(user, one, caplog, "git ")
+    fork = left(user, one, caplog, "is hidden from runs")
     assert fork.git("rev-parse", "HEAD^{tree}")
 
 
