@@ -77,7 +77,7 @@ def uncaptured(paths: Sequence[str]) -> list[str]:
     lines = [f"  {visible(path)}" for path in paths[:_MOST_NAMED]]
     if len(paths) > _MOST_NAMED:
         lines.append(f"  and {len(paths) - _MOST_NAMED:,} more")
-    return ["Ignored in the fork by now and not deleted there, so that it stays as it is here:", *lines]
+    return ["Not captured in the fork by now and not deleted there, so that it stays as it is here:", *lines]
 
 
 def foreseen(expected: Mapping[str, Any]) -> list[str]:
