@@ -17,10 +17,10 @@ from holdfast.model.errors import EscapeError, NotFoundError, StorageError
 from holdfast.store.records import seen_at
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Sequence
+    from collections.abc import Container, Iterable, Sequence
 
     from holdfast.engine.context import Context
-    from holdfast.model.entries import Change
+    from holdfast.model.entries import Change, NotCaptured
     from holdfast.model.ids import CheckpointId
 
 
@@ -54,6 +54,32 @@ def only_uncaptured(context: Context, state: CheckpointId, changes: Sequence[Cha
         return on_disk(path, sorted(ignored)) | missed
     except (OSError, NotFoundError, StorageError):
         return frozenset(ignored | missed)
+
+
+def only_there(there: bytes, here: bytes, missed: Iterable[NotCaptured]) -> list[NotCaptured]:
+    """Those of ``missed``, which no checkpoint holds, that the directory ``there`` has and ``here`` has not.
+
+    What is of the same kind, size and time in both was there when ``there`` was made of ``here``. Whatever cannot be
+    looked at is taken for something that is only there.
+    """
+    return [one for one in missed if _only_there(os.path.join(there, one.path), os.path.join(here, one.path))]
+
+
+def _only_there(there: bytes, here: bytes) -> bool:
+    try:
+        mine = os.lstat(there)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    try:
+        other = os.lstat(here)
+    except OSError:
+        return True
+    kind = stat.S_IFMT(mine.st_mode)
+    if stat.S_ISDIR(mine.st_mode) or kind != stat.S_IFMT(other.st_mode):
+        return True
+    return (mine.st_size, mine.st_mtime_ns) != (other.st_size, other.st_mtime_ns)
 
 
 def on_disk(directory: bytes, paths: Sequence[bytes], *, whatever: Container[bytes] = ()) -> frozenset[bytes]:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from holdfast.engine.sessions.line import Line
     from holdfast.engine.sessions.noticing import Noticing
     from holdfast.engine.workspace import Workspace
+    from holdfast.model.entries import NotCaptured
     from holdfast.model.ids import CheckpointId
     from holdfast.model.session import (
         CommandEntry,
@@ -78,6 +79,8 @@ class States:
         self._rows = around.shelf.rows
         self._line = line
         self._noticing: Noticing | None = None
+        self.not_captured: Sequence[NotCaptured] = ()
+        """What the tree held that no checkpoint captures, when it was saved last."""
 
     @property
     def id(self) -> SessionId:
@@ -232,12 +235,11 @@ class States:
         if whole and self._noticing is not None:
             self._noticing.doubt()
         said = display(os.fsencode(command))
-        made = self._around.workspace.checkpoint(
-            kind="auto", author=self._around.agent, message=message, command=said
-        ).checkpoint.id
+        made = self._around.workspace.checkpoint(kind="auto", author=self._around.agent, message=message, command=said)
+        self.not_captured = made.not_captured
         if self._noticing is not None and self._noticing.useless:
             self.notice_no_more()
-        return made
+        return made.checkpoint.id
 
     @property
     def notices(self) -> bool:
