@@ -56,21 +56,29 @@ def only_uncaptured(context: Context, state: CheckpointId, changes: Sequence[Cha
         return frozenset(ignored | missed)
 
 
-def only_there(there: bytes, here: bytes, missed: Iterable[NotCaptured]) -> list[NotCaptured]:
+def only_there(there: bytes, here: bytes | None, missed: Iterable[NotCaptured]) -> list[NotCaptured]:
     """Those of ``missed``, which no checkpoint holds, that the directory ``there`` has and ``here`` has not.
+
+    (None: there is nothing to compare with.)
 
     What is of the same kind, size and time in both was there when ``there`` was made of ``here``. Whatever cannot be
     looked at is taken for something that is only there.
     """
-    return [one for one in missed if _only_there(os.path.join(there, one.path), os.path.join(here, one.path))]
+    return [
+        one
+        for one in missed
+        if _only_there(os.path.join(there, one.path), None if here is None else os.path.join(here, one.path))
+    ]
 
 
-def _only_there(there: bytes, here: bytes) -> bool:
+def _only_there(there: bytes, here: bytes | None) -> bool:
     try:
         mine = os.lstat(there)
     except FileNotFoundError:
         return False
     except OSError:
+        return True
+    if here is None:
         return True
     try:
         other = os.lstat(here)

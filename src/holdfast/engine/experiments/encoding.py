@@ -124,6 +124,7 @@ def merged(found: SessionMerged, dry_run: bool) -> Json:
         "conflicts": conflicts(plan.conflicts),
         "settled": conflicts(plan.settled),
         "uncaptured": [display(path) for path in found.merged.uncaptured],
+        "not_captured": not_captured(found.not_captured),
         "dry_run": dry_run,
         "state": None if found.checkpoint is None else found.checkpoint.hash,
         "restored": None if restored_ is None else restored(restored_),

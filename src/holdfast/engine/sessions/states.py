@@ -64,8 +64,10 @@ class Surroundings(NamedTuple):
     shelf: Shelf
     agent: str
     """Who uses it."""
-    save: Callable[[SessionId], SessionCheckpoint]
-    """Saves another session, if anything has happened in it since the last time, and gives its newest state."""
+    save: Callable[[SessionId], tuple[SessionCheckpoint, Sequence[NotCaptured]]]
+    """Saves another session, if anything has happened in it since the last time, and gives its newest state, and what
+    its directory alone holds.
+    """
 
 
 class States:
@@ -153,7 +155,7 @@ class States:
 
     def checkout(self, name: str) -> CheckedOut:
         """See `Session.checkout`."""
-        target = self._save_fork(name) or self.find(name)
+        target, missed = self._save_fork(name) or (self.find(name), ())
         tree = self.tree_of(target)
         saved = self._branch(self._free_branch(BEFORE_CHECKOUT), f"before checkout of {name}", {})
         leaving = Leaving(target=target.hash, at=self._context.clock.now(), event=self._newest_event())
@@ -161,7 +163,7 @@ class States:
             restored = self._around.workspace.restore(tree)
         self.arrive(target)
         self._drop_old_branches(BEFORE_CHECKOUT)
-        return CheckedOut(self._line.state, target, saved, restored)
+        return CheckedOut(self._line.state, target, saved, restored, missed)
 
     def arrive(self, target: SessionCheckpoint, *, recovered: bool = False) -> None:
         """See `Session.arrive`."""
@@ -201,8 +203,10 @@ class States:
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
-    def _save_fork(self, name: str) -> SessionCheckpoint | None:
-        """The state of the fork that ``name`` means, saved as it is now; None if it means no other session's newest."""
+    def _save_fork(self, name: str) -> tuple[SessionCheckpoint, Sequence[NotCaptured]] | None:
+        """The state of the fork that ``name`` means, saved as it is now, and what no checkpoint holds of it; None if it
+        means no other session's newest.
+        """
         ref = None if self._rows.ref(ref_name("branch", self.id, name)) is not None else self._rows.ref(name)
         if ref is None or ref.type == "branch" or ref.session == self.id:
             return None
