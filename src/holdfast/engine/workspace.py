@@ -280,17 +280,18 @@ class Workspace(RecordedSteps, LookedAt):
         from holdfast.engine import merge_source, merging
         from holdfast.engine.reapply.building import ladder_of
 
-        theirs, name = merge_source.find(self._opener, self, fork)
-        return merging.merge(
+        source = merge_source.find(self._opener, self, fork)
+        done = merging.merge(
             self,
             self._context,
-            theirs,
-            message=message or f"merged {name}",
+            source.state,
+            message=message or f"merged {source.called}",
             ladder=ladder_of(self._context),
             resolutions={os.fsencode(path): one for path, one in (resolutions or {}).items()},
             dry_run=dry_run,
             progress=progress,
         )
+        return done._replace(not_captured=source.not_captured)
 
     def next_reapply(self) -> dict[str, Any] | None:
         """The change that waits longest for an agent to apply it anew, of merges into this workspace; None if none
