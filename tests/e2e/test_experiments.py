@@ -50,6 +50,20 @@ def test_a_table_with_the_best_first_and_nothing_else_changed(trying: Cli) -> No
     assert left(trying) == (["main"], [])
 
 
+def test_what_no_checkpoint_holds_is_named_and_stays_in_its_fork(trying: Cli) -> None:
+    (trying.home / "config.toml").write_text('[capture]\nmax_file_bytes = "64KiB"\n')
+    command = "head -c 70000 /dev/zero > a; echo n > note"
+    ran = trying("experiment", command, "--name", "way", "--adopt")
+    assert ran.out.splitlines()[3].endswith("  +1, 1 not captured")
+    (fork,) = [name for name in left(trying)[0] if name != "main"]
+    assert "way has left 1 path that no checkpoint holds, in its fork alone:\n  a: too large" in ran.out
+    assert f"So that fork stays, as the session {fork}, in " in ran.out
+    assert trying.tree() == {"a": b"before\n", "note": b"n\n"}
+    (attempt,) = trying.json("experiment", command, "--name", "way")["attempts"]
+    assert [one["path"] for one in attempt["not_captured"]] == ["a"]
+    assert (Path(attempt["directory"]) / "a").stat().st_size == 70_000
+
+
 def test_the_best_is_adopted_and_undone_i6(trying: Cli) -> None:
     ran = trying("experiment", "echo long long > a", "echo short > a; echo x", "--compare-by", "output", "--adopt")
     assert "Adopted echo long long > a: 1 file written, 0 deleted." in ran.out

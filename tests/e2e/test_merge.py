@@ -34,6 +34,22 @@ def two(cli: Cli, tmp_path: Path) -> Path:
     return fork
 
 
+def test_what_no_checkpoint_of_the_fork_holds_is_named_and_here_it_stays(cli: Cli, tmp_path: Path) -> None:
+    (cli.home / "config.toml").write_text('[capture]\nmax_file_bytes = "64KiB"\n')
+    cli.write("a", "a\n")
+    cli("checkpoint")
+    fork = tmp_path / "fork"
+    cli("fork", "@", str(fork))
+    (fork / "model").write_bytes(bytes(70_000))
+    out = cli("merge", str(fork)).out
+    assert "There is nothing saved in" in out
+    assert "it is in the directory of the fork alone:\n  model: too large" in out
+    (fork / "a").write_bytes(bytes(70_000))
+    merged = cli.json("merge", str(fork))
+    assert (merged["uncaptured"], [one["path"] for one in merged["not_captured"]]) == (["a"], ["a", "model"])
+    assert cli.tree() == {"a": b"a\n"}
+
+
 def test_a_fork_is_merged_and_that_is_undone_i6(cli: Cli, two: Path) -> None:
     before = cli.tree()
     planned = cli.json("merge", str(two), "--dry-run")

@@ -41,6 +41,61 @@ def test_a_fork_is_merged_and_that_is_undone_i6(two: Cli) -> None:
     assert two.tree() == before
 
 
+@pytest.fixture
+def large(cli: Cli) -> Cli:
+    """A session, and a fork of it with a file that is too large for any checkpoint, and nothing else."""
+    (cli.home / "config.toml").write_text('[capture]\nmax_file_bytes = "64KiB"\n')
+    cli.write("a", "a\n")
+    cli("session", "start", "main")
+    cli("session", "fork", "side")
+    cli("session", "exec", "-s", "side", "head -c 70000 /dev/zero > model")
+    return cli
+
+
+def test_a_merge_names_what_it_cannot_bring(large: Cli) -> None:
+    out = large("session", "merge", "side", "-s", "main").out.splitlines()
+    assert out[0] == "There is nothing saved in the session side that is not here."
+    assert out[1] == "No checkpoint holds this; it is in the directory of the session side alone:"
+    assert out[2].startswith("  model: too large")
+    large("session", "exec", "-s", "side", "echo n > note")
+    merged = large("session", "merge", "side", "-s", "main", "--json").json
+    assert (merged["added"], [one["path"] for one in merged["not_captured"]]) == (["note"], ["model"])
+    large.write("model", bytes(70_000))
+    assert [one["path"] for one in large("session", "merge", "side", "-s", "main", "--json").json["not_captured"]] == [
+        "model"
+    ]
+
+
+def test_a_checkout_names_what_it_cannot_bring_and_leaves_alone(large: Cli) -> None:
+    large("session", "exec", "-s", "side", "head -c 70000 /dev/zero > a; echo n > note")
+    found = large("session", "checkout", "forks/side", "-s", "main", "--json", code=4)
+    assert found.error["code"] == "left_alone"
+    assert [one["path"] for one in found.json["restored"]["skipped"]] == ["a"]
+    assert [one["path"] for one in found.json["not_captured"]] == ["a", "model"]
+    assert large.tree() == {"a": b"a\n", "note": b"n\n"}
+    large("session", "exec", "-s", "side", "echo more > note; echo a > a")
+    out = large("session", "checkout", "forks/side", "-s", "main").out
+    assert "in the directory of forks/side alone:\n  model: too large" in out
+
+
+def test_deleting_a_fork_names_what_goes_for_good(large: Cli) -> None:
+    assert [one["path"] for one in large("session", "delete", "side", "--dry-run", "--json").json["not_captured"]] == [
+        "model"
+    ]
+    ran = large("session", "delete", "side", code=4)
+    assert "No checkpoint holds 1 path of that." in ran.err
+    ran = large("session", "delete", "side", "--yes")
+    assert "it is in the directory of the session side alone:" in ran.err
+    assert "model: too large" in ran.err
+    assert ran.out.startswith("Deleted session side")
+
+
+def test_deleting_a_fork_does_not_name_what_is_here_as_well(large: Cli) -> None:
+    large.write("data", bytes(70_000))
+    large("session", "fork", "whole", "-s", "main", "--with-ignored")
+    assert large("session", "delete", "whole", "--yes", "--json").json["not_captured"] == []
+
+
 def test_conflicts_are_listed_and_settled(two: Cli) -> None:
     two("session", "exec", "-s", "main", "echo main > a")
     ran = two("session", "merge", "side", "-s", "main", code=4)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from holdfast import UsageError
 from holdfast.cli.chosen import add_options, opened
 from holdfast.cli.command import Command, text, whole_number
-from holdfast.cli.terminal import is_terminal, show_path
+from holdfast.cli.terminal import is_terminal, plural, show_path
 from holdfast.cli.wording import files, left_alone, reasons, short
 from holdfast.model.visible import visible
 
@@ -20,9 +20,12 @@ if TYPE_CHECKING:
 
     from holdfast.cli.console import Console
     from holdfast.engine.experiments.adopting import Adopted
-    from holdfast.engine.experiments.attempts import Measure, Order, Outcome, Tell
+    from holdfast.engine.experiments.attempts import Comparison, Measure, Order, Outcome, Tell
     from holdfast.engine.experiments.experiment import Experiment
     from holdfast.engine.sessions.session import Session
+
+_MOST_NAMED = 10
+"""So many paths of an attempt are named that no checkpoint holds."""
 
 _MEASURES: dict[str, Measure] = {"exit-code": "exit_code", "output": "output", "duration": "duration"}
 
@@ -156,6 +159,7 @@ def _closing(found: Experiment, adopted: Adopted | None) -> Iterator[str]:
             yield f"What was there before is checkpoint {before}; `{undo}` brings it back."
     else:
         yield f"The best is {visible(comparison.winner.attempt.name)}."
+    yield from _not_captured(comparison)
     if comparison.kept:
         yield "Kept as sessions:"
         yield from (
@@ -163,6 +167,26 @@ def _closing(found: Experiment, adopted: Adopted | None) -> Iterator[str]:
             for one in sorted(comparison.ranked, key=lambda one: one.attempt.number)
             if one.fork is not None
         )
+
+
+def _not_captured(comparison: Comparison) -> Iterator[str]:
+    """What attempts have left that no checkpoint holds, and where that of the best still is."""
+    for one in comparison.ranked:
+        if not one.not_captured:
+            continue
+        name, number = visible(one.attempt.name), plural(len(one.not_captured), "path")
+        if comparison.stays(one):
+            yield f"{name} has left {number} that no checkpoint holds, in its fork alone:"
+        else:
+            yield f"{name} has left {number} that no checkpoint holds, and that go with its fork:"
+        yield from reasons(one.not_captured[:_MOST_NAMED])
+        if len(one.not_captured) > _MOST_NAMED:
+            yield f"  and {len(one.not_captured) - _MOST_NAMED:,} more"
+        if comparison.stays(one) and not comparison.kept:
+            yield (
+                f"So that fork stays, as the session {one.fork}, in {show_path(one.root)}: take from there what you "
+                f"need; `holdfast session delete {one.fork}` deletes it."
+            )
 
 
 def _differences(console: Console, session: Session, found: Experiment) -> Iterator[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from holdfast import RefusedError, UsageError
 from holdfast.cli.command import Command, text
 from holdfast.cli.terminal import plural, show_path
-from holdfast.cli.wording import changed, files, foreseen, left_alone, reasons, short, uncaptured
+from holdfast.cli.wording import changed, files, foreseen, left_alone, only_there, reasons, short, uncaptured
 from holdfast.model.paths import display
 from holdfast.model.visible import visible
 
@@ -110,10 +110,12 @@ def _say(console: Console, found: Merged) -> None:
         if restored.skipped:
             console.say(*reasons(restored.skipped))
     elif found.prepared.merged is not None:
-        console.say(f"There is nothing in {short(plan.fork)} that is not here.")
+        saved = "saved " if found.not_captured else ""
+        console.say(f"There is nothing {saved}in {short(plan.fork)} that is not here.")
     elif found.dry_run:
         console.say(_would(plan), *changed(console.paint, plan.stacked.plan.changes))
     console.say(*uncaptured([display(path) for path in plan.uncaptured]))
+    console.say(*only_there(found.not_captured, "the fork"))
     if plan.overlapping:
         console.say(f"{files(len(plan.overlapping))} changed on both sides:")
         from holdfast.engine.stacked_merge import detail

@@ -12,11 +12,15 @@ from holdfast.cli.command import Command, text
 from holdfast.cli.console import here
 from holdfast.cli.session_look import SHORT_HASH
 from holdfast.cli.session_states import BUSY
-from holdfast.cli.terminal import ask, show_path
+from holdfast.cli.terminal import ask, plural, show_path
+from holdfast.cli.wording import only_there
 from holdfast.model.config import KEYS
 from holdfast.model.visible import visible
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast import NotCaptured
     from holdfast.cli.console import Console
     from holdfast.engine.sessions.results import SessionInfo
 
@@ -120,17 +124,34 @@ def _configure_delete(parser: argparse.ArgumentParser) -> None:
 
 
 def _delete(console: Console, arguments: argparse.Namespace) -> int:
+    from holdfast.engine.encoding import not_captured
+
     with all_of(console, arguments.agent) as sessions:
         found = sessions.info(arguments.id)
         what, forked = _what_goes(found), found.purpose != "session"
+        missed: Sequence[NotCaptured] = ()
+        if forked and found.status == "live":
+            missed = sessions.only_in(found.id)
+        if missed and not console.json:
+            for line in only_there(missed, f"the session {found.id}"):
+                console.warn(line.strip())
         if not arguments.dry_run:
             if forked and not arguments.yes and not _agrees(console, what):
                 raise RefusedError(
-                    f"nothing was deleted: {what}", hint="--yes deletes it without asking", code="declined"
+                    f"nothing was deleted: {what}{_alone(missed)}",
+                    hint="--yes deletes it without asking",
+                    code="declined",
                 )
             sessions.delete(found.id)
     if console.json:
-        console.give({"id": found.id, "deleted": not arguments.dry_run, "with_directory": forked})
+        console.give(
+            {
+                "id": found.id,
+                "deleted": not arguments.dry_run,
+                "with_directory": forked,
+                "not_captured": not_captured(missed),
+            }
+        )
     else:
         console.say(f"{'Would delete' if arguments.dry_run else 'Deleted'} {what}")
     return 0
@@ -141,6 +162,11 @@ def _what_goes(found: SessionInfo) -> str:
     if found.purpose != "session":
         return f"session {found.id}, {where} with all that is in it, and what was saved of that."
     return f"session {found.id} and its states; the files in {where} stay as they are."
+
+
+def _alone(missed: Sequence[NotCaptured]) -> str:
+    """How much is nowhere else of what goes."""
+    return f" No checkpoint holds {plural(len(missed), 'path')} of that." if missed else ""
 
 
 def _agrees(console: Console, what: str) -> bool:

@@ -8,7 +8,7 @@ from holdfast import RefusedError, UsageError
 from holdfast.cli.chosen import add_options, opened
 from holdfast.cli.command import Command, text, whole_number
 from holdfast.cli.terminal import plural, show_path
-from holdfast.cli.wording import changed, files, left_alone, named, reasons, short, uncaptured
+from holdfast.cli.wording import changed, files, left_alone, named, only_there, reasons, short, uncaptured
 from holdfast.model.paths import display
 from holdfast.model.visible import visible
 
@@ -81,7 +81,8 @@ def _merged(console: Console, arguments: argparse.Namespace, found: SessionMerge
     elif plan.conflicts or arguments.dry_run or found.merged.restored is None:
         would = [] if plan.conflicts else changed(console.paint, plan.changes)
         if not would and not plan.conflicts and not plan.settled:
-            console.say(f"There is nothing in {what} that is not here.")
+            saved = "saved " if found.not_captured else ""
+            console.say(f"There is nothing {saved}in {what} that is not here.")
         elif not would and not plan.conflicts:
             console.say(f"All of this session stays as it is beside {what}:", *_settled(arguments, plan.settled))
         elif would:
@@ -99,6 +100,7 @@ def _merged(console: Console, arguments: argparse.Namespace, found: SessionMerge
             console.say(*reasons(restored.skipped))
     if not console.json:
         console.say(*uncaptured([display(path) for path in found.merged.uncaptured]))
+        console.say(*only_there(found.not_captured, what))
     if plan.conflicts:
         if not console.json:
             console.say(f"In conflict with {what}:", *(_conflict_line(one) for one in plan.conflicts))

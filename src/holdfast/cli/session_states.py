@@ -10,7 +10,7 @@ from holdfast.cli.chosen import add_options, opened, used
 from holdfast.cli.command import Command, text
 from holdfast.cli.session_look import SHORT_HASH, branch_name
 from holdfast.cli.terminal import show_path
-from holdfast.cli.wording import files, left_alone, reasons
+from holdfast.cli.wording import files, left_alone, only_there, reasons
 from holdfast.model.visible import visible
 
 if TYPE_CHECKING:
@@ -89,6 +89,7 @@ def _checkout(console: Console, arguments: argparse.Namespace) -> int:
         )
         if restored.skipped:
             console.say("Left alone:", *reasons(restored.skipped))
+        console.say(*only_there(found.not_captured, visible(arguments.name)))
         console.say(
             f"The state before is {branch_name(found.saved)}; "
             f"`holdfast session checkout {branch_name(found.saved)}` brings it back."

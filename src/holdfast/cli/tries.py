@@ -133,7 +133,7 @@ def _row(place: int, outcome: Outcome, files: Diff | None, scored: bool) -> list
         f"{outcome.duration_ms / 1000:.2f} s" if ran else "",
         *([score] if scored else []),
         f"{more}{size(printed)}" if ran else "",
-        "" if files is None else _changes(files),
+        "" if files is None else ", ".join((_changes(files), *_missed(outcome))),
     ]
 
 
@@ -154,6 +154,10 @@ def _result(outcome: Outcome) -> str:
 def _changes(diff: Diff) -> str:
     counts = count_changes(list(diff.changes))
     return compact(Counts(counts.added, counts.modified + len(diff.renamed), counts.deleted))
+
+
+def _missed(outcome: Outcome) -> list[str]:
+    return [f"{len(outcome.not_captured):,} not captured"] if outcome.not_captured else []
 
 
 def clipped(name: str) -> str:

@@ -77,7 +77,17 @@ def uncaptured(paths: Sequence[str]) -> list[str]:
     lines = [f"  {visible(path)}" for path in paths[:_MOST_NAMED]]
     if len(paths) > _MOST_NAMED:
         lines.append(f"  and {len(paths) - _MOST_NAMED:,} more")
-    return ["Ignored in the fork by now and not deleted there, so that it stays as it is here:", *lines]
+    return ["Not captured in the fork by now and not deleted there, so that it stays as it is here:", *lines]
+
+
+def only_there(items: Sequence[NotCaptured], what: str) -> list[str]:
+    """What is in the directory of ``what`` alone, for people; empty for nothing."""
+    if not items:
+        return []
+    lines = reasons(items[:_MOST_NAMED])
+    if len(items) > _MOST_NAMED:
+        lines.append(f"  and {len(items) - _MOST_NAMED:,} more")
+    return [f"No checkpoint holds this; it is in the directory of {what} alone:", *lines]
 
 
 def foreseen(expected: Mapping[str, Any]) -> list[str]:

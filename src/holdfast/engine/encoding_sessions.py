@@ -172,6 +172,7 @@ def checked_out(value: CheckedOut) -> Json:
         "directory": _path(value.state.cwd),
         "saved": reference(value.saved),
         "restored": encoding.restored(value.restored),
+        "not_captured": encoding.not_captured(value.not_captured),
     }
 
 

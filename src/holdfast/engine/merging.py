@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from holdfast.engine.stacked_merge import MergePlan
     from holdfast.engine.workspace import Workspace
     from holdfast.model.checkpoint import Provenance
+    from holdfast.model.entries import NotCaptured
     from holdfast.model.ids import CheckpointId, Hash
     from holdfast.model.sinks import Progress
 
@@ -62,6 +63,8 @@ class Merged(NamedTuple):
     restored: RestoreResult | None
     """What happened to the tree; None if nothing did."""
     dry_run: bool
+    not_captured: Sequence[NotCaptured] = ()
+    """What the fork has in its directory alone, and in no checkpoint: it is not brought here."""
 
     @property
     def plan(self) -> MergePlan:
@@ -245,4 +248,5 @@ def to_json(found: Merged) -> dict[str, Any]:
         "files": [one.to_json() for one in found.prepared.records],
         "merged": found.prepared.merged,
         "restored": None if found.restored is None else encoding.restored(found.restored),
+        "not_captured": encoding.not_captured(found.not_captured),
     }

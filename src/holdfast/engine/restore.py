@@ -23,7 +23,7 @@ from holdfast.engine.rules import left_out, touches_rules
 from holdfast.engine.status import present
 from holdfast.engine.steps import kept_still
 from holdfast.engine.supply import Stored, hold
-from holdfast.model.entries import after_of
+from holdfast.model.entries import NotCaptured, after_of
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.model.paths import display, under
 from holdfast.store import manifest
@@ -37,10 +37,13 @@ if TYPE_CHECKING:
     from holdfast.engine.half_way import Mending
     from holdfast.files.tree import Applied
     from holdfast.model.checkpoint import Checkpoint
-    from holdfast.model.entries import Change, NotCaptured
+    from holdfast.model.entries import Change
     from holdfast.model.ids import CheckpointId, Hash
     from holdfast.model.sinks import Progress, Supply
     from holdfast.store.manifest import Pages
+
+NOT_THERE = "the state that it goes to does not capture it, and does not say that it was deleted: "
+"""Begins why something stays that a state of another workspace lacks; what that state says of it follows."""
 
 UNDO_COMMAND = "holdfast undo"
 REDO_COMMAND = "holdfast redo"
@@ -58,6 +61,7 @@ def restore(
     dry_run: bool = False,
     as_state: bool = False,
     expected: CheckpointId | None = None,
+    exact: bool = False,
     progress: Progress | None = None,
 ) -> RestoreResult:
     """Bring the tree, or only ``paths`` of it, to ``target``. Touches nothing that does not differ.
@@ -67,7 +71,7 @@ def restore(
 
     Atomic per file, durable when it returns, not atomic as a whole: cut short, it is finished or taken back by
     `holdfast.engine.resuming`. Files that changed meanwhile, or that no checkpoint holds, are left alone and listed in
-    ``skipped``.
+    ``skipped``; unless ``exact``, what another workspace's state does not capture is, too.
     Raises `NotFoundError` (no such checkpoint or path), `IntegrityError` before anything is touched if content that is
     needed is damaged, `RefusedError` while an earlier restore is unfinished, or (code ``changed_meanwhile``) if the
     tree is not as ``expected`` has it: that is then saved, and nothing else has happened.
@@ -99,7 +103,7 @@ def restore(
             at=context.clock.now(),
             redo_tip=cursor.redo_tip,
         )
-        done = carry_out(context, journal, rescue, checkpoint, progress)
+        done = carry_out(context, journal, rescue, checkpoint, progress, exact=exact)
         if as_state and (done.written or done.deleted):
             save_as_its_own(context, journal, progress)
         return done
@@ -171,13 +175,13 @@ def preview(context: Context, target: Checkpoint, paths: Sequence[bytes] = ()) -
     """What bringing the tree to ``target`` would do now. Changes nothing and stores nothing. Needs the lock."""
     _check_named(context, target, paths)
     now = present(context, gone_is_empty=True)
-    plan = _plan(now.pages, now.root, target.root, paths)
+    plan, spared = _spare(context, target, _plan(now.pages, now.root, target.root, paths))
     return RestoreResult(
         checkpoint=target.id,
         rescue=None,
         written=[change.path for change in plan.writes],
         deleted=[change.path for change in plan.deletes],
-        skipped=[],
+        skipped=spared,
         dry_run=True,
         undo_command=None,
     )
@@ -191,12 +195,14 @@ def carry_out(
     progress: Progress | None,
     *,
     mending: Mending | None = None,
+    exact: bool = False,
 ) -> RestoreResult:
     """Bring the tree from the state ``now``, which it was just saved as, to ``target``, under the journal. Needs the
     lock.
 
     An undo or a redo deletes nothing that the target's own rules ignore: it was there, uncaptured, when that was the
-    state.
+    state. Unless ``exact``, nothing deletes what another workspace's state says that it does not capture: it was there,
+    too.
     """
     plan = _plan(context.store.pages, now.root, target.root, journal.paths)
     rules_change = touches_rules((*plan.deletes, *plan.writes))
@@ -205,6 +211,9 @@ def carry_out(
         first = _plan(context.store.pages, mending.evidence, target.root, journal.paths)
         empty = now.total_files == 0
         plan, spared = sift(context.store.pages, plan, first, mending, target.id, empty=empty)
+    if not exact:
+        plan, missed = _spare(context, target, plan)
+        spared = [*spared, *missed]
     if rules_change and journal.operation != "restore":
         ignored = left_out(context, target.root, [change.path for change in plan.deletes])
         plan = plan._replace(deletes=[change for change in plan.deletes if change.path not in ignored])
@@ -283,6 +292,18 @@ def _plan(pages: Pages, now: Hash, target: Hash, paths: Sequence[bytes]) -> Plan
         deletes=[change for change in changes if change.after is None],
         writes=[change for change in changes if change.after is not None],
     )
+
+
+def _spare(context: Context, target: Checkpoint, plan: Plan) -> tuple[Plan, list[NotCaptured]]:
+    """``plan`` without deleting what ``target``, a state of another workspace, does not capture, and what that is.
+
+    It was there, as something that no checkpoint holds: that it is not in the state does not say that it was deleted.
+    """
+    if not plan.deletes or target.workspace == context.workspace.id:
+        return plan, []
+    missed = dict(context.catalog.not_captured(target.id))
+    kept = [NotCaptured(one.path, NOT_THERE + missed[one.path]) for one in plan.deletes if one.path in missed]
+    return plan._replace(deletes=[change for change in plan.deletes if change.path not in missed]), kept
 
 
 def _check_named(context: Context, target: Checkpoint, paths: Sequence[bytes]) -> None:

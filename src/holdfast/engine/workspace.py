@@ -225,6 +225,7 @@ class Workspace(RecordedSteps, LookedAt):
         dry_run: bool = False,
         as_state: bool = False,
         expected: str | None = None,
+        exact: bool = False,
         progress: Progress | None = None,
     ) -> RestoreResult:
         """Bring the tree, or only ``paths`` of it, to a checkpoint; what it held before is saved first (I6).
@@ -233,7 +234,8 @@ class Workspace(RecordedSteps, LookedAt):
         cut short, `restore_continue` finishes it and `restore_abort` takes it back. Files that changed meanwhile are
         left alone and listed in ``skipped``. What a restore of ``paths`` leaves is unsaved; with ``as_state`` it is
         saved as what the restore did, so that ``undo(recorded_only=True)`` takes it back. With ``expected`` it is
-        refused (`RefusedError`, code ``changed_meanwhile``) unless the tree is as that checkpoint has it.
+        refused (`RefusedError`, code ``changed_meanwhile``) unless the tree is as that checkpoint has it. What a
+        checkpoint of another workspace says that it does not capture stays, and is in ``skipped``, unless ``exact``.
 
         An undo or a redo that was cut short is finished first.
 
@@ -255,6 +257,7 @@ class Workspace(RecordedSteps, LookedAt):
                 dry_run=dry_run,
                 as_state=as_state,
                 expected=None if expected is None else self.resolve(expected),
+                exact=exact,
                 progress=progress,
             )
 
@@ -277,17 +280,18 @@ class Workspace(RecordedSteps, LookedAt):
         from holdfast.engine import merge_source, merging
         from holdfast.engine.reapply.building import ladder_of
 
-        theirs, name = merge_source.find(self._opener, self, fork)
-        return merging.merge(
+        source = merge_source.find(self._opener, self, fork)
+        done = merging.merge(
             self,
             self._context,
-            theirs,
-            message=message or f"merged {name}",
+            source.state,
+            message=message or f"merged {source.called}",
             ladder=ladder_of(self._context),
             resolutions={os.fsencode(path): one for path, one in (resolutions or {}).items()},
             dry_run=dry_run,
             progress=progress,
         )
+        return done._replace(not_captured=source.not_captured)
 
     def next_reapply(self) -> dict[str, Any] | None:
         """The change that waits longest for an agent to apply it anew, of merges into this workspace; None if none

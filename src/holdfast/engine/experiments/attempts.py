@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from holdfast.engine.results import Diff
+    from holdfast.model.entries import NotCaptured
     from holdfast.model.ids import CheckpointId
     from holdfast.model.session import CommandResult, SessionHash, SessionId, ShellName
 
@@ -86,6 +87,8 @@ class Outcome(NamedTuple):
     score: float | None = None
     error: str = ""
     """Why it did not run to its end, or has no score; for people."""
+    not_captured: Sequence[NotCaptured] = ()
+    """What is in its directory alone, and in no checkpoint, such as a file that is too large."""
 
     @property
     def succeeded(self) -> bool:
@@ -139,7 +142,11 @@ class Comparison(NamedTuple):
     differences: Sequence[Difference]
     statistics: Statistics
     kept: bool
-    """Whether the forks are still there."""
+    """Whether all forks stay."""
+
+    def stays(self, outcome: Outcome) -> bool:
+        """Whether the fork of an attempt stays: all do, or it is the best, and has what no checkpoint holds."""
+        return self.kept or (outcome == self.winner and bool(outcome.not_captured))
 
 
 class Moved(NamedTuple):

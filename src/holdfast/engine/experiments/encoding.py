@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.engine.encoding import restored
+from holdfast.engine.encoding import not_captured, restored
 from holdfast.engine.threeway import WORDS
 from holdfast.model.paths import display
 
@@ -33,7 +33,7 @@ def experiment(comparison: Comparison, files: Callable[[Outcome], Diff | None], 
         "measure": comparison.measure,
         "winner": None if comparison.winner is None else comparison.winner.attempt.number,
         "kept": comparison.kept,
-        "attempts": [_outcome(one, files(one), comparison.kept) for one in comparison.ranked],
+        "attempts": [_outcome(one, files(one), comparison.stays(one)) for one in comparison.ranked],
         "differences": [_difference(one) for one in comparison.differences],
         "statistics": {
             "attempts": statistics.attempts,
@@ -70,6 +70,7 @@ def _outcome(outcome: Outcome, files: Diff | None, kept: bool) -> Json:
         "before": outcome.before,
         "after": outcome.after,
         "changed": _files(files),
+        "not_captured": not_captured(outcome.not_captured),
     }
 
 
@@ -123,6 +124,7 @@ def merged(found: SessionMerged, dry_run: bool) -> Json:
         "conflicts": conflicts(plan.conflicts),
         "settled": conflicts(plan.settled),
         "uncaptured": [display(path) for path in found.merged.uncaptured],
+        "not_captured": not_captured(found.not_captured),
         "dry_run": dry_run,
         "state": None if found.checkpoint is None else found.checkpoint.hash,
         "restored": None if restored_ is None else restored(restored_),

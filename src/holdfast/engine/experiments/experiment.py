@@ -32,9 +32,12 @@ class Experiment:
         self._session = session
         self._began = began
         self.comparison = comparison
+        self.adopted: Outcome | None = None
+        """What was adopted."""
 
     def adopt(self, outcome: Outcome | None = None) -> Adopted:
-        """Make what an attempt has left (None: the winner) the session's tree; see `adopting.adopt`.
+        """Make what an attempt has left (None: the winner) the session's tree; see `adopting.adopt`. Its fork stays if
+        it has what no checkpoint holds (`Outcome.not_captured`), which is not adopted.
 
         Raises `NotFoundError` (code ``no_winner``) if there is nothing to adopt.
         """
@@ -46,11 +49,21 @@ class Experiment:
                 code="no_winner",
             )
         said = f"adopted {clipped(chosen.attempt.name)} of the experiment {self.comparison.experiment}"
-        return adopt(self._session, self._began, chosen, said)
+        done = adopt(self._session, self._began, chosen, said)
+        self.adopted = chosen
+        return done
 
     def files(self, outcome: Outcome) -> Diff | None:
-        """How what an attempt has left differs from the state that all began with; None if that is not known."""
-        return None if outcome.after is None else self._session.workspace.diff(self._began, outcome.after)
+        """How what an attempt has left differs from the state that all began with; None if that is not known.
+
+        What is there, and only not captured, is not deleted.
+        """
+        if outcome.after is None:
+            return None
+        found = self._session.workspace.diff(self._began, outcome.after)
+        missed = {path for path, _ in outcome.not_captured}
+        changes = [one for one in found.changes if one.after is not None or one.path not in missed]
+        return found._replace(changes=changes)
 
 
 @contextmanager
@@ -62,11 +75,13 @@ def experiment(
     tell: Tell | None = None,
     stop: threading.Event | None = None,
 ) -> Generator[Experiment]:
-    """Make the attempts, and have them compared for the length of the block, at the end of which the forks are deleted.
+    """Make the attempts, and have them compared for the length of the block, at the end of which the forks are deleted,
+    but for that of the best, or what was adopted, if it has what no checkpoint holds (`Comparison.stays`).
 
     ``make`` makes the `Sessions` that ``session`` comes from, on whatever thread. ``stop`` cancels from another thread:
     everything that runs is ended, and `HoldfastError` (code ``cancelled``) raised. Whatever is raised, no fork is left
-    then, and the session is as it was. Forks of a process that was killed go with the next sweep.
+    then, but that of what was adopted, and the session is as it was. Forks of a process that was killed go with the
+    next sweep.
 
     Raises `UsageError` for an order that makes no sense, `RefusedError` (code ``session_limit``), and as
     `Session.fork`.
@@ -85,16 +100,20 @@ def experiment(
             yield fork
 
     forks = Forks(make, session, order, identity, point, parallel)
-    keeping = False
+    staying: set[SessionId | None] = set()
+    found: Experiment | None = None
     try:
-        runner = Runner(order, opened, began, tell, stop, session.door())
+        runner = Runner(order, opened, began, session.root, tell, stop, session.door())
         outcomes = runner.run(forks, parallel)
         if stop.is_set():
             raise HoldfastError("the experiment was cancelled; nothing of it is left", code="cancelled")
-        yield Experiment(session, began, _compared(session, order, identity, point, outcomes, runner))
-        keeping = order.keep
+        found = Experiment(session, began, _compared(session, order, identity, point, outcomes, runner))
+        yield found
+        staying = {one.fork for one in found.comparison.ranked if found.comparison.stays(one)}
     finally:
-        forks.part(keep=keeping)
+        if found is not None and found.adopted is not None and found.adopted.not_captured:
+            staying.add(found.adopted.fork)
+        forks.part(staying)
 
 
 def _check(order: Order) -> None:

@@ -14,13 +14,13 @@ from holdfast.model.log import Log
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from holdfast.engine.experiments.attempts import Attempt, Order
     from holdfast.engine.sessions.results import ForkResult
     from holdfast.engine.sessions.session import Session
     from holdfast.engine.sessions.sessions import Sessions
-    from holdfast.model.session import SessionCheckpoint
+    from holdfast.model.session import SessionCheckpoint, SessionId
 
 _LOG = Log(__name__)
 _MOST_AT_ONCE = 4
@@ -83,10 +83,17 @@ class Forks:
         if self.at_once:
             self._session.count_forks(len(self._made))
 
-    def part(self, *, keep: bool) -> None:
-        """Delete all that were made, or have them stay. What does not work is logged; the next sweep tries again."""
+    def part(self, staying: Collection[SessionId | None]) -> None:
+        """Delete all that were made, but for those that are ``staying``.
+
+        What does not work is logged; the next sweep tries again.
+        """
+
+        def part(made: tuple[Attempt, ForkResult]) -> None:
+            self._part_with(made, keep=made[1].id in staying)
+
         with ThreadPoolExecutor(max(1, self.at_once), thread_name_prefix="fork") as pool:
-            list(pool.map(partial(self._part_with, keep=keep), self._made))
+            list(pool.map(part, self._made))
 
     def _part_with(self, made: tuple[Attempt, ForkResult], *, keep: bool) -> None:
         attempt, fork = made

@@ -16,6 +16,7 @@ import msgspec
 from holdfast.engine.experiments import scoring
 from holdfast.engine.experiments.attempts import Moved, Outcome
 from holdfast.engine.sessions.execute import execute
+from holdfast.engine.uncaptured import only_there
 from holdfast.model.errors import HoldfastError
 from holdfast.model.visible import visible
 
@@ -46,17 +47,20 @@ class Runner:
         order: Order,
         open_session: Open,
         began: CheckpointId,
+        root: bytes,
         tell: Tell | None,
         stop: threading.Event,
         door: Door | None = None,
     ) -> None:
-        """Every fork has to begin with the tree ``began``. ``stop`` ends all of them: what runs is ended with its
-        children, what waits is not begun. What is asked at ``door`` is done while they run, on the thread of `run`.
+        """Every fork has to begin with the tree ``began``, and is made of the directory ``root``. ``stop`` ends all of
+        them: what runs is ended with its children, what waits is not begun. What is asked at ``door`` is done while
+        they run, on the thread of `run`.
         """
         self._door = door
         self._order = order
         self._open = open_session
         self._began = began
+        self._root = root
         self._tell = tell
         self._telling = threading.Lock()
         self._stop = stop
@@ -152,6 +156,7 @@ class Runner:
             try:
                 with self._open(fork.id) as session:
                     outcome = self._in_fork(session, outcome)
+                    outcome = outcome._replace(not_captured=only_there(session.root, self._root, session.not_captured))
             except HoldfastError as error:
                 outcome = outcome._replace(phase="failed", error=error.message)
         self.moved(attempt, outcome.phase)

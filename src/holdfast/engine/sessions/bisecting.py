@@ -141,7 +141,7 @@ def _ask(
 ) -> tuple[Verdict, CommandEntry]:
     if stop.is_set():
         raise _cancelled()
-    fork.workspace.restore(state.id)
+    fork.workspace.restore(state.id, exact=True)
     # In a subshell: where it goes to, and what it exports, is not for the next state. (The line may end in a comment.)
     entry = execute(fork, f"({command}\n)", input=command, timeout=timeout, stop=stop)
     if stop.is_set():

@@ -249,7 +249,7 @@ def _provided(around: Surroundings, point: SessionCheckpoint, providers: _Provid
     if not (now and carries):
         catalog, workspace = context.catalog, Workspace(around.opener, context)
         same = catalog.checkpoint(first).root == saved.root
-        workspace.restore(first if same else source)
+        workspace.restore(first if same else source, exact=True)
         first = workspace.checkpoint(kind="auto").checkpoint.id
         try:
             choice.provider.settle(prepared.token)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from holdfast.engine.sessions.sessions import Sessions
     from holdfast.engine.threeway import Prefer
     from holdfast.model.checkpoint import Provenance
+    from holdfast.model.entries import NotCaptured
     from holdfast.model.ids import CheckpointId
     from holdfast.model.session import CommandEntry, SessionCheckpoint, SessionId
 
@@ -32,6 +33,8 @@ class SessionMerged(NamedTuple):
     merged: Merged
     checkpoint: SessionCheckpoint | None
     """The session's state with what was merged; None if nothing has changed."""
+    not_captured: Sequence[NotCaptured] = ()
+    """What the other one has in its directory alone, and in no checkpoint: it is not brought here."""
 
 
 def merge(
@@ -52,13 +55,15 @@ def merge(
     with make() as sessions, sessions.use(other) as source:
         theirs = source.save_resting().state.tree
         name = source.id
+        missed = sessions.only_in(name, session.root)
     assert theirs is not None, "a saved state has a tree"
     ours = session.workspace.checkpoint(kind="auto").checkpoint.id
     base, *also = bases(session.context, ours, theirs)
     why = provenance(session.agent, f"merged the session {name}")
-    return _into(
+    done = _into(
         session, name, base, theirs, why, {MERGED: name}, prefer=prefer, dry_run=dry_run, whole=True, also=also
     )
+    return done._replace(not_captured=missed)
 
 
 def pick(

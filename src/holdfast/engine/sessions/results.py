@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 from holdfast.model.named import NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from holdfast.engine.results import RestoreResult
+    from holdfast.model.entries import NotCaptured
     from holdfast.model.ids import CheckpointId, WorkspaceId
     from holdfast.model.session import (
         CommandEntry,
@@ -80,6 +83,8 @@ class CheckedOut(NamedTuple):
     """The branch that the state before is saved as."""
     restored: RestoreResult
     """What happened to the tree."""
+    not_captured: Sequence[NotCaptured] = ()
+    """What the fork that was asked for has in its directory alone, and in no checkpoint: it was not brought here."""
 
 
 class Swept(NamedTuple):

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from holdfast.engine.sessions.states import Surroundings
     from holdfast.engine.workspace import Workspace
     from holdfast.model.config import Session as Settings
+    from holdfast.model.entries import NotCaptured
     from holdfast.model.ids import CheckpointId
     from holdfast.model.session import (
         CommandResult,
@@ -106,6 +107,11 @@ class Session:
     def state(self) -> State:
         """The state now."""
         return self._line.state
+
+    @property
+    def not_captured(self) -> Sequence[NotCaptured]:
+        """What its directory held that no checkpoint captures, when its tree was saved last; empty before that."""
+        return self._states.not_captured
 
     @property
     def config(self) -> SessionConfig:

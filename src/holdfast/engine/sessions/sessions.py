@@ -12,6 +12,7 @@ from holdfast.engine.opening import Opener
 from holdfast.engine.safety.classes import levels_of
 from holdfast.engine.sessions import naming, replaying
 from holdfast.engine.sessions.deleting import resume
+from holdfast.engine.sessions.directories import only_in, open_mounted
 from holdfast.engine.sessions.holding import holding, is_held, lock_path
 from holdfast.engine.sessions.holding import remove as remove_lock
 from holdfast.engine.sessions.keeping import Shelf
@@ -28,14 +29,14 @@ from holdfast.engine.sessions.results import SessionInfo
 from holdfast.engine.sessions.session import Session
 from holdfast.engine.sessions.states import Surroundings
 from holdfast.engine.workspace import Workspace
-from holdfast.model.errors import ConfigError, LockedError, NotFoundError, RefusedError
+from holdfast.model.errors import ConfigError, LockedError, NotFoundError
 from holdfast.model.log import Log
 from holdfast.model.session import Leaving, Merging, SessionConfig, SessionId, State, Triggers
 from holdfast.store.records import seen_at
 from holdfast.store.session_records import SessionRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from holdfast.engine.context import Context, HomeContext
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from holdfast.engine.sessions.results import ForkResult, Swept
     from holdfast.engine.sessions.using import Using
     from holdfast.model.config import Session as Settings
+    from holdfast.model.entries import NotCaptured
     from holdfast.model.ids import CheckpointId, WorkspaceId
     from holdfast.model.session import CommandEntry, Level, RefType, SessionCheckpoint, SessionRef
 
@@ -198,7 +200,7 @@ class Sessions:
                     code="no_session",
                 )
             resume(opener, record)
-            context = _open_mounted(opener, record.workspace)
+            context = open_mounted(opener, record.workspace)
             self._warn(record.workspace, context.misconfigured)
             workspace = Workspace(opener, context)
             shelf = Shelf(context)
@@ -232,7 +234,7 @@ class Sessions:
         assert parent.workspace is not None, "it is live"
         with ExitStack() as stack:
             opener = self._opened(stack)
-            context = _open_mounted(opener, parent.workspace)
+            context = open_mounted(opener, parent.workspace)
             if context.misconfigured is not None:
                 raise context.misconfigured
             shelf = Shelf(context)
@@ -305,6 +307,20 @@ class Sessions:
         """The branches of a session, by name. Takes no lock."""
         _, shelf = self._looking()
         return [ref for ref in shelf.rows.refs(self._get(shelf, id).id) if ref.type == "branch"]
+
+    def only_in(self, id: str, here: bytes | None = None) -> Sequence[NotCaptured]:  # noqa: A002
+        """What the directory of a session holds now that no checkpoint does, and that ``here`` (None: the directory of
+        the session that it was forked from) has not. Takes no lock of the session.
+        """
+        home, shelf = self._looking()
+        record = shelf.rows.get(SessionId(id))
+        if record.workspace is None:
+            return []
+        if here is None and record.parent is not None and shelf.rows.has(record.parent):
+            origin = shelf.rows.get(record.parent).workspace
+            here = None if origin is None else seen_at(home.store.catalog.workspace(origin).path)
+        with ExitStack() as stack:
+            return only_in(self._opened(stack), record.workspace, here)
 
     def delete(self, id: str) -> None:  # noqa: A002 - the field's own name
         """Delete a session as `Session.delete` does, without opening it: whatever has become of it is not mended first.
@@ -381,10 +397,11 @@ class Sessions:
     def _surroundings(self, opener: Opener, context: Context, workspace: Workspace, shelf: Shelf) -> Surroundings:
         agent = self._agent
 
-        def save(name: SessionId) -> SessionCheckpoint:
+        def save(name: SessionId) -> tuple[SessionCheckpoint, Sequence[NotCaptured]]:
             # (It is not closed: that would close what the session stands on.)
-            with Sessions(agent=agent, opener=opener).use(name) as other:
-                return other.save_resting()
+            others = Sessions(agent=agent, opener=opener)
+            with others.use(name) as other:
+                return other.save_resting(), others.only_in(name, context.workspace.path)
 
         return Surroundings(opener, context, workspace, shelf, agent, save)
 
@@ -440,19 +457,6 @@ class Sessions:
             journal_bytes=0 if line is None else len(line.journal.data),
             forks=tuple(one.id for one in rows.forks_of(record.id)),
         )
-
-
-def _open_mounted(opener: Opener, name: WorkspaceId) -> Context:
-    """Open a workspace; a fork by mount that is not mounted, as after a restart of the machine, is mounted again."""
-    try:
-        return opener.open_known(name)
-    except RefusedError as error:
-        if error.code != "not_mounted":
-            raise
-        from holdfast.engine.fork_mount import mount_again
-
-        mount_again(opener, seen_at(opener.store().catalog.workspace(name).path))
-        return opener.open_known(name)
 
 
 def _recover(around: Surroundings, line: Line, session: Session, *, begins: bool) -> None:

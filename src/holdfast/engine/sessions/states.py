@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from holdfast.engine.sessions.line import Line
     from holdfast.engine.sessions.noticing import Noticing
     from holdfast.engine.workspace import Workspace
+    from holdfast.model.entries import NotCaptured
     from holdfast.model.ids import CheckpointId
     from holdfast.model.session import (
         CommandEntry,
@@ -63,8 +64,10 @@ class Surroundings(NamedTuple):
     shelf: Shelf
     agent: str
     """Who uses it."""
-    save: Callable[[SessionId], SessionCheckpoint]
-    """Saves another session, if anything has happened in it since the last time, and gives its newest state."""
+    save: Callable[[SessionId], tuple[SessionCheckpoint, Sequence[NotCaptured]]]
+    """Saves another session, if anything has happened in it since the last time, and gives its newest state, and what
+    its directory alone holds.
+    """
 
 
 class States:
@@ -78,6 +81,8 @@ class States:
         self._rows = around.shelf.rows
         self._line = line
         self._noticing: Noticing | None = None
+        self.not_captured: Sequence[NotCaptured] = ()
+        """What the tree held that no checkpoint captures, when it was saved last."""
 
     @property
     def id(self) -> SessionId:
@@ -150,7 +155,7 @@ class States:
 
     def checkout(self, name: str) -> CheckedOut:
         """See `Session.checkout`."""
-        target = self._save_fork(name) or self.find(name)
+        target, missed = self._save_fork(name) or (self.find(name), ())
         tree = self.tree_of(target)
         saved = self._branch(self._free_branch(BEFORE_CHECKOUT), f"before checkout of {name}", {})
         leaving = Leaving(target=target.hash, at=self._context.clock.now(), event=self._newest_event())
@@ -158,7 +163,7 @@ class States:
             restored = self._around.workspace.restore(tree)
         self.arrive(target)
         self._drop_old_branches(BEFORE_CHECKOUT)
-        return CheckedOut(self._line.state, target, saved, restored)
+        return CheckedOut(self._line.state, target, saved, restored, missed)
 
     def arrive(self, target: SessionCheckpoint, *, recovered: bool = False) -> None:
         """See `Session.arrive`."""
@@ -198,8 +203,10 @@ class States:
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
-    def _save_fork(self, name: str) -> SessionCheckpoint | None:
-        """The state of the fork that ``name`` means, saved as it is now; None if it means no other session's newest."""
+    def _save_fork(self, name: str) -> tuple[SessionCheckpoint, Sequence[NotCaptured]] | None:
+        """The state of the fork that ``name`` means, saved as it is now, and what no checkpoint holds of it; None if it
+        means no other session's newest.
+        """
         ref = None if self._rows.ref(ref_name("branch", self.id, name)) is not None else self._rows.ref(name)
         if ref is None or ref.type == "branch" or ref.session == self.id:
             return None
@@ -232,12 +239,11 @@ class States:
         if whole and self._noticing is not None:
             self._noticing.doubt()
         said = display(os.fsencode(command))
-        made = self._around.workspace.checkpoint(
-            kind="auto", author=self._around.agent, message=message, command=said
-        ).checkpoint.id
+        made = self._around.workspace.checkpoint(kind="auto", author=self._around.agent, message=message, command=said)
+        self.not_captured = made.not_captured
         if self._noticing is not None and self._noticing.useless:
             self.notice_no_more()
-        return made
+        return made.checkpoint.id
 
     @property
     def notices(self) -> bool:

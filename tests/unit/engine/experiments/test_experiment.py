@@ -244,3 +244,49 @@ def test_an_attempt_may_remove_its_own_directory(make: Make, session: Session, t
     assert content(tree) == before
     assert sessions_left(make) == ["main"]
     assert forks_on_disk(home) == []
+
+
+def test_the_fork_of_the_best_stays_if_no_checkpoint_holds_all_that_it_has(
+    make: Make, session: Session, tree: Path, home: Path
+) -> None:
+    (home / "config.toml").write_text('[capture]\nmax_file_bytes = "64KiB"\n')
+    large = "head -c 70000 /dev/zero"
+    commands = f"{large} > model; {large} > a; rm b; echo n > note", f"{large} > model; exit 1"
+    with experiment(make, session, order(*commands)) as found:
+        best, other = found.comparison.ranked
+        assert [[path for path, _ in one.not_captured] for one in (best, other)] == [[b"a", b"model"], [b"model"]]
+        diff = found.files(best)
+        assert diff is not None
+        assert [(change.path, change.status) for change in diff.changes] == [(b"b", "D"), (b"note", "A")]
+        assert found.adopt().restored.deleted == [b"b"]
+    assert content(tree) == {"a": "a\n", "c": "c\n", "note": "n\n"}
+    assert sessions_left(make) == ["main", best.fork]
+    assert (Path(os.fsdecode(best.root)) / "model").stat().st_size == 70_000
+
+
+def test_the_fork_of_what_was_adopted_stays_whatever_happens_then(make: Make, session: Session, home: Path) -> None:
+    (home / "config.toml").write_text('[capture]\nmax_file_bytes = "64KiB"\n')
+    commands = "true", "head -c 70000 /dev/zero > model; exit 1"
+    adopted: list[str | None] = []
+
+    def adopt_and_fail() -> None:
+        with experiment(make, session, order(*commands)) as found:
+            found.adopt(found.comparison.ranked[1])
+            adopted.append(found.comparison.ranked[1].fork)
+            raise RefusedError("something else")
+
+    with pytest.raises(RefusedError):
+        adopt_and_fail()
+    assert sessions_left(make) == ["main", *adopted]
+
+
+def test_what_forks_began_with_keeps_none_of_them(make: Make, session: Session, tree: Path, home: Path) -> None:
+    (home / "config.toml").write_text('[capture]\nmax_file_bytes = "64KiB"\n')
+    (tree / "data").write_bytes(bytes(70_000))
+    (tree / "more").write_bytes(bytes(70_000))
+    with experiment(make, session, order("echo x >> more; test -e data", with_ignored=True)) as found:
+        assert found.comparison.winner is not None
+        assert [path for path, _ in found.comparison.winner.not_captured] == [b"more"]
+    with experiment(make, session, order("test -e data", with_ignored=True)):
+        pass
+    assert len(sessions_left(make)) == 2

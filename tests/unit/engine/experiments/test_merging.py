@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,6 +26,10 @@ def done(session: Session, work: Callable[[Path], object]) -> CommandEntry:
 
 def write(name: str, text: str) -> Callable[[Path], object]:
     return lambda root: (root / name).write_text(text)
+
+
+def line(text: str) -> Callable[[Path], object]:
+    return lambda root: subprocess.run(["sh", "-ec", text], cwd=root, check=True)
 
 
 def content(root: Path) -> dict[str, str]:
@@ -186,3 +191,32 @@ def test_commands_are_found_by_number_and_by_id(session: Session) -> None:
     for name in ("3", "x", "", "0"):
         with pytest.raises(NotFoundError):
             find_command(history, name)
+
+
+def test_what_a_fork_does_not_capture_was_not_deleted_there(make, session: Session, tree: Path, home: Path) -> None:
+    """Too large, or no file any more: it is there all the same, and a merge, also of a state that the fork has left
+    behind, keeps what is here. What was deleted goes.
+    """
+    (home / "config.toml").write_text('[capture]\nmax_file_bytes = "64KiB"\n')
+    made = session.fork("side")
+    with make() as sessions, sessions.open("side") as side:
+        entry = done(side, line("head -c 70000 /dev/zero > a; rm b c; mkfifo b"))
+        done(side, line("rm a b; touch a b"))
+    assert pick(session, side.id, entry, dry_run=True).merged.uncaptured == [b"a", b"b"]
+    (Path(os.fsdecode(made.root)) / "a").write_bytes(bytes(70_000))
+    (Path(os.fsdecode(made.root)) / "b").unlink()
+    os.mkfifo(Path(os.fsdecode(made.root)) / "b")
+    assert merge(make, session, "side").merged.uncaptured == [b"a", b"b"]
+    assert content(tree) == {"a": "a\n", "b": "b\n"}
+
+
+def test_a_checkout_keeps_what_the_fork_does_not_capture(make, session: Session, tree: Path, home: Path) -> None:
+    (home / "config.toml").write_text('[capture]\nmax_file_bytes = "64KiB"\n')
+    session.fork("side")
+    with make() as sessions, sessions.open("side") as side:
+        done(side, line("head -c 70000 /dev/zero > a; rm b; mkfifo b; rm c; echo new > d"))
+    found = session.checkout("forks/side").restored
+    assert ([path for path, _ in found.skipped], found.deleted) == ([b"a", b"b"], [b"c"])
+    assert content(tree) == {"a": "a\n", "b": "b\n", "d": "new\n"}
+    session.workspace.undo()
+    assert content(tree) == {"a": "a\n", "b": "b\n", "c": "c\n"}
