@@ -28,13 +28,16 @@ if TYPE_CHECKING:
 class Experiment:
     """What was tried in a session, and what came of it. For as long as its block lasts (`experiment`)."""
 
-    def __init__(self, session: Session, began: CheckpointId, comparison: Comparison) -> None:
+    def __init__(self, session: Session, began: CheckpointId, comparison: Comparison, forks: Forks) -> None:
         self._session = session
         self._began = began
+        self._forks = forks
+        self._held: SessionId | None = None
         self.comparison = comparison
 
     def adopt(self, outcome: Outcome | None = None) -> Adopted:
-        """Make what an attempt has left (None: the winner) the session's tree; see `adopting.adopt`.
+        """Make what an attempt has left (None: the winner) the session's tree; see `adopting.adopt`. Where that fails,
+        or leaves a path alone, the attempt's fork is kept, whatever was asked for (see `is_kept`).
 
         Raises `NotFoundError` (code ``no_winner``) if there is nothing to adopt.
         """
@@ -46,7 +49,24 @@ class Experiment:
                 code="no_winner",
             )
         said = f"adopted {clipped(chosen.attempt.name)} of the experiment {self.comparison.experiment}"
-        return adopt(self._session, self._began, chosen, said)
+        try:
+            adopted = adopt(self._session, self._began, chosen, said)
+        except BaseException:
+            self._hold(chosen)
+            raise
+        if adopted.restored.skipped:
+            self._hold(chosen)
+        return adopted
+
+    def is_kept(self, outcome: Outcome) -> bool:
+        """Whether the fork of an attempt stays when the experiment is over."""
+        return outcome.fork is not None and (self.comparison.kept or outcome.fork == self._held)
+
+    def _hold(self, outcome: Outcome) -> None:
+        """Keep the fork of an attempt: what is in it is nowhere else."""
+        if outcome.fork is not None and not self.is_kept(outcome):
+            self._held = outcome.fork
+            self._forks.keep(outcome.fork)
 
     def files(self, outcome: Outcome) -> Diff | None:
         """How what an attempt has left differs from the state that all began with; None if that is not known."""
@@ -63,10 +83,11 @@ def experiment(
     stop: threading.Event | None = None,
 ) -> Generator[Experiment]:
     """Make the attempts, and have them compared for the length of the block, at the end of which the forks are deleted.
+    Those that are to be kept are so before the block begins, and stay whatever is raised in it.
 
     ``make`` makes the `Sessions` that ``session`` comes from, on whatever thread. ``stop`` cancels from another thread:
-    everything that runs is ended, and `HoldfastError` (code ``cancelled``) raised. Whatever is raised, no fork is left
-    then, and the session is as it was. Forks of a process that was killed go with the next sweep.
+    everything that runs is ended, and `HoldfastError` (code ``cancelled``) raised. Whatever is raised here, no fork is
+    left then, and the session is as it was. Forks of a process that was killed meanwhile go with the next sweep.
 
     Raises `UsageError` for an order that makes no sense, `RefusedError` (code ``session_limit``), and as
     `Session.fork`.
@@ -85,16 +106,16 @@ def experiment(
             yield fork
 
     forks = Forks(make, session, order, identity, point, parallel)
-    keeping = False
     try:
         runner = Runner(order, opened, began, tell, stop, session.door())
         outcomes = runner.run(forks, parallel)
         if stop.is_set():
             raise HoldfastError("the experiment was cancelled; nothing of it is left", code="cancelled")
-        yield Experiment(session, began, _compared(session, order, identity, point, outcomes, runner))
-        keeping = order.keep
+        if order.keep:
+            forks.keep()
+        yield Experiment(session, began, _compared(session, order, identity, point, outcomes, runner), forks)
     finally:
-        forks.part(keep=keeping)
+        forks.delete()
 
 
 def _check(order: Order) -> None:
