@@ -106,6 +106,68 @@ def test_forks_are_kept_as_sessions(trying: Cli) -> None:
     assert sorted(there) == sorted(["main", *(one["fork"] for one in found["attempts"])])
 
 
+@pytest.mark.parametrize("output", ["--json", "--diff"])
+@pytest.mark.parametrize("nobody", ["a pipe", "/dev/full"])
+def test_forks_are_kept_though_nobody_reads_what_came_of_it(trying: Cli, nobody: str, output: str) -> None:
+    reading, writing = os.pipe() if nobody == "a pipe" else (None, os.open(nobody, os.O_WRONLY))
+    if reading is not None:
+        os.close(reading)
+    environ = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    words = ("experiment", "echo x > a", "true", "--keep", output)
+    running = trying.start(*words, stdout=writing, env=environ)
+    os.close(writing)
+    running.communicate(timeout=60)
+    assert running.returncode == (141 if reading is not None else 1)
+    with Sessions() as sessions:
+        roots = [one.root for one in sessions.list()]
+    assert len(roots) == 3
+    assert all(root is not None and os.path.isfile(root + b"/a") for root in roots)
+
+
+def test_what_was_not_adopted_is_kept_and_merged(trying: Cli) -> None:
+    """The session's files were changed meanwhile; the results of all attempts are told, too."""
+    command = f"echo edited > {trying.root}/b; echo mine > new"
+    ran = trying("experiment", command, "exit 1", "--name", "one", "--name", "two", "--adopt", code=4)
+    (fork,) = [name for name in left(trying)[0] if name != "main"]
+    assert ran.out.splitlines()[0].endswith(": 2 attempts, 1 succeeded")
+    assert "The best is one, which was not adopted." in ran.out
+    assert f"  {fork}  " in ran.out
+    merge = f"holdfast session merge {fork} -s main"
+    assert f"`{merge}`" in ran.out
+    assert f"`{merge}`" in ran.err
+    trying(*merge.split()[1:])
+    assert trying.tree() == {"a": b"before\n", "b": b"edited\n", "new": b"mine\n"}
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_what_was_not_adopted_is_in_the_answer_for_programs(trying: Cli, keep: bool) -> None:
+    command = f"echo edited > {trying.root}/b; echo mine > new"
+    ran = trying("experiment", command, "exit 1", "--adopt", "--json", *(["--keep"] if keep else []), code=4)
+    assert ran.error["code"] == "changed_meanwhile"
+    found = ran.json
+    assert (found["winner"], found["adopted"], found["kept"]) == (1, None, keep)
+    kept = {one["attempt"]: one["fork"] for one in found["attempts"]}
+    assert (Path(found["attempts"][0]["directory"]) / "new").read_text() == "mine\n"
+    assert (kept[2] is not None) == keep
+    assert sorted(left(trying)[0]) == sorted(["main", *(fork for fork in kept.values() if fork is not None)])
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_the_fork_stays_where_not_all_of_it_was_adopted(trying: Cli, keep: bool) -> None:
+    trying.write(".gitignore", "zz\n")
+    trying.write("zz", "not captured\n")
+    command = "rm .gitignore; echo new > zz; echo more > more"
+    ran = trying("experiment", command, "--adopt", *(["--keep"] if keep else []), code=4)
+    assert "1 path was left alone" in ran.err
+    assert trying.tree() == {"a": b"before\n", "more": b"more\n", "zz": b"not captured\n"}
+    (fork,) = [name for name in left(trying)[0] if name != "main"]
+    with Sessions() as sessions:
+        root = sessions.info(fork).root
+    assert root is not None
+    assert (Path(os.fsdecode(root)) / "zz").read_text() == "new\n"
+    assert fork in ran.out
+
+
 def test_a_score_by_a_function_of_a_file(trying: Cli) -> None:
     (trying.root.parent / "mine.py").write_text(
         "import os\ndef size(outcome):\n    return os.path.getsize(outcome.root + b'/a')\n"

@@ -226,6 +226,28 @@ def test_hooks_use_the_session_that_they_are_run_for(agent: Agent, tree: Path) -
     assert b"each would wait for the other" in done.stderr or b"inside of a session" in done.stderr
 
 
+def test_what_is_started_in_a_session_asks_as_who_uses_it(agent: Agent, tree: Path) -> None:
+    """Commands, attempts and hooks; also of those with whom it is shared, one after the other."""
+    agent.run("start", "one", "--agent", "ann")
+    agent.run("share", "bob", "-s", "one", "--agent", "ann")
+    ask = f"{ME} session checkpoint -s one -m within"
+    for who in ("ann", "bob", "ann"):
+        done = agent.run("exec", "-s", "one", "--agent", who, f"{ask} && echo $HOLDFAST_AGENT")
+        assert done["exit_code"] == 0, done["stderr"]
+        assert done["stdout"].splitlines()[-1] == who
+    assert "HOLDFAST_AGENT" not in agent.run("info", "-s", "one")["env"]
+    done = agent.try_to("--json", "experiment", "-s", "one", "--agent", "bob", f"{ME} session checkpoint && {ask}")
+    assert done.returncode == 0, done.stdout
+    told = tree.parent / "told"
+    hook = tree.parent / "hook"
+    hook.write_text(f"#!/bin/sh\n{ask} 2>> {told}; echo $? $HOLDFAST_AGENT >> {told}\n")
+    hook.chmod(0o755)
+    config = Path(agent.environment["HOLDFAST_HOME"]) / "config.toml"
+    config.write_text(f'[hooks]\nafter_checkpoint = ["{hook}"]\n')
+    agent.run("checkpoint", "-s", "one", "--agent", "bob")
+    assert told.read_text() == "0 bob\n"
+
+
 ATTACK = """
 import json, os, socket, sys
 from pathlib import Path

@@ -6,7 +6,7 @@ import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from holdfast import UsageError
+from holdfast import HoldfastError, UsageError
 from holdfast.cli.chosen import add_options, opened
 from holdfast.cli.command import Command, text, whole_number
 from holdfast.cli.terminal import is_terminal, plural, show_path
@@ -127,23 +127,33 @@ def _answer(console: Console, arguments: argparse.Namespace, session: Session, f
     from holdfast.cli.tries import table
     from holdfast.engine.experiments import encoding
 
-    comparison = found.comparison
-    winner = comparison.winner
-    if not console.json:
-        console.answer(table(console.paint, comparison, found.files))
-        if arguments.diff:
-            console.answer(_differences(console, session, found))
-    adopted = found.adopt() if arguments.adopt and winner is not None else None
-    if console.json:
-        console.give(encoding.experiment(comparison, found.files, adopted))
-    else:
-        console.say("", *_closing(found, adopted))
+    winner = found.comparison.winner
+    adopted: Adopted | None = None
+    failed: HoldfastError | OSError | None = None
+    # (First: what is printed may reach nobody.)
+    if arguments.adopt and winner is not None:
+        try:
+            adopted = found.adopt()
+        except (HoldfastError, OSError) as error:
+            failed = error
+    try:
+        if console.json:
+            console.give(encoding.experiment(found, adopted))
+        else:
+            console.answer(table(console.paint, found.comparison, found.files))
+            if arguments.diff:
+                console.answer(_differences(console, session, found))
+            console.say("", *_closing(session, found, adopted, arguments.adopt))
+            sys.stdout.flush()
+    finally:
+        if failed is not None:
+            raise failed
     if adopted is not None and adopted.restored.skipped:
         raise left_alone(adopted.restored.skipped)
     return 0 if winner is not None else 1
 
 
-def _closing(found: Experiment, adopted: Adopted | None) -> Iterator[str]:
+def _closing(session: Session, found: Experiment, adopted: Adopted | None, adopts: bool) -> Iterator[str]:
     comparison = found.comparison
     if comparison.winner is None:
         yield "None of them is any good: nothing has succeeded, or been given a score."
@@ -157,9 +167,18 @@ def _closing(found: Experiment, adopted: Adopted | None) -> Iterator[str]:
         if restored.undo_command is not None and restored.rescue is not None:
             before, undo = short(restored.rescue), restored.undo_command
             yield f"What was there before is checkpoint {before}; `{undo}` brings it back."
+    elif adopts:
+        yield f"The best is {visible(comparison.winner.attempt.name)}, which was not adopted."
     else:
         yield f"The best is {visible(comparison.winner.attempt.name)}."
     yield from _not_captured(comparison)
+    winner = comparison.winner
+    if winner is not None and found.is_kept(winner) and not comparison.kept:
+        if not comparison.stays(winner):
+            yield "Its fork is kept, as a session:"
+            yield f"  {winner.fork}  {show_path(winner.root)}"
+        if adopts and adopted is None:
+            yield f"`holdfast session merge {winner.fork} -s {session.id}` brings what it has done here."
     if comparison.kept:
         yield "Kept as sessions:"
         yield from (
@@ -215,7 +234,8 @@ COMMANDS = {
         description="Try several commands side by side, each in a fork of a session of its own, from the state that "
         "the session is in; compare how they end, and keep the best. The session is not touched, unless the best is "
         "adopted, which `holdfast undo` takes back. What attempts leave running is ended, and their forks are deleted, "
-        "also if it is cancelled (Ctrl-C).",
+        "also if it is cancelled (Ctrl-C). The fork of the best stays where that could not be adopted, or not all of "
+        "it.",
         configure=_configure,
         run=_experiment,
         examples=(
@@ -226,7 +246,7 @@ COMMANDS = {
         ),
         exits=(
             (1, "failed; or no attempt is any good: none succeeded, or has a score"),
-            (4, "refused: the session is in use, or another's, or was changed meanwhile, so that nothing is adopted"),
+            (4, "refused: the session is in use, another's, or was changed meanwhile; or a path was left alone"),
             (130, "cancelled from the keyboard: nothing is left of it (143: by SIGTERM)"),
         ),
     ),

@@ -40,7 +40,7 @@ def adopt(session: Session, began: CheckpointId, outcome: Outcome, message: str)
     assert outcome.after is not None, "somebody has looked at what it has left"
     ours = workspace.checkpoint(kind="auto").checkpoint.id
     if diff(context, began, ours, renames=False).changes:
-        raise _changed(session)
+        raise _changed(session, outcome)
     differing = diff(context, ours, outcome.after, renames=False).changes
     spared = only_uncaptured(context, outcome.after, differing)
     changes = [one for one in differing if one.path not in spared]
@@ -53,13 +53,13 @@ def adopt(session: Session, began: CheckpointId, outcome: Outcome, message: str)
     except RefusedError as error:
         if error.code != "changed_meanwhile":
             raise
-        raise _changed(session) from None
+        raise _changed(session, outcome) from None
     return Adopted(restored, point)
 
 
-def _changed(session: Session) -> RefusedError:
+def _changed(session: Session, outcome: Outcome) -> RefusedError:
     return RefusedError(
         f"{display(session.root)} has changed since the attempts began; nothing was adopted",
-        hint="run it with --keep and bring both together: `holdfast session merge FORK`",
+        hint=f"its fork is kept; `holdfast session merge {outcome.fork} -s {session.id}` brings both together",
         code="changed_meanwhile",
     )

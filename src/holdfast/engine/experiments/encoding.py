@@ -9,10 +9,11 @@ from holdfast.engine.threeway import WORDS
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from holdfast.engine.experiments.adopting import Adopted
-    from holdfast.engine.experiments.attempts import Comparison, Difference, Outcome
+    from holdfast.engine.experiments.attempts import Difference, Outcome
+    from holdfast.engine.experiments.experiment import Experiment
     from holdfast.engine.results import Diff
     from holdfast.engine.sessions.bisecting import Bisected
     from holdfast.engine.sessions.merging import SessionMerged
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 
-def experiment(comparison: Comparison, files: Callable[[Outcome], Diff | None], adopted: Adopted | None) -> Json:
-    """An experiment; ``files`` says what an attempt has changed."""
+def experiment(found: Experiment, adopted: Adopted | None) -> Json:
+    """An experiment, and what was adopted of it."""
+    comparison = found.comparison
     statistics = comparison.statistics
     return {
         "experiment": comparison.experiment,
@@ -33,7 +35,7 @@ def experiment(comparison: Comparison, files: Callable[[Outcome], Diff | None], 
         "measure": comparison.measure,
         "winner": None if comparison.winner is None else comparison.winner.attempt.number,
         "kept": comparison.kept,
-        "attempts": [_outcome(one, files(one), comparison.stays(one)) for one in comparison.ranked],
+        "attempts": [_outcome(one, found.files(one), found.is_kept(one)) for one in comparison.ranked],
         "differences": [_difference(one) for one in comparison.differences],
         "statistics": {
             "attempts": statistics.attempts,

@@ -28,16 +28,17 @@ if TYPE_CHECKING:
 class Experiment:
     """What was tried in a session, and what came of it. For as long as its block lasts (`experiment`)."""
 
-    def __init__(self, session: Session, began: CheckpointId, comparison: Comparison) -> None:
+    def __init__(self, session: Session, began: CheckpointId, comparison: Comparison, forks: Forks) -> None:
         self._session = session
         self._began = began
+        self._forks = forks
+        self._held: set[SessionId] = set()
         self.comparison = comparison
-        self.adopted: Outcome | None = None
-        """What was adopted."""
 
     def adopt(self, outcome: Outcome | None = None) -> Adopted:
-        """Make what an attempt has left (None: the winner) the session's tree; see `adopting.adopt`. Its fork stays if
-        it has what no checkpoint holds (`Outcome.not_captured`), which is not adopted.
+        """Make what an attempt has left (None: the winner) the session's tree; see `adopting.adopt`. Where that fails,
+        leaves a path alone, or the attempt has what no checkpoint holds (`Outcome.not_captured`), which is not adopted,
+        its fork is kept, whatever was asked for (see `is_kept`).
 
         Raises `NotFoundError` (code ``no_winner``) if there is nothing to adopt.
         """
@@ -49,9 +50,24 @@ class Experiment:
                 code="no_winner",
             )
         said = f"adopted {clipped(chosen.attempt.name)} of the experiment {self.comparison.experiment}"
-        done = adopt(self._session, self._began, chosen, said)
-        self.adopted = chosen
-        return done
+        try:
+            adopted = adopt(self._session, self._began, chosen, said)
+        except BaseException:
+            self._hold(chosen)
+            raise
+        if adopted.restored.skipped or chosen.not_captured:
+            self._hold(chosen)
+        return adopted
+
+    def is_kept(self, outcome: Outcome) -> bool:
+        """Whether the fork of an attempt stays when the experiment is over."""
+        return outcome.fork is not None and (self.comparison.stays(outcome) or outcome.fork in self._held)
+
+    def _hold(self, outcome: Outcome) -> None:
+        """Keep the fork of an attempt: what is in it is nowhere else."""
+        if outcome.fork is not None and not self.is_kept(outcome):
+            self._held.add(outcome.fork)
+            self._forks.keep(outcome.fork)
 
     def files(self, outcome: Outcome) -> Diff | None:
         """How what an attempt has left differs from the state that all began with; None if that is not known.
@@ -75,13 +91,13 @@ def experiment(
     tell: Tell | None = None,
     stop: threading.Event | None = None,
 ) -> Generator[Experiment]:
-    """Make the attempts, and have them compared for the length of the block, at the end of which the forks are deleted,
-    but for that of the best, or what was adopted, if it has what no checkpoint holds (`Comparison.stays`).
+    """Make the attempts, and have them compared for the length of the block, at the end of which the forks are deleted.
+    Those that are to be kept (`Comparison.stays`: that of the best, too, if it has what no checkpoint holds) are so
+    before the block begins, and stay whatever is raised in it.
 
     ``make`` makes the `Sessions` that ``session`` comes from, on whatever thread. ``stop`` cancels from another thread:
-    everything that runs is ended, and `HoldfastError` (code ``cancelled``) raised. Whatever is raised, no fork is left
-    then, but that of what was adopted, and the session is as it was. Forks of a process that was killed go with the
-    next sweep.
+    everything that runs is ended, and `HoldfastError` (code ``cancelled``) raised. Whatever is raised here, no fork is
+    left then, and the session is as it was. Forks of a process that was killed meanwhile go with the next sweep.
 
     Raises `UsageError` for an order that makes no sense, `RefusedError` (code ``session_limit``), and as
     `Session.fork`.
@@ -100,20 +116,20 @@ def experiment(
             yield fork
 
     forks = Forks(make, session, order, identity, point, parallel)
-    staying: set[SessionId | None] = set()
-    found: Experiment | None = None
     try:
         runner = Runner(order, opened, began, session.root, tell, stop, session.door())
         outcomes = runner.run(forks, parallel)
         if stop.is_set():
             raise HoldfastError("the experiment was cancelled; nothing of it is left", code="cancelled")
-        found = Experiment(session, began, _compared(session, order, identity, point, outcomes, runner))
+        if order.keep:
+            forks.keep()
+        found = Experiment(session, began, _compared(session, order, identity, point, outcomes, runner), forks)
+        for one in () if order.keep else found.comparison.ranked:
+            if one.fork is not None and found.comparison.stays(one):
+                forks.keep(one.fork)
         yield found
-        staying = {one.fork for one in found.comparison.ranked if found.comparison.stays(one)}
     finally:
-        if found is not None and found.adopted is not None and found.adopted.not_captured:
-            staying.add(found.adopted.fork)
-        forks.part(staying)
+        forks.delete()
 
 
 def _check(order: Order) -> None:

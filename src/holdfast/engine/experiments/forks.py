@@ -1,4 +1,4 @@
-"""The forks of an experiment: several are made at once, and all of them go, or are kept, at its end."""
+"""The forks of an experiment: several are made at once, and all of them go at its end, but for those that are kept."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.model.log import Log
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Sequence
 
     from holdfast.engine.experiments.attempts import Attempt, Order
     from holdfast.engine.sessions.results import ForkResult
@@ -83,17 +83,19 @@ class Forks:
         if self.at_once:
             self._session.count_forks(len(self._made))
 
-    def part(self, staying: Collection[SessionId | None]) -> None:
-        """Delete all that were made, but for those that are ``staying``.
+    def keep(self, only: SessionId | None = None) -> None:
+        """Have all that were made stay, or ``only`` that one: `delete` leaves it. What does not work is logged."""
+        kept = [(attempt, fork) for attempt, fork in self._made if only in (None, fork.id)]
+        self._made = [made for made in self._made if made not in kept]
+        self._each(kept, keep=True)
 
-        What does not work is logged; the next sweep tries again.
-        """
+    def delete(self) -> None:
+        """Delete all that were made and are not kept. What does not work is logged; the next sweep tries again."""
+        self._each(self._made, keep=False)
 
-        def part(made: tuple[Attempt, ForkResult]) -> None:
-            self._part_with(made, keep=made[1].id in staying)
-
+    def _each(self, made: Sequence[tuple[Attempt, ForkResult]], *, keep: bool) -> None:
         with ThreadPoolExecutor(max(1, self.at_once), thread_name_prefix="fork") as pool:
-            list(pool.map(part, self._made))
+            list(pool.map(partial(self._part_with, keep=keep), made))
 
     def _part_with(self, made: tuple[Attempt, ForkResult], *, keep: bool) -> None:
         attempt, fork = made

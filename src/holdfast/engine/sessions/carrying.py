@@ -25,10 +25,22 @@ TOO_LONG = "__holdfast_too_long"
 """A variable that the shell makes up: its value names one that can be handed on to nobody."""
 
 OWN = frozenset(
-    ("_", "PWD", "SHLVL", "HOLDFAST_SESSION", "PS0", "PS1", "PS2", "PROMPT_COMMAND", "HISTCONTROL", "HISTIGNORE")
+    (
+        "_",
+        "PWD",
+        "SHLVL",
+        "HOLDFAST_SESSION",
+        "HOLDFAST_AGENT",
+        "PS0",
+        "PS1",
+        "PS2",
+        "PROMPT_COMMAND",
+        "HISTCONTROL",
+        "HISTIGNORE",
+    )
 )
-"""Variables that are a shell's own: they say where it is, are taken away by one that is not interactive, or belong to
-the hooks of one that is. They are never taken over.
+"""Variables that are a shell's own: they say where it is and who asks, are taken away by one that is not interactive,
+or belong to the hooks of one that is. They are never taken over.
 """
 
 _MOST_BYTES = 16 << 20

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from holdfast.engine.sessions import carrying
 from holdfast.engine.sessions.carrying import OWN
 from holdfast.engine.sessions.judging import judge
-from holdfast.engine.sessions.naming import SESSION_VARIABLE
+from holdfast.engine.sessions.naming import AGENT_VARIABLE, SESSION_VARIABLE
 from holdfast.engine.sessions.process import run_command
 from holdfast.model.errors import HoldfastError
 from holdfast.model.log import Log
@@ -88,7 +88,7 @@ def execute(
 
 def shell_environment(session: Session, directory: bytes) -> dict[str, str]:
     """What a shell of the session is started with in ``directory``."""
-    own = {"PWD": os.fsdecode(directory), SESSION_VARIABLE: session.id}
+    own = {"PWD": os.fsdecode(directory), SESSION_VARIABLE: session.id, AGENT_VARIABLE: session.agent}
     return {name: value for name, value in session.environment().items() if name != "_"} | own
 
 

@@ -15,6 +15,7 @@ from holdfast.engine.fork_index import inherit_index, paths_of
 from holdfast.engine.sessions.deleting import delete
 from holdfast.engine.sessions.holding import holding, lock_path
 from holdfast.engine.sessions.holding import remove as remove_lock
+from holdfast.engine.sessions.limits import check_name
 from holdfast.engine.sessions.line import Line, new_ref
 from holdfast.engine.sessions.naming import check_id, new_id
 from holdfast.engine.sessions.results import ForkResult
@@ -78,6 +79,7 @@ def fork(
         raise UsageError(f"a fork is no {kind}")
     context = around.context
     session = new_id("fork", context.random) if name is None else check_id(name)
+    check_name(around.shelf.rows, session)
     path = lock_path(context.home, context.store.tenant, session)
     with holding(path, session, timeout=context.settings.lock.timeout, clock=context.clock):
         try:

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.engine.handing_on import handed_on
-from holdfast.engine.sessions.naming import HOOK_VARIABLE, SESSION_VARIABLE
+from holdfast.engine.sessions.naming import AGENT_VARIABLE, HOOK_VARIABLE, SESSION_VARIABLE
 from holdfast.model.errors import RefusedError
 from holdfast.model.log import Log
 from holdfast.model.visible import visible
@@ -176,6 +176,8 @@ def _environment(about: Mapping[str, object], word: str) -> dict[str, str]:
     own = {HOOK_VARIABLE: word} if word else {}
     if isinstance(session := about.get("session"), str):
         own[SESSION_VARIABLE] = session
+    if isinstance(agent := about.get("agent"), str):
+        own[AGENT_VARIABLE] = agent
     return {**handed_on(os.environ), **own}
 
 

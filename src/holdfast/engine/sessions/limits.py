@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.model.errors import RefusedError
+from holdfast.model.errors import NotFoundError, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -16,6 +16,19 @@ if TYPE_CHECKING:
 _BY_ITSELF: frozenset[SessionKind] = frozenset(("auto", "fork"))
 """Kinds of which nobody said that they want to come back to them."""
 _TYPES: tuple[RefType, ...] = ("head", "branch", "fork", "experiment")
+
+
+def check_name(rows: SessionRows, session: SessionId) -> None:
+    """Raise `RefusedError` (code ``session_exists``) if a session is called so, without waiting for who has it open.
+
+    One that was cut short while it was made or deleted, or is so at the moment, is none yet.
+    """
+    try:
+        taken = rows.get(session).status == "live"
+    except NotFoundError:
+        return
+    if taken:
+        raise RefusedError(f"there is a session {session} already", hint="choose another id", code="session_exists")
 
 
 def check_room(rows: SessionRows, session: SessionId, most: int) -> None:

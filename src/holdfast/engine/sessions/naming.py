@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from holdfast.model.config import Settings
 
 AGENT_VARIABLE = "HOLDFAST_AGENT"
+"""In the environment of a session's commands and hooks: who uses it."""
 SESSION_VARIABLE = "HOLDFAST_SESSION"
 """In the environment of a session's commands and hooks: its id."""
 HOOK_VARIABLE = "HOLDFAST_HOOK"

@@ -22,6 +22,7 @@ NOT_CARRIED = frozenset(
         "SHLVL",
         "PWD",
         "HOLDFAST_SESSION",
+        "HOLDFAST_AGENT",
         "HOLDFAST_RUN",
         "HOLDFAST_HOOK",
         "BASH_EXECUTION_STRING",

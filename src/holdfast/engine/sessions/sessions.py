@@ -16,6 +16,7 @@ from holdfast.engine.sessions.directories import only_in, open_mounted
 from holdfast.engine.sessions.holding import holding, is_held, lock_path
 from holdfast.engine.sessions.holding import remove as remove_lock
 from holdfast.engine.sessions.keeping import Shelf
+from holdfast.engine.sessions.limits import check_name
 from holdfast.engine.sessions.line import Line
 from holdfast.engine.sessions.owning import check_owner
 from holdfast.engine.sessions.recovery import (
@@ -128,8 +129,9 @@ class Sessions:
             self._warn(context.workspace.id, context.misconfigured)
             workspace = Workspace(opener, context)
             session = naming.new_id("session", context.random) if id is None else naming.check_id(id)
-            stack.enter_context(self._held(context, session))
             shelf = Shelf(context)
+            check_name(shelf.rows, session)
+            stack.enter_context(self._held(context, session))
             self._clear(shelf, session, opener)
             record = SessionRecord(
                 id=session,

@@ -215,7 +215,8 @@ def _options(shell: ShellName, environment: Mapping[str, str], has_aliases: bool
 
 def _evaluate(text: bytes, folder: bytes) -> bytes:
     if len(text) <= _LONGEST_ARGUMENT:
-        return b"eval " + quote(text)
+        # (With a hyphen first bash would take it for an option.)
+        return b"eval " + quote(b" " + text if text.startswith(b"-") else text)
     path = os.path.join(folder, b"command")
     with open(path, "wb") as file:
         file.write(text + b"\n")

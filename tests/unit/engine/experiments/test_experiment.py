@@ -156,12 +156,17 @@ def test_a_function_gives_the_score_while_the_fork_is_there(make: Make, session:
 
 
 def test_what_was_changed_in_the_session_meanwhile_is_not_lost(make: Make, session: Session, tree: Path) -> None:
-    with experiment(make, session, order("echo theirs > a")) as found:
+    with experiment(make, session, order("echo theirs > a", "exit 1")) as found:
         (tree / "b").write_text("mine\n")
         with pytest.raises(RefusedError, match="has changed since") as caught:
             found.adopt()
         assert caught.value.code == "changed_meanwhile"
+        assert [found.is_kept(one) for one in found.comparison.ranked] == [True, False]
     assert content(tree) == {"a": "a\n", "b": "mine\n", "c": "c\n"}
+    winner = found.comparison.winner
+    assert winner is not None
+    assert content(Path(os.fsdecode(winner.root)))["a"] == "theirs\n"
+    assert sessions_left(make) == ["main", winner.fork]
 
 
 def test_it_is_told_how_it_goes(make: Make, session: Session) -> None:
@@ -198,10 +203,20 @@ def test_cancelling_ends_everything_and_leaves_nothing(
 
 
 def test_what_goes_wrong_in_the_block_leaves_nothing_either(make: Make, session: Session, home: Path) -> None:
-    with pytest.raises(KeyError), experiment(make, session, order("true", keep=True)):
+    with pytest.raises(KeyError), experiment(make, session, order("true")):
         raise KeyError
     assert sessions_left(make) == ["main"]
     assert forks_on_disk(home) == []
+
+
+def test_forks_that_are_to_be_kept_are_so_whatever_goes_wrong_in_the_block(make: Make, session: Session) -> None:
+    with pytest.raises(KeyError), experiment(make, session, order("echo x > new", "true", keep=True)) as found:
+        raise KeyError
+    with make() as sessions:
+        forks = [sessions.info(one.fork) for one in found.comparison.ranked if one.fork is not None]
+        assert [(one.parent, one.purpose) for one in forks] == [("main", "fork")] * 2
+        sessions.sweep()
+        assert all(one.root is not None and os.path.isdir(one.root) for one in forks)
 
 
 def test_what_an_attempt_leaves_running_is_ended(make: Make, session: Session, tmp_path: Path) -> None:

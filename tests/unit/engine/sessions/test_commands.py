@@ -243,6 +243,9 @@ def test_a_session_begins_in_the_directory_that_was_named(bench):
     with bench.sessions().start(bytes(bench.tree / "a/b"), "one", env={"X": "1"}) as session:
         assert session.state.cwd == "a/b"
         assert session.environment()["X"] == "1"
+        with pytest.raises(RefusedError) as caught:
+            bench.start("one")
+        assert caught.value.code == "session_exists", "nobody is waited for"
     with pytest.raises(RefusedError) as caught:
         bench.start("one")
     assert caught.value.code == "session_exists"

@@ -142,6 +142,18 @@ def test_what_fails_meanwhile_leaves_nothing_in_flight(session: Session) -> None
     assert stdout(session, "echo on") == "on\n"
 
 
+def test_a_command_that_begins_with_a_hyphen_is_no_option(sessions: Sessions, tree: Path) -> None:
+    program = tree / "-x"
+    program.write_text("#!/bin/sh\necho run $1\n")
+    program.chmod(0o755)
+    with sessions.start(os.fsencode(tree), "one") as session:
+        assert stdout(session, "-x 1", env={"PATH": f"{tree}:{os.environ['PATH']}"}) == "run 1\n"
+        ended = execute(session, "-y").result
+        assert ended is not None
+        assert ended.exit_code == 127
+        assert ended.stderr.endswith("line 1: -y: command not found\n")
+
+
 @pytest.mark.parametrize("shell", ["bash", "sh", "zsh"])
 def test_a_session_has_the_shell_that_it_was_begun_with(sessions: Sessions, tree: Path, shell: ShellName) -> None:
     if not any(os.access(f"{place}/{shell}", os.X_OK) for place in ("/bin", "/usr/bin")):

@@ -375,8 +375,9 @@ def test_what_cannot_be_forked_leaves_nothing(bench):
         with pytest.raises(RefusedError) as caught:
             session.fork("a", provider="holdfast")
         assert caught.value.code == "session_exists"
-        with pytest.raises(RefusedError):
+        with pytest.raises(RefusedError) as caught:
             session.fork("one", provider="holdfast")
+        assert caught.value.code == "session_exists", "it does not wait for itself"
         for name in ("plain", ""):
             with pytest.raises(UnsupportedError if name else UsageError):
                 session.fork(name and "b", provider=name or "holdfast")
