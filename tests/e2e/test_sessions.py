@@ -168,11 +168,17 @@ def test_a_fork_is_worked_in_taken_over_and_deleted(agent: Agent, tree: Path) ->
     agent.run("checkpoint", "-s", "try")
     agent.run("checkout", "forks/try")
     assert (tree / "file").read_text() == "2\n"
-    assert agent.run("delete", "try", "--dry-run") == {"id": "try", "deleted": False, "with_directory": True}
+    assert agent.run("delete", "try", "--dry-run") == {
+        "id": "try",
+        "deleted": False,
+        "with_directory": True,
+        "not_captured": [],
+    }
     assert agent.fails("delete", "try") == (4, "declined")
     assert agent.run("delete", "try", "--yes")["deleted"]
     assert not Path(made["root"]).exists()
-    assert agent.run("delete", "one") == {"id": "one", "deleted": True, "with_directory": False}
+    gone = {"id": "one", "deleted": True, "with_directory": False, "not_captured": []}
+    assert agent.run("delete", "one") == gone
     assert (tree / "file").exists()
 
 
