@@ -114,11 +114,23 @@ def may_be(folder: bytes, root: bytes) -> bool:
 
     True where nothing was noted or the file system does not keep such times: then the number alone must do.
     """
+    noted = _noted(folder)
+    return noted is None or _birth_time(root) in (None, noted)
+
+
+def is_copied(folder: bytes, root: bytes) -> bool:
+    """Whether even the directory above ``root`` is younger than the root that was noted: all of it was copied, or
+    brought back from a backup, as it is with a home.
+    """
+    noted, above = _noted(folder), _birth_time(os.path.dirname(root))
+    return noted is not None and above is not None and above > noted
+
+
+def _noted(folder: bytes) -> int | None:
     try:
-        noted = int(read_regular(os.path.join(folder, ROOT_BIRTH), 32) or b"")
+        return int(read_regular(os.path.join(folder, ROOT_BIRTH), 32) or b"")
     except (OSError, ValueError):
-        return True
-    return _birth_time(root) in (None, noted)
+        return None
 
 
 def _birth_time(path: bytes) -> int | None:

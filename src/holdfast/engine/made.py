@@ -20,9 +20,9 @@ def check(catalog: Catalog, folder: bytes, workspace: Workspace, *, by_mount: bo
     """Raise `RefusedError` (``mounted_over``, ``not_ours``) if the workspace is a fork of a session, and what is at its
     path is not what was made for that. Any other workspace may be made again at its path by whoever has it.
 
-    An empty directory is let through, which is filled by whoever opens the session, and so is what a promotion that
-    was killed as it swapped has put there: that has its own proof of what it is. Of a fork ``by_mount`` nothing is in
-    the directory itself: that may be any, with nothing else mounted over it.
+    An empty directory is let through, which is filled by whoever opens the session, and one in a home that was copied
+    as a whole; and so is what a promotion that was killed as it swapped has put there: that has its own proof of what
+    it is. Of a fork ``by_mount`` nothing is in the directory itself: that may be any, with nothing else mounted over.
     """
     from holdfast.files.staying import mounted_at
     from holdfast.store.promotion_rows import PromotionRows
@@ -38,7 +38,7 @@ def check(catalog: Catalog, folder: bytes, workspace: Workspace, *, by_mount: bo
     may_differ = os.path.basename(path) == MERGED and os.path.ismount(path)
     if (may_differ or os.lstat(path).st_ino == workspace.inode) and identity.may_be(folder, path):
         return
-    if _is_empty(path) and not mounted_at(path):
+    if (_is_empty(path) or identity.is_copied(folder, path)) and not mounted_at(path):
         return
     if all(one.phase != "swapping" for one in PromotionRows(catalog).list(workspace.id, unfinished=True)):
         refuse(path, forks[0])

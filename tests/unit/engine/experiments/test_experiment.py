@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import holdfast
 from holdfast.engine.experiments.attempts import Attempt, Moved, Order
 from holdfast.engine.experiments.experiment import experiment
 from holdfast.engine.sessions.session import Session
@@ -295,13 +296,17 @@ def test_the_fork_of_what_was_adopted_stays_whatever_happens_then(make: Make, se
     assert sessions_left(make) == ["main", *adopted]
 
 
-def test_what_forks_began_with_keeps_none_of_them(make: Make, session: Session, tree: Path, home: Path) -> None:
+def test_what_forks_began_with_keeps_none_of_them(make: Make, tree: Path, home: Path) -> None:
+    home.mkdir(mode=0o700)
     (home / "config.toml").write_text('[capture]\nmax_file_bytes = "64KiB"\n')
+    (tree / "a").write_text("a\n")
     (tree / "data").write_bytes(bytes(70_000))
     (tree / "more").write_bytes(bytes(70_000))
-    with experiment(make, session, order("echo x >> more; test -e data", with_ignored=True)) as found:
-        assert found.comparison.winner is not None
-        assert [path for path, _ in found.comparison.winner.not_captured] == [b"more"]
-    with experiment(make, session, order("test -e data", with_ignored=True)):
-        pass
+    holdfast.init(tree, home=home).close()
+    with make() as sessions, sessions.start(os.fsencode(tree), "main") as session:
+        with experiment(make, session, order("echo x >> more; test -e data", with_ignored=True)) as found:
+            assert found.comparison.winner is not None
+            assert [path for path, _ in found.comparison.winner.not_captured] == [b"more"]
+        with experiment(make, session, order("test -e data", with_ignored=True)):
+            pass
     assert len(sessions_left(make)) == 2
