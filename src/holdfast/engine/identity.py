@@ -118,12 +118,13 @@ def may_be(folder: bytes, root: bytes) -> bool:
     return noted is None or _birth_time(root) in (None, noted)
 
 
-def is_copied(folder: bytes, root: bytes) -> bool:
-    """Whether even the directory above ``root`` is younger than the root that was noted: all of it was copied, or
-    brought back from a backup, as it is with a home.
+def is_copied(folder: bytes, workspace: Workspace) -> bool:
+    """Whether even the directory above the root, which was there first, is younger than the root that was noted, and
+    than the workspace: all of it was copied, or brought back from a backup, as it is with a home. (The root alone does
+    not tell: a snapshot of btrfs is born with its source.)
     """
-    noted, above = _noted(folder), _birth_time(os.path.dirname(root))
-    return noted is not None and above is not None and above > noted
+    noted, above = _noted(folder), _birth_time(os.path.dirname(workspace.path))
+    return noted is not None and above is not None and above > max(noted, workspace.created_at * 1000)
 
 
 def _noted(folder: bytes) -> int | None:

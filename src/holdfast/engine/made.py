@@ -38,7 +38,7 @@ def check(catalog: Catalog, folder: bytes, workspace: Workspace, *, by_mount: bo
     may_differ = os.path.basename(path) == MERGED and os.path.ismount(path)
     if (may_differ or os.lstat(path).st_ino == workspace.inode) and identity.may_be(folder, path):
         return
-    if (_is_empty(path) or identity.is_copied(folder, path)) and not mounted_at(path):
+    if (_is_empty(path) or identity.is_copied(folder, workspace)) and not mounted_at(path):
         return
     if all(one.phase != "swapping" for one in PromotionRows(catalog).list(workspace.id, unfinished=True)):
         refuse(path, forks[0])
