@@ -229,8 +229,8 @@ class _ExportSaver:
         finally:
             self._rest()
 
-    def prepare(self, paths: Sequence[bytes]) -> None:
-        self._saver.prepare(paths)
+    def prepare(self, paths: Sequence[bytes], *, last: bool) -> None:
+        self._saver.prepare(paths, last=last)
 
     def retention(self) -> None:
         try:

@@ -195,7 +195,8 @@ def _manifest(context: Context, parent: Checkpoint | None, scan: Scan) -> tuple[
         before = manifest.get_many(pages, parent.root, sorted(scan.changes))
         changes = [Change(path, before.get(path), after) for path, after in sorted(scan.changes.items())]
         changes = [change for change in changes if change.before != change.after]
-        return manifest.update(pages, parent.root, scan.changes), changes
+        foreseen = context.store.ahead.manifest(parent.root, scan.changes)
+        return foreseen or manifest.update(pages, parent.root, scan.changes), changes
     built = manifest.build((path, entry) for path, entry in sorted(scan.changes.items()) if entry is not None)
     if parent is None:
         return built, None
@@ -224,7 +225,12 @@ def _store(
     shared = context.catalog.known(built.new_pages, pages=True)
     pages = [(page, data, built.previous.get(page)) for page, data in built.new_pages.items() if page not in shared]
     pages_written = write_pages(
-        store.objects, pages_key(store.tenant, checkpoint_id), new_pack_id(context.random), pages, store.page_bases
+        store.objects,
+        pages_key(store.tenant, checkpoint_id),
+        new_pack_id(context.random),
+        pages,
+        store.page_bases,
+        store.ahead.pages,
     )
     named: set[Hash] = set()
     if changes is None:

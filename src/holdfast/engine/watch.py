@@ -59,11 +59,11 @@ class Saver:
         """Save the tree's present state."""
         return take(self._context, request)
 
-    def prepare(self, paths: Sequence[bytes]) -> None:
+    def prepare(self, paths: Sequence[bytes], *, last: bool) -> None:
         """Work ahead for files that have changed: see `holdfast.engine.preparing`."""
         from holdfast.engine.preparing import prepare
 
-        prepare(self._context, self._tree, paths)
+        prepare(self._context, self._tree, paths, last=last)
 
     def status(self) -> Status:
         """How the tree differs from the checkpoint that it stands on."""

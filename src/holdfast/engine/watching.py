@@ -55,8 +55,10 @@ class Saver(Protocol):
         """See `holdfast.engine.status.status`."""
         ...
 
-    def prepare(self, paths: Sequence[bytes]) -> None:
-        """Do now what the next checkpoint would have to do for files that have changed; nothing depends on it."""
+    def prepare(self, paths: Sequence[bytes], *, last: bool) -> None:
+        """Do now what the next checkpoint would have to do for files that have changed, ``last`` if these are all that
+        were noticed so far; nothing depends on it.
+        """
         ...
 
     def retention(self) -> None:
@@ -307,7 +309,7 @@ class Service:
         """Work ahead, a little at a time: whoever calls meanwhile waits for it."""
         paths = self._changes.to_prepare(_PREPARED_AT_ONCE)
         try:
-            self._saver.prepare(paths)
+            self._saver.prepare(paths, last=not self._changes.unprepared)
         except HoldfastError as error:
             _log.debug("nothing is prepared: %s", error.message)
         except Exception:  # noqa: BLE001 - as in `_attempt`

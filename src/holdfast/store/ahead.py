@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast.model.named import NamedTuple
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from holdfast.model.entries import Entry
     from holdfast.model.ids import Hash
+    from holdfast.store.manifest_build import Built
     from holdfast.store.pack_writer import Item
 
 _MOST_ITEMS = 1024
@@ -19,8 +23,18 @@ _MOST_BYTES = 8 << 20
 """Of encoded contents, and as much of pages."""
 
 
+class _Foreseen(NamedTuple):
+    """The manifest ``root`` with ``changes`` made to it."""
+
+    root: Hash
+    changes: Mapping[bytes, Entry | None]
+    built: Built
+
+
 class Ahead:
-    """Encoded contents, and what pages may be differences against: a limited number of each, the first that come."""
+    """Encoded contents and pages, and what pages may be differences against: a limited number of each, the first that
+    come; and one manifest that may be wanted.
+    """
 
     def __init__(self) -> None:
         self.keeping = False
@@ -29,6 +43,15 @@ class Ahead:
         """Encoded contents, by their hashes."""
         self.bases: dict[Hash, tuple[Hash, bytes]] = {}
         """By the hash of a page: what a later version of it may be a difference against, and that one's content."""
+        self.pages: dict[Hash, Item] = {}
+        """Encoded pages of the manifest that was foreseen last, by their hashes."""
+        self.entries: dict[bytes, Entry] = {}
+        """What the paths of `entries_of` will hold, as far as that was looked at."""
+        self.entries_of: Hash | None = None
+        """The manifest that they differ from."""
+        self.unforeseen = 0
+        """How often one of them was noted since a manifest was foreseen."""
+        self._foreseen: _Foreseen | None = None
         self._item_bytes = self._base_bytes = 0
 
     def add_item(self, item: Item) -> None:
@@ -47,8 +70,37 @@ class Ahead:
                 self.bases[page] = root, content
                 self._base_bytes += len(content)
 
+    def note(self, root: Hash, entries: Mapping[bytes, Entry]) -> None:
+        """Note what the manifest ``root`` will have at some paths."""
+        if self.entries_of != root:
+            self.entries.clear()
+            self.entries_of = root
+        self.entries.update(entries)
+        self.unforeseen += len(entries)
+
+    def foresee(
+        self, root: Hash, changes: Mapping[bytes, Entry | None], built: Built, pages: Mapping[Hash, Item]
+    ) -> None:
+        """Keep what the manifest ``root`` is after ``changes``, and its new pages as they are encoded. What was
+        foreseen before is forgotten.
+        """
+        self._foreseen = _Foreseen(root, changes, built)
+        self.pages = dict(pages)
+        self.unforeseen = 0
+
+    def manifest(self, root: Hash, changes: Mapping[bytes, Entry | None]) -> Built | None:
+        """What the manifest ``root`` is after just these ``changes``, if that was foreseen."""
+        foreseen = self._foreseen
+        if foreseen is None or foreseen.root != root or foreseen.changes != changes:
+            return None
+        return foreseen.built
+
     def forget(self) -> None:
         """Keep nothing any more."""
         self.items.clear()
         self.bases.clear()
+        self.pages.clear()
+        self.entries.clear()
+        self._foreseen = None
+        self.unforeseen = 0
         self._item_bytes = self._base_bytes = 0

@@ -18,7 +18,7 @@ from holdfast.store.pieces import chunks
 from holdfast.store.records import NewBlob, NewPack, large_blob_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
     from holdfast.model.ids import PackId
@@ -68,6 +68,14 @@ def encode(contents: Sequence[tuple[bytes, Hash]], read_bases: ReadBases) -> lis
     return _encode_fresh([_Job(name, data, bases.get(previous)) for name, data, previous in changed])
 
 
+def encode_pages(pages: Sequence[tuple[Hash, bytes, Hash | None]], read_bases: ReadBases) -> Iterator[Item]:
+    """Pages of manifests, each with its hash and that of the page it replaces, one after the other."""
+    bases = _bases(read_bases, [previous for _, _, previous in pages if previous is not None])
+    for name, data, previous in pages:
+        job = _Job(name, data, None if previous is None else bases.get(previous))
+        yield _item(job, smaller(_difference(job), compress_quick(data)))
+
+
 def _encode(jobs: Sequence[_Job]) -> list[Item]:
     """Each as it was encoded ahead, or as `_encode_fresh`."""
     fresh = iter(_encode_fresh([job for job in jobs if job.ready is None]))
@@ -83,10 +91,6 @@ def _encode_fresh(jobs: Sequence[_Job]) -> list[Item]:
     for job, delta, is_sure in zip(jobs, deltas, sure, strict=True):
         items.append(_item(job, delta if delta is not None and is_sure else smaller(delta, next(plain))))
     return items
-
-
-def _encode_page(job: _Job) -> Item:
-    return _item(job, smaller(_difference(job), compress_quick(job.data)))
 
 
 def _difference(job: _Job) -> Encoded | None:
@@ -316,10 +320,12 @@ def write_pages(
     pack_id: PackId,
     pages: Sequence[tuple[Hash, bytes, Hash | None]],
     read_bases: ReadBases,
+    ahead: Mapping[Hash, Item] | None = None,
 ) -> Written:
     """Write manifest pages, each with its hash and that of the page it replaces, as one pack ``pack_id`` under ``key``.
 
-    Durable when it returns (I4). No pages: no pack. The same hash twice is written once; ``relied_on`` is empty.
+    ``ahead`` are pages that were encoded ahead. Durable when it returns (I4). No pages: no pack. The same hash twice is
+    written once; ``relied_on`` is empty.
     """
     if not pages:
         return Written([], [], frozenset(), 0)
@@ -327,15 +333,13 @@ def write_pages(
     if len(distinct) > MAX_RECORDS:
         raise UsageError(f"{len(distinct)} pages are more than the {MAX_RECORDS} that one pack may hold")
     writer = PackWriter(objects, lambda: (pack_id, key), kind="page", pack_bytes=1 << 62)
+    ready = ahead or {}
     try:
-        items = list(distinct.items())
+        if ready:
+            writer.add(ready[name] for name in distinct if name in ready)
+        items = [(name, *page) for name, page in distinct.items() if name not in ready]
         for at in range(0, len(items), _BATCH_ITEMS):
-            part = items[at : at + _BATCH_ITEMS]
-            bases = _bases(read_bases, [previous for _, (_, previous) in part if previous is not None])
-            writer.add(
-                _encode_page(_Job(name, data, None if previous is None else bases.get(previous)))
-                for name, (data, previous) in part
-            )
+            writer.add(encode_pages(items[at : at + _BATCH_ITEMS], read_bases))
         packs, blobs = writer.finish()
     finally:
         writer.abort()

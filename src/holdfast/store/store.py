@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from holdfast.model.clock import Clock
     from holdfast.model.config import Settings
+    from holdfast.model.entries import Entry
     from holdfast.model.ids import Hash
     from holdfast.model.sinks import Content
     from holdfast.store.blob_reader import BlobReader
@@ -234,6 +235,18 @@ class Store:
 
         for item in encode(contents, self.read_bases):
             self.ahead.add_item(item)
+
+    def foresee(self, root: Hash, changes: Mapping[bytes, Entry | None]) -> None:
+        """Make and encode the pages of the manifest ``root`` with ``changes`` made to it: it may soon be written."""
+        from holdfast.store import manifest
+        from holdfast.store.blob_writer import encode_pages
+
+        built = manifest.update(self.pages, root, changes)
+        known = self.ahead.pages
+        made = [(name, data, built.previous.get(name)) for name, data in built.new_pages.items() if name not in known]
+        encoded = {item.hash: item for item in encode_pages(made, self.page_bases)}
+        pages = {name: encoded.get(name) or known[name] for name in built.new_pages}
+        self.ahead.foresee(root, changes, built, pages)
 
     def children(self, pages: Sequence[Hash]) -> dict[Hash, list[Hash]]:
         """The distinct children of each of ``pages``; raises `IntegrityError` for one that cannot be read."""

@@ -12,17 +12,18 @@ from holdfast.engine.preparing import prepare
 from holdfast.files.dirty import Dirty
 from holdfast.files.local import LocalTree
 from holdfast.model.ids import Hash, hash_bytes
-from holdfast.store import manifest
+from holdfast.store import blob_writer, manifest
 from holdfast.store.ahead import Ahead
 from holdfast.store.codec import DELTA, Encoded
 from holdfast.store.pack_writer import Item
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from holdfast.engine.context import Context
     from holdfast.engine.workspace import Workspace
+    from holdfast.model.entries import Entry
 
 LINES = [f"line {number} of some source {number * 7919 % 1000003}\n" for number in range(200)]
 
@@ -75,8 +76,8 @@ class Place:
             there = (self.root / os.fsdecode(path)).read_bytes()
             assert held[path].hash == hash_bytes(there)
             assert self.context.store.reader.read(held[path].hash) == there
-        assert not self.context.store.ahead.items
-        assert not self.context.store.ahead.bases
+        ahead = self.context.store.ahead
+        assert not [*ahead.items, *ahead.bases, *ahead.pages, *ahead.entries]
         return made.root
 
 
@@ -104,6 +105,97 @@ def test_what_was_prepared_is_not_read_and_encoded_again(place: Place, monkeypat
     place.edit(edited[:3], "twice")
     place.save()
     assert len(asked) >= 3
+
+
+def test_pages_that_were_foreseen_are_not_made_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    edited = place.paths[::7]
+    place.edit(edited, "once")
+    prepare(place.context, place.tree, edited[:20], last=False)
+    assert not place.context.store.ahead.pages
+    prepare(place.context, place.tree, edited[20:])
+    foreseen = dict(place.context.store.ahead.pages)
+    made: list[Hash] = []
+    monkeypatch.setattr(manifest, "update", lambda *_: pytest.fail("it was made already"))
+    monkeypatch.setattr(blob_writer, "encode_pages", lambda pages, _: made.extend(name for name, _, _ in pages) or [])
+    root = place.save()
+    assert root in foreseen
+    assert made == []
+    for path, number in ((edited[0], 1), (edited[1], 2)):
+        entry = manifest.get_many(place.context.store.pages, root, [path])[path]
+        assert b"edited: once" in place.context.store.reader.read(entry.hash), number
+
+
+def test_what_was_foreseen_only_in_part_is_completed(place: Place) -> None:
+    """Other permissions, a new file, one that is gone, and one that was changed again: the checkpoint has them all."""
+    edited = place.paths[:40]
+    place.edit(edited, "once")
+    prepare(place.context, place.tree, edited)
+    foreseen = set(place.context.store.ahead.pages)
+    (place.root / os.fsdecode(edited[0])).chmod(0o755)
+    (place.root / os.fsdecode(edited[1])).unlink()
+    place.write(b"directory0/new", "new")
+    place.edit(edited[2:3], "twice")
+    place.told.tell([*edited, b"directory0/new"])
+    made = take(place.context, Request()).checkpoint
+    held = dict(manifest.iterate(place.context.store.pages, made.root))
+    assert made.root not in foreseen
+    assert held[edited[0]].permissions == 0o755
+    assert edited[1] not in held
+    assert place.context.store.reader.read(held[b"directory0/new"].hash) == b"new"
+    assert b"edited: twice" in place.context.store.reader.read(held[edited[2]].hash)
+    assert b"edited: once" in place.context.store.reader.read(held[edited[3]].hash)
+
+
+def test_what_was_foreseen_of_another_state_is_not_used(place: Place) -> None:
+    """Somebody else has gone back in the meantime: what was foreseen stood on the state before."""
+    place.edit(place.paths[:5], "once")
+    first = place.save()
+    place.edit(place.paths[:5], "twice")
+    prepare(place.context, place.tree, place.paths[:5])
+    changes = dict(place.context.store.ahead.entries)
+    assert place.context.store.ahead.manifest(first, changes) is not None
+    assert place.context.store.ahead.manifest(hash_bytes(b"another"), changes) is None
+    assert place.context.store.ahead.manifest(first, {**changes, b"another": None}) is None
+    place.context.store.ahead.note(hash_bytes(b"another"), {})
+    assert not place.context.store.ahead.entries
+
+
+def test_pages_are_foreseen_again_when_enough_is_new(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a file that changes at every moment does not have all of them made at every moment; and not for many."""
+    store, times = place.context.store, 0
+    foresee = store.foresee
+
+    def counting(root: Hash, changes: Mapping[bytes, Entry | None]) -> None:
+        nonlocal times
+        times += 1
+        foresee(root, changes)
+
+    monkeypatch.setattr(store, "foresee", counting)
+    place.edit(place.paths[:100], "once")
+    for path in place.paths[:100]:
+        prepare(place.context, place.tree, [path])
+    assert 5 < times < 30
+    before = times
+    prepare(place.context, place.tree, [])
+    assert times <= before + 1
+    place.edit(place.paths, "twice")
+    prepare(place.context, place.tree, place.paths[:30])
+    before = times
+    prepare(place.context, place.tree, place.paths[30:])
+    assert times == before
+    place.save()
+
+
+def test_a_base_of_a_foreseen_page_may_be_gone_by_then(place: Place) -> None:
+    """The commit notices, and the page is made anew."""
+    edited = place.paths[:3]
+    place.edit(edited, "once")
+    prepare(place.context, place.tree, edited)
+    ahead = place.context.store.ahead
+    gone = hash_bytes(b"nobody has ever stored this")
+    assert ahead.pages
+    ahead.pages = {name: Item(name, item.size, Encoded(DELTA, b"x" * 50), gone) for name, item in ahead.pages.items()}
+    place.save()
 
 
 def test_it_is_stored_as_it_would_be_without_that(place: Place) -> None:
