@@ -113,12 +113,13 @@ def _give_refs(git: Git, own: bytes, refs: Mapping[str, str]) -> None:
     git("pack-refs", "--all")  # Git itself adds what tags lead to, and need not look for that each time
 
 
-def renew_index(work_tree: bytes) -> None:
-    """Have Git look again at files of a work tree that were written anew. It takes one for changed, without a look at
+def renew_index(work_tree: bytes, own: bytes) -> None:
+    """Have Git look again at files of a work tree that were written anew, whose index is in the directory ``own``. It
+    takes one for changed, without a look at
     the content, whose length is not that of what it has written there itself: where ends of lines, identifiers or LFS
     make two files of one object. Raises `StorageError`.
     """
-    git = Git(work_tree, git_dir=git_directory(work_tree), work_tree=work_tree)
+    git = Git(work_tree, git_dir=own, work_tree=work_tree)
     git("update-index", "-q", "--refresh", allowed=(0, 1))
     found = git.fields("diff-files", "--raw", "-z", "--no-abbrev", "--ignore-submodules=all")
     again: list[bytes] = []

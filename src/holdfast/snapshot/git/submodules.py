@@ -19,7 +19,7 @@ from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display, under
 from holdfast.snapshot.git.capture import filter_refused, filters_of
 from holdfast.snapshot.git.command import Git
-from holdfast.snapshot.git.own_repository import git_directory, make_inner_repository
+from holdfast.snapshot.git.own_repository import git_directory, make_inner_repository, renew_index
 from holdfast.snapshot.git.repository import Source, head_of, included_for, read_settings
 from holdfast.snapshot.git.shadow import config_section, filters_run_by
 
@@ -202,6 +202,26 @@ class Submodules:
         if os.path.lexists(own):
             return False
         return not any(other.startswith(modules + b"/") and under(own, other) for other in self._made)
+
+
+def renew_indexes(fork: bytes) -> None:
+    """`renew_index` of the work tree ``fork``, and of each repository of a submodule that lies in it, nested ones too.
+    What was written there since may lead to one of the user's, of which nothing is read or written. Raises
+    `StorageError`.
+    """
+    top = os.path.realpath(fork)
+    left = [Source(top, git_directory(top), git_directory(top))]
+    while left:
+        around = left.pop()
+        assert around.work_tree is not None, "those of submodules are found by it"
+        renew_index(around.work_tree, around.own)
+        for path, _ in _links(Git(around.work_tree, git_dir=around.own)):
+            try:
+                found = _source(around, path)
+            except _Left:
+                continue
+            if found is not None and under(found.own, top):
+                left.append(found)
 
 
 def _source(around: Source, path: bytes) -> Source | None:

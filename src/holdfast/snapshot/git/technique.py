@@ -22,7 +22,7 @@ from holdfast.snapshot.git.alternates import behind
 from holdfast.snapshot.git.capture import Capture, Unrun, filter_refused, filters_of, forget_index
 from holdfast.snapshot.git.command import QUICK_SECONDS, Git, find_git
 from holdfast.snapshot.git.kept import OBJECTS, WORK_TREES, Kept, kept_name, lent_to
-from holdfast.snapshot.git.own_repository import git_directory, make_repository, renew_index
+from holdfast.snapshot.git.own_repository import git_directory, make_repository
 from holdfast.snapshot.git.repository import (
     Source,
     find_source,
@@ -37,7 +37,7 @@ from holdfast.snapshot.git.repository import (
     unpin,
 )
 from holdfast.snapshot.git.shadow import Shadow, same_sparsity, shadow_name
-from holdfast.snapshot.git.submodules import Submodules
+from holdfast.snapshot.git.submodules import Submodules, renew_indexes
 from holdfast.snapshot.port import Capabilities, Mode
 from holdfast.snapshot.private import make_private
 from holdfast.snapshot.recorded import RecordedProvider
@@ -424,7 +424,7 @@ class _Git:
     def settle(self, entry: Entry) -> None:
         """See `Provider.settle`."""
         if entry.facts:
-            renew_index(self._work_tree(entry))
+            renew_indexes(self._work_tree(entry))
 
     def where_to_work(self, entry: Entry) -> bytes:
         """See `Technique.where_to_work`."""
