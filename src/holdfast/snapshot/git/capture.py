@@ -6,7 +6,6 @@ capture reads what has changed since, and nothing else. The user's own index is 
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from contextlib import suppress
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from holdfast.snapshot.git.command import Git
+    from holdfast.snapshot.git.reach import Reach
     from holdfast.snapshot.git.repository import Source
     from holdfast.snapshot.git.shadow import Shadow
 
@@ -80,19 +80,21 @@ class Capture:
         source: Source,
         index: bytes,
         *,
+        reach: Reach,
         untracked: bool,
         partial: bool = False,
         unrun: Unrun = _NONE,
         borrows: bytes | None = None,
     ) -> None:
-        """``index`` is where the index is kept; ``untracked``: also what is neither tracked nor ignored; ``borrows`` a
-        directory of objects that the shadow does not borrow from.
+        """``index`` is where the index is kept; ``reach`` opens the user's; ``untracked``: also what is neither tracked
+        nor ignored; ``borrows`` a directory of objects that the shadow does not borrow from.
         """
         assert source.work_tree is not None, "a bare repository has no files"
         self._work_tree = source.work_tree
         self._shadow = shadow
         self._source = source
         self._index = index
+        self._reach = reach
         self._untracked = untracked
         self._partial = partial
         self._unrun = unrun
@@ -156,8 +158,9 @@ class Capture:
         """Begin with the user's index, unless ours has begun with what that still is, and with files there, and not
         there, that still are, or are not: then return True.
         """
-        fd = _opened(os.path.join(self._source.own, b"index"))
+        fd = self._reach.opened(path := os.path.join(self._source.own, b"index"))
         if fd is None:
+            _refuse_no_file(path)
             fd = os.memfd_create("none", os.MFD_CLOEXEC)  # nothing was ever added
         try:
             found = os.fstat(fd)
@@ -190,7 +193,22 @@ class Capture:
             if name.startswith(b"sharedindex."):  # a split index: most of it is in there
                 target = os.path.join(self._shadow.path, name)
                 if not os.path.lexists(target):
-                    _copy_file(os.path.join(self._source.own, name), target)
+                    self._copy_file(os.path.join(self._source.own, name), target)
+
+    def _copy_file(self, source: bytes, target: bytes) -> None:
+        """Copy a file to a name that it gets when it is whole."""
+        fd = self._reach.opened(source)
+        if fd is None:
+            return  # Git says what that means
+        try:
+            copy = os.open(target + b".new", os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            try:
+                duplicate(fd, copy)
+            finally:
+                os.close(copy)
+        finally:
+            os.close(fd)
+        os.rename(target + b".new", target)
 
     def _tree(self, base: str, *, fresh: bool) -> str:
         """The tree of what the files are now, with every object of it where it stays. ``fresh``: the index is still
@@ -297,25 +315,20 @@ def _ended(paths: Iterable[bytes]) -> bytes:
     return b"".join(path + b"\0" for path in paths)
 
 
-def _opened(path: bytes) -> int | None:
-    """The file ``path``, which may be a link as Git takes it, to read; None if there is none. Raises `RefusedError` for
-    what is no file, `OSError`.
-    """
+def _refuse_no_file(path: bytes) -> None:
+    """Refuse an index that is something else than a file; what leads nowhere is none, as Git has it."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-        if stat.S_ISREG(os.fstat(fd).st_mode):
-            return fd
-        os.close(fd)
+        mode = os.stat(path).st_mode
     except FileNotFoundError:
-        return None
-    except OSError as error:
-        if error.errno not in (errno.ELOOP, errno.ENXIO, errno.ENOTDIR, errno.ENODEV):
-            raise
-    raise RefusedError(
-        f"{display(path)} is no file, and leads to none: there is no index to begin with",
-        hint="`git reset` makes a new one, once that is removed",
-        code="git_index",
-    )
+        return
+    except OSError:
+        mode = 0
+    if not stat.S_ISREG(mode):
+        raise RefusedError(
+            f"{display(path)} is no file, and leads to none: there is no index to begin with",
+            hint="`git reset` makes a new one, once that is removed",
+            code="git_index",
+        )
 
 
 def _content(path: bytes, limit: int = _SOME_OUTPUT) -> bytes | None:
@@ -324,19 +337,3 @@ def _content(path: bytes, limit: int = _SOME_OUTPUT) -> bytes | None:
             return file.read(limit)
     except FileNotFoundError:
         return None
-
-
-def _copy_file(source: bytes, target: bytes) -> None:
-    """Copy a file to a name that it gets when it is whole."""
-    fd = _opened(source)
-    if fd is None:
-        return  # Git says what that means
-    try:
-        copy = os.open(target + b".new", os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        try:
-            duplicate(fd, copy)
-        finally:
-            os.close(copy)
-    finally:
-        os.close(fd)
-    os.rename(target + b".new", target)

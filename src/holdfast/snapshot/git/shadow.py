@@ -20,11 +20,7 @@ from holdfast.snapshot.private import make_private
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from holdfast.snapshot.git.repository import LocalSettings, Source
-
-MAX_RULES = 1 << 20
-INFO = (b"attributes", b"exclude")
-"""What a repository has beside its tree that says how files are captured."""
+    from holdfast.snapshot.git.repository import LocalSettings
 
 
 def shadow_name(object_format: str) -> str:
@@ -68,12 +64,10 @@ class Shadow:
         """Whether there is one."""
         return os.path.isdir(self.path)
 
-    def prepare(
-        self, source: Source, settings: LocalSettings, stores: Sequence[bytes], *, kept: bytes, trust_filters: bool
-    ) -> None:
-        """Have a shadow that borrows from the directories ``stores``, all that ``source`` has objects in, and from what
-        is ``kept`` for forks if there is any, and captures files as the user's repository does. The shared lock is
-        held: it is there whole or not at all. Raises `StorageError`, `OSError`.
+    def prepare(self, settings: LocalSettings, stores: Sequence[bytes], *, kept: bytes, trust_filters: bool) -> None:
+        """Have a shadow that borrows from the directories ``stores``, all that the user's repository has objects in,
+        and from what is ``kept`` for forks if there is any, and captures files as that repository does. The shared
+        lock is held: it is there whole or not at all. Raises `StorageError`, `OSError`.
         """
         borrowed = [*stores, *([kept] if os.path.isdir(kept) else [])]
         if not self.exists():
@@ -82,8 +76,7 @@ class Shadow:
             b"config": _config_text(settings, trust_filters=trust_filters),
             b"objects/info/alternates": b"".join(alternate(path) + b"\n" for path in borrowed),
         }
-        for name in INFO:
-            files[b"info/" + name] = read_regular(os.path.join(source.common, b"info", name), MAX_RULES) or b""
+        files |= {b"info/" + name: text for name, text in settings.rules.items()}
         for name, text in files.items():
             self._write(name, text)
 
@@ -210,13 +203,12 @@ def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"')
 
 
-def same_sparsity(own: bytes, source: Source, settings: LocalSettings) -> None:
+def same_sparsity(own: bytes, settings: LocalSettings) -> None:
     """Have the work tree whose Git directory is ``own`` hold the files that the user's sparse checkout does. Raises
     `OSError`.
     """
     if not settings.sparse:
         return
-    patterns = read_regular(os.path.join(source.own, b"info/sparse-checkout"), MAX_RULES)
     os.makedirs(os.path.join(own, b"info"), exist_ok=True)
     with open(os.path.join(own, b"info/sparse-checkout"), "wb") as file:
-        file.write(patterns or b"/*\n")
+        file.write(settings.patterns or b"/*\n")
