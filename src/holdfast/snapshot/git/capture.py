@@ -12,10 +12,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from holdfast.files.duplicate import duplicate
+from holdfast.files.replicate import remove_whole
 from holdfast.model.errors import RefusedError, StorageError
 from holdfast.model.log import Log
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
+from holdfast.snapshot.git.staged import staged
 from holdfast.snapshot.git.unlooked import look_at_all, stands
 from holdfast.snapshot.private import make_private
 
@@ -33,6 +35,7 @@ _SHOWN = 3
 _SOME_OUTPUT = 1 << 16
 _READ_BY_GIT = (b".gitmodules", b".gitattributes", b".gitignore")
 _SUFFIXES = (b"", b".lock", b".begun", b".unlooked")
+_STAGED = b".staged"
 _CAPTURED = (stat.S_IFREG, stat.S_IFLNK, stat.S_IFDIR)
 """A directory is a submodule's; anything else cannot be in a tree of Git."""
 
@@ -60,6 +63,7 @@ def forget_index(path: bytes) -> None:
     for suffix in _SUFFIXES:
         with suppress(FileNotFoundError):
             os.unlink(path + suffix)
+    remove_whole(path + _STAGED)
 
 
 def filter_refused(name: str, path: bytes) -> RefusedError:
@@ -98,6 +102,7 @@ class Capture:
         self._untracked = untracked
         self._partial = partial
         self._unrun = unrun
+        self._borrows = borrows
         self._git = shadow.git(work_tree=source.work_tree, index=index, borrows=borrows)
 
     def run(self, *, base: str, parent: str, message: str, at: int) -> str:
@@ -243,11 +248,26 @@ class Capture:
         if gone:
             git("update-index", "-z", "--force-remove", "--stdin", stdin=_ended(gone))
         if changed:
-            git("update-index", "-z", "--add", "--remove", "--replace", "--stdin", stdin=_ended(changed))
+            self._take_in(changed)
         missing = ("--missing-ok",) if self._partial else ()
         tree = git.word("write-tree", *missing)
         self._keep(tree, base)
         return tree
+
+    def _take_in(self, paths: list[bytes]) -> None:
+        """Have our index hold these files as they are, and submodules as the commits that they are at."""
+        words = ("update-index", "-z", "--add", "--remove", "--replace", "--stdin")
+        with staged(self._work_tree, paths, place := self._index + _STAGED) as directories:
+            copies = self._shadow.git(work_tree=place, index=self._index, borrows=self._borrows)
+            copies(*words, stdin=_ended(path for path in paths if path not in directories))
+        if directories:
+            self._git(*words, stdin=_ended(directories))
+        listed = {line.partition(b"\t")[2]: line for line in self._git.fields("ls-files", "--stage", "-z")}
+        for path in directories:
+            if path in listed and not listed[path].startswith(_GITLINK):
+                raise StorageError(f"{display(path)} was replaced while it was captured", code="git_failed")
+        # (Of the copies, nothing is to be known.)
+        self._git("update-index", "-z", "--index-info", stdin=_ended(listed[path] for path in paths if path in listed))
 
     def _changes(self) -> tuple[list[bytes], list[bytes]]:
         """The tracked paths that are gone, and those that are not as our index has them."""

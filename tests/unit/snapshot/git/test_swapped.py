@@ -1,0 +1,122 @@
+"""What is swapped for a link between a look at it and its reading shows nothing of what is hidden from runs (I7)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import pytest
+
+from holdfast.model.errors import RefusedError
+from holdfast.snapshot.git import capture
+from holdfast.snapshot.git.reach import Reach
+from holdfast.snapshot.git.repository import Source
+from holdfast.snapshot.git.technique import GitOptions, git_provider
+from holdfast.snapshot.place import Place
+
+from .conftest import Beside, User
+
+Make = Callable[..., Beside]
+
+
+def refused(user: User, state: Path, hidden: Path) -> RefusedError:
+    """What a fork is refused by while a directory is hidden; nothing is left of the fork."""
+    provider = git_provider(Place(bytes(user.root), bytes(state), "s"), GitOptions(hidden=(bytes(hidden),)))
+    with pytest.raises(RefusedError) as caught:
+        provider.prepare("worktree")
+    assert list(provider.tokens()) == []
+    return caught.value
+
+
+@pytest.fixture
+def hidden(tmp_path: Path) -> Path:
+    """A directory with a file that no fork may show."""
+    (tmp_path / "hidden").mkdir()
+    (tmp_path / "hidden/key").write_text("sesame\n")
+    return tmp_path / "hidden"
+
+
+def test_no_line_of_what_is_hidden_is_in_an_error(user: User, hidden: Path, tmp_path: Path) -> None:
+    """Git names each directory that is borrowed from and is not there, as soon as anything fails."""
+    (user.git_dir / "objects/info").mkdir(exist_ok=True)
+    (user.git_dir / "objects/info/alternates").symlink_to(hidden / "key")
+    (user.git_dir / "HEAD").write_text("1" * 40 + "\n")
+    error = refused(user, tmp_path / "state", hidden)
+    assert error.code == "git_hidden"
+    assert "sesame" not in error.message
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "config", "index", "info/attributes", "info/exclude", "info/sparse-checkout", "objects/info/alternates",
+        "shallow",
+    ],
+)  # fmt: skip
+def test_what_is_swapped_for_a_link_after_the_look_at_it_is_not_read(
+    user: User, hidden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Whatever file it leads to would be in the fork, byte for byte."""
+    looked = Reach.refuse_hidden
+
+    def then(reach: Reach, source: Source) -> list[bytes]:
+        found = looked(reach, source)
+        path = user.git_dir / name
+        path.parent.mkdir(exist_ok=True)
+        path.unlink(missing_ok=True)
+        path.symlink_to(hidden / "key")
+        return found
+
+    monkeypatch.setattr(Reach, "refuse_hidden", then)
+    assert refused(user, tmp_path / "state", hidden).code == "git_hidden"
+
+
+@pytest.mark.parametrize("name", ["d", "d/x"])
+def test_what_is_swapped_for_a_link_while_it_is_captured_is_not_in_a_commit(
+    user: User, beside: Make, hidden: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Git looks at what leads to a file before it opens it, and not at what it has opened."""
+    (hidden / "x").write_text("sesame\n")
+    user.write("d/x", "changed\n")
+    user.write("b", "changed\n")
+    one = beside(user, hidden=(bytes(hidden),))
+    real = capture.staged
+
+    @contextmanager
+    def swapped(work_tree: bytes, paths: list[bytes], place: bytes) -> Generator[set[bytes]]:
+        with real(work_tree, paths, place) as found:
+            (user.root / name).rename(user.root.parent / "was")
+            (user.root / name).symlink_to(hidden if name == "d" else hidden / "x")
+            try:
+                yield found
+            finally:
+                (user.root / name).unlink()
+                (user.root.parent / "was").rename(user.root / name)
+
+    monkeypatch.setattr(capture, "staged", swapped)
+    fork = User(Path(os.fsdecode(one.provider.prepare("worktree").path)))
+    assert fork.git("show", "HEAD:d/x") == "changed"
+    assert fork.git("show", "HEAD:b") == "changed"
+
+
+@pytest.mark.parametrize("name", ["d", "d/x"])
+def test_what_is_a_link_by_the_time_that_it_is_captured_is_taken_for_that(
+    user: User, beside: Make, hidden: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (hidden / "x").write_text("sesame\n")
+    user.write("d/x", "changed\n")
+    one = beside(user, hidden=(bytes(hidden),))
+    real = capture.staged
+
+    def swapped(work_tree: bytes, paths: list[bytes], place: bytes) -> AbstractContextManager[set[bytes]]:
+        (user.root / name).rename(user.root.parent / "was")
+        (user.root / name).symlink_to(hidden if name == "d" else hidden / "x")
+        return real(work_tree, paths, place)
+
+    monkeypatch.setattr(capture, "staged", swapped)
+    fork = User(Path(os.fsdecode(one.provider.prepare("worktree").path)))
+    assert "sesame" not in fork.git("log", "-p", "-1")
+    listed = fork.git("ls-tree", "-r", "HEAD", "d/x")
+    assert listed.startswith("120000") if name == "d/x" else listed == ""
