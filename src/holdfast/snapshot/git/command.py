@@ -8,6 +8,7 @@ Source: git(1), git-config(1), on ``GIT_CONFIG_COUNT``.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,11 @@ MAX_OUTPUT = 256 << 20
 """Bytes of a list of paths: more than a million of them."""
 
 _PIECE = 1 << 16
+_QUOTING = re.compile(
+    r"(?:unexpected|unterminated) line in |object directory |normalize alternate object path|bad shallow line"
+    r"|bad graft data|bad \w+ config value "
+)
+"""In what Git says, before what it has read: that may be a line of any file, which a link led to at that moment."""
 _KEPT = ("HOME", "XDG_CONFIG_HOME", "PATH", "TMPDIR", "USER", "LOGNAME", "LANG")
 _OVERRIDDEN = {
     "core.hooksPath": "/dev/null",
@@ -146,9 +152,10 @@ class Git:
         )
         if ended.code not in allowed:
             verb = words[0].decode() if isinstance(words[0], bytes) else words[0]
-            raise StorageError(
-                f"git {verb} failed ({ended.code}): {said(ended.errors, ('fatal:', 'error:'))}", code="git_failed"
-            )
+            why = said(ended.errors, ("fatal:", "error:"))
+            if quoting := _QUOTING.search(why):
+                why = f"{why[: quoting.start()]}a file that it reads is not what it should be"
+            raise StorageError(f"git {verb} failed ({ended.code}): {why}", code="git_failed")
         return ended.out
 
     def fields(self, *words: str | bytes, stdin: bytes = b"", limit: int = MAX_OUTPUT) -> list[bytes]:

@@ -100,10 +100,16 @@ def _begin_at(git: Git, own: bytes, commit: str, refs: Mapping[str, str]) -> Non
 
 
 def _give_refs(git: Git, own: bytes, refs: Mapping[str, str]) -> None:
-    """Have the new repository ``own`` hold refs, all in one file, however many. Source: gitrepository-layout(5)."""
+    """Have the new repository ``own`` hold those of the refs that name what it has, all in one file, however many.
+    (Others may be of another repository, which a link led to as Git read them.) Source: gitrepository-layout(5).
+    """
     if not refs:
         return
-    lines = "".join(f"{refs[name]} {name}\n" for name in sorted(refs, key=os.fsencode))
+    values = "".join(f"{value}\n" for value in sorted(set(refs.values())))
+    found = git("cat-file", "--batch-check", "--buffer", stdin=values.encode()).decode()
+    missing = {line.partition(" ")[0] for line in found.splitlines() if line.endswith(" missing")}
+    names = sorted((name for name, value in refs.items() if value not in missing), key=os.fsencode)
+    lines = "".join(f"{refs[name]} {name}\n" for name in names)
     with open(os.path.join(own, b"packed-refs"), "wb") as file:
         file.write(b"# pack-refs with: sorted \n" + os.fsencode(lines))
     git("pack-refs", "--all")  # Git itself adds what tags lead to, and need not look for that each time

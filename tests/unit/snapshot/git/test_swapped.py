@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.model.errors import RefusedError
+from holdfast.model.errors import RefusedError, StorageError
 from holdfast.snapshot.git import capture
 from holdfast.snapshot.git.reach import Reach
 from holdfast.snapshot.git.repository import Source
@@ -48,6 +48,28 @@ def test_no_line_of_what_is_hidden_is_in_an_error(user: User, hidden: Path, tmp_
     assert "sesame" not in error.message
 
 
+@pytest.fixture
+def swap(user: User, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Path], None]:
+    """Has a file of the repository be a link, from the moment on in which it was looked at."""
+
+    def make(name: str, target: Path) -> None:
+        looked = Reach.refuse_hidden
+        looks = [True, False]  # (before anything is meant, and again before it is made)
+
+        def then(reach: Reach, source: Source) -> list[bytes]:
+            found = looked(reach, source)
+            if looks.pop():
+                path = user.git_dir / name
+                path.parent.mkdir(exist_ok=True)
+                path.unlink(missing_ok=True)
+                path.symlink_to(target)
+            return found
+
+        monkeypatch.setattr(Reach, "refuse_hidden", then)
+
+    return make
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -56,21 +78,35 @@ def test_no_line_of_what_is_hidden_is_in_an_error(user: User, hidden: Path, tmp_
     ],
 )  # fmt: skip
 def test_what_is_swapped_for_a_link_after_the_look_at_it_is_not_read(
-    user: User, hidden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    user: User, hidden: Path, tmp_path: Path, swap: Callable[[str, Path], None], name: str
 ) -> None:
     """Whatever file it leads to would be in the fork, byte for byte."""
-    looked = Reach.refuse_hidden
-
-    def then(reach: Reach, source: Source) -> list[bytes]:
-        found = looked(reach, source)
-        path = user.git_dir / name
-        path.parent.mkdir(exist_ok=True)
-        path.unlink(missing_ok=True)
-        path.symlink_to(hidden / "key")
-        return found
-
-    monkeypatch.setattr(Reach, "refuse_hidden", then)
+    swap(name, hidden / "key")
     assert refused(user, tmp_path / "state", hidden).code == "git_hidden"
+
+
+def test_what_git_quotes_of_what_was_swapped_is_in_no_error(
+    user: User, hidden: Path, beside: Make, swap: Callable[[str, Path], None]
+) -> None:
+    one = beside(user, hidden=(bytes(hidden),))
+    swap("packed-refs", hidden / "key")
+    with pytest.raises(StorageError) as failed:
+        one.provider.prepare("worktree")
+    assert failed.value.code == "git_failed"
+    assert "sesame" not in str(failed.value)
+    (user.git_dir / "packed-refs").unlink()
+
+
+def test_refs_of_another_repository_that_were_swapped_in_are_not_in_a_fork(
+    user: User, hidden: Path, beside: Make, swap: Callable[[str, Path], None]
+) -> None:
+    """Who knows the name of an object is closer to having it."""
+    (hidden / "refs").write_text(f"# pack-refs with: sorted \n{'12' * 20} refs/heads/theirs\n")
+    one = beside(user, hidden=(bytes(hidden),))
+    swap("packed-refs", hidden / "refs")
+    fork = User(Path(os.fsdecode(one.provider.prepare("worktree").path)))
+    assert fork.git("for-each-ref", "--format=%(refname)") == "refs/heads/main"
+    (user.git_dir / "packed-refs").unlink()
 
 
 @pytest.mark.parametrize("name", ["d", "d/x"])
