@@ -7,12 +7,14 @@ Source: git(1), git-config(1), on ``GIT_CONFIG_COUNT``.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
 from typing import TYPE_CHECKING
 
-from holdfast.model.errors import StorageError, UnsupportedError
+from holdfast.model.errors import StorageError, UnsupportedError, room_hint
+from holdfast.model.paths import display
 from holdfast.snapshot.executing import execute, said
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ MAX_OUTPUT = 256 << 20
 """Bytes of a list of paths: more than a million of them."""
 
 _PIECE = 1 << 16
+_LITTLE_ROOM = 1 << 20
+"""Bytes: of a file that cannot be written where there is no more, that is taken for the reason."""
 _QUOTING = re.compile(
     r"(?:unexpected|unterminated) line in |object directory |normalize alternate object path|bad shallow line"
     r"|bad graft data|bad \w+ config value "
@@ -112,6 +116,7 @@ class Git:
             raise UnsupportedError("there is no program git", hint="install Git, 2.31 or later")
         self._program = program
         self._directory = directory
+        self._writes_to = directory if git_dir is None else git_dir
         self._seconds = seconds
         self._environment: dict[str, str | bytes] = {**environment(os.environ)}
         for name, value in (
@@ -152,11 +157,28 @@ class Git:
         )
         if ended.code not in allowed:
             verb = words[0].decode() if isinstance(words[0], bytes) else words[0]
+            if full := self._full(ended.errors):
+                raise StorageError(
+                    f"git {verb} failed: {display(self._writes_to)}: {full.strerror}",
+                    hint=room_hint(full),
+                    code="git_failed",
+                ) from full
             why = said(ended.errors, ("fatal:", "error:"))
             if quoting := _QUOTING.search(why):
                 why = f"{why[: quoting.start()]}a file that it reads is not what it should be"
             raise StorageError(f"git {verb} failed ({ended.code}): {why}", code="git_failed")
         return ended.out
+
+    def _full(self, errors: str) -> OSError | None:
+        """That there was no room, if it was that; Git does not always say so."""
+        for number in (errno.ENOSPC, errno.EDQUOT):
+            if os.strerror(number) in errors:
+                return OSError(number, os.strerror(number))
+        if "unable to write" in errors:
+            there = os.statvfs(self._writes_to)
+            if there.f_bavail * there.f_frsize < _LITTLE_ROOM:
+                return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return None
 
     def fields(self, *words: str | bytes, stdin: bytes = b"", limit: int = MAX_OUTPUT) -> list[bytes]:
         """What it writes, as a list of what ends with NUL (``-z``). Raises as a call."""
