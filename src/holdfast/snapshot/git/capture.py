@@ -89,9 +89,11 @@ class Capture:
         partial: bool = False,
         unrun: Unrun = _NONE,
         borrows: bytes | None = None,
+        only: bytes | None = None,
     ) -> None:
         """``index`` is where the index is kept; ``reach`` opens the user's; ``untracked``: also what is neither tracked
-        nor ignored; ``borrows`` a directory of objects that the shadow does not borrow from.
+        nor ignored; ``borrows`` a directory of objects that the shadow does not borrow from; ``only`` the one in which
+        is all that comes of no file.
         """
         assert source.work_tree is not None, "a bare repository has no files"
         self._work_tree = source.work_tree
@@ -103,13 +105,14 @@ class Capture:
         self._partial = partial
         self._unrun = unrun
         self._borrows = borrows
+        self._only = only
         self._git = shadow.git(work_tree=source.work_tree, index=index, borrows=borrows)
 
     def run(self, *, base: str, parent: str, message: str, at: int) -> str:
         """Make a commit of what the files are now, keep what the commit ``base`` does not hold, return its name.
 
         ``parent`` is the commit's parent, none if it is empty. Raises `RefusedError` with the code ``git_unmerged``,
-        ``git_filter``, ``git_index`` or ``git_pipe``, `StorageError`.
+        ``git_filter``, ``git_index``, ``git_objects`` or ``git_pipe``, `StorageError`.
         """
         self._refuse_pipes()
         kept = self._seed()
@@ -324,7 +327,7 @@ class Capture:
             _, mode, _, name, status = about.split(b" ")
             if status != b"D" and mode != _GITLINK:
                 names.add(name.decode("ascii"))
-        self._shadow.keep(git, sorted(names), promised=self._partial)
+        self._shadow.keep(git, sorted(names), promised=self._partial, only=self._only)
 
 
 def _empty_tree(git: Git) -> str:

@@ -106,10 +106,12 @@ class Git:
         work_tree: bytes | None = None,
         index: bytes | None = None,
         borrows: bytes | None = None,
+        objects: bytes | None = None,
         seconds: float = LONG_SECONDS,
     ) -> None:
         """It is run in ``directory``, and takes no longer than ``seconds``; ``borrows`` is for
-        ``GIT_ALTERNATE_OBJECT_DIRECTORIES``. Raises `UnsupportedError` where there is no Git.
+        ``GIT_ALTERNATE_OBJECT_DIRECTORIES``, ``objects`` a directory of them in place of the repository's. Raises
+        `UnsupportedError` where there is no Git.
         """
         program = find_git()
         if program is None:
@@ -124,6 +126,7 @@ class Git:
             ("GIT_WORK_TREE", work_tree),
             ("GIT_INDEX_FILE", index),
             ("GIT_ALTERNATE_OBJECT_DIRECTORIES", borrows),
+            ("GIT_OBJECT_DIRECTORY", objects),
         ):
             if value is not None:
                 self._environment[name] = value

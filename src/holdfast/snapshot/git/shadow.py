@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 
 from holdfast.files.gitconfig import read_regular
 from holdfast.files.replicate import remove_whole
+from holdfast.model.errors import RefusedError
 from holdfast.snapshot.git.alternates import alternate
 from holdfast.snapshot.git.command import LONG_SECONDS, QUICK_SECONDS, Git
+from holdfast.snapshot.git.kept import OBJECTS
 from holdfast.snapshot.git.pack_index import names_in
 from holdfast.snapshot.private import make_private
 
@@ -101,17 +103,26 @@ class Shadow:
             file.write(text)
         os.rename(path + b".new", path)
 
-    def keep(self, git: Git, names: Iterable[str], *, promised: bool) -> None:
-        """Have these objects in the shadow's own store, durably: whatever the user's gc does, they stay.
+    def keep(self, git: Git, names: Iterable[str], *, promised: bool, only: bytes | None) -> None:
+        """Have these objects in the shadow's own store, durably: whatever the user's gc does, they stay. They come of
+        the directory ``only`` alone, if there is such: Git itself follows whatever the user's store borrows from now.
 
         ``promised``: the user's repository is a partial clone; what it has never fetched cannot be had, nor lost.
-        Raises `StorageError` if another one is missing.
+        Raises `StorageError` if another one is missing, `RefusedError` (``git_objects``) if it is not in ``only``.
         """
         own = _OwnObjects(self.objects)
         borrowed = [name for name in names if not own.holds(name)]
         if borrowed and promised:
             lines = git("cat-file", "--batch-check", stdin="\n".join(borrowed).encode() + b"\n").decode().splitlines()
             borrowed = [line.partition(" ")[0] for line in lines if not line.endswith(" missing")]
+        if borrowed and only is not None:
+            held = Git(self.path, git_dir=self.path, objects=only)
+            if b" missing" in held("cat-file", "--batch-check", stdin="\n".join(borrowed).encode() + b"\n"):
+                raise RefusedError(
+                    "objects have come to the repository, or to what it borrows from, while it was captured",
+                    hint="try again when nothing is added or committed there; or use another provider of snapshots",
+                    code=OBJECTS,
+                )
         if borrowed:
             pack = os.path.join(self.objects, b"pack/pack")
             git("pack-objects", "--quiet", pack, stdin="\n".join(borrowed).encode() + b"\n")

@@ -193,7 +193,14 @@ class _Git:
         else:
             # (Before anything of it is read by way of the shadow: what is no file of the repository's is refused here.)
             self._keep(self._kept(entry), self._stores(shadow, source, settings), self._place.most_bytes)
-            commit = self._commit(entry, shadow, settings, None, parent=entry.facts["base"])
+            try:
+                commit = self._commit(entry, shadow, settings, None, parent=entry.facts["base"])
+            except RefusedError as error:
+                if error.code != OBJECTS:
+                    raise
+                # (Somebody may have committed something since. All that is not in a file comes of what is kept.)
+                self._keep(self._kept(entry), self._stores(shadow, source, settings), self._place.most_bytes)
+                commit = self._commit(entry, shadow, settings, None, parent=entry.facts["base"])
             forget_index(self._index(entry.token))
         self._check_out(shadow, settings, entry, commit)
         try:
@@ -272,6 +279,7 @@ class _Git:
             untracked=self._options.include_untracked,
             partial=settings.partial,
             unrun=self._unrun(shadow, settings),
+            only=self._kept(entry).path if workspace is None else None,
             borrows=None if workspace is None or workspace.place is None else os.path.join(source.common, b"objects"),
         )
         label = f" {entry.label}" if entry.label else ""

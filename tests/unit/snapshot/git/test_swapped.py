@@ -6,11 +6,13 @@ import os
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast.model.errors import RefusedError, StorageError
 from holdfast.snapshot.git import capture
+from holdfast.snapshot.git.kept import Kept
 from holdfast.snapshot.git.reach import Reach
 from holdfast.snapshot.git.repository import Source
 from holdfast.snapshot.git.technique import GitOptions, git_provider
@@ -156,3 +158,66 @@ def test_what_is_a_link_by_the_time_that_it_is_captured_is_taken_for_that(
     assert "sesame" not in fork.git("log", "-p", "-1")
     listed = fork.git("ls-tree", "-r", "HEAD", "d/x")
     assert listed.startswith("120000") if name == "d/x" else listed == ""
+
+
+@pytest.fixture
+def after_keeping(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
+    """Has something happen once all objects that a fork may borrow are kept, before anything is captured."""
+
+    def make(happens: Callable[[], object]) -> None:
+        take = Kept.take
+        left = [happens]
+
+        def then(kept: Kept, *words: Any, **options: Any) -> int:
+            copied = take(kept, *words, **options)
+            if left:
+                left.pop()()
+            return copied
+
+        monkeypatch.setattr(Kept, "take", then)
+
+    return make
+
+
+def test_objects_that_are_borrowed_from_what_is_hidden_meanwhile_are_in_no_fork(
+    user: User,
+    hidden: Path,
+    beside: Make,
+    after_keeping: Callable[[Callable[[], object]], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Git follows what the store says as it reads it; and an index may name any object."""
+    run = capture.Capture.run
+
+    def then(one: capture.Capture, **options: Any) -> str:
+        try:
+            return run(one, **options)
+        finally:
+            alternates.unlink(missing_ok=True)
+
+    monkeypatch.setattr(capture.Capture, "run", then)
+    user.git("init", "--quiet", "--bare", hidden / "repository")
+    secret = user.git("--git-dir", hidden / "repository", "hash-object", "-w", hidden / "key")
+    user.git("update-index", "--add", "--cacheinfo", f"100644,{secret},stolen")
+    user.git("update-index", "--skip-worktree", "stolen")
+    alternates = user.git_dir / "objects/info/alternates"
+    after_keeping(lambda: alternates.write_text(f"{hidden}/repository/objects\n"))
+    one = beside(user, hidden=(bytes(hidden),))
+    with pytest.raises(RefusedError, match="while it was captured") as refused:
+        one.provider.prepare("worktree")
+    assert refused.value.code == "git_objects"
+    assert list(one.provider.tokens()) == []
+    user.git("update-index", "--force-remove", "stolen")
+    assert one.provider.prepare("worktree")
+
+
+def test_what_is_staged_while_a_fork_is_made_is_in_it(
+    user: User, beside: Make, after_keeping: Callable[[Callable[[], object]], None]
+) -> None:
+    def happens() -> None:
+        user.write("staged", "meanwhile\n")
+        user.git("add", "staged")
+
+    after_keeping(happens)
+    fork = User(Path(os.fsdecode(beside(user).provider.prepare("worktree").path)))
+    assert fork.git("show", "HEAD:staged") == "meanwhile"
