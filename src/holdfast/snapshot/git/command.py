@@ -11,6 +11,7 @@ import errno
 import os
 import re
 import shutil
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from holdfast.model.errors import StorageError, UnsupportedError, room_hint
@@ -177,9 +178,9 @@ class Git:
         for number in (errno.ENOSPC, errno.EDQUOT):
             if os.strerror(number) in errors:
                 return OSError(number, os.strerror(number))
-        if "unable to write" in errors:
+        with suppress(OSError):
             there = os.statvfs(self._writes_to)
-            if there.f_bavail * there.f_frsize < _LITTLE_ROOM:
+            if "unable to write" in errors and there.f_bavail * there.f_frsize < _LITTLE_ROOM:
                 return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return None
 

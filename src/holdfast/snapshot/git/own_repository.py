@@ -117,9 +117,8 @@ def _give_refs(git: Git, own: bytes, refs: Mapping[str, str]) -> None:
 
 def renew_index(work_tree: bytes, own: bytes) -> None:
     """Have Git look again at files of a work tree that were written anew, whose index is in the directory ``own``. It
-    takes one for changed, without a look at
-    the content, whose length is not that of what it has written there itself: where ends of lines, identifiers or LFS
-    make two files of one object. Raises `StorageError`.
+    takes one for changed, without a look at the content, whose length is not that of what it has written there itself:
+    where ends of lines, identifiers or LFS make two files of one object. Raises `StorageError`.
     """
     git = Git(work_tree, git_dir=own, work_tree=work_tree)
     git("update-index", "-q", "--refresh", allowed=(0, 1))

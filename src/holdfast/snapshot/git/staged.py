@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from holdfast.files.duplicate import duplicate
 from holdfast.files.replicate import remove_whole
 from holdfast.files.rooted import Root
-from holdfast.model.errors import NotFoundError, RefusedError
+from holdfast.model.errors import NotFoundError, RefusedError, StorageError
+from holdfast.model.paths import display
 from holdfast.snapshot.private import make_private
 
 if TYPE_CHECKING:
@@ -29,13 +30,18 @@ _GONE = (NotFoundError, RefusedError)
 def staged(work_tree: bytes, paths: Iterable[bytes], place: bytes) -> Generator[set[bytes]]:
     """Have copies of ``paths``, files and links in ``work_tree``, in the directory ``place`` by the same names, until
     the block ends; yield those that are directories instead, which are not copied. Those that are gone are not there.
-    Raises `StorageError`, `OSError`.
+    Raises `StorageError` (``git_failed``) if one cannot be read, `OSError`.
     """
     remove_whole(place)
     make_private(place)
     try:
         with Root(work_tree) as root:
-            yield _copied(root, paths, place)
+            try:
+                directories = _copied(root, paths, place)
+            except StorageError as error:
+                why = f"a file in {display(work_tree)} cannot be captured: {error.message}"
+                raise StorageError(why, hint=error.hint, code="git_failed") from error.__cause__
+        yield directories
     finally:
         remove_whole(place)
 

@@ -132,9 +132,8 @@ class _Git:
         if origin is not None and origin.facts:
             facts = {name: origin.facts[name] for name in ("repository", "base", "shadow", "inside")}
         else:
-            _, settings = self._look(
-                source := self._source()
-            )  # (before anything is meant that would be removed from it)
+            # (Before anything is meant that would be removed from it.)
+            _, settings = self._look(source := self._source())
             facts = {
                 "repository": display(source.common),
                 "base": head_of(source),
