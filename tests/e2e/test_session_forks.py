@@ -489,10 +489,10 @@ def test_a_fork_without_ignored_files_leads_nowhere_whatever_leads_out_of_the_wo
     sessions.close()
 
 
-def test_git_in_a_fork_calls_nothing_changed_that_attributes_make_another_file(tmp_path):
-    tree, home = tmp_path / "tree", tmp_path / "home"
+def with_attributes(tree):
+    """A repository with files of which attributes make others than are in it: the tree has those of before."""
     tree.mkdir()
-    git_in(tree, "init", "--quiet")
+    git_in(tree, "init", "--quiet", "-b", "main")
     (tree / ".gitattributes").write_text("*.bat text eol=crlf\n*.id ident\n")
     for name in ("one.bat", "two.bat"):
         (tree / name).write_text("echo 1\n")
@@ -500,6 +500,11 @@ def test_git_in_a_fork_calls_nothing_changed_that_attributes_make_another_file(t
     git_in(tree, "add", "--all")
     git_in(tree, "commit", "--quiet", "-m", "1")
     assert git_in(tree, "status", "--porcelain") == ""
+
+
+def test_git_in_a_fork_calls_nothing_changed_that_attributes_make_another_file(tmp_path):
+    tree, home = tmp_path / "tree", tmp_path / "home"
+    with_attributes(tree)
     holdfast.init(tree, home=home).close()
     sessions = Sessions(home=bytes(home), agent="me")
     with sessions.start(bytes(tree), "one") as session:
@@ -510,5 +515,36 @@ def test_git_in_a_fork_calls_nothing_changed_that_attributes_make_another_file(t
     git_in(there, "rebase", "--quiet", "--force-rebase", "--root")
     (there / "two.bat").write_text("echo 2\n")
     assert git_in(there, "status", "--porcelain").strip() == "M two.bat"
+    sessions.delete("two")
+    sessions.close()
+
+
+def test_git_in_submodules_of_a_fork_calls_nothing_changed_that_attributes_make_another_file(tmp_path):
+    """Nor in those that are in one of them."""
+    tree, home = tmp_path / "tree", tmp_path / "home"
+    for name in ("tree", "middle", "leaf"):
+        with_attributes(tmp_path / name)
+    allowed = ("-c", "protocol.file.allow=always")
+    git_in(tmp_path / "middle", *allowed, "submodule", "--quiet", "add", tmp_path / "leaf", "leaf")
+    git_in(tmp_path / "middle", "commit", "--quiet", "-m", "leaf")
+    git_in(tree, *allowed, "submodule", "--quiet", "add", tmp_path / "middle", "part")
+    git_in(tree, *allowed, "submodule", "--quiet", "update", "--init", "--recursive")
+    git_in(tree, "commit", "--quiet", "-m", "part")
+    places = [tree, tree / "part", tree / "part/leaf"]
+    for place in places:
+        for name in ("one.bat", "two.bat"):
+            (place / name).write_bytes(b"echo 1\n")
+        (place / "v.id").write_text("$Id$\n")
+    holdfast.init(tree, home=home).close()
+    sessions = Sessions(home=bytes(home), agent="me")
+    with sessions.start(bytes(tree), "one") as session:
+        before = content_of(tree)
+        there = Path(os.fsdecode(session.fork("two", provider="git").root))
+        assert content_of(tree) == before, "I15"
+    for place in (there / each.relative_to(tree) for each in places[1:]):
+        assert (place / "one.bat").read_bytes() == b"echo 1\n", "as it is in the tree"
+        assert git_in(place, "status", "--porcelain") == ""
+        (place / "two.bat").write_text("echo 2\n")
+        assert git_in(place, "status", "--porcelain").splitlines()[-1].strip() == "M two.bat"
     sessions.delete("two")
     sessions.close()

@@ -85,6 +85,7 @@ class Ledger:
         self, state: bytes, session: str, *, clock: Clock, random: Callable[[int], bytes], timeout: float
     ) -> None:
         """``state`` is the provider's own directory. Raises `UsageError` if no session can be called ``session``."""
+        self.state = state
         self._all = os.path.join(state, b"ledger")
         self._folder = os.path.join(self._all, check_name(session, "session").encode())
         self._session = session

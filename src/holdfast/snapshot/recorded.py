@@ -19,6 +19,7 @@ from holdfast.model.errors import (
     RefusedError,
     StorageError,
     UnsupportedError,
+    room_hint,
 )
 from holdfast.model.log import Log
 from holdfast.model.paths import display
@@ -341,9 +342,11 @@ class RecordedProvider:
                     _LOG.warning("%s; it is left aside (%s)", damage.message, damage.hint)
                 yield
         except OSError as error:
-            where = f": {display(os.fsencode(error.filename))}" if error.filename else ""
+            full = room_hint(error)
+            at = os.fsencode(error.filename) if error.filename else self._ledger.state if full else b""
+            where = f": {display(at)}" if at else ""
             failed = f"the provider {self.name} has failed: {error.strerror or error}{where}"
-            raise StorageError(failed, hint=what_to_do(error)) from error
+            raise StorageError(failed, hint=what_to_do(error) or full) from error
 
     @contextmanager
     def _making(self, entry: Entry) -> Generator[None]:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from holdfast.files.gitconfig import MAX_RULES_BYTES, read_regular
+from holdfast.files.gitconfig import MAX_RULES_BYTES
 from holdfast.model.errors import RefusedError
 from holdfast.model.paths import display
 
@@ -22,15 +22,23 @@ _ESCAPED = re.compile(rb"\\([0-3][0-7]{2}|[abfnrtv\"\\])")
 _LETTERS = {b"a": b"\a", b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
 
 
-def behind(*stores: bytes) -> list[bytes]:
-    """The directories ``stores``, and all that they borrow from, by their real paths: what lies deepest first. Git
-    itself follows no more than five in a row, as it would be in a fork of a fork of a fork. Raises `RefusedError`
-    (``git_objects``) if they are too many to be followed.
+class Read(Protocol):
+    """How files of a repository are read."""
+
+    def __call__(self, path: bytes, limit: int) -> bytes | None:
+        """At most ``limit`` bytes of the regular file ``path``; None if there is none. Never waits. Raises
+        `RefusedError` for what may not be read, `OSError`.
+        """
+        ...
+
+
+def behind(store: bytes, *, read: Read) -> list[bytes]:
+    """The directory ``store``, and all that it borrows from, by their real paths: what lies deepest first. Git itself
+    follows no more than five in a row, as it would be in a fork of a fork of a fork. Raises `RefusedError`
+    (``git_objects``) if they are too many to be followed, and what ``read`` does.
     """
     found: dict[bytes, None] = {}
-    begun: set[bytes] = set()
-    for path in stores:
-        _follow(os.path.realpath(path), found, begun)
+    _follow(os.path.realpath(store), read, found, set())
     return list(found)
 
 
@@ -45,11 +53,11 @@ def alternate(path: bytes, also: bytes = b"") -> bytes:
     return b'"' + shown + b'"'
 
 
-def _follow(objects: bytes, found: dict[bytes, None], begun: set[bytes]) -> None:
+def _follow(objects: bytes, read: Read, found: dict[bytes, None], begun: set[bytes]) -> None:
     if objects in begun:
         return
     begun.add(objects)
-    text = read_regular(path := os.path.join(objects, b"info/alternates"), MAX_RULES_BYTES + 1) or b""
+    text = read(path := os.path.join(objects, b"info/alternates"), MAX_RULES_BYTES + 1) or b""
     if len(begun) > _MOST or len(text) > MAX_RULES_BYTES:
         raise RefusedError(
             f"{display(path)} is one of more than {_MOST}, or longer than {MAX_RULES_BYTES} bytes",
@@ -58,7 +66,7 @@ def _follow(objects: bytes, found: dict[bytes, None], begun: set[bytes]) -> None
         )
     for line in _paths_in(text):
         # (Git takes `..` away before it looks at any link.)
-        _follow(os.path.realpath(os.path.normpath(os.path.join(objects, line))), found, begun)
+        _follow(os.path.realpath(os.path.normpath(os.path.join(objects, line))), read, found, begun)
     found[objects] = None
 
 

@@ -6,17 +6,18 @@ capture reads what has changed since, and nothing else. The user's own index is 
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from holdfast.files.duplicate import duplicate
+from holdfast.files.replicate import remove_whole
 from holdfast.model.errors import RefusedError, StorageError
 from holdfast.model.log import Log
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
+from holdfast.snapshot.git.staged import staged
 from holdfast.snapshot.git.unlooked import look_at_all, stands
 from holdfast.snapshot.private import make_private
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from holdfast.snapshot.git.command import Git
+    from holdfast.snapshot.git.reach import Reach
     from holdfast.snapshot.git.repository import Source
     from holdfast.snapshot.git.shadow import Shadow
 
@@ -33,6 +35,7 @@ _SHOWN = 3
 _SOME_OUTPUT = 1 << 16
 _READ_BY_GIT = (b".gitmodules", b".gitattributes", b".gitignore")
 _SUFFIXES = (b"", b".lock", b".begun", b".unlooked")
+_STAGED = b".staged"
 _CAPTURED = (stat.S_IFREG, stat.S_IFLNK, stat.S_IFDIR)
 """A directory is a submodule's; anything else cannot be in a tree of Git."""
 
@@ -60,6 +63,7 @@ def forget_index(path: bytes) -> None:
     for suffix in _SUFFIXES:
         with suppress(FileNotFoundError):
             os.unlink(path + suffix)
+    remove_whole(path + _STAGED)
 
 
 def filter_refused(name: str, path: bytes) -> RefusedError:
@@ -80,29 +84,35 @@ class Capture:
         source: Source,
         index: bytes,
         *,
+        reach: Reach,
         untracked: bool,
         partial: bool = False,
         unrun: Unrun = _NONE,
         borrows: bytes | None = None,
+        only: bytes | None = None,
     ) -> None:
-        """``index`` is where the index is kept; ``untracked``: also what is neither tracked nor ignored; ``borrows`` a
-        directory of objects that the shadow does not borrow from.
+        """``index`` is where the index is kept; ``reach`` opens the user's; ``untracked``: also what is neither tracked
+        nor ignored; ``borrows`` a directory of objects that the shadow does not borrow from; ``only`` the one in which
+        is all that comes of no file.
         """
         assert source.work_tree is not None, "a bare repository has no files"
         self._work_tree = source.work_tree
         self._shadow = shadow
         self._source = source
         self._index = index
+        self._reach = reach
         self._untracked = untracked
         self._partial = partial
         self._unrun = unrun
+        self._borrows = borrows
+        self._only = only
         self._git = shadow.git(work_tree=source.work_tree, index=index, borrows=borrows)
 
     def run(self, *, base: str, parent: str, message: str, at: int) -> str:
         """Make a commit of what the files are now, keep what the commit ``base`` does not hold, return its name.
 
         ``parent`` is the commit's parent, none if it is empty. Raises `RefusedError` with the code ``git_unmerged``,
-        ``git_filter``, ``git_index`` or ``git_pipe``, `StorageError`.
+        ``git_filter``, ``git_index``, ``git_objects`` or ``git_pipe``, `StorageError`.
         """
         self._refuse_pipes()
         kept = self._seed()
@@ -156,8 +166,9 @@ class Capture:
         """Begin with the user's index, unless ours has begun with what that still is, and with files there, and not
         there, that still are, or are not: then return True.
         """
-        fd = _opened(os.path.join(self._source.own, b"index"))
+        fd = self._reach.opened(path := os.path.join(self._source.own, b"index"))
         if fd is None:
+            _refuse_no_file(path)
             fd = os.memfd_create("none", os.MFD_CLOEXEC)  # nothing was ever added
         try:
             found = os.fstat(fd)
@@ -190,7 +201,22 @@ class Capture:
             if name.startswith(b"sharedindex."):  # a split index: most of it is in there
                 target = os.path.join(self._shadow.path, name)
                 if not os.path.lexists(target):
-                    _copy_file(os.path.join(self._source.own, name), target)
+                    self._copy_file(os.path.join(self._source.own, name), target)
+
+    def _copy_file(self, source: bytes, target: bytes) -> None:
+        """Copy a file to a name that it gets when it is whole."""
+        fd = self._reach.opened(source)
+        if fd is None:
+            return  # Git says what that means
+        try:
+            copy = os.open(target + b".new", os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            try:
+                duplicate(fd, copy)
+            finally:
+                os.close(copy)
+        finally:
+            os.close(fd)
+        os.rename(target + b".new", target)
 
     def _tree(self, base: str, *, fresh: bool) -> str:
         """The tree of what the files are now, with every object of it where it stays. ``fresh``: the index is still
@@ -225,11 +251,26 @@ class Capture:
         if gone:
             git("update-index", "-z", "--force-remove", "--stdin", stdin=_ended(gone))
         if changed:
-            git("update-index", "-z", "--add", "--remove", "--replace", "--stdin", stdin=_ended(changed))
+            self._take_in(changed)
         missing = ("--missing-ok",) if self._partial else ()
         tree = git.word("write-tree", *missing)
         self._keep(tree, base)
         return tree
+
+    def _take_in(self, paths: list[bytes]) -> None:
+        """Have our index hold these files as they are, and submodules as the commits that they are at."""
+        words = ("update-index", "-z", "--add", "--remove", "--replace", "--stdin")
+        with staged(self._work_tree, paths, place := self._index + _STAGED) as directories:
+            copies = self._shadow.git(work_tree=place, index=self._index, borrows=self._borrows)
+            copies(*words, stdin=_ended(path for path in paths if path not in directories))
+        if directories:
+            self._git(*words, stdin=_ended(directories))
+        listed = {line.partition(b"\t")[2]: line for line in self._git.fields("ls-files", "--stage", "-z")}
+        for path in directories:
+            if path in listed and not listed[path].startswith(_GITLINK):
+                raise StorageError(f"{display(path)} was replaced while it was captured", code="git_failed")
+        # (Of the copies, nothing is to be known.)
+        self._git("update-index", "-z", "--index-info", stdin=_ended(listed[path] for path in paths if path in listed))
 
     def _changes(self) -> tuple[list[bytes], list[bytes]]:
         """The tracked paths that are gone, and those that are not as our index has them."""
@@ -286,7 +327,7 @@ class Capture:
             _, mode, _, name, status = about.split(b" ")
             if status != b"D" and mode != _GITLINK:
                 names.add(name.decode("ascii"))
-        self._shadow.keep(git, sorted(names), promised=self._partial)
+        self._shadow.keep(git, sorted(names), promised=self._partial, only=self._only)
 
 
 def _empty_tree(git: Git) -> str:
@@ -297,25 +338,20 @@ def _ended(paths: Iterable[bytes]) -> bytes:
     return b"".join(path + b"\0" for path in paths)
 
 
-def _opened(path: bytes) -> int | None:
-    """The file ``path``, which may be a link as Git takes it, to read; None if there is none. Raises `RefusedError` for
-    what is no file, `OSError`.
-    """
+def _refuse_no_file(path: bytes) -> None:
+    """Refuse an index that is something else than a file; what leads nowhere is none, as Git has it."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-        if stat.S_ISREG(os.fstat(fd).st_mode):
-            return fd
-        os.close(fd)
+        mode = os.stat(path).st_mode
     except FileNotFoundError:
-        return None
-    except OSError as error:
-        if error.errno not in (errno.ELOOP, errno.ENXIO, errno.ENOTDIR, errno.ENODEV):
-            raise
-    raise RefusedError(
-        f"{display(path)} is no file, and leads to none: there is no index to begin with",
-        hint="`git reset` makes a new one, once that is removed",
-        code="git_index",
-    )
+        return
+    except OSError:
+        mode = 0
+    if not stat.S_ISREG(mode):
+        raise RefusedError(
+            f"{display(path)} is no file, and leads to none: there is no index to begin with",
+            hint="`git reset` makes a new one, once that is removed",
+            code="git_index",
+        )
 
 
 def _content(path: bytes, limit: int = _SOME_OUTPUT) -> bytes | None:
@@ -324,19 +360,3 @@ def _content(path: bytes, limit: int = _SOME_OUTPUT) -> bytes | None:
             return file.read(limit)
     except FileNotFoundError:
         return None
-
-
-def _copy_file(source: bytes, target: bytes) -> None:
-    """Copy a file to a name that it gets when it is whole."""
-    fd = _opened(source)
-    if fd is None:
-        return  # Git says what that means
-    try:
-        copy = os.open(target + b".new", os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        try:
-            duplicate(fd, copy)
-        finally:
-            os.close(copy)
-    finally:
-        os.close(fd)
-    os.rename(target + b".new", target)

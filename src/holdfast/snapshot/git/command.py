@@ -7,11 +7,15 @@ Source: git(1), git-config(1), on ``GIT_CONFIG_COUNT``.
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import shutil
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from holdfast.model.errors import StorageError, UnsupportedError
+from holdfast.model.errors import StorageError, UnsupportedError, room_hint
+from holdfast.model.paths import display
 from holdfast.snapshot.executing import execute, said
 
 if TYPE_CHECKING:
@@ -25,6 +29,13 @@ MAX_OUTPUT = 256 << 20
 """Bytes of a list of paths: more than a million of them."""
 
 _PIECE = 1 << 16
+_LITTLE_ROOM = 1 << 20
+"""Bytes: of a file that cannot be written where there is no more, that is taken for the reason."""
+_QUOTING = re.compile(
+    r"(?:unexpected|unterminated) line in |object directory |normalize alternate object path|bad shallow line"
+    r"|bad graft data|bad \w+ config value "
+)
+"""In what Git says, before what it has read: that may be a line of any file, which a link led to at that moment."""
 _KEPT = ("HOME", "XDG_CONFIG_HOME", "PATH", "TMPDIR", "USER", "LOGNAME", "LANG")
 _OVERRIDDEN = {
     "core.hooksPath": "/dev/null",
@@ -96,16 +107,19 @@ class Git:
         work_tree: bytes | None = None,
         index: bytes | None = None,
         borrows: bytes | None = None,
+        objects: bytes | None = None,
         seconds: float = LONG_SECONDS,
     ) -> None:
         """It is run in ``directory``, and takes no longer than ``seconds``; ``borrows`` is for
-        ``GIT_ALTERNATE_OBJECT_DIRECTORIES``. Raises `UnsupportedError` where there is no Git.
+        ``GIT_ALTERNATE_OBJECT_DIRECTORIES``, ``objects`` a directory of them in place of the repository's. Raises
+        `UnsupportedError` where there is no Git.
         """
         program = find_git()
         if program is None:
             raise UnsupportedError("there is no program git", hint="install Git, 2.31 or later")
         self._program = program
         self._directory = directory
+        self._writes_to = directory if git_dir is None else git_dir
         self._seconds = seconds
         self._environment: dict[str, str | bytes] = {**environment(os.environ)}
         for name, value in (
@@ -113,6 +127,7 @@ class Git:
             ("GIT_WORK_TREE", work_tree),
             ("GIT_INDEX_FILE", index),
             ("GIT_ALTERNATE_OBJECT_DIRECTORIES", borrows),
+            ("GIT_OBJECT_DIRECTORY", objects),
         ):
             if value is not None:
                 self._environment[name] = value
@@ -146,10 +161,28 @@ class Git:
         )
         if ended.code not in allowed:
             verb = words[0].decode() if isinstance(words[0], bytes) else words[0]
-            raise StorageError(
-                f"git {verb} failed ({ended.code}): {said(ended.errors, ('fatal:', 'error:'))}", code="git_failed"
-            )
+            if full := self._full(ended.errors):
+                raise StorageError(
+                    f"git {verb} failed: {display(self._writes_to)}: {full.strerror}",
+                    hint=room_hint(full),
+                    code="git_failed",
+                ) from full
+            why = said(ended.errors, ("fatal:", "error:"))
+            if quoting := _QUOTING.search(why):
+                why = f"{why[: quoting.start()]}a file that it reads is not what it should be"
+            raise StorageError(f"git {verb} failed ({ended.code}): {why}", code="git_failed")
         return ended.out
+
+    def _full(self, errors: str) -> OSError | None:
+        """That there was no room, if it was that; Git does not always say so."""
+        for number in (errno.ENOSPC, errno.EDQUOT):
+            if os.strerror(number) in errors:
+                return OSError(number, os.strerror(number))
+        with suppress(OSError):
+            there = os.statvfs(self._writes_to)
+            if "unable to write" in errors and there.f_bavail * there.f_frsize < _LITTLE_ROOM:
+                return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return None
 
     def fields(self, *words: str | bytes, stdin: bytes = b"", limit: int = MAX_OUTPUT) -> list[bytes]:
         """What it writes, as a list of what ends with NUL (``-z``). Raises as a call."""

@@ -10,18 +10,15 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from holdfast.files.gitconfig import read_regular
 from holdfast.snapshot.git.alternates import alternate
 from holdfast.snapshot.git.command import QUICK_SECONDS, Git
-from holdfast.snapshot.git.shadow import INFO, MAX_RULES, own_config_text, same_sparsity
+from holdfast.snapshot.git.shadow import own_config_text, same_sparsity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from holdfast.snapshot.git.repository import LocalSettings, Source
+    from holdfast.snapshot.git.repository import LocalSettings
     from holdfast.snapshot.git.shadow import Shadow
-
-_MAX_SHALLOW = 64 << 20
 
 
 def git_directory(work_tree: bytes) -> bytes:
@@ -32,7 +29,6 @@ def git_directory(work_tree: bytes) -> bytes:
 def make_repository(
     work_tree: bytes,
     shadow: Shadow,
-    source: Source,
     settings: LocalSettings,
     *,
     commit: str,
@@ -47,7 +43,7 @@ def make_repository(
     """
     own = git_directory(work_tree)
     os.mkdir(work_tree, 0o700)
-    _furnish(own, source, settings, kept, own_config_text(settings, trust_filters=trust_filters))
+    _furnish(own, settings, kept, own_config_text(settings, trust_filters=trust_filters))
     if not settings.partial:  # (of which nobody could tell what is missing, so that all of the shadow's is kept)
         pack = os.path.join(own, b"objects/pack/pack")
         wanted = f"{commit}\n" + (f"^{base}\n" if base else "")
@@ -58,7 +54,6 @@ def make_repository(
 def make_inner_repository(
     work_tree: bytes,
     own: bytes,
-    source: Source,
     settings: LocalSettings,
     *,
     commit: str,
@@ -74,28 +69,29 @@ def make_inner_repository(
     more = {"core.worktree": os.fsdecode(os.path.relpath(work_tree, own))} if is_apart else {}
     os.makedirs(os.path.dirname(own), exist_ok=True)
     os.mkdir(own)
-    _furnish(own, source, settings, kept, own_config_text(settings, more, trust_filters=trust_filters))
+    _furnish(own, settings, kept, own_config_text(settings, more, trust_filters=trust_filters))
     if is_apart:
         with open(git_directory(work_tree), "xb") as file:
             file.write(b"gitdir: " + os.path.relpath(own, work_tree) + b"\n")
     _begin_at(Git(work_tree, git_dir=own), own, commit, refs)
 
 
-def _furnish(own: bytes, source: Source, settings: LocalSettings, kept: bytes, configuration: bytes) -> None:
-    """Make ``own`` the directory of a repository of nothing, which takes in and writes out files as ``source`` does."""
+def _furnish(own: bytes, settings: LocalSettings, kept: bytes, configuration: bytes) -> None:
+    """Make ``own`` the directory of a repository of nothing, which takes in and writes out files as the one with these
+    ``settings`` does.
+    """
     words = ("--quiet", "--bare", "--template=", f"--object-format={settings.object_format}")
     Git(os.path.dirname(own), seconds=QUICK_SECONDS)("init", *words, own)
     files = {b"config": configuration, b"objects/info/alternates": alternate(kept) + b"\n"}
-    if shallow := read_regular(os.path.join(source.common, b"shallow"), _MAX_SHALLOW):
-        files[b"shallow"] = shallow  # where the user's history was cut off
-    for name in INFO:
-        files[b"info/" + name] = read_regular(os.path.join(source.common, b"info", name), MAX_RULES) or b""
+    if settings.shallow:
+        files[b"shallow"] = settings.shallow
+    files |= {b"info/" + name: text for name, text in settings.rules.items()}
     for name, text in files.items():
         path = os.path.join(own, name)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "wb") as file:
             file.write(text)
-    same_sparsity(own, source, settings)
+    same_sparsity(own, settings)
 
 
 def _begin_at(git: Git, own: bytes, commit: str, refs: Mapping[str, str]) -> None:
@@ -104,21 +100,27 @@ def _begin_at(git: Git, own: bytes, commit: str, refs: Mapping[str, str]) -> Non
 
 
 def _give_refs(git: Git, own: bytes, refs: Mapping[str, str]) -> None:
-    """Have the new repository ``own`` hold refs, all in one file, however many. Source: gitrepository-layout(5)."""
+    """Have the new repository ``own`` hold those of the refs that name what it has, all in one file, however many.
+    (Others may be of another repository, which a link led to as Git read them.) Source: gitrepository-layout(5).
+    """
     if not refs:
         return
-    lines = "".join(f"{refs[name]} {name}\n" for name in sorted(refs, key=os.fsencode))
+    values = "".join(f"{value}\n" for value in sorted(set(refs.values())))
+    found = git("cat-file", "--batch-check", "--buffer", stdin=values.encode()).decode()
+    missing = {line.partition(" ")[0] for line in found.splitlines() if line.endswith(" missing")}
+    names = sorted((name for name, value in refs.items() if value not in missing), key=os.fsencode)
+    lines = "".join(f"{refs[name]} {name}\n" for name in names)
     with open(os.path.join(own, b"packed-refs"), "wb") as file:
         file.write(b"# pack-refs with: sorted \n" + os.fsencode(lines))
     git("pack-refs", "--all")  # Git itself adds what tags lead to, and need not look for that each time
 
 
-def renew_index(work_tree: bytes) -> None:
-    """Have Git look again at files of a work tree that were written anew. It takes one for changed, without a look at
-    the content, whose length is not that of what it has written there itself: where ends of lines, identifiers or LFS
-    make two files of one object. Raises `StorageError`.
+def renew_index(work_tree: bytes, own: bytes) -> None:
+    """Have Git look again at files of a work tree that were written anew, whose index is in the directory ``own``. It
+    takes one for changed, without a look at the content, whose length is not that of what it has written there itself:
+    where ends of lines, identifiers or LFS make two files of one object. Raises `StorageError`.
     """
-    git = Git(work_tree, git_dir=git_directory(work_tree), work_tree=work_tree)
+    git = Git(work_tree, git_dir=own, work_tree=work_tree)
     git("update-index", "-q", "--refresh", allowed=(0, 1))
     found = git.fields("diff-files", "--raw", "-z", "--no-abbrev", "--ignore-submodules=all")
     again: list[bytes] = []

@@ -11,17 +11,19 @@ import os
 import re
 import stat
 from contextlib import suppress
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from holdfast.files.gitconfig import find_repository
+from holdfast.files.gitconfig import find_repository, read_regular
 from holdfast.model.errors import RefusedError, StorageError
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
-from holdfast.snapshot.git.alternates import behind
 from holdfast.snapshot.git.command import QUICK_SECONDS, Git
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from holdfast.snapshot.git.alternates import Read
 
 _UNDER_WAY = (
     (b"rebase-merge", "a rebase", "git rebase --continue or --abort"),
@@ -36,6 +38,10 @@ _READ_BY_GIT = (b"HEAD", b"packed-refs", b"config", b"config.worktree", b"common
 _SHOWN_REFS = ("refs/heads", "refs/tags", "refs/remotes", "refs/notes")
 _OBJECT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?\Z")
 _MAX_CONFIG = 1 << 20
+_MAX_RULES = 1 << 20
+_MAX_SHALLOW = 64 << 20
+_MOST_INCLUDED = 64
+_RULES = (b"attributes", b"exclude")
 _NOWHERE = b"/dev/null"
 _THE_USERS_OWN = (b"system", b"global")
 _PLAIN = re.compile(r"[A-Za-z0-9-]{1,32}\Z")
@@ -68,7 +74,7 @@ class Source(NamedTuple):
 
 
 class LocalSettings(NamedTuple):
-    """What a repository's own configuration says that concerns content. All of it is untrusted."""
+    """What a repository says, beside its tree, that concerns content. All of it is untrusted."""
 
     core: Mapping[str, str]
     filters: Mapping[str, str]
@@ -79,6 +85,12 @@ class LocalSettings(NamedTuple):
     partial: bool
     """Objects are missing that a server has promised."""
     object_format: str
+    rules: Mapping[bytes, bytes] = MappingProxyType({})
+    """What is in its directory ``info``, by names: how files are captured."""
+    patterns: bytes | None = None
+    """Of the sparse checkout; None: there are none."""
+    shallow: bytes = b""
+    """Where the history was cut off; empty: nowhere."""
     included: tuple[str, ...] = ()
     """See `included_for`. These are the user's own."""
 
@@ -117,12 +129,15 @@ def refuse_unfinished(source: Source) -> None:
             )
 
 
-def refuse_pipes(source: Source) -> None:
-    """Raise `RefusedError` (``git_pipe``) if there is a pipe that Git would read, and wait for whoever writes."""
-    objects = os.path.join(source.common, b"objects")
-    stores = (os.path.join(store, b"info/alternates") for store in behind(objects))
-    parts = (os.path.join(directory, name) for directory in {source.own, source.common} for name in _READ_BY_GIT)
-    for path in itertools.chain(parts, stores, _below(os.path.join(source.common, b"refs"))):
+def refuse_pipes(source: Source, stores: Iterable[bytes], directory: bytes) -> None:
+    """Raise `RefusedError` (``git_pipe``) if there is a pipe that Git would read, and wait for whoever writes: in the
+    repository, in its ``stores`` of objects, or included by its configuration, which Git parses in ``directory``.
+    """
+    borrowed = (os.path.join(store, b"info/alternates") for store in stores)
+    parts = (os.path.join(each, name) for each in {source.own, source.common} for name in _READ_BY_GIT)
+    included = _included(os.path.join(source.common, b"config"), directory)
+    more = _included(os.path.join(source.own, b"config.worktree"), directory)
+    for path in itertools.chain(parts, borrowed, _below(os.path.join(source.common, b"refs")), included, more):
         with suppress(OSError):  # nothing, or a link that leads nowhere
             if stat.S_ISFIFO(os.stat(path).st_mode):
                 raise RefusedError(
@@ -130,6 +145,22 @@ def refuse_pipes(source: Source) -> None:
                     hint="remove it, or put a file there",
                     code="git_pipe",
                 )
+
+
+def _included(path: bytes, directory: bytes) -> Iterator[bytes]:
+    """The files that a configuration file includes, on whatever condition, and those that they do."""
+    left, seen = [path], {path}
+    while left:
+        at = left.pop()
+        with suppress(OSError, StorageError):  # Git says what that means
+            text = read_regular(at, _MAX_CONFIG) or b""
+            for key, value in _variables(text, directory) if b"include" in text.lower() else ():
+                if key == "include.path" or (key.startswith("includeif.") and key.endswith(".path")):
+                    found = os.path.join(os.path.dirname(at), os.path.expanduser(os.fsencode(value)))
+                    yield found
+                    if found not in seen and len(seen) < _MOST_INCLUDED:
+                        seen.add(found)
+                        left.append(found)
 
 
 def _below(directory: bytes) -> Iterator[bytes]:
@@ -208,13 +239,13 @@ def _link_to_pin(common: bytes, session: str, base: str) -> bytes:
     return b""
 
 
-def read_settings(source: Source, directory: bytes) -> LocalSettings:
-    """What the repository's own configuration files say; Git parses them, in ``directory``. What they include is not
-    read. Raises `StorageError` if it is no configuration.
+def read_settings(source: Source, directory: bytes, read: Read) -> LocalSettings:
+    """What the repository's own files say; ``read`` reads them, and Git parses its configuration, in ``directory``.
+    What that includes is not read. Raises `StorageError` if it is no configuration, and what ``read`` does.
     """
-    listed = _listed(os.path.join(source.common, b"config"), directory)
+    listed = _listed(os.path.join(source.common, b"config"), directory, read)
     if _is_true(listed.get("extensions.worktreeconfig")):
-        listed |= _listed(os.path.join(source.own, b"config.worktree"), directory)
+        listed |= _listed(os.path.join(source.own, b"config.worktree"), directory, read)
     core = {key: value for key in _CONTENT_KEYS if _PLAIN.match(value := listed.get(f"core.{key}", ""))}
     for key in _FILE_KEYS:
         path = os.path.expanduser(listed.get(f"core.{key}", ""))
@@ -233,6 +264,9 @@ def read_settings(source: Source, directory: bytes) -> LocalSettings:
         partial="extensions.partialclone" in listed
         or any(key.startswith("remote.") and key.endswith(".promisor") for key in listed),
         object_format="sha256" if listed.get("extensions.objectformat", "").lower() == "sha256" else "sha1",
+        rules={name: read(os.path.join(source.common, b"info", name), _MAX_RULES) or b"" for name in _RULES},
+        patterns=read(os.path.join(source.own, b"info/sparse-checkout"), _MAX_RULES),
+        shallow=read(os.path.join(source.common, b"shallow"), _MAX_SHALLOW) or b"",
     )
 
 
@@ -269,18 +303,26 @@ def _path_of(origin: bytes) -> str:
     return os.fsdecode(origin.removeprefix(b"file:"))
 
 
-def _listed(path: bytes, directory: bytes) -> dict[str, str]:
+def _listed(path: bytes, directory: bytes, read: Read) -> dict[str, str]:
     """Every key of a configuration file with its last value; a key alone is true."""
-    if not os.path.isfile(path):
-        return {}
-    if os.path.getsize(path) > _MAX_CONFIG:
+    text = read(path, _MAX_CONFIG + 1) or b""
+    if len(text) > _MAX_CONFIG:
         raise StorageError(f"{display(path)} is longer than {_MAX_CONFIG} bytes", code="git_failed")
+    try:
+        return dict(_variables(text, directory)) if text else {}
+    except StorageError as error:
+        raise StorageError(f"{display(path)} is no configuration: {error.message}", code=error.code) from error
+
+
+def _variables(text: bytes, directory: bytes) -> Iterator[tuple[str, str]]:
+    """Every key of a configuration with its value, as they are in it. (Git gets the text, and no path: that might be
+    another file by then, or a pipe.)
+    """
     git = Git(directory, seconds=QUICK_SECONDS)
-    found: dict[str, str] = {}
-    for item in git.fields("config", "--file", path, "--no-includes", "-z", "--list", limit=4 * _MAX_CONFIG):
+    words = ("config", "--file", "-", "--no-includes", "-z", "--list")
+    for item in git.fields(*words, stdin=text, limit=4 * _MAX_CONFIG):
         key, separator, value = item.partition(b"\n")
-        found[os.fsdecode(key)] = os.fsdecode(value) if separator else "true"
-    return found
+        yield os.fsdecode(key), os.fsdecode(value) if separator else "true"
 
 
 def _is_true(value: str | None) -> bool:

@@ -12,19 +12,17 @@ from typing import TYPE_CHECKING
 
 from holdfast.files.gitconfig import read_regular
 from holdfast.files.replicate import remove_whole
+from holdfast.model.errors import RefusedError
 from holdfast.snapshot.git.alternates import alternate
 from holdfast.snapshot.git.command import LONG_SECONDS, QUICK_SECONDS, Git
+from holdfast.snapshot.git.kept import OBJECTS
 from holdfast.snapshot.git.pack_index import names_in
 from holdfast.snapshot.private import make_private
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from holdfast.snapshot.git.repository import LocalSettings, Source
-
-MAX_RULES = 1 << 20
-INFO = (b"attributes", b"exclude")
-"""What a repository has beside its tree that says how files are captured."""
+    from holdfast.snapshot.git.repository import LocalSettings
 
 
 def shadow_name(object_format: str) -> str:
@@ -68,12 +66,10 @@ class Shadow:
         """Whether there is one."""
         return os.path.isdir(self.path)
 
-    def prepare(
-        self, source: Source, settings: LocalSettings, stores: Sequence[bytes], *, kept: bytes, trust_filters: bool
-    ) -> None:
-        """Have a shadow that borrows from the directories ``stores``, all that ``source`` has objects in, and from what
-        is ``kept`` for forks if there is any, and captures files as the user's repository does. The shared lock is
-        held: it is there whole or not at all. Raises `StorageError`, `OSError`.
+    def prepare(self, settings: LocalSettings, stores: Sequence[bytes], *, kept: bytes, trust_filters: bool) -> None:
+        """Have a shadow that borrows from the directories ``stores``, all that the user's repository has objects in,
+        and from what is ``kept`` for forks if there is any, and captures files as that repository does. The shared
+        lock is held: it is there whole or not at all. Raises `StorageError`, `OSError`.
         """
         borrowed = [*stores, *([kept] if os.path.isdir(kept) else [])]
         if not self.exists():
@@ -82,8 +78,7 @@ class Shadow:
             b"config": _config_text(settings, trust_filters=trust_filters),
             b"objects/info/alternates": b"".join(alternate(path) + b"\n" for path in borrowed),
         }
-        for name in INFO:
-            files[b"info/" + name] = read_regular(os.path.join(source.common, b"info", name), MAX_RULES) or b""
+        files |= {b"info/" + name: text for name, text in settings.rules.items()}
         for name, text in files.items():
             self._write(name, text)
 
@@ -108,17 +103,26 @@ class Shadow:
             file.write(text)
         os.rename(path + b".new", path)
 
-    def keep(self, git: Git, names: Iterable[str], *, promised: bool) -> None:
-        """Have these objects in the shadow's own store, durably: whatever the user's gc does, they stay.
+    def keep(self, git: Git, names: Iterable[str], *, promised: bool, only: bytes | None) -> None:
+        """Have these objects in the shadow's own store, durably: whatever the user's gc does, they stay. They come of
+        the directory ``only`` alone, if there is such: Git itself follows whatever the user's store borrows from now.
 
         ``promised``: the user's repository is a partial clone; what it has never fetched cannot be had, nor lost.
-        Raises `StorageError` if another one is missing.
+        Raises `StorageError` if another one is missing, `RefusedError` (``git_objects``) if it is not in ``only``.
         """
         own = _OwnObjects(self.objects)
         borrowed = [name for name in names if not own.holds(name)]
         if borrowed and promised:
             lines = git("cat-file", "--batch-check", stdin="\n".join(borrowed).encode() + b"\n").decode().splitlines()
             borrowed = [line.partition(" ")[0] for line in lines if not line.endswith(" missing")]
+        if borrowed and only is not None:
+            held = Git(self.path, git_dir=self.path, objects=only)
+            if b" missing" in held("cat-file", "--batch-check", stdin="\n".join(borrowed).encode() + b"\n"):
+                raise RefusedError(
+                    "objects have come to the repository, or to what it borrows from, while it was captured",
+                    hint="try again when nothing is added or committed there; or use another provider of snapshots",
+                    code=OBJECTS,
+                )
         if borrowed:
             pack = os.path.join(self.objects, b"pack/pack")
             git("pack-objects", "--quiet", pack, stdin="\n".join(borrowed).encode() + b"\n")
@@ -210,13 +214,12 @@ def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"')
 
 
-def same_sparsity(own: bytes, source: Source, settings: LocalSettings) -> None:
+def same_sparsity(own: bytes, settings: LocalSettings) -> None:
     """Have the work tree whose Git directory is ``own`` hold the files that the user's sparse checkout does. Raises
     `OSError`.
     """
     if not settings.sparse:
         return
-    patterns = read_regular(os.path.join(source.own, b"info/sparse-checkout"), MAX_RULES)
     os.makedirs(os.path.join(own, b"info"), exist_ok=True)
     with open(os.path.join(own, b"info/sparse-checkout"), "wb") as file:
-        file.write(patterns or b"/*\n")
+        file.write(settings.patterns or b"/*\n")

@@ -19,12 +19,12 @@ from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display, under
 from holdfast.snapshot.git.capture import filter_refused, filters_of
 from holdfast.snapshot.git.command import Git
-from holdfast.snapshot.git.own_repository import git_directory, make_inner_repository
-from holdfast.snapshot.git.repository import Source, head_of, included_for, read_settings
+from holdfast.snapshot.git.own_repository import git_directory, make_inner_repository, renew_index
+from holdfast.snapshot.git.repository import Source, head_of
 from holdfast.snapshot.git.shadow import config_section, filters_run_by
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from holdfast.snapshot.git.repository import LocalSettings
 
@@ -68,15 +68,23 @@ class Submodules:
     """Makes the submodules of one fork."""
 
     def __init__(
-        self, lend: Lender, *, kept: bytes, object_format: str, nearest: bytes, most_bytes: int, trust_filters: bool
+        self,
+        look: Callable[[Source], LocalSettings],
+        lend: Lender,
+        *,
+        kept: bytes,
+        object_format: str,
+        most_bytes: int,
+        trust_filters: bool,
     ) -> None:
-        """``lend`` keeps objects in ``kept``, which has those of names of one ``object_format``; Git reads
-        configuration in the directory ``nearest``; no more than ``most_bytes`` are copied altogether (0: any number).
+        """``look`` says what of a repository concerns content, and raises `HoldfastError` if Git is to read nothing of
+        it; ``lend`` keeps objects in ``kept``, which has those of names of one ``object_format``; no more than
+        ``most_bytes`` are copied altogether (0: any number).
         """
+        self._look = look
         self._lend = lend
         self._kept = kept
         self._object_format = object_format
-        self._nearest = nearest
         self._most_bytes = most_bytes
         self._copied = 0
         self._trust_filters = trust_filters
@@ -132,6 +140,9 @@ class Submodules:
         if self._tried > MOST:
             raise _Left(f"no more than {MOST:,} are")
         own = self._place_of(found, around, ours)
+        settings = self._look(found)
+        if settings.object_format != self._object_format:
+            raise _Left(f"its objects have names by {settings.object_format}")
         if not os.path.isdir(ours) or os.path.islink(ours) or os.listdir(ours):
             raise _Left("something else is in its place")
         if self._now and around.inside:  # no commit of the fork's says where that one is
@@ -139,14 +150,12 @@ class Submodules:
         if Git(ours, git_dir=found.own)("cat-file", "-t", commit, allowed=(0, 128)).strip() != b"commit":
             raise _Left(f"it does not have its commit {commit[:12]} any more")
         try:
-            settings = self._settings(found)
             remaining = self._most_bytes and max(self._most_bytes - self._copied, 1)
             refs, copied = self._lend(found, remaining)
             self._copied += copied
             make_inner_repository(
                 ours,
                 own,
-                found,
                 settings,
                 commit=commit,
                 kept=self._kept,
@@ -162,12 +171,6 @@ class Submodules:
             raise
         self._made.add(own)
         return _Around(found, ours, own, os.path.join(around.inside, path))
-
-    def _settings(self, source: Source) -> LocalSettings:
-        found = read_settings(source, self._nearest)
-        if found.object_format != self._object_format:
-            raise _Left(f"its objects have names by {found.object_format}")
-        return found._replace(included=tuple(included_for(source, self._nearest)))
 
     def _refuse_required(self, ours: bytes, own: bytes, settings: LocalSettings) -> None:
         """Refuse files that take a required filter which is not run: Git writes those out as they are."""
@@ -202,6 +205,26 @@ class Submodules:
         if os.path.lexists(own):
             return False
         return not any(other.startswith(modules + b"/") and under(own, other) for other in self._made)
+
+
+def renew_indexes(fork: bytes) -> None:
+    """`renew_index` of the work tree ``fork``, and of each repository of a submodule that lies in it, nested ones too.
+    What was written there since may lead to one of the user's, of which nothing is read or written. Raises
+    `StorageError`.
+    """
+    top = os.path.realpath(fork)
+    left = [Source(top, git_directory(top), git_directory(top))]
+    while left:
+        around = left.pop()
+        assert around.work_tree is not None, "those of submodules are found by it"
+        renew_index(around.work_tree, around.own)
+        for path, _ in _links(Git(around.work_tree, git_dir=around.own)):
+            try:
+                found = _source(around, path)
+            except _Left:
+                continue
+            if found is not None and under(found.own, top):
+                left.append(found)
 
 
 def _source(around: Source, path: bytes) -> Source | None:

@@ -17,18 +17,17 @@ from holdfast.files.replicate import make_read_only, remove_whole
 from holdfast.model.errors import HoldfastError, RefusedError, StorageError, UnsupportedError
 from holdfast.model.log import Log
 from holdfast.model.named import NamedTuple
-from holdfast.model.paths import display, parse_display, under
-from holdfast.snapshot.git.alternates import behind
+from holdfast.model.paths import display, parse_display
 from holdfast.snapshot.git.capture import Capture, Unrun, filter_refused, filters_of, forget_index
 from holdfast.snapshot.git.command import QUICK_SECONDS, Git, find_git
 from holdfast.snapshot.git.kept import OBJECTS, WORK_TREES, Kept, kept_name, lent_to
-from holdfast.snapshot.git.own_repository import git_directory, make_repository, renew_index
+from holdfast.snapshot.git.own_repository import git_directory, make_repository
+from holdfast.snapshot.git.reach import Reach
 from holdfast.snapshot.git.repository import (
     Source,
     find_source,
     head_of,
     included_for,
-    links_below,
     pin,
     read_settings,
     refs_of,
@@ -37,7 +36,7 @@ from holdfast.snapshot.git.repository import (
     unpin,
 )
 from holdfast.snapshot.git.shadow import Shadow, same_sparsity, shadow_name
-from holdfast.snapshot.git.submodules import Submodules
+from holdfast.snapshot.git.submodules import Submodules, renew_indexes
 from holdfast.snapshot.port import Capabilities, Mode
 from holdfast.snapshot.private import make_private
 from holdfast.snapshot.recorded import RecordedProvider
@@ -55,12 +54,6 @@ _SCORE = 50
 _WAY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OLDEST = (2, 31)
 _VERSION = re.compile(rb"git version (\d+)\.(\d+)")
-
-_READ_OF_A_REPOSITORY = (
-    *(b"HEAD", b"config", b"config.worktree", b"packed-refs", b"refs", b"refs/heads", b"refs/tags", b"refs/remotes"),
-    *(b"refs/notes", b"info", b"info/attributes", b"info/exclude", b"info/sparse-checkout", b"shallow", b"index"),
-    b"reftable",
-)
 
 
 class GitOptions(NamedTuple):
@@ -87,6 +80,7 @@ class _Git:
         self._place = place
         self._ledger = ledger
         self._options = options
+        self._reach = Reach(place, options.hidden)
 
     # -- what can be had ----------------------------------------------------------------------------------------------
 
@@ -107,7 +101,7 @@ class _Git:
         source = find_source(self._place.root)
         if source is None:
             return Capabilities(self.name, 0, notes=("the workspace is in no repository of Git",))
-        settings = read_settings(source, nearest)
+        settings = read_settings(source, nearest, self._reach.content)
         untracked = "ignored files" if self._options.include_untracked else "untracked files, nor ignored ones"
         notes = [f"snapshots hold no {untracked}; a submodule is the commit that it is at"]
         if source.work_tree is None:
@@ -138,12 +132,12 @@ class _Git:
         if origin is not None and origin.facts:
             facts = {name: origin.facts[name] for name in ("repository", "base", "shadow", "inside")}
         else:
-            self._refuse_hidden(source := self._source())  # (before anything is meant that would be removed from it)
-            refuse_pipes(source)
+            # (Before anything is meant that would be removed from it.)
+            _, settings = self._look(source := self._source())
             facts = {
                 "repository": display(source.common),
                 "base": head_of(source),
-                "shadow": shadow_name(read_settings(source, self._place.nearest()).object_format),
+                "shadow": shadow_name(settings.object_format),
                 "inside": display(source.inside),
             }
         if entry.kind == "snapshot" or origin is None:
@@ -198,7 +192,14 @@ class _Git:
         else:
             # (Before anything of it is read by way of the shadow: what is no file of the repository's is refused here.)
             self._keep(self._kept(entry), self._stores(shadow, source, settings), self._place.most_bytes)
-            commit = self._commit(entry, shadow, settings, None, parent=entry.facts["base"])
+            try:
+                commit = self._commit(entry, shadow, settings, None, parent=entry.facts["base"])
+            except RefusedError as error:
+                if error.code != OBJECTS:
+                    raise
+                # (Somebody may have committed something since. All that is not in a file comes of what is kept.)
+                self._keep(self._kept(entry), self._stores(shadow, source, settings), self._place.most_bytes)
+                commit = self._commit(entry, shadow, settings, None, parent=entry.facts["base"])
             forget_index(self._index(entry.token))
         self._check_out(shadow, settings, entry, commit)
         try:
@@ -237,14 +238,13 @@ class _Git:
         also where undo takes the commit back, of which a pin would be a ref that leads nowhere.)
         """
         source = self._source()
-        stores = self._refuse_hidden(source)
-        nearest = self._place.nearest()
-        settings = read_settings(source, nearest)._replace(included=tuple(included_for(source, nearest)))
+        stores, settings = self._look(source)
+        settings = self._with_included(source, settings)
         shadow = self._shadow(entry)
         with self._ledger.lock_shared():
             kept = self._kept(entry).path
             trusted = self._options.trust_local_filters
-            shadow.prepare(source, settings, stores, kept=kept, trust_filters=trusted)
+            shadow.prepare(settings, stores, kept=kept, trust_filters=trusted)
         base = entry.facts["base"]
         if base:
             shadow.git(seconds=QUICK_SECONDS)("cat-file", "-e", f"{base}^{{tree}}")
@@ -252,19 +252,33 @@ class _Git:
                 pin(parse_display(entry.facts["repository"]), self._place.session, base)
         return shadow, settings
 
+    def _look(self, source: Source) -> tuple[list[bytes], LocalSettings]:
+        """The directories of objects of a repository, and what it says that concerns content, before Git reads anything
+        there: refused if it is not to be, or would wait.
+        """
+        stores, nearest = self._reach.refuse_hidden(source), self._place.nearest()
+        refuse_pipes(source, stores, nearest)
+        return stores, read_settings(source, nearest, self._reach.content)
+
+    def _with_included(self, source: Source, settings: LocalSettings) -> LocalSettings:
+        return settings._replace(included=tuple(included_for(source, self._place.nearest())))
+
     def _commit(
         self, entry: Entry, shadow: Shadow, settings: LocalSettings, workspace: Entry | None, *, parent: str
     ) -> str:
-        source = self._captured(workspace)
+        source, reach = self._captured(workspace), self._reach
         if workspace is not None and workspace.place is not None:
-            self._refuse_hidden(source, workspace.place)
+            reach = Reach(self._place, self._options.hidden, workspace.place)
+            reach.refuse_hidden(source)
         captured = Capture(
             shadow,
             source,
             self._index(entry.token if workspace is None else workspace.token),
+            reach=reach,
             untracked=self._options.include_untracked,
             partial=settings.partial,
             unrun=self._unrun(shadow, settings),
+            only=self._kept(entry).path if workspace is None else None,
             borrows=None if workspace is None or workspace.place is None else os.path.join(source.common, b"objects"),
         )
         label = f" {entry.label}" if entry.label else ""
@@ -299,7 +313,7 @@ class _Git:
             own = os.path.join(shadow.path, b"worktrees", entry.token.encode())
             words = ("--detach", "--no-checkout", "--lock", "--reason", "shown by Holdfast")
             shadow.git()("worktree", "add", "--quiet", *words, path, commit)
-            same_sparsity(own, self._source(), settings)
+            same_sparsity(own, settings)
         else:
             own, trusted = git_directory(path), self._options.trust_local_filters
             base = entry.facts["base"]
@@ -308,7 +322,6 @@ class _Git:
             make_repository(
                 path,
                 shadow,
-                source,
                 settings,
                 commit=commit,
                 base=base,
@@ -336,13 +349,13 @@ class _Git:
             return
 
         def lend(source: Source, most_bytes: int) -> tuple[Mapping[str, str], int]:
-            return self._keep_all(kept, self._refuse_hidden(source), source, most_bytes)
+            return self._keep_all(kept, self._reach.refuse_hidden(source), source, most_bytes)
 
         Submodules(
+            lambda source: self._with_included(source, self._look(source)[1]),
             lend,
             kept=kept.path,
             object_format=settings.object_format,
-            nearest=self._place.nearest(),
             most_bytes=self._place.most_bytes,
             trust_filters=self._options.trust_local_filters,
         ).make(self._work_tree(entry), around, now=not entry.of)
@@ -351,7 +364,7 @@ class _Git:
         """The directories of objects that a fork may need: the user's, with what that borrows from, last."""
         return [
             *((os.path.realpath(shadow.objects),) if settings.partial else ()),
-            *self._borrowed(source),
+            *self._reach.stores(source),
         ]
 
     def _keep_all(
@@ -382,49 +395,10 @@ class _Git:
                 code=OBJECTS,
             ) from error
 
-    def _refuse_hidden(self, source: Source, fork: bytes = b"") -> list[bytes]:
-        """Refuse to read a repository that is, or parts of which lead to, where its runs may not look: a fork would
-        show it, and Git itself follows what is borrowed from. Return the directories of objects that are read. ``fork``
-        is that which the repository is the one of, if it is a fork of this session's.
-        """
-        further = os.path.join(source.common, b"commondir")
-        if source.own != source.common and os.path.lexists(further):  # which Git would follow, and we have not
-            raise _hidden(further, b"another repository")
-        for directory in {source.own, source.common}:
-            real_directory = os.path.realpath(directory)
-            if not self._may_borrow(real_directory, fork):
-                raise _hidden(directory, real_directory)
-            for name in (*_READ_OF_A_REPOSITORY, *_split_indexes(directory)):
-                real = os.path.realpath(path := os.path.join(directory, name))
-                if real != os.path.join(real_directory, name) and not self._may_borrow(real, fork):
-                    raise _hidden(path, real)
-        for path in links_below(os.path.join(source.common, b"refs")):
-            if not self._may_borrow(real := os.path.realpath(path), fork):
-                raise _hidden(path, real)
-        return self._borrowed(source, fork)
-
-    def _borrowed(self, source: Source, fork: bytes = b"") -> list[bytes]:
-        stores = behind(objects := os.path.join(source.common, b"objects"))
-        for store in stores:
-            if not self._may_borrow(store, fork):
-                where = objects if store == stores[-1] else os.path.join(objects, b"info/alternates")
-                raise _hidden(where, store)
-        return stores
-
-    def _may_borrow(self, store: bytes, fork: bytes = b"") -> bool:
-        """Whoever works in the repository decides what it borrows from, and may work where that cannot be seen: what is
-        Holdfast's own is borrowed only by forks that it has given it to, and what is hidden from runs by nobody.
-        """
-        theirs = [self._place.root, *lent_to(self._place.root), *lent_to(fork)]
-        if any(under(store, os.path.realpath(path)) for path in theirs):
-            return True
-        closed = (self._place.state, *self._place.own, *self._options.hidden)
-        return not any(under(store, os.path.realpath(path)) for path in closed)
-
     def settle(self, entry: Entry) -> None:
         """See `Provider.settle`."""
         if entry.facts:
-            renew_index(self._work_tree(entry))
+            renew_indexes(self._work_tree(entry))
 
     def where_to_work(self, entry: Entry) -> bytes:
         """See `Technique.where_to_work`."""
@@ -511,19 +485,6 @@ def _make_inside(work_tree: bytes, inside: bytes) -> None:
             at = inner
     finally:
         os.close(at)
-
-
-def _hidden(path: bytes, real: bytes) -> RefusedError:
-    leads = "" if path == real else f" leads to {display(real)}, which"
-    return RefusedError(
-        f"{display(path)}{leads} is hidden from runs, or Holdfast's own",
-        hint="put a file or directory of its own there; or use another provider of snapshots",
-        code="git_hidden",
-    )
-
-
-def _split_indexes(directory: bytes) -> list[bytes]:
-    return [name for name in os.listdir(directory) if name.startswith(b"sharedindex.")]
 
 
 def _with_commit(entry: Entry, commit: str) -> Entry:

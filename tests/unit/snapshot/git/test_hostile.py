@@ -323,3 +323,35 @@ def test_a_link_that_the_workspace_was_replaced_by_leads_no_work_tree_away(user:
         assert os.listdir(one.state / "worktrees") == [".git"]
     assert os.listdir(victim) == ["precious"]
     assert os.listdir(one.provider.prepare("worktree").path) == [b"x", b"y"], "made of what is there now"
+
+
+@pytest.mark.parametrize("how", ["at once", "by another", "on a condition", "by a link"])
+def test_a_pipe_that_the_configuration_includes_is_refused(user: User, beside: Make, tmp_path: Path, how: str) -> None:
+    """Git would wait for what is written to it, and be stopped after a minute."""
+    one = beside(user)
+    pipe = user.git_dir / "pipe"
+    os.mkfifo(pipe)
+    if how == "by another":
+        user.git("config", "include.path", "more")
+        (user.git_dir / "more").write_text("[include]\n\tpath = pipe\n")
+    elif how == "on a condition":
+        user.git("config", "includeIf.onbranch:main.path", str(pipe))
+    elif how == "by a link":
+        (user.git_dir / "link").symlink_to(pipe)
+        user.git("config", "include.path", "link")
+    else:
+        user.git("config", "include.path", "pipe")
+    with pytest.raises(RefusedError, match="is a pipe") as refused:
+        one.provider.prepare("worktree")
+    assert refused.value.code == "git_pipe"
+    pipe.unlink()
+    pipe.write_text("[user]\n\tname = X\n")
+    assert one.provider.prepare("worktree")
+
+
+def test_configurations_that_include_each_other_are_looked_at_once(user: User, beside: Make) -> None:
+    """What Git makes of that, it says itself."""
+    user.git("config", "include.path", "config")
+    with pytest.raises(StorageError) as failed:
+        beside(user).provider.prepare("worktree")
+    assert failed.value.code == "git_failed"
