@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from holdfast import HoldfastError, UsageError
 from holdfast.cli.chosen import add_options, opened
 from holdfast.cli.command import Command, text, whole_number
-from holdfast.cli.terminal import is_terminal, plural, show_path
+from holdfast.cli.terminal import is_terminal, show_path
 from holdfast.cli.wording import files, left_alone, reasons, short
 from holdfast.model.visible import visible
+from holdfast.model.wording import plural
 
 if TYPE_CHECKING:
     import argparse

@@ -12,10 +12,11 @@ from holdfast.cli.command import Command, text
 from holdfast.cli.console import here
 from holdfast.cli.session_look import SHORT_HASH
 from holdfast.cli.session_states import BUSY
-from holdfast.cli.terminal import ask, plural, show_path
+from holdfast.cli.terminal import ask, show_path
 from holdfast.cli.wording import only_there
 from holdfast.model.config import KEYS
 from holdfast.model.visible import visible
+from holdfast.model.wording import plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 from holdfast import RefusedError, UsageError
 from holdfast.cli.chosen import add_options, opened
 from holdfast.cli.command import Command, text, whole_number
-from holdfast.cli.terminal import plural, show_path
+from holdfast.cli.terminal import show_path
 from holdfast.cli.wording import changed, files, left_alone, named, only_there, reasons, short, uncaptured
 from holdfast.model.paths import display
 from holdfast.model.visible import visible
+from holdfast.model.wording import plural
 
 if TYPE_CHECKING:
     import argparse
