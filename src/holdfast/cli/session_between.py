@@ -107,12 +107,20 @@ def _merged(console: Console, arguments: argparse.Namespace, found: SessionMerge
             console.say(f"In conflict with {what}:", *(_conflict_line(one) for one in plan.conflicts))
         raise RefusedError(
             f"{plural(len(plan.conflicts), 'file is', 'files are')} in conflict; nothing was changed",
-            hint="change one side so that they agree, or settle it with --prefer ours or --prefer theirs",
+            hint=_what_settles(plan.conflicts),
             code="conflicts",
         )
     if found.merged.restored is not None and found.merged.restored.skipped:
         raise left_alone(found.merged.restored.skipped)
     return 0
+
+
+def _what_settles(conflicts: Sequence[Conflict]) -> str:
+    if all(one.why != "in_the_way" for one in conflicts):
+        return "change one side so that they agree, or settle it with --prefer ours or --prefer theirs"
+    hint = "of a file and a directory of one name, rename or remove the one that is here, and run the same again"
+    others = any(one.why != "in_the_way" for one in conflicts)
+    return f"{hint}; --prefer ours or --prefer theirs settles the rest" if others else hint
 
 
 def _settled(arguments: argparse.Namespace, settled: Sequence[Conflict]) -> list[str]:
