@@ -67,6 +67,16 @@ def test_commands_of_a_session_follow_each_other_from_process_to_process(agent: 
     assert [one["command"] for one in agent.run("history", "-n", "1")["commands"]] == ["kill -9 $$"]
 
 
+@pytest.mark.parametrize("name", [[], ["mine"]])
+def test_what_is_begun_quietly_prints_its_name_alone_for_a_script(agent: Agent, name: list[str]) -> None:
+    agent.run("start", "first")
+    for verb in ("start", "fork"):
+        done = agent.try_to("-q", "session", verb, *(f"{one}-{verb}" for one in name))
+        made = done.stdout.decode().removesuffix("\n")
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert agent.run("info", "-s", made)["id"] == made
+
+
 def test_a_variable_that_is_too_long_is_named_on_both_channels(agent: Agent) -> None:
     command = 'export BIG="$(head -c 200000 /dev/zero | tr "\\0" x)" OTHER=1'
     done = agent.try_to("--json", "session", "start", "one")

@@ -111,6 +111,8 @@ def _fork(console: Console, arguments: argparse.Namespace) -> int:
             f"`holdfast session exec -s {made.id} …` runs commands in it; `holdfast session checkout forks/{made.id}` "
             "brings this one to what it has made.",
         )
+        if console.quiet:
+            console.answer([made.id])
     return 0
 
 
@@ -214,13 +216,14 @@ COMMANDS = {
     ),
     "session fork": Command(
         description="Begin another session from the state of this one, in a directory of its own, which the best "
-        "snapshot provider makes. Neither sees what the other does from there on.",
+        "snapshot provider makes. Neither sees what the other does from there on. With -q only its name is printed.",
         configure=_configure_fork,
         run=_fork,
         examples=(
             ("holdfast session fork try-2", "from the present state"),
             ("holdfast session fork --from before-upgrade", "from a branch"),
             ("holdfast session fork --with-ignored", "with node_modules and the like"),
+            ("fork=$(holdfast -q session fork)", "for a script"),
         ),
         exits=(BUSY,),
     ),

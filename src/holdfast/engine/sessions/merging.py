@@ -127,8 +127,8 @@ def _still_there(session: Session, checkpoint: CheckpointId, what: str) -> Check
     except NotFoundError:
         raise NotFoundError(
             f"{what} is not kept any more: it was thinned out, or went with the fork that the command was run in",
-            hint="pick from a fork before you delete it; `holdfast session branch` and `checkpoint` hold the tree of the "
-            "moment",
+            hint="pick from a fork before you delete it; `holdfast session branch` and `checkpoint` hold the tree "
+            "of the moment",
             code="state_gone",
         ) from None
 
