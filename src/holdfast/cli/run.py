@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from holdfast import UsageError
 from holdfast.cli.command import Command, text
-from holdfast.model.config import KEYS
+from holdfast.model.keys import KEYS
 from holdfast.model.visible import visible
 from holdfast.model.wording import named_steps, plural
 

@@ -14,7 +14,7 @@ from holdfast.cli.session_look import SHORT_HASH
 from holdfast.cli.session_states import BUSY
 from holdfast.cli.terminal import ask, show_path
 from holdfast.cli.wording import only_there
-from holdfast.model.config import KEYS
+from holdfast.model.keys import KEYS
 from holdfast.model.visible import visible
 from holdfast.model.wording import plural
 
