@@ -198,7 +198,8 @@ def _not_captured(comparison: Comparison) -> Iterator[str]:
         if comparison.stays(one):
             yield f"{name} has left {number} that no checkpoint holds, in its fork alone:"
         else:
-            yield f"{name} has left {number} that no checkpoint holds, and that go with its fork:"
+            goes = "goes" if len(one.not_captured) == 1 else "go"
+            yield f"{name} has left {number} that no checkpoint holds, and that {goes} with its fork:"
         yield from reasons(one.not_captured[:_MOST_NAMED])
         if len(one.not_captured) > _MOST_NAMED:
             yield f"  and {len(one.not_captured) - _MOST_NAMED:,} more"

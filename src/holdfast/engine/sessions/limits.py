@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine.sessions.naming import BEFORE_CHECKOUT
 from holdfast.model.errors import NotFoundError, RefusedError
+from holdfast.model.wording import plural
 from holdfast.store.session_records import ref_name
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def check_forks(rows: SessionRows, session: SessionId, most: int) -> None:
     count = sum(record.status != "going" for record in rows.forks_of(session))
     if count >= most:
         raise RefusedError(
-            f"the session {session} has {count} forks, and session.max_forks is {most}",
+            f"the session {session} has {plural(count, 'fork')}, and session.max_forks is {most}",
             hint="delete some (`holdfast session delete`), or raise the limit in config.toml",
             code="session_limit",
         )
