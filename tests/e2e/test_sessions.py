@@ -137,6 +137,7 @@ def test_a_session_is_the_one_that_is_named_or_the_newest_of_ones_own(agent: Age
     assert [one["id"] for one in agent.run("list")["sessions"]] == ["one", "two", "three"]
     assert agent.try_to("-q", "session", "start", "four").stdout == b"four\n"
     assert agent.fails("start", "one") == (4, "session_exists")
+    assert b"`holdfast session list --all`" in agent.try_to("session", "start", "one").stderr
 
 
 def test_what_is_another_agents_is_refused_until_it_is_shared(agent: Agent) -> None:
@@ -162,6 +163,9 @@ def test_states_are_named_come_back_to_and_let_go_of(agent: Agent, tree: Path) -
     assert agent.run("exec", "echo $A")["stdout"] == "1\n"
     assert agent.run("checkout", saved["hash"][:12])["directory"] == "."
     assert (tree / "file").read_text() == "2\n"
+    lines = agent.try_to("session", "branches").stdout.decode().splitlines()
+    assert [line.split("  ", 3)[2:] for line in lines if "_auto" not in line] == [["first", "one"]]
+    assert next(line.split("  ", 3)[3] for line in lines if "_auto" in line) == "before checkout of first"
     names = [one["name"] for one in agent.run("branches")["branches"]]
     assert names[-1] == "branches/one/first"
     assert len([name for name in names if name.startswith("branches/one/_auto/before-checkout-")]) == 2

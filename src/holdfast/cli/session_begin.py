@@ -11,7 +11,7 @@ from holdfast.cli.chosen import add_options, all_of, used
 from holdfast.cli.command import Command, text
 from holdfast.cli.console import here
 from holdfast.cli.session_look import SHORT_HASH
-from holdfast.cli.session_states import BUSY
+from holdfast.cli.session_states import BUSY, HELD_BACK
 from holdfast.cli.terminal import ask, show_path
 from holdfast.cli.wording import only_there
 from holdfast.model.keys import KEYS
@@ -225,7 +225,7 @@ COMMANDS = {
             ("holdfast session fork --with-ignored", "with node_modules and the like"),
             ("fork=$(holdfast -q session fork)", "for a script"),
         ),
-        exits=(BUSY,),
+        exits=(HELD_BACK,),
     ),
     "session delete": Command(
         description="Delete a session and its states. Of a fork its directory goes, and what was saved of that, for "
@@ -237,7 +237,7 @@ COMMANDS = {
             ("holdfast session delete try-2 --dry-run", "what would go"),
             ("holdfast session delete try-2 --yes", "a fork, without being asked"),
         ),
-        exits=(BUSY,),
+        exits=((4, f"{BUSY[1]}; or it has forks, or nobody has said yes"),),
     ),
     "session share": Command(
         description="Let another agent or user work in a session. Only the owner may. Names are no protection: whoever "

@@ -33,7 +33,11 @@ def check_name(rows: SessionRows, session: SessionId) -> None:
     except NotFoundError:
         return
     if taken:
-        raise RefusedError(f"there is a session {session} already", hint="choose another id", code="session_exists")
+        raise RefusedError(
+            f"there is a session {session} already",
+            hint="choose another id; `holdfast session list --all` shows those of all workspaces",
+            code="session_exists",
+        )
 
 
 def check_room(rows: SessionRows, session: SessionId, most: int) -> None:

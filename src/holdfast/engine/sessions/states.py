@@ -355,7 +355,7 @@ class States:
         raise AssertionError("unreachable")
 
     def _branch(self, name: str, message: str, metadata: Mapping[str, str]) -> SessionRef:
-        ref = new_ref("branch", self.id, name, metadata)
+        ref = new_ref("branch", self.id, name, {**metadata, **({"message": message} if message else {})})
         point = self.commit("branch", message=message, metadata=metadata, branch=ref)
         return msgspec.structs.replace(ref, checkpoint=point.hash, updated_at=point.created_at)
 

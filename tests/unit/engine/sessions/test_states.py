@@ -43,7 +43,12 @@ def test_branches(bench):
     with bench.start() as session:
         assert session.branches() == []
         ref = session.branch("try/1", message="before", metadata={"k": "v"})
-        assert (ref.name, ref.type, ref.session, ref.metadata) == ("branches/one/try/1", "branch", "one", {"k": "v"})
+        assert (ref.name, ref.type, ref.session, ref.metadata) == (
+            "branches/one/try/1",
+            "branch",
+            "one",
+            {"k": "v", "message": "before"},
+        )
         assert session.find("try/1").message == "before"
         assert session.branches() == [ref]
         with pytest.raises(RefusedError) as caught:
