@@ -116,11 +116,11 @@ def _merged(console: Console, arguments: argparse.Namespace, found: SessionMerge
 
 
 def _what_settles(conflicts: Sequence[Conflict]) -> str:
-    if all(one.why != "in_the_way" for one in conflicts):
+    in_the_way = sum(one.why == "in_the_way" for one in conflicts)
+    if not in_the_way:
         return "change one side so that they agree, or settle it with --prefer ours or --prefer theirs"
     hint = "of a file and a directory of one name, rename or remove the one that is here, and run the same again"
-    others = any(one.why != "in_the_way" for one in conflicts)
-    return f"{hint}; --prefer ours or --prefer theirs settles the rest" if others else hint
+    return hint if in_the_way == len(conflicts) else f"{hint}; --prefer ours or --prefer theirs settles the rest"
 
 
 def _settled(arguments: argparse.Namespace, settled: Sequence[Conflict]) -> list[str]:

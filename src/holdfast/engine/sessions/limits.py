@@ -59,8 +59,9 @@ def check_room(rows: SessionRows, session: SessionId, most: int) -> None:
 def thin_out(rows: SessionRows, session: SessionId, most: int) -> None:
     """Let go of the trees of the oldest states that were saved by themselves, beyond ``most``."""
     held = [stored for stored in rows.checkpoints(session) if stored.kept]
-    beyond = max(0, len(held) - most)
-    rows.release([stored.hash for stored in _releasable(rows, session, held)[:beyond]])
+    beyond = len(held) - most
+    if beyond > 0:
+        rows.release([stored.hash for stored in _releasable(rows, session, held)[:beyond]])
 
 
 def drop_ways_back(rows: SessionRows, session: SessionId, most: int) -> None:
