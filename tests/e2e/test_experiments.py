@@ -64,6 +64,13 @@ def test_what_no_checkpoint_holds_is_named_and_stays_in_its_fork(trying: Cli) ->
     assert (Path(attempt["directory"]) / "a").stat().st_size == 70_000
 
 
+def test_of_one_path_that_goes_it_is_said_that_it_goes(trying: Cli) -> None:
+    (trying.home / "config.toml").write_text('[capture]\nmax_file_bytes = "64KiB"\n')
+    other = "head -c 70000 /dev/zero > a; exit 1"
+    out = trying("experiment", "true", other, "--name", "best", "--name", "other").out
+    assert "other has left 1 path that no checkpoint holds, and that goes with its fork:" in out
+
+
 def test_the_best_is_adopted_and_undone_i6(trying: Cli) -> None:
     ran = trying("experiment", "echo long long > a", "echo short > a; echo x", "--compare-by", "output", "--adopt")
     assert "Adopted echo long long > a: 1 file written, 0 deleted." in ran.out

@@ -110,6 +110,30 @@ def test_conflicts_are_listed_and_settled(two: Cli) -> None:
     assert "nothing in the session side that is not here" in two("session", "merge", "side", "-s", "main").out
 
 
+def test_of_a_file_in_the_place_of_a_directory_it_is_said_what_helps_and_that_helps(two: Cli) -> None:
+    two("session", "exec", "-s", "main", "mkdir new; echo main > new/c")
+    for more in ((), ("--prefer", "ours"), ("--prefer", "theirs")):
+        ran = two("session", "merge", "side", "-s", "main", *more, code=4)
+        assert ": a file on one side, a directory on the other" in ran.out
+        assert "rename or remove the one that is here, and run the same again" in ran.err
+        assert "--prefer" not in ran.err
+    two("session", "exec", "-s", "main", "mv new new-here; echo main > a")
+    two("session", "merge", "side", "-s", "main", "--prefer", "theirs")
+    assert two.tree() == {"a": b"side\n", "c": b"c\n", "new": b"side\n", "new-here/c": b"main\n"}
+
+
+def test_what_a_side_settles_beside_a_file_in_the_place_of_a_directory_is_said_too(two: Cli) -> None:
+    two("session", "exec", "-s", "side", "rm c; mkdir c; echo side > c/in")
+    two("session", "exec", "-s", "main", "echo main > c; echo main > a")
+    ran = two("session", "merge", "side", "-s", "main", code=4)
+    assert "rename or remove the one that is here" in ran.err
+    assert "--prefer ours or --prefer theirs settles the rest" in ran.err
+    two("session", "exec", "-s", "main", "mv c c-here")
+    assert "settle it with --prefer ours" in two("session", "merge", "side", "-s", "main", code=4).err
+    two("session", "merge", "side", "-s", "main", "--prefer", "ours")
+    assert two.tree() == {"a": b"main\n", "c-here": b"main\n", "c/in": b"side\n", "new": b"side\n"}
+
+
 def test_one_command_is_picked(two: Cli) -> None:
     number = two("session", "history", "-s", "side", "--json").json["commands"][0]["seq"]
     assert f"Brought in the command {number} of side" in two("session", "pick", "side", str(number), "-s", "main").out

@@ -67,6 +67,16 @@ def test_commands_of_a_session_follow_each_other_from_process_to_process(agent: 
     assert [one["command"] for one in agent.run("history", "-n", "1")["commands"]] == ["kill -9 $$"]
 
 
+@pytest.mark.parametrize("name", [[], ["mine"]])
+def test_what_is_begun_quietly_prints_its_name_alone_for_a_script(agent: Agent, name: list[str]) -> None:
+    agent.run("start", "first")
+    for verb in ("start", "fork"):
+        done = agent.try_to("-q", "session", verb, *(f"{one}-{verb}" for one in name))
+        made = done.stdout.decode().removesuffix("\n")
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert agent.run("info", "-s", made)["id"] == made
+
+
 def test_a_variable_that_is_too_long_is_named_on_both_channels(agent: Agent) -> None:
     command = 'export BIG="$(head -c 200000 /dev/zero | tr "\\0" x)" OTHER=1'
     done = agent.try_to("--json", "session", "start", "one")
@@ -127,6 +137,7 @@ def test_a_session_is_the_one_that_is_named_or_the_newest_of_ones_own(agent: Age
     assert [one["id"] for one in agent.run("list")["sessions"]] == ["one", "two", "three"]
     assert agent.try_to("-q", "session", "start", "four").stdout == b"four\n"
     assert agent.fails("start", "one") == (4, "session_exists")
+    assert b"`holdfast session list --all`" in agent.try_to("session", "start", "one").stderr
 
 
 def test_what_is_another_agents_is_refused_until_it_is_shared(agent: Agent) -> None:
@@ -152,6 +163,9 @@ def test_states_are_named_come_back_to_and_let_go_of(agent: Agent, tree: Path) -
     assert agent.run("exec", "echo $A")["stdout"] == "1\n"
     assert agent.run("checkout", saved["hash"][:12])["directory"] == "."
     assert (tree / "file").read_text() == "2\n"
+    lines = agent.try_to("session", "branches").stdout.decode().splitlines()
+    assert [line.split("  ", 3)[2:] for line in lines if "_auto" not in line] == [["first", "one"]]
+    assert next(line.split("  ", 3)[3] for line in lines if "_auto" in line) == "before checkout of first"
     names = [one["name"] for one in agent.run("branches")["branches"]]
     assert names[-1] == "branches/one/first"
     assert len([name for name in names if name.startswith("branches/one/_auto/before-checkout-")]) == 2

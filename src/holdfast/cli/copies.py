@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 from holdfast import UsageError
 from holdfast.cli.command import Command, text
-from holdfast.cli.terminal import plural, show_path
+from holdfast.cli.terminal import show_path
 from holdfast.cli.wording import files, short
 from holdfast.model.paths import display
 from holdfast.model.visible import visible
+from holdfast.model.wording import plural
 
 if TYPE_CHECKING:
     import argparse

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from holdfast import HoldfastError, UsageError
 from holdfast.cli.chosen import add_options, opened
 from holdfast.cli.command import Command, text, whole_number
-from holdfast.cli.terminal import is_terminal, plural, show_path
+from holdfast.cli.terminal import is_terminal, show_path
 from holdfast.cli.wording import files, left_alone, reasons, short
 from holdfast.model.visible import visible
+from holdfast.model.wording import plural
 
 if TYPE_CHECKING:
     import argparse
@@ -197,7 +198,8 @@ def _not_captured(comparison: Comparison) -> Iterator[str]:
         if comparison.stays(one):
             yield f"{name} has left {number} that no checkpoint holds, in its fork alone:"
         else:
-            yield f"{name} has left {number} that no checkpoint holds, and that go with its fork:"
+            goes = "goes" if len(one.not_captured) == 1 else "go"
+            yield f"{name} has left {number} that no checkpoint holds, and that {goes} with its fork:"
         yield from reasons(one.not_captured[:_MOST_NAMED])
         if len(one.not_captured) > _MOST_NAMED:
             yield f"  and {len(one.not_captured) - _MOST_NAMED:,} more"

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from holdfast import IntegrityError, UsageError
 from holdfast.cli.command import Command, text, whole_number
-from holdfast.cli.terminal import plural, show_path, when
+from holdfast.cli.terminal import show_path, when
 from holdfast.cli.wording import named, short
 from holdfast.model.visible import visible
-from holdfast.model.wording import size
+from holdfast.model.wording import plural, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

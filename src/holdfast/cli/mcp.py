@@ -11,7 +11,7 @@ from holdfast import UsageError
 from holdfast.cli.command import Command
 from holdfast.cli.console import here
 from holdfast.cli.terminal import is_terminal
-from holdfast.model.config import KEYS
+from holdfast.model.keys import KEYS
 from holdfast.model.paths import display
 from holdfast.model.visible import visible
 

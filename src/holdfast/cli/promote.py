@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 from holdfast import UsageError
 from holdfast.cli.command import Command, text
-from holdfast.cli.terminal import is_terminal, plural
+from holdfast.cli.terminal import is_terminal
 from holdfast.cli.wording import foreseen, short, uncaptured
 from holdfast.model.paths import display
 from holdfast.model.visible import visible
+from holdfast.model.wording import plural
 
 if TYPE_CHECKING:
     import argparse

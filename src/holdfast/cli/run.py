@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 
 from holdfast import UsageError
 from holdfast.cli.command import Command, text
-from holdfast.cli.terminal import plural
-from holdfast.model.config import KEYS
+from holdfast.model.keys import KEYS
 from holdfast.model.visible import visible
-from holdfast.model.wording import named_steps
+from holdfast.model.wording import named_steps, plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from holdfast import RefusedError
 from holdfast.cli.command import Command, text
-from holdfast.cli.terminal import ask, plural, show_path
+from holdfast.cli.terminal import ask, show_path
 from holdfast.cli.wording import counted, files, named, short
 from holdfast.model.visible import visible
-from holdfast.model.wording import size
+from holdfast.model.wording import plural, size
 
 if TYPE_CHECKING:
     import argparse

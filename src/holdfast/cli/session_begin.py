@@ -11,11 +11,12 @@ from holdfast.cli.chosen import add_options, all_of, used
 from holdfast.cli.command import Command, text
 from holdfast.cli.console import here
 from holdfast.cli.session_look import SHORT_HASH
-from holdfast.cli.session_states import BUSY
-from holdfast.cli.terminal import ask, plural, show_path
+from holdfast.cli.session_states import BUSY, HELD_BACK
+from holdfast.cli.terminal import ask, show_path
 from holdfast.cli.wording import only_there
-from holdfast.model.config import KEYS
+from holdfast.model.keys import KEYS
 from holdfast.model.visible import visible
+from holdfast.model.wording import plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -110,6 +111,8 @@ def _fork(console: Console, arguments: argparse.Namespace) -> int:
             f"`holdfast session exec -s {made.id} …` runs commands in it; `holdfast session checkout forks/{made.id}` "
             "brings this one to what it has made.",
         )
+        if console.quiet:
+            console.answer([made.id])
     return 0
 
 
@@ -213,15 +216,16 @@ COMMANDS = {
     ),
     "session fork": Command(
         description="Begin another session from the state of this one, in a directory of its own, which the best "
-        "snapshot provider makes. Neither sees what the other does from there on.",
+        "snapshot provider makes. Neither sees what the other does from there on. With -q only its name is printed.",
         configure=_configure_fork,
         run=_fork,
         examples=(
             ("holdfast session fork try-2", "from the present state"),
             ("holdfast session fork --from before-upgrade", "from a branch"),
             ("holdfast session fork --with-ignored", "with node_modules and the like"),
+            ("fork=$(holdfast -q session fork)", "for a script"),
         ),
-        exits=(BUSY,),
+        exits=(HELD_BACK,),
     ),
     "session delete": Command(
         description="Delete a session and its states. Of a fork its directory goes, and what was saved of that, for "
@@ -233,7 +237,7 @@ COMMANDS = {
             ("holdfast session delete try-2 --dry-run", "what would go"),
             ("holdfast session delete try-2 --yes", "a fork, without being asked"),
         ),
-        exits=(BUSY,),
+        exits=((4, f"{BUSY[1]}; or it has forks, or nobody has said yes"),),
     ),
     "session share": Command(
         description="Let another agent or user work in a session. Only the owner may. Names are no protection: whoever "

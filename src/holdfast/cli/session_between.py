@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 from holdfast import RefusedError, UsageError
 from holdfast.cli.chosen import add_options, opened
 from holdfast.cli.command import Command, text, whole_number
-from holdfast.cli.terminal import plural, show_path
+from holdfast.cli.terminal import show_path
 from holdfast.cli.wording import changed, files, left_alone, named, only_there, reasons, short, uncaptured
 from holdfast.model.paths import display
 from holdfast.model.visible import visible
+from holdfast.model.wording import plural
 
 if TYPE_CHECKING:
     import argparse
@@ -106,12 +107,20 @@ def _merged(console: Console, arguments: argparse.Namespace, found: SessionMerge
             console.say(f"In conflict with {what}:", *(_conflict_line(one) for one in plan.conflicts))
         raise RefusedError(
             f"{plural(len(plan.conflicts), 'file is', 'files are')} in conflict; nothing was changed",
-            hint="change one side so that they agree, or settle it with --prefer ours or --prefer theirs",
+            hint=_what_settles(plan.conflicts),
             code="conflicts",
         )
     if found.merged.restored is not None and found.merged.restored.skipped:
         raise left_alone(found.merged.restored.skipped)
     return 0
+
+
+def _what_settles(conflicts: Sequence[Conflict]) -> str:
+    in_the_way = sum(one.why == "in_the_way" for one in conflicts)
+    if not in_the_way:
+        return "change one side so that they agree, or settle it with --prefer ours or --prefer theirs"
+    hint = "of a file and a directory of one name, rename or remove the one that is here, and run the same again"
+    return hint if in_the_way == len(conflicts) else f"{hint}; --prefer ours or --prefer theirs settles the rest"
 
 
 def _settled(arguments: argparse.Namespace, settled: Sequence[Conflict]) -> list[str]:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from holdfast.cli.chosen import add_options, all_of, choose
 from holdfast.cli.command import Command, whole_number
 from holdfast.cli.console import here
-from holdfast.cli.terminal import plural, show_path, when
+from holdfast.cli.terminal import show_path, when
 from holdfast.model.visible import visible
-from holdfast.model.wording import size
+from holdfast.model.wording import plural, size
 
 if TYPE_CHECKING:
     import argparse

@@ -100,6 +100,7 @@ def _checkout(console: Console, arguments: argparse.Namespace) -> int:
 
 
 BUSY = (4, "refused: it is somebody else's, or another process has it open")
+HELD_BACK = (4, f"{BUSY[1]}; or a limit or a hook (docs/experiments.md) is in the way")
 
 COMMANDS = {
     "session checkpoint": Command(
@@ -108,7 +109,7 @@ COMMANDS = {
         configure=_configure_checkpoint,
         run=_checkpoint,
         examples=(("holdfast session checkpoint -m 'tests pass'", "save now, and say why"),),
-        exits=(BUSY,),
+        exits=(HELD_BACK,),
     ),
     "session branch": Command(
         description="Save a session's state under a name, to come back to.",
@@ -119,7 +120,7 @@ COMMANDS = {
             ("holdfast session checkout before-upgrade", "come back to it"),
             ("holdfast session branch --remove before-upgrade", "it is needed no more"),
         ),
-        exits=(BUSY,),
+        exits=(HELD_BACK,),
     ),
     "session checkout": Command(
         description="Bring a session to another state: the files, the directory, the variables, the history. The "

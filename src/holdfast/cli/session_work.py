@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from holdfast.model.session import Level
 
 
-def command_of(words: Sequence[str]) -> str:
+def command_of(words: Sequence[str], verb: str) -> str:
     """What a shell is to be given: one word is a command line, several are a command with its arguments."""
     import shlex
 
     words = words[1:] if words[:1] == ["--"] else words
     if not words:
-        raise UsageError("a command is needed", hint="holdfast session exec 'cd src; make'")
+        raise UsageError("a command is needed", hint=f"holdfast session {verb} 'cd src; make'")
     return words[0] if len(words) == 1 else shlex.join(words)
 
 
@@ -54,7 +54,7 @@ def _exec(console: Console, arguments: argparse.Namespace) -> int:
     from holdfast.engine import encoding_sessions
     from holdfast.engine.sessions.execute import execute
 
-    command = command_of(arguments.words)
+    command = command_of(arguments.words, "exec")
     if arguments.generated and arguments.input is None:
         raise UsageError("--generated says what became of --input", hint="give what was asked for with --input")
     with (
@@ -138,7 +138,7 @@ def _classify(console: Console, arguments: argparse.Namespace) -> int:
     from holdfast.engine import encoding_sessions
     from holdfast.engine.safety.classify import classify
 
-    command = command_of(arguments.words)
+    command = command_of(arguments.words, "classify")
     root, cwd, env, programs = _surroundings(console, arguments)
     found = classify(command, cwd=cwd, root=root, env=env, programs=programs)
     if console.json:

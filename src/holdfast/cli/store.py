@@ -6,9 +6,8 @@ import os
 from typing import TYPE_CHECKING
 
 from holdfast.cli.command import Command
-from holdfast.cli.terminal import plural
 from holdfast.model.visible import visible
-from holdfast.model.wording import size
+from holdfast.model.wording import plural, size
 
 if TYPE_CHECKING:
     import argparse

@@ -70,11 +70,6 @@ def when(microseconds: int) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(microseconds // 1_000_000))
 
 
-def plural(number: int, noun: str, many: str | None = None) -> str:
-    """``1 file``, ``2 files``, ``12,000 files``."""
-    return f"{number:,} {noun if number == 1 else many or noun + 's'}"
-
-
 def ask(question: str, answers: str) -> str:
     """Put ``question`` on standard error and return the first letter of the reply, if it is one of ``answers``.
 

@@ -7,12 +7,11 @@ import shlex
 from typing import TYPE_CHECKING
 
 from holdfast import HoldfastError, UsageError
-from holdfast.cli.terminal import plural
 from holdfast.cli.wording import compact
 from holdfast.engine.experiments.attempts import Attempt
 from holdfast.model.entries import Counts, count_changes
 from holdfast.model.visible import visible
-from holdfast.model.wording import size
+from holdfast.model.wording import plural, size
 
 if TYPE_CHECKING:
     import threading

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast import RefusedError
-from holdfast.cli.terminal import STATUS_COLOURS, Palette, plural, show_path
+from holdfast.cli.terminal import STATUS_COLOURS, Palette, show_path
 from holdfast.model.visible import visible
+from holdfast.model.wording import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -21,7 +21,7 @@ from holdfast.engine.opening import Opener
 from holdfast.model.errors import HoldfastError, NotFoundError, UnsupportedError, unexpected
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import UNDO_LOG_IN_TREE, display
-from holdfast.model.wording import named_steps, size
+from holdfast.model.wording import named_steps, plural, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -242,7 +242,7 @@ def _how_much(context: Context, provider: Capabilities) -> Iterator[str]:
         size_of_copy(place_of(context, "doctor", "copy"), context.workspace.path),
         context.settings.snapshot.max_copy_bytes,
     )
-    yield f"that is {found.files:,} files of {size(found.bytes)} now"
+    yield f"that is {plural(found.files, 'file')} of {size(found.bytes)} now"
     if most and found.bytes > most:
         yield f"which is refused, as it is more than the {size(most)} of {MOST_BYTES}"
 
@@ -340,7 +340,7 @@ def _store(opener: Opener) -> Iterator[Finding]:
     else:
         yield Finding("store", "good", f"objects are kept in the directory {about.location}")
     if about.encryption_key:
-        old = f", {len(settings.old_keys)} older ones are known" if settings.old_keys else ""
+        old = f", {plural(len(settings.old_keys), 'older one is', 'older ones are')} known" if settings.old_keys else ""
         yield Finding("store", "good", f"objects are encrypted with the key {about.encryption_key}{old}")
 
 

@@ -6,8 +6,8 @@ import os
 from typing import TYPE_CHECKING
 
 from holdfast.model.errors import NotFoundError, RefusedError, StorageError, room_hint
+from holdfast.model.locations import local_directory
 from holdfast.model.paths import display
-from holdfast.store.open_objects import local_directory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from holdfast.engine.upkeep import make_room
 from holdfast.model.checkpoint import Checkpoint, Provenance
 from holdfast.model.entries import Change, count_changes
-from holdfast.model.errors import NotFoundError, RefusedError
+from holdfast.model.errors import RefusedError
 from holdfast.model.ids import new_checkpoint_id, new_pack_id
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
@@ -223,15 +223,3 @@ def merge_into(
     elif taken_in is not None and not plan.conflicts and not dry_run and base not in (ours, theirs):
         context.catalog.note_taken_in(ours, taken_in)
     return Merged(base, ours, theirs, plan, restored, spared)
-
-
-def still_there(context: Context, checkpoint: CheckpointId, what: str) -> CheckpointId:
-    """``checkpoint``, if it was not forgotten; raises `NotFoundError` that says ``what`` it was."""
-    try:
-        return context.catalog.checkpoint(checkpoint).id
-    except NotFoundError:
-        raise NotFoundError(
-            f"{what} is not kept any more: retention has dropped it",
-            hint="states that are to stay are branches, or session checkpoints with a message",
-            code="state_gone",
-        ) from None

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from holdfast.engine.context import Context, HomeContext
     from holdfast.model.clock import Clock
+    from holdfast.store.catalog import Catalog
     from holdfast.store.records import Workspace
 
 _LOG = Log(__name__)
@@ -164,11 +165,10 @@ class OwnCheckpoints:
         with self._opened() as home:
             catalog = home.store.catalog
             for checkpoint, reasons in catalog.protections().items():
-                of = catalog.workspace(catalog.checkpoint(checkpoint).workspace)
-                if of.id == self._workspace.id or self._is_ours(of):
-                    for reason in reasons:
-                        if reason.kind == "pin" and KEEPER.match(reason.by):
-                            freeing(home, partial(catalog.unpin_all, reason.by))
+                keepers = [reason.by for reason in reasons if reason.kind == "pin" and KEEPER.match(reason.by)]
+                if keepers and self._is_in_ours(catalog, checkpoint):
+                    for keeper in keepers:
+                        freeing(home, partial(catalog.unpin_all, keeper))
             self._forget_what_nobody_keeps(home)
 
     # -- the rest -----------------------------------------------------------------------------------------------------
@@ -242,6 +242,14 @@ class OwnCheckpoints:
                 if not any(reason.hard for reason in protected.get(checkpoint.id, ())):
                     with suppress(RefusedError):  # something has come to stand on it just now
                         freeing(home, partial(catalog.forget, (checkpoint.id,)))
+
+    def _is_in_ours(self, catalog: Catalog, checkpoint: CheckpointId) -> bool:
+        """Whether a checkpoint is the workspace's, or of a fork or a view of this provider."""
+        try:
+            of = catalog.workspace(catalog.checkpoint(checkpoint).workspace)
+        except NotFoundError:  # somebody has forgotten it just now, as who deletes another fork
+            return False
+        return of.id == self._workspace.id or self._is_ours(of)
 
     def _is_ours(self, workspace: Workspace) -> bool:
         """True of a fork or a view of this provider, wherever it was made."""

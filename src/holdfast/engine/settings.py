@@ -9,7 +9,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, cast
 
-from holdfast.model.config import KEYS, Settings
+from holdfast.model.config import Settings
 from holdfast.model.errors import ConfigError
 from holdfast.model.paths import display
 
@@ -96,6 +96,8 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, dict[str, object]
 
 
 def _from_text(name: str, text: str) -> object:
+    from holdfast.model.keys import KEYS
+
     kind = KEYS[name].kind if name in KEYS else "text"
     if kind in ("patterns", "texts"):
         return [line for line in text.split("\n") if line]

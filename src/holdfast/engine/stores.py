@@ -6,12 +6,12 @@ import os
 from typing import TYPE_CHECKING
 
 from holdfast.model.config import default
-from holdfast.model.errors import ConfigError, HoldfastError, NotFoundError, RefusedError, UsageError
+from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
+from holdfast.model.locations import local_directory
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
 from holdfast.store import identities
 from holdfast.store.assembly import assemble, key_id
-from holdfast.store.open_objects import local_directory
 from holdfast.store.postgresql_url import without_secrets
 from holdfast.store.store import OBJECTS, Store
 
@@ -250,6 +250,4 @@ def _location(home: bytes, url: str) -> str:
     if not url:
         return display(home + b"/" + OBJECTS)
     path = local_directory(url)
-    if path is None and "://" not in url:
-        raise ConfigError(f"store.url: {url!r} is neither a path nor a URL")
     return url if path is None else display(path)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from holdfast.model.config import KEYS, Settings, default
+from holdfast.model.config import Settings, default
 from holdfast.model.errors import ConfigError
+from holdfast.model.keys import KEYS
 from holdfast.model.named import NamedTuple
 from holdfast.model.values import parse_value
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, cast
 
-from holdfast.model.config import DAY, GIB, HOUR, KEYS, KIB, MIB
+from holdfast.model.config import DAY, GIB, HOUR, KIB, MIB
+from holdfast.model.keys import KEYS
+from holdfast.model.locations import fault_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from holdfast.model.config import Kind
+    from holdfast.model.keys import Kind
 
 MAX_TEXTS = 1000
 MAX_TEXT = 4096
@@ -130,6 +132,14 @@ def _parse_text(value: object) -> str:
     return value
 
 
+def _parse_location(value: object) -> str:
+    text = _parse_text(value)
+    fault = fault_of(text) if text else None
+    if fault is not None:
+        raise ValueError(fault)
+    return text
+
+
 def _parse_texts(value: object) -> tuple[str, ...]:
     if not isinstance(value, (list, tuple)):
         raise ValueError(f"{_shown(value)} is not a list of texts")  # noqa: TRY004 - as above
@@ -154,6 +164,7 @@ _PARSERS: dict[Kind, Callable[[object], Any]] = {
     "integer": _parse_integer,
     "ratio": _parse_ratio,
     "text": _parse_text,
+    "location": _parse_location,
     "patterns": _parse_patterns,
     "texts": _parse_texts,
 }

@@ -14,6 +14,11 @@ def listed(things: Iterable[object]) -> str:
     return f"{', '.join(rest)} and {last}" if rest else last
 
 
+def plural(number: int, noun: str, many: str | None = None) -> str:
+    """``1 file``, ``2 files``, ``12,000 files``."""
+    return f"{number:,} {noun if number == 1 else many or noun + 's'}"
+
+
 def named_steps(steps: Iterable[int]) -> str:
     """``step 3``, or ``steps 3, 4 and 5``: each once, by their numbers. There has to be one."""
     numbers = sorted(set(steps))

@@ -19,7 +19,7 @@ from holdfast.files.replicate import make_read_only, remove_whole, replicate
 from holdfast.files.sizing import size_of
 from holdfast.model.errors import RefusedError
 from holdfast.model.paths import display
-from holdfast.model.wording import size
+from holdfast.model.wording import plural, size
 from holdfast.snapshot.copies import IN_TREE_NOTE, Copies
 from holdfast.snapshot.port import Capabilities, Mode
 from holdfast.snapshot.recorded import RecordedProvider
@@ -143,7 +143,7 @@ def refuse_huge(place: Place, source: bytes) -> None:
     or than there is room for. Raises `RefusedError` (``copy_too_large``, ``no_room``), `OSError`.
     """
     found = size_of_copy(place, source)
-    what = f"a copy of {display(source)} would hold {found.files:,} files of {size(found.bytes)}"
+    what = f"a copy of {display(source)} would hold {plural(found.files, 'file')} of {size(found.bytes)}"
     if place.most_bytes and found.bytes > place.most_bytes:
         raise RefusedError(
             f"{what}, more than the {size(place.most_bytes)} of {MOST_BYTES}",

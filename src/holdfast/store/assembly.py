@@ -6,8 +6,9 @@ import os
 from typing import TYPE_CHECKING
 
 from holdfast.model.errors import ConfigError
+from holdfast.model.locations import local_directory
 from holdfast.model.named import NamedTuple
-from holdfast.store.open_objects import local_directory, open_objects
+from holdfast.store.open_objects import open_objects
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -371,14 +371,13 @@ def open_bucket(
     """The bucket at ``url`` (``s3://``, ``gs://``, ``az://``, ``memory://``), with the service's own ``options``.
 
     Credentials come from ``options`` or from where the service's tools look for them. Nothing is sent before
-    the first use. Unfinished uploads are looked for below what is ``tenant``'s alone. Raises `ConfigError` for a URL or
-    an option that the service does not know.
+    the first use. Unfinished uploads are looked for below what is ``tenant``'s alone. Raises `ConfigError` for a URL
+    (which `locations.fault_of` has found no fault with) or an option that the service does not know.
     """
     if url.startswith("memory://"):
         return RemoteObjects(MemoryStore())
     given = {name.lower(): value for name, value in (options or {}).items()}
     secrets = Secrets(given.items())
-    _refuse_bad_url(url)
     connect = cast("Callable[..., Bucket]", from_url)
     service = {name: value for name, value in given.items() if name not in CLIENT_OPTIONS}
     if url.startswith(("s3://", "s3a://")) and "aws_disable_bulk_delete" not in service:
@@ -397,23 +396,6 @@ def open_bucket(
         secrets=secrets,
         cleaner=_cleaner(url, service, tenant, limits) if url.startswith(("s3://", "s3a://")) and tenant else None,
     )
-
-
-def _refuse_bad_url(url: str) -> None:
-    from urllib.parse import urlsplit
-
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        raise ConfigError("the URL of the object store is none") from None
-    if ("@" in parts.netloc and parts.scheme in ("s3", "s3a", "gs")) or parts.query or parts.fragment:
-        raise ConfigError(
-            f"the object store {parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path} may be given by bucket "
-            "and prefix only, without credentials or a query",
-            hint="credentials come from the environment; all else goes into store.options",
-        )
-    if not parts.netloc:
-        raise ConfigError(f"the object store {url!r} names no bucket")
 
 
 def _connections(given: Mapping[str, str], limits: Limits) -> dict[str, object]:

@@ -6,13 +6,13 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from holdfast.model.errors import ConfigError, IntegrityError
+from holdfast.model.locations import local_directory
 from holdfast.model.paths import display
 from holdfast.store import identities
 from holdfast.store import machine as machines
 from holdfast.store.assembly import key_id
 from holdfast.store.catalog import Catalog
 from holdfast.store.keys import KINDS
-from holdfast.store.open_objects import local_directory
 from holdfast.store.postgresql_url import parse
 from holdfast.store.repeating import repeat
 from holdfast.store.schema import APPLICATION_ID, MIGRATIONS

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.model.errors import IntegrityError, StorageError
+from holdfast.model.locations import local_directory
 from holdfast.model.paths import display
 from holdfast.store import ballast, whereabouts
 from holdfast.store.ahead import Ahead
@@ -15,7 +16,7 @@ from holdfast.store.assembly import assemble
 from holdfast.store.catalog import Catalog
 from holdfast.store.database import SqliteDatabase
 from holdfast.store.objects import is_far
-from holdfast.store.open_objects import local_directory, open_objects
+from holdfast.store.open_objects import open_objects
 from holdfast.store.schema import APPLICATION_ID, MIGRATIONS
 
 if TYPE_CHECKING:

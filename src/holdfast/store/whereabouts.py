@@ -9,9 +9,9 @@ import os
 from typing import TYPE_CHECKING
 
 from holdfast.model.errors import ConfigError, FormatError, NotFoundError, RefusedError, StorageError
+from holdfast.model.locations import local_directory
 from holdfast.model.paths import display
 from holdfast.store.assembly import key_id
-from holdfast.store.open_objects import local_directory
 
 if TYPE_CHECKING:
     from holdfast.store.catalog import Catalog

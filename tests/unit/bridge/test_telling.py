@@ -4,28 +4,57 @@ from __future__ import annotations
 
 import os
 import struct
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
 
 from holdfast.bridge.objects import Objects
 from holdfast.bridge.telling import Teller
 from holdfast.wire.fuse import notifications
 from holdfast.wire.fuse.kernel import ROOT
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
 _HEADER = struct.Struct("=IiQ")
 
 
-def test_what_is_missing_is_told_of_though_everything_is_told_at_the_same_time(tmp_path: Path) -> None:
-    """Nobody but who brings a name back knows of it."""
+class Kernel:
+    """Whom a teller tells."""
+
+    def __init__(self, root: int, objects: Objects) -> None:
+        self._hears, self._told = os.pipe2(os.O_NONBLOCK)
+        self.teller = Teller(self._told, root, objects)
+
+    def told(self) -> bytes:
+        """All that it is told of what the teller was told before."""
+        self.teller.start()
+        assert self.teller.settle(20)
+        assert self.teller.stop()
+        return os.read(self._hears, 1 << 16)
+
+    def close(self) -> None:
+        for fd in (self._hears, self._told):
+            os.close(fd)
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> Iterator[Kernel]:
     root = os.open(tmp_path, os.O_RDONLY)
-    out, device = os.pipe2(os.O_NONBLOCK)
     objects = Objects(root, ())
-    teller = Teller(device, root, objects)
-    teller.changed(b"back")
-    teller.everything()  # before the thread has looked at the first
-    teller.start()
-    assert teller.settle(20)
-    assert teller.stop()
-    told = os.read(out, 1 << 16)
+    found = Kernel(root, objects)
+    yield found
+    found.close()
+    objects.close()
+    os.close(root)
+
+
+def test_what_is_missing_is_told_of_though_everything_is_told_at_the_same_time(kernel: Kernel) -> None:
+    """Nobody but who brings a name back knows of it."""
+    kernel.teller.changed(b"back")
+    kernel.teller.everything()  # before the thread has looked at the first
+    told = kernel.told()
     names: list[bytes] = []
     while told:
         length, _, _ = _HEADER.unpack_from(told)
@@ -34,22 +63,9 @@ def test_what_is_missing_is_told_of_though_everything_is_told_at_the_same_time(t
             names.append(b"back")
         told = told[length:]
     assert names == [b"back"]
-    objects.close()
-    for fd in (root, out, device):
-        os.close(fd)
 
 
-def test_a_listing_is_forgotten_when_a_name_of_it_changes(tmp_path: Path) -> None:
+def test_a_listing_is_forgotten_when_a_name_of_it_changes(kernel: Kernel) -> None:
     """The attributes alone would not do it, where the time of modification is set back."""
-    root = os.open(tmp_path, os.O_RDONLY)
-    out, device = os.pipe2(os.O_NONBLOCK)
-    objects = Objects(root, ())
-    teller = Teller(device, root, objects)
-    teller.changed(b"gone")
-    teller.start()
-    assert teller.settle(20)
-    assert teller.stop()
-    assert notifications.invalidate_inode(ROOT, 0, 0) in os.read(out, 1 << 16)
-    objects.close()
-    for fd in (root, out, device):
-        os.close(fd)
+    kernel.teller.changed(b"gone")
+    assert notifications.invalidate_inode(ROOT, 0, 0) in kernel.told()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.cli.terminal import Palette, ask, is_terminal, plural, show_path, visible_line, wants_colour
+from holdfast.cli.terminal import Palette, ask, is_terminal, show_path, visible_line, wants_colour
 from holdfast.model.paths import parse_display
 from holdfast.model.visible import visible
 
@@ -63,11 +63,6 @@ def test_colours_are_for_terminals_and_can_be_refused() -> None:
     assert not is_terminal(None)
     assert Palette(False)("x", "red") == "x"
     assert Palette(True)("x", "red", "bold") == "\x1b[31;1mx\x1b[0m"
-
-
-def test_plurals() -> None:
-    assert [plural(n, "file") for n in (0, 1, 12_000)] == ["0 files", "1 file", "12,000 files"]
-    assert plural(2, "path is", "paths are") == "2 paths are"
 
 
 @pytest.mark.parametrize(

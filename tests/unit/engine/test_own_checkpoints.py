@@ -16,6 +16,8 @@ from holdfast.engine.doctor import diagnose
 from holdfast.engine.opening import Opener
 from holdfast.engine.providers import providers_of
 from holdfast.model.errors import NotFoundError, RefusedError, UnsupportedError
+from holdfast.snapshot.checkpoints import KEEPER, keeper_of
+from holdfast.store.catalog import Catalog
 from holdfast.testing.provider_contract import content, lay, write
 
 from ...own_snapshots import own_ground
@@ -24,7 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from holdfast.model.ids import CheckpointId
     from holdfast.snapshot.port import Provider
+    from holdfast.store.forgetting import Protection
     from holdfast.testing.provider_contract import Ground
 
 MOUNTS = pytest.mark.skipif(
@@ -201,6 +205,37 @@ def test_what_a_lost_entry_kept_is_let_go_of_with_the_last_one(ground: Ground) -
     assert any(lost.id in text for text in ground.left())
     provider.cleanup(line.token)
     assert ground.left() == []
+
+
+def test_what_another_one_forgets_meanwhile_keeps_nothing_from_being_cleaned_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where several forks are deleted at once."""
+    ground = own_ground(tmp_path, mounts=False)
+    provider = ground.make("one")
+    provider.snapshot(provider.prepare("in-place"), "kept")
+    forgotten: list[str] = []
+    look = Catalog.protections
+
+    def looked_at_while_another_one_forgets(catalog: Catalog) -> dict[CheckpointId, list[Protection]]:
+        monkeypatch.setattr(Catalog, "protections", look)
+        (tmp_path / f"other {len(forgotten)}").mkdir()
+        with holdfast.init(tmp_path / f"other {len(forgotten)}", home=home_of(ground)) as other:
+            saved, keeper = other.checkpoint().checkpoint, keeper_of("snapshot", "0" * 16, "two")
+            assert KEEPER.match(keeper)
+            catalog.pin(saved.root, keeper, checkpoint=saved.id)
+            found = look(catalog)
+            catalog.unpin_all(keeper)
+            other.let_go()
+            other.forget([saved.id])
+        forgotten.append(saved.id)
+        monkeypatch.setattr(Catalog, "protections", looked_at_while_another_one_forgets)
+        return found
+
+    monkeypatch.setattr(Catalog, "protections", looked_at_while_another_one_forgets)
+    clean(provider)
+    assert forgotten
+    assert list(provider.tokens()) == []
 
 
 def test_doctor_names_what_was_damaged(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ import json
 import re
 from pathlib import Path
 
-from holdfast.model.config import KEYS, Key, Settings, default
+from holdfast.model.config import Settings, default
+from holdfast.model.keys import KEYS, Key
 from holdfast.model.values import parse_age, parse_duration, parse_size, parse_value
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "configuration.md"

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.model.config import KEYS, Settings, default
+from holdfast.model.config import Settings, default
 from holdfast.model.errors import ConfigError
+from holdfast.model.keys import KEYS
 from holdfast.model.layers import Layer, resolve
 
 
@@ -44,6 +45,10 @@ def test_setting_a_default_changes_nothing() -> None:
         ("store.pack_bytes", 1, "not between"),
         ("store.url", 5, "not a text"),
         ("store.url", "x" * 5000, "at most"),
+        ("store.url", "x" * 4000, "not an absolute path"),
+        ("store.url", "s3://", "names no bucket"),
+        ("session.cold_url", "cold", "'cold' is not an absolute path"),
+        ("session.cold_url", "s4://bucket", "not the scheme of an object store"),
         ("watch.backend", "dnotify", "none of auto, fanotify, inotify, polling"),
         ("watch.max_per_hour", 0, "not between"),
         ("watch.max_per_hour", 1.5, "not a whole number"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.model.wording import size
+from holdfast.model.wording import plural, size
 
 
 @pytest.mark.parametrize(
@@ -13,3 +13,8 @@ from holdfast.model.wording import size
 )
 def test_sizes_for_people(number: int, text: str) -> None:
     assert size(number) == text
+
+
+def test_plurals() -> None:
+    assert [plural(n, "file") for n in (0, 1, 12_000)] == ["0 files", "1 file", "12,000 files"]
+    assert plural(2, "path is", "paths are") == "2 paths are"

@@ -14,6 +14,7 @@ from holdfast.engine import encoding, encoding_browsing, encoding_undo
 from holdfast.model.entries import count_changes
 from holdfast.model.ids import format_hash
 from holdfast.model.paths import display, parse_display
+from holdfast.model.wording import plural
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -251,7 +252,7 @@ def _reading(value: results.Difference) -> str:
             lines.append(f"{row['status']}  {names}{counts}")
     if value["patch_omitted"]:
         lines.append(f"… {value['patch_omitted']} bytes of this patch left out …")
-    notes = [f"{value['total']} files differ"]
+    notes = [plural(value["total"], "file differs", "files differ")]
     if value["next_cursor"]:
         notes.append(f"cursor of what follows: {value['next_cursor']}")
     return "\n".join([*lines, f"[{'; '.join(notes)}]"])

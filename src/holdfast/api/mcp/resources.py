@@ -17,6 +17,7 @@ from holdfast.engine import encoding
 from holdfast.model.clock import isoformat
 from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.model.paths import display
+from holdfast.model.wording import plural
 
 if TYPE_CHECKING:
     from holdfast.api.mcp.workplace import Workplace
@@ -96,7 +97,7 @@ def _resource(checkpoint: Checkpoint) -> types.Resource:
         name=str(checkpoint.id),
         title=checkpoint.label or f"{checkpoint.kind} {made}",
         uri=f"{ROOT}{quote(checkpoint.id, safe='')}",
-        description=f"{checkpoint.kind}, {made}, {checkpoint.total_files} files",
+        description=f"{checkpoint.kind}, {made}, {plural(checkpoint.total_files, 'file')}",
         mime_type="application/json",
     )
 

@@ -12,6 +12,7 @@ from holdfast.engine.experiments.attempts import Comparison
 from holdfast.engine.experiments.forks import Forks, clipped
 from holdfast.engine.experiments.running import Runner
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
+from holdfast.model.wording import plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -152,7 +153,8 @@ def _room(make: Callable[[], Sessions], session: Session, order: Order) -> int:
         there = len(sessions.info(session.id).forks)
     if there + wanted > most:
         raise RefusedError(
-            f"{wanted} forks are wanted, {there} are there, and session.max_forks is {most}",
+            f"the session {session.id} has {plural(there, 'fork')}, and {wanted:,} more would pass session.max_forks, "
+            f"{most:,}",
             hint="try less at once, delete forks, or raise the limit in config.toml",
             code="session_limit",
         )

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast.engine.sessions.naming import BEFORE_CHECKOUT
 from holdfast.model.errors import NotFoundError, RefusedError
+from holdfast.model.wording import plural
+from holdfast.store.session_records import ref_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from holdfast.model.session import RefType, SessionHash, SessionId, SessionKind
+    from holdfast.model.session import RefType, SessionHash, SessionId, SessionKind, SessionRef
     from holdfast.store.session_records import StoredCheckpoint
     from holdfast.store.session_rows import SessionRows
 
 _BY_ITSELF: frozenset[SessionKind] = frozenset(("auto", "fork"))
 """Kinds of which nobody said that they want to come back to them."""
 _TYPES: tuple[RefType, ...] = ("head", "branch", "fork", "experiment")
+_WAYS_BACK = 10
+"""So many of the branches that checkouts make are kept."""
 
 
 def check_name(rows: SessionRows, session: SessionId) -> None:
@@ -28,28 +33,46 @@ def check_name(rows: SessionRows, session: SessionId) -> None:
     except NotFoundError:
         return
     if taken:
-        raise RefusedError(f"there is a session {session} already", hint="choose another id", code="session_exists")
+        raise RefusedError(
+            f"there is a session {session} already",
+            hint="choose another id; `holdfast session list --all` shows those of all workspaces",
+            code="session_exists",
+        )
 
 
 def check_room(rows: SessionRows, session: SessionId, most: int) -> None:
     """Raise `RefusedError` (code ``session_limit``) if a state that somebody asks for could not be held."""
     held = [stored for stored in rows.checkpoints(session) if stored.kept]
     # (HEAD will name another one then.)
-    if len(held) >= most and not _releasable(rows, session, held, ("branch", "fork", "experiment")):
+    released = {stored.hash for stored in _releasable(rows, session, held, ("branch", "fork", "experiment"))}
+    released |= {ref.checkpoint for ref in _ways_back(rows, session)[:-1]}
+    stay = sum(stored.hash not in released for stored in held)
+    if stay >= most:
         raise RefusedError(
-            f"the session {session} holds {len(held)} states that were asked for; session.max_checkpoints is {most}",
+            f"the session {session} holds {stay} states that were asked for, or that the last checkout left; "
+            f"session.max_checkpoints is {most}",
             hint="remove branches that you need no more, delete the session, or raise the limit in config.toml",
             code="session_limit",
         )
 
 
-def thin_out(rows: SessionRows, session: SessionId, most: int) -> int:
-    """Let go of the trees of the oldest states that were saved by themselves, beyond ``most``; how many."""
+def thin_out(rows: SessionRows, session: SessionId, most: int) -> None:
+    """Let go of the trees of the oldest states that were saved by themselves, beyond ``most``."""
     held = [stored for stored in rows.checkpoints(session) if stored.kept]
     beyond = len(held) - most
-    if beyond <= 0:
-        return 0
-    return rows.release([stored.hash for stored in _releasable(rows, session, held)[:beyond]])
+    if beyond > 0:
+        rows.release([stored.hash for stored in _releasable(rows, session, held)[:beyond]])
+
+
+def drop_ways_back(rows: SessionRows, session: SessionId, most: int) -> None:
+    """Take away the oldest of the branches that checkouts made, beyond the number that is kept, and where more than
+    ``most`` trees are held; but not that of the last checkout.
+    """
+    branches = _ways_back(rows, session)
+    beyond = sum(stored.kept for stored in rows.checkpoints(session)) - most
+    for ref in branches[: max(len(branches) - _WAYS_BACK, min(beyond, len(branches) - 1), 0)]:
+        if rows.remove_ref(ref.name, ref.checkpoint):
+            rows.release([ref.checkpoint])
 
 
 def drop_oldest(rows: SessionRows, session: SessionId, most: int) -> list[StoredCheckpoint]:
@@ -80,7 +103,7 @@ def check_forks(rows: SessionRows, session: SessionId, most: int) -> None:
     count = sum(record.status != "going" for record in rows.forks_of(session))
     if count >= most:
         raise RefusedError(
-            f"the session {session} has {count} forks, and session.max_forks is {most}",
+            f"the session {session} has {plural(count, 'fork')}, and session.max_forks is {most}",
             hint="delete some (`holdfast session delete`), or raise the limit in config.toml",
             code="session_limit",
         )
@@ -99,3 +122,11 @@ def _releasable(
 
 def _named(rows: SessionRows, session: SessionId, naming: Collection[RefType] = _TYPES) -> set[SessionHash]:
     return {ref.checkpoint for ref in rows.refs(session) if ref.type in naming}
+
+
+def _ways_back(rows: SessionRows, session: SessionId) -> list[SessionRef]:
+    """The branches that checkouts have made of what was there before, the oldest first."""
+    prefix = ref_name("branch", session, BEFORE_CHECKOUT)
+    return sorted(
+        (ref for ref in rows.refs(session) if ref.name.startswith(prefix)), key=lambda ref: (ref.updated_at, ref.name)
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.engine.merge import bases, merge_into, provenance, still_there
+from holdfast.engine.merge import bases, merge_into, provenance
 from holdfast.engine.sessions.owning import check_owner
 from holdfast.model.errors import NotFoundError, RefusedError, UsageError
 from holdfast.model.named import NamedTuple
@@ -86,8 +86,8 @@ def pick(
             hint="it was running when its session was killed, or its tree could not be saved",
             code="state_gone",
         )
-    base = still_there(session.context, entry.before, f"the tree before the command {entry.seq} of {source}")
-    theirs = still_there(session.context, entry.after, f"the tree after the command {entry.seq} of {source}")
+    base = _still_there(session, entry.before, f"the tree before the command {entry.seq} of {source}")
+    theirs = _still_there(session, entry.after, f"the tree after the command {entry.seq} of {source}")
     if base == theirs:
         raise RefusedError(f"the command {entry.seq} of {source} has changed no file", code="nothing_changed")
     why = provenance(session.agent, f"picked the command {entry.seq} of the session {source}", entry.command)
@@ -118,6 +118,19 @@ def find_command(history: Sequence[CommandEntry], name: str) -> CommandEntry:
     if len(found) > 1:
         raise UsageError(f"several commands begin with {name}", hint="give their number, or more digits")
     return found[0]
+
+
+def _still_there(session: Session, checkpoint: CheckpointId, what: str) -> CheckpointId:
+    """``checkpoint``, if it was not forgotten; raises `NotFoundError` that says ``what`` it was."""
+    try:
+        return session.context.catalog.checkpoint(checkpoint).id
+    except NotFoundError:
+        raise NotFoundError(
+            f"{what} is not kept any more: it was thinned out, or went with the fork that the command was run in",
+            hint="pick from a fork before you delete it; `holdfast session branch` and `checkpoint` hold the tree "
+            "of the moment",
+            code="state_gone",
+        ) from None
 
 
 def _into(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from holdfast.model.wording import plural
+
 
 class Kept:
     """Takes the bytes of one stream, any number of them, in bounded memory."""
@@ -40,7 +42,7 @@ class Kept:
         tail = self._tail[-self._half :]
         tail = tail[_continued(tail) :]
         left_out = self._taken - len(head) - len(tail)
-        return f"{_text(head)}\n[… {left_out:,} bytes left out …]\n{_text(tail)}"
+        return f"{_text(head)}\n[… {plural(left_out, 'byte')} left out …]\n{_text(tail)}"
 
 
 def _text(data: bytes | bytearray) -> str:

@@ -9,15 +9,14 @@ import msgspec
 
 from holdfast.engine.handing_on import handed_on, of_no_repository
 from holdfast.engine.sessions import limits, replaying
-from holdfast.engine.sessions.commands import check_command, clean, demands
+from holdfast.engine.sessions.commands import Commands
 from holdfast.engine.sessions.hooks import has_hooks, hooked
 from holdfast.engine.sessions.naming import check_agent, check_metadata
-from holdfast.engine.sessions.recovery import found_when_opened, same_tree
 from holdfast.engine.sessions.states import States
-from holdfast.model.errors import HoldfastError, RefusedError, UsageError
+from holdfast.model.errors import HoldfastError, RefusedError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
-from holdfast.model.session import CommandEntry, Counted, Found, Leaving, Merging, Ran
+from holdfast.model.session import CommandEntry, Counted, Leaving, Merging
 from holdfast.store.session_records import RefChange, ref_name
 
 if TYPE_CHECKING:
@@ -50,9 +49,6 @@ if TYPE_CHECKING:
     from holdfast.store.session_records import SessionRecord
 
 _LOG = Log(__name__)
-_SECOND = 1_000_000
-_MOST_OUTPUT = 32 << 20
-"""Characters of output in a journal, however well they are compressed: all of it has to fit into a checkpoint."""
 
 
 class Session:
@@ -73,11 +69,9 @@ class Session:
         self._states = States(around, line, self.door)
         self._door: Door | None = None
         self._is_asked = False
-        self._looks_later = False
-        self._begun = 0
-        """How many commands were begun since it was opened."""
         base = handed_on(around.opener.environ)
         self._base = of_no_repository(base) if line.record.provider else base
+        self._commands = Commands(around.context, line, self._states, self._base, stack)
         self.too_long: list[str] = []
         """What its commands have exported since it was opened and nobody can be started with."""
 
@@ -219,18 +213,7 @@ class Session:
         """Leave it to what is done next to find out how the tree has changed since the session was open last, which is
         nobody's doing in it. For whoever has just opened it.
         """
-        self._looks_later = True
-
-    def _whence(self) -> str:
-        """What is said of a tree that is saved by a look: where the change is from, if that is known."""
-        return found_when_opened(self.id) if self._looks_later else ""
-
-    def _found(self, tree: CheckpointId) -> None:
-        """The tree is ``tree``: journal that, if nobody has looked since the session was opened, and it was another."""
-        if self._looks_later:
-            self._looks_later = False
-            if not same_tree(self._context, self.state.tree, tree):
-                self._line.write([*self._line.entries, Found(tree=tree, at=self._context.clock.now())])
+        self._commands.look_later()
 
     def begin(
         self,
@@ -246,34 +229,7 @@ class Session:
         Only then may it be started. Raises `UsageError` for what no shell can be given.
         """
         self._refuse_running(look=False)
-        check_command(command)
-        if input is not None:
-            check_command(input)
-        self._begun += 1
-        if self._begun == 2:
-            # (For a single command it would cost more than it saves.)
-            self._stack.callback(self._states.notice_no_more)
-            self._states.notice()
-        demanded = demands(self.config, level)
-        before = self._states.save_tree(message=self._whence(), whole=demanded or self.due() == 0)
-        self._found(before)
-        has_something = replaying.has_something(self._line.entries)
-        if self.due() == 0 or (demanded and (has_something or before != self.state.tree)):
-            self._states.commit("auto", tree=before)
-        entry = CommandEntry(
-            id=self._context.random(8).hex(),
-            seq=self.state.seq + 1,
-            input=command if input is None else input,
-            command=command,
-            generated=generated,
-            level=level,
-            reasons=tuple(reasons),
-            started_at=self._context.clock.now(),
-            before=before,
-            cwd=self.state.cwd,
-        )
-        self._line.write([*self._line.entries, Ran(entry=entry)])
-        return entry
+        return self._commands.begin(command, command if input is None else input, generated, level, reasons)
 
     def end(
         self, entry: CommandEntry, result: CommandResult, *, cwd: str, env: Mapping[str, str], duration_ms: int
@@ -283,36 +239,11 @@ class Session:
         ``cwd`` is where the shell is now (absolute, or relative to the root), ``env`` all that it exports. The state is
         saved if a trigger says so. If the tree cannot be saved, that is logged, and the entry has no ``after``.
         """
-        running = replaying.running(self._line.entries)
-        if running is None or running.id != entry.id:
-            raise UsageError(f"the command {entry.id} is not running in the session {self.id}")
-        after = None
-        try:
-            after = self._states.save_tree(entry.command, whole=False)
-        except HoldfastError as error:
-            _LOG.warning("the tree that a command has left could not be saved: %s", error.message)
-        ended = msgspec.structs.replace(running, duration_ms=duration_ms, result=clean(result), after=after)
-        changes = replaying.exported(self.state, self._base, env)
-        ran = Ran(
-            entry=ended,
-            ended=True,
-            cwd=replaying.relative(self.root, cwd),
-            exported=changes.changed,
-            dropped=changes.dropped,
-            unset=changes.unset,
-        )
-        self._line.write([*self._line.entries[:-1], ran])
-        if after is not None:
-            self._save_if_wanted(after)
-        return ended
+        return self._commands.end(entry, result, cwd, env, duration_ms)
 
     def due(self) -> float | None:
         """Seconds until the idle trigger wants the state saved (0: now); None if there is nothing to save."""
-        if not replaying.has_something(self._line.entries) or replaying.running(self._line.entries) is not None:
-            return None
-        triggers = self.config.triggers
-        idle = max(0.0, (self._context.clock.now() - self.state.updated_at) / _SECOND)
-        return max(0.0, triggers.idle_seconds - idle, self._too_soon())
+        return self._commands.due()
 
     def history(self, limit: int | None = None) -> list[CommandEntry]:
         """The commands that have led to this state, the last first, at most ``limit``."""
@@ -429,7 +360,7 @@ class Session:
         """Journal that so many forks of it were made."""
         done, counted = list(self._line.done), Counted(what="forks", at=self._context.clock.now())
         self._line.write([*done, *[counted] * made, *self._line.entries[len(done) :]])
-        if self._journal_is_full():
+        if self._commands.journal_is_full():
             self._states.commit("auto")
 
     def has_hooks(self, what: What) -> bool:
@@ -448,8 +379,7 @@ class Session:
         from holdfast.engine.sessions.forking import fork
 
         if checkpoint is None:
-            tree = self._states.save_tree(message=self._whence())
-            self._found(tree)
+            tree = self._commands.save_tree()
             changed = replaying.has_something(self._line.done) or tree != self._line.resting.tree
             point = self._states.commit("fork", tree=tree) if changed else self.head
         else:
@@ -522,24 +452,6 @@ class Session:
         if self.due() == 0:
             self._states.commit("auto")
 
-    def _save_if_wanted(self, tree: CheckpointId) -> None:
-        """Save the state after a command, if a trigger says so."""
-        ran = len(replaying.commands(self._line.entries))
-        wanted = ran >= self.config.triggers.commands and not self._too_soon()
-        if wanted or self._journal_is_full():
-            self._states.commit("auto", tree=None if self._states.notices else tree)
-
-    def _journal_is_full(self) -> bool:
-        most = min(self.config.triggers.max_journal, self.settings.max_journal)
-        if len(self._line.entries) >= most or len(self._line.journal.data) >= self.settings.max_journal_bytes:
-            return True
-        return replaying.output_length(self._line.entries) >= _MOST_OUTPUT
-
-    def _too_soon(self) -> float:
-        """Seconds until the state may be saved by itself."""
-        since = (self._context.clock.now() - self.state.metrics.last_checkpoint_at) / _SECOND
-        return 0.0 if since < 0 else max(0.0, self.config.triggers.min_seconds - since)
-
     def _set_shared(self, names: Sequence[str]) -> None:
         from holdfast.engine.sessions.owning import check_owned
 
@@ -548,8 +460,8 @@ class Session:
         self._rows.put(self._line.record)
 
     def _refuse_running(self, *, look: bool = True) -> None:
-        if look and self._looks_later:
-            self._found(self._states.save_tree(message=self._whence()))
+        if look:
+            self._commands.look()
         if not self._is_asked:
             self.refuse_running()
         last = self._line.entries[-1] if self._line.entries else None

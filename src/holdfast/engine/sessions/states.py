@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -50,8 +50,6 @@ if TYPE_CHECKING:
     )
 
 _LOG = Log(__name__)
-_AUTOMATIC_BRANCHES = 10
-"""So many of those that a checkout makes are kept."""
 _TRIES = 3
 
 
@@ -105,9 +103,9 @@ class States:
         tree = self.save_tree()
         if kind == "auto" and not replaying.has_something(self._line.done) and tree == self._line.resting.tree:
             return self._line.head
-        if kind == "manual":
-            limits.check_room(self._rows, self.id, self._context.settings.session.max_checkpoints)
-        return self.commit(kind, tree=tree, message=message, metadata=check_metadata(metadata))
+        said = check_metadata(metadata)
+        with self._asked_for() if kind == "manual" else nullcontext():
+            return self.commit(kind, tree=tree, message=message, metadata=said)
 
     def branch(self, name: str, message: str, metadata: Mapping[str, str]) -> SessionRef:
         """See `Session.branch`."""
@@ -121,9 +119,8 @@ class States:
             )
         if "/" not in name and self._rows.has(SessionId(name)):
             raise UsageError(f"{name!r} is no name for a branch: a session is called so", hint="choose another name")
-        limits.check_room(self._rows, self.id, self._context.settings.session.max_checkpoints)
         about = {**self.about(), "branch": name, "message": message}
-        with hooked(self._context, "branch", about, door=self._door) as told:
+        with self._asked_for(), hooked(self._context, "branch", about, door=self._door) as told:
             ref = self._branch(name, message, said)
             told["checkpoint"] = ref.checkpoint
         return ref
@@ -162,7 +159,7 @@ class States:
         with self._moving(leaving):
             restored = self._around.workspace.restore(tree)
         self.arrive(target)
-        self._drop_old_branches(BEFORE_CHECKOUT)
+        limits.drop_ways_back(self._rows, self.id, self._most)
         return CheckedOut(self._line.state, target, saved, restored, missed)
 
     def arrive(self, target: SessionCheckpoint, *, recovered: bool = False) -> None:
@@ -188,12 +185,12 @@ class States:
         """See `Session.bring`."""
         check_message(message)
         said = check_metadata(metadata)
-        limits.check_room(self._rows, self.id, self._context.settings.session.max_checkpoints)
-        at = self._context.clock.now()
-        entry = Merging(target=target, message=message, at=at, event=self._newest_event(), metadata=said)
-        with self._moving(entry):
-            restored = self._around.workspace.restore(target, expected=expected)
-        return restored, self._commit_merged(entry, self._line.state)
+        with self._asked_for():
+            at = self._context.clock.now()
+            entry = Merging(target=target, message=message, at=at, event=self._newest_event(), metadata=said)
+            with self._moving(entry):
+                restored = self._around.workspace.restore(target, expected=expected)
+            return restored, self._commit_merged(entry, self._line.state)
 
     def arrive_merged(self, entry: Merging) -> None:
         """See `Session.arrive_merged`."""
@@ -215,6 +212,18 @@ class States:
     def _commit_merged(self, entry: Merging, state: State) -> SessionCheckpoint:
         # (What it is about has happened: no hook stops that from being known.)
         return self.commit("manual", state=state, message=entry.message, metadata=entry.metadata, may_refuse=False)
+
+    @property
+    def _most(self) -> int:
+        """So many trees the session holds."""
+        return self._context.settings.session.max_checkpoints
+
+    @contextmanager
+    def _asked_for(self) -> Generator[None]:
+        """Around the saving of a state that somebody asks for: refused where it could not be held."""
+        limits.check_room(self._rows, self.id, self._most)
+        yield
+        limits.drop_ways_back(self._rows, self.id, self._most)
 
     def _newest_event(self) -> int:
         newest = self._context.catalog.events(self._context.workspace.id, limit=1)
@@ -298,9 +307,8 @@ class States:
         with hooked(self._context, "checkpoint", about, may_refuse=may_refuse, door=self._door) as told:
             point = self._commit(kind, state, tree, message, metadata, branch, parent, history)
             told |= {"checkpoint": point.hash, "tree": point.state.tree}
-        settings = self._context.settings.session
-        limits.thin_out(self._rows, self.id, settings.max_checkpoints)
-        dropped = limits.drop_oldest(self._rows, self.id, settings.max_history_bytes)
+        limits.thin_out(self._rows, self.id, self._most)
+        dropped = limits.drop_oldest(self._rows, self.id, self._context.settings.session.max_history_bytes)
         try:
             self._around.shelf.discard(dropped)
         except (HoldfastError, OSError) as error:  # nothing names it any more: collection removes it
@@ -347,7 +355,7 @@ class States:
         raise AssertionError("unreachable")
 
     def _branch(self, name: str, message: str, metadata: Mapping[str, str]) -> SessionRef:
-        ref = new_ref("branch", self.id, name, metadata)
+        ref = new_ref("branch", self.id, name, {**metadata, **({"message": message} if message else {})})
         point = self.commit("branch", message=message, metadata=metadata, branch=ref)
         return msgspec.structs.replace(ref, checkpoint=point.hash, updated_at=point.created_at)
 
@@ -373,12 +381,6 @@ class States:
             number += 1
             name = f"{stem}-{at}-{number}"
         return name
-
-    def _drop_old_branches(self, stem: str) -> None:
-        prefix = ref_name("branch", self.id, stem)
-        mine = [ref for ref in self.branches() if ref.name.startswith(prefix)]
-        for ref in sorted(mine, key=lambda ref: ref.updated_at)[:-_AUTOMATIC_BRANCHES]:
-            self.remove_branch(ref.name[len(ref_name("branch", self.id)) :])
 
 
 def _is_hex(text: str) -> bool:

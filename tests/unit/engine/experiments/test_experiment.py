@@ -243,6 +243,9 @@ def test_orders_that_make_no_sense(make: Make, session: Session) -> None:
         pytest.fail("it began")
     assert caught.value.code == "session_limit"
     assert sessions_left(make) == ["main"]
+    session.fork("side")
+    with pytest.raises(RefusedError, match=f"has 1 fork, and {most} more would pass"):
+        experiment(make, session, order(*["true"] * most)).__enter__()
 
 
 def test_long_commands_that_are_no_text_can_be_tried_and_adopted(make: Make, session: Session, tree: Path) -> None:

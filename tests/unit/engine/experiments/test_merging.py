@@ -220,3 +220,17 @@ def test_a_checkout_keeps_what_the_fork_does_not_capture(make, session: Session,
     assert content(tree) == {"a": "a\n", "b": "b\n", "d": "new\n"}
     session.workspace.undo()
     assert content(tree) == {"a": "a\n", "b": "b\n", "c": "c\n"}
+
+
+def test_of_a_command_of_a_deleted_fork_it_is_said_that_it_may_have_gone_with_that(make, session: Session) -> None:
+    session.fork("side")
+    with make() as sessions, sessions.open("side") as side:
+        gone = [done(side, write("a", f"{number}\n")) for number in range(3)][1]
+    session.checkout("forks/side")
+    with make() as sessions:
+        sessions.delete("side")
+    assert gone in session.history(), "the commands have come along"
+    with pytest.raises(NotFoundError, match="went with the fork that the command was run in") as caught:
+        pick(session, session.id, gone)
+    assert caught.value.code == "state_gone"
+    assert "before you delete it" in str(caught.value.hint)

@@ -272,7 +272,7 @@ def test_the_documented_example_works(tmp_path, monkeypatch):
 
 
 def test_output_that_compresses_well_fits_all_the_same(bench, monkeypatch):
-    monkeypatch.setattr("holdfast.engine.sessions.session._MOST_OUTPUT", 10_000)
+    monkeypatch.setattr("holdfast.engine.sessions.commands._MOST_OUTPUT", 10_000)
     with bench.start() as session:
         session.configure(SessionConfig(triggers=Triggers(commands=1000, min_seconds=10_000)))
         before = session.head

@@ -356,6 +356,13 @@ def test_the_limit_of_forks(bench):
         session.fork("c", provider="holdfast")
 
 
+def test_one_fork_is_one(bench):
+    with bench.start(session__max_forks=1) as session:
+        session.fork("a", provider="holdfast")
+        with pytest.raises(RefusedError, match=r"has 1 fork, and session\.max_forks is 1"):
+            session.fork("b", provider="holdfast")
+
+
 def test_what_cannot_be_forked_leaves_nothing(bench):
     with bench.start() as session:
         with pytest.raises(UnsupportedError) as caught:

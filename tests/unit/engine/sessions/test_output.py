@@ -31,6 +31,10 @@ def test_bytes_that_are_not_utf_8_are_shown() -> None:
     assert kept(100, b"a\xffb\\n").text() == "a\\xffb\\n"
 
 
+def test_one_byte_is_one() -> None:
+    assert kept(10, b"01234x56789").text() == "01234\n[… 1 byte left out …]\n56789"
+
+
 def test_no_character_is_cut_in_two() -> None:
     found = kept(10, "ää€€€€€€ää".encode())
     assert found.text() == "ää\n[… 18 bytes left out …]\nää"
@@ -42,7 +46,7 @@ def test_any_pieces_are_kept_as_the_whole_is(pieces: list[bytes], most: int) -> 
     found = kept(most, *pieces)
     assert found.text() == kept(most, whole).text()
     if found.truncated:
-        left_out = re.search(r"\n\[… ([\d,]+) bytes left out …\]\n", found.text())
+        left_out = re.search(r"\n\[… ([\d,]+) bytes? left out …\]\n", found.text())
         assert left_out is not None
         assert len(whole) - most <= int(left_out[1].replace(",", "")) <= len(whole) - most + 7
     else:

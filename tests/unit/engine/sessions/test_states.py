@@ -43,7 +43,12 @@ def test_branches(bench):
     with bench.start() as session:
         assert session.branches() == []
         ref = session.branch("try/1", message="before", metadata={"k": "v"})
-        assert (ref.name, ref.type, ref.session, ref.metadata) == ("branches/one/try/1", "branch", "one", {"k": "v"})
+        assert (ref.name, ref.type, ref.session, ref.metadata) == (
+            "branches/one/try/1",
+            "branch",
+            "one",
+            {"k": "v", "message": "before"},
+        )
         assert session.find("try/1").message == "before"
         assert session.branches() == [ref]
         with pytest.raises(RefusedError) as caught:
@@ -230,6 +235,46 @@ def test_states_that_were_asked_for_are_refused_at_the_limit(bench):
         session.checkpoint(kind="auto")
         session.remove_branch("a")
         session.branch("d")
+
+
+def test_the_limit_of_states_holds_whatever_was_saved_by_itself_meanwhile(bench):
+    with bench.start(session__max_checkpoints=3) as session:
+        for name in ("a", "b", "c"):
+            session.branch(name)
+        bench.run(session, bench.write("x"))
+        session.checkpoint(kind="auto")
+        with pytest.raises(RefusedError, match="3 states"):
+            session.branch("d")
+        assert held(session) == 4, "those, and the newest"
+
+
+def test_branches_that_checkouts_make_go_first_at_the_limit_but_for_the_last(bench):
+    with bench.start(session__max_checkpoints=5) as session:
+        session.branch("a")
+        made = []
+        for number in range(6):
+            bench.clock.advance(1)
+            bench.run(session, bench.write(str(number)))
+            made.append(session.checkout("a").saved)
+            assert held(session) <= 5
+        assert len(session.branches()) == 4, "a, and the three that there is room for beside it and the newest state"
+        for name in ("b", "c"):
+            session.branch(name)
+            assert held(session) <= 5
+        session.checkpoint("asked")
+        left = made[-1].name
+        assert {ref.name for ref in session.branches()} == {left, *(f"branches/one/{name}" for name in "abc")}
+        with pytest.raises(RefusedError) as caught:
+            session.checkpoint("one too many")
+        assert caught.value.code == "session_limit"
+        session.checkout(left.removeprefix("branches/one/"))
+        assert bench.read() == "5"
+        assert held(session) == 6, "all that were asked for, the way back, and the newest"
+
+
+def held(session) -> int:
+    """How many trees the session holds."""
+    return sum(stored.kept for stored in session._rows.checkpoints(session.id))
 
 
 def test_the_tiers(bench):

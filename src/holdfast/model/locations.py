@@ -1,0 +1,60 @@
+"""Where objects can be kept: what names a directory of this machine, or a bucket."""
+
+from __future__ import annotations
+
+import os
+
+REMOTE_SCHEMES = frozenset(("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl"))
+_WITHOUT_USERS = frozenset(("s3", "s3a", "gs"))
+"""Schemes in whose URLs what is before an ``@`` could only be credentials."""
+
+_SHOWN = 80
+"""Characters of what is no location that people are shown."""
+
+
+def local_directory(location: str | bytes) -> bytes | None:
+    """The directory of this machine that ``location`` means; None for a URL of anything else."""
+    raw = os.fsencode(location)
+    scheme, separator, rest = raw.partition(b"://")
+    if not separator:
+        return raw
+    if scheme != b"file":
+        return None
+    from urllib.parse import unquote_to_bytes
+
+    return unquote_to_bytes(rest)
+
+
+def fault_of(location: str | bytes) -> str | None:
+    """Why ``location`` names no place for objects, without any secret that may stand in it; None if it names one: an
+    absolute path, ``file:///path``, or a bucket's URL (`REMOTE_SCHEMES`).
+    """
+    path = local_directory(location)
+    if path is not None:
+        return (
+            None
+            if path.startswith(b"/") and b"\0" not in path
+            else f"{_shown(os.fsdecode(path))} is not an absolute path"
+        )
+    text = os.fsdecode(location)
+    scheme = text.partition("://")[0]
+    if scheme not in REMOTE_SCHEMES:
+        known = ", ".join(sorted({"file"} | REMOTE_SCHEMES))
+        return f"{_shown(scheme)} is not the scheme of an object store; those are {known}"
+    from urllib.parse import urlsplit
+
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        return "it is not a URL"
+    if ("@" in parts.netloc and scheme in _WITHOUT_USERS) or parts.query or parts.fragment:
+        plain = _shown(f"{scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}")
+        return (
+            f"{plain} may be given by bucket and prefix only: credentials come from the environment, all else goes "
+            "into store.options"
+        )
+    return None if parts.netloc else f"{_shown(text)} names no bucket"
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= _SHOWN else text[:_SHOWN] + "...")
