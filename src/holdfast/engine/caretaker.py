@@ -1,9 +1,9 @@
-"""The upkeep of all exports of a home, in one place: saving by themselves, retention, collection, old sessions.
+"""The upkeep of all exports of a home, in one place: saving by themselves, retention, collection, sessions.
 
 One thread waits for all of them and does nothing else; a bounded number of others does the work, each export at one of
-them at a time, so that one that is broken, gone or slow holds up no other. Three more threads see to the leases and the
-list of exports, to collection, and to finding directories that were moved. Of several processes on one catalog one does
-it for a tenant, as its lease says; the others take over when that one ends.
+them at a time, so that one that is broken, gone or slow holds up no other. Four more threads see to the leases and the
+list of exports, to collection, to idle sessions, and to finding directories that were moved. Of several processes on
+one catalog one does it for a tenant, as its lease says; the others take over when that one ends.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from holdfast.engine.caring import Care
 from holdfast.engine.finding import Finder
+from holdfast.engine.sessions.idling import Idling
 from holdfast.engine.upkeep import collect
 from holdfast.files.tree import ROOT_GONE
 from holdfast.model.errors import HoldfastError, LockedError
@@ -108,6 +109,7 @@ class Caretaker:
         self._stopping = threading.Event()
         self._look_now = threading.Event()
         self._ours: set[str] = set()
+        self._idling = Idling(self._saving, open_tenant, clock)
         self._pool = ThreadPoolExecutor(setup.workers, thread_name_prefix="holdfast-care")
         self._wake_read, self._wake_write = socket.socketpair()
         for end in (self._wake_read, self._wake_write):
@@ -128,6 +130,7 @@ class Caretaker:
         """Begin."""
         for thread in self._threads:
             thread.start()
+        self._idling.start()
 
     def look(self) -> None:
         """The list of exports was changed: read it soon."""
@@ -141,6 +144,7 @@ class Caretaker:
         if self._stopping.is_set():
             return []
         self._stopping.set()
+        self._idling.stop()
         self._look_now.set()
         self._wake()
         end = self._clock.monotonic() + self._setup.end_limit
@@ -386,6 +390,15 @@ class Caretaker:
                 if key not in self._charges:
                     self._charges[key] = _Charge(tenant, row, now)
         self._wake()
+
+    def _saving(self) -> dict[str, list[WorkspaceId]]:
+        """The workspaces that are watched here and save by themselves, by tenant."""
+        found: dict[str, list[WorkspaceId]] = {}
+        with self._lock:
+            for charge in self._charges.values():
+                if charge.care is not None and charge.row.saves_itself:
+                    found.setdefault(charge.tenant, []).append(charge.row.workspace)
+        return found
 
     # -- directories that are gone ------------------------------------------------------------------------------
 

@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from holdfast.store.session_records import SessionRecord
 
 _LOG = Log(__name__)
-_SECOND = 1_000_000
 _MOST_OUTPUT = 32 << 20
 """Characters of output in a journal, however well they are compressed: all of it has to fit into a checkpoint."""
 
@@ -308,11 +307,7 @@ class Session:
 
     def due(self) -> float | None:
         """Seconds until the idle trigger wants the state saved (0: now); None if there is nothing to save."""
-        if not replaying.has_something(self._line.entries) or replaying.running(self._line.entries) is not None:
-            return None
-        triggers = self.config.triggers
-        idle = max(0.0, (self._context.clock.now() - self.state.updated_at) / _SECOND)
-        return max(0.0, triggers.idle_seconds - idle, self._too_soon())
+        return replaying.due(self.state, self._line.entries, self._context.clock.now())
 
     def history(self, limit: int | None = None) -> list[CommandEntry]:
         """The commands that have led to this state, the last first, at most ``limit``."""
@@ -525,7 +520,7 @@ class Session:
     def _save_if_wanted(self, tree: CheckpointId) -> None:
         """Save the state after a command, if a trigger says so."""
         ran = len(replaying.commands(self._line.entries))
-        wanted = ran >= self.config.triggers.commands and not self._too_soon()
+        wanted = ran >= self.config.triggers.commands and not replaying.too_soon(self.state, self._context.clock.now())
         if wanted or self._journal_is_full():
             self._states.commit("auto", tree=None if self._states.notices else tree)
 
@@ -534,11 +529,6 @@ class Session:
         if len(self._line.entries) >= most or len(self._line.journal.data) >= self.settings.max_journal_bytes:
             return True
         return replaying.output_length(self._line.entries) >= _MOST_OUTPUT
-
-    def _too_soon(self) -> float:
-        """Seconds until the state may be saved by itself."""
-        since = (self._context.clock.now() - self.state.metrics.last_checkpoint_at) / _SECOND
-        return 0.0 if since < 0 else max(0.0, self.config.triggers.min_seconds - since)
 
     def _set_shared(self, names: Sequence[str]) -> None:
         from holdfast.engine.sessions.owning import check_owned
