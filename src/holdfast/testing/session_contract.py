@@ -106,7 +106,7 @@ class SessionRowsContract:
         )
 
     def test_what_is_unsaved_is_told_of_a_workspace_and_of_forks_of_it_alone(self) -> None:
-        """A fork of a fork belongs to the workspace, too. What is saved, an experiment's, or half made, is not told."""
+        """Forks of forks, too. What is saved, what is of an experiment, and what is being deleted, is not told."""
         here, side, deep = _WORKSPACE, WorkspaceId("1" * 16), WorkspaceId("2" * 16)
         known = self.record()
         full = JournalRow(encode_journal([Found(tree=self.trees[0], at=3)]), 1, 3, 3, (self.trees[0],))
@@ -116,7 +116,7 @@ class SessionRowsContract:
             "three": {"workspace": deep, "origin": side, "purpose": "fork"},
             "saved": {"workspace": side},
             "experiment": {"workspace": deep, "origin": side, "purpose": "experiment"},
-            "half": {"workspace": None, "origin": here},
+            "going": {"workspace": side},
             "lost": {"workspace": None},
         }.items():
             session = SessionId(name)
@@ -125,7 +125,7 @@ class SessionRowsContract:
             if name != "saved":
                 self.time.advance(1)
                 self.rows.write_journal(session, full._replace(revision=row.revision))
-            status = "making" if name == "half" else "live"
+            status = "going" if name == "going" else "live"
             self.rows.put(known._replace(id=session, status=status, **changes))
         first, *_ = found = sorted(self.rows.unsaved((here,)), key=lambda one: one.updated_at)
         assert [one.session for one in found] == ["one", "two", "three"]
