@@ -1,13 +1,27 @@
-"""Which idle sessions are tried when: the plan, by a clock that goes only where a test moves it."""
+"""Which idle sessions are tried when: the plan, by a clock that goes only where a test moves it; and who does it."""
 
 from __future__ import annotations
 
+import os
+from typing import TYPE_CHECKING, Any
+
 import pytest
 
-from holdfast.engine.sessions.idling import Plan
-from holdfast.model.session import SessionId
+import holdfast
+from holdfast.engine.opening import Opener
+from holdfast.engine.sessions import idling
+from holdfast.engine.sessions.idling import Idling, Plan
+from holdfast.engine.sessions.sessions import Sessions
+from holdfast.model.clock import SystemClock
+from holdfast.model.session import CommandResult, SessionId
 from holdfast.store.session_records import Unsaved
 from holdfast.testing.clocks import ManualClock
+
+from ....waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 ONE, TWO = SessionId("one"), SessionId("two")
 
@@ -108,3 +122,79 @@ def test_what_fails_is_tried_at_growing_intervals_and_told_once(plan: Plan, cloc
     plan.choose([], nobody)
     plan.choose([again], nobody)
     assert plan.failed(ONE, "not there"), "it was saved in between"
+
+
+class Place:
+    """A home with sessions that are idle at once."""
+
+    def __init__(self, home: Path, tree: Path) -> None:
+        self._home = home
+        self._flags: dict[str, object] = {"session.idle": 0, "session.min_interval": 0}
+        holdfast.init(tree, home=home).close()
+        self.sessions = Sessions(home=home, agent="me", flags=self._flags)
+        opener = self.opener()
+        self._workspace = opener.open(os.fsencode(tree)).workspace.id
+        opener.close()
+        self._tree = tree
+        self._begun: list[Idling] = []
+
+    def opener(self) -> Opener:
+        return Opener(home=os.fsencode(self._home), flags=self._flags)
+
+    def use(self, name: SessionId) -> None:
+        """Begin a session with a command in it."""
+        with self.sessions.start(self._tree, name) as session:
+            entry = session.begin("true", level="changes")
+            done = CommandResult(exit_code=0, stdout="", stderr="")
+            session.end(entry, done, cwd=".", env=session.environment(), duration_ms=0)
+
+    def begin(self) -> None:
+        self._begun.append(Idling(lambda: {"": [self._workspace]}, lambda _: self.opener(), SystemClock()))
+        self._begun[-1].start()
+
+    def end(self) -> None:
+        for one in self._begun:
+            one.stop()
+        self.sessions.close()
+
+
+@pytest.fixture
+def place(home: Path, tree: Path) -> Iterator[Place]:
+    found = Place(home, tree)
+    yield found
+    found.end()
+
+
+def test_several_that_see_to_the_same_sessions_save_each_once(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    for name in (ONE, TWO):
+        place.use(name)
+    for _ in range(3):
+        place.begin()
+    wait_until(lambda: not any(one.journal for one in place.sessions.list()), "both to be saved")
+    place.end()
+    assert [one.checkpoints for one in place.sessions.list()] == [2, 2]
+    assert not [record for record in caplog.records if record.levelname != "INFO"]
+
+
+def test_a_process_that_ends_before_it_has_saved_is_told_of_and_not_started_again_at_once(
+    place: Place, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in (ONE, TWO):
+        place.use(name)
+    real, started = idling.start, []
+
+    def start(_module: str, **streams: Any) -> Any:
+        started.append(real("sched", **streams))  # (which does nothing)
+        return started[-1]
+
+    monkeypatch.setattr(idling, "start", start)
+    place.begin()
+    wait_until(lambda: caplog.records, "that to be told")
+    place.use(SessionId("three"))
+    wait_until(lambda: len(started) == 2, "the third one to be tried")
+    place.end()
+    said = [record.getMessage() for record in caplog.records]
+    assert [one.partition(" is idle, and cannot be saved: ")[0] for one in said[:1]] == ["the session one"]
+    assert "was ended" in said[0]
+    assert len(started) == 2, "the first two are left alone for a while"
+    caplog.clear()
