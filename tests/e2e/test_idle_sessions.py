@@ -117,6 +117,8 @@ def test_idle_sessions_of_the_workspace_and_of_its_forks_are_saved(agent: Agent,
         assert agent.try_to("cat", f"{info['tree']}:{name}").stdout == f"{name}\n".encode()
     assert agent.run("exec", "-s", "one", "echo $A")["stdout"] == "one\n"
     wait_until(lambda: watcher.saved("one") == 2, "what was done since")
+    threads = os.listdir(f"/proc/{watcher.process.pid}/task")
+    assert len(threads) == 1, "with more it would walk large trees without a second process"
     assert watcher.end() == b"Stopped; everything is saved.\n"
     assert newest(agent, "one")[1] == 0
 

@@ -14,7 +14,7 @@ import socket
 import threading
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -109,7 +109,6 @@ class Caretaker:
         self._stopping = threading.Event()
         self._look_now = threading.Event()
         self._ours: set[str] = set()
-        self._idling = Idling(self._saving, open_tenant, clock)
         self._pool = ThreadPoolExecutor(setup.workers, thread_name_prefix="holdfast-care")
         self._wake_read, self._wake_write = socket.socketpair()
         for end in (self._wake_read, self._wake_write):
@@ -122,6 +121,7 @@ class Caretaker:
                 ("loop", self._loop),
                 ("leases", self._keep_leases),
                 ("collection", self._collect),
+                ("idle", self._save_idle),
                 ("finder", self._find),
             )
         ]
@@ -130,7 +130,6 @@ class Caretaker:
         """Begin."""
         for thread in self._threads:
             thread.start()
-        self._idling.start()
 
     def look(self) -> None:
         """The list of exports was changed: read it soon."""
@@ -144,7 +143,6 @@ class Caretaker:
         if self._stopping.is_set():
             return []
         self._stopping.set()
-        self._idling.stop()
         self._look_now.set()
         self._wake()
         end = self._clock.monotonic() + self._setup.end_limit
@@ -391,14 +389,38 @@ class Caretaker:
                     self._charges[key] = _Charge(tenant, row, now)
         self._wake()
 
-    def _saving(self) -> dict[str, list[WorkspaceId]]:
-        """The workspaces that are watched here and save by themselves, by tenant."""
-        found: dict[str, list[WorkspaceId]] = {}
+    # -- sessions -----------------------------------------------------------------------------------------------
+
+    def _save_idle(self) -> None:
+        found: dict[str, tuple[Opener, Idling]] = {}
+        wait = self._setup.look_interval
+        try:
+            while not self._stopping.wait(wait):
+                for tenant in sorted(self._ours - found.keys()):
+                    self._begin_idling(tenant, found)
+                for _, idling in found.values():
+                    idling.turn()
+                wait = min([self._setup.look_interval, *(idling.due_in() for _, idling in found.values())])
+        finally:
+            for opener, idling in found.values():
+                idling.end()
+                opener.close()
+
+    def _begin_idling(self, tenant: str, found: dict[str, tuple[Opener, Idling]]) -> None:
+        with ExitStack() as undo:
+            try:
+                opener = self._open_tenant(tenant)
+                undo.callback(opener.close)
+                found[tenant] = opener, Idling(opener, partial(self._saving, tenant))
+                undo.pop_all()
+            except HoldfastError as error:
+                _LOG.warning("sessions that are idle are not seen to yet: %s", error.message, tenant=tenant)
+
+    def _saving(self, tenant: str) -> list[WorkspaceId]:
+        """The workspaces of a tenant that are watched here and save by themselves."""
         with self._lock:
-            for charge in self._charges.values():
-                if charge.care is not None and charge.row.saves_itself:
-                    found.setdefault(charge.tenant, []).append(charge.row.workspace)
-        return found
+            charges = [one for one in self._charges.values() if one.tenant == tenant and one.care is not None]
+        return [one.row.workspace for one in charges if one.row.saves_itself]
 
     # -- directories that are gone ------------------------------------------------------------------------------
 

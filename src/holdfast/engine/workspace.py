@@ -566,22 +566,7 @@ class Workspace(RecordedSteps, LookedAt):
         from holdfast.engine.sessions.idling import Idling
         from holdfast.engine.watch import watch
 
-        opener = self._opener
-        idling = Idling(
-            lambda: {"": (self.id,)},
-            lambda _: Opener(home=opener.home, environ=opener.environ, flags=opener.flags, clock=opener.clock),
-            opener.clock,
-        )
-
-        def at_work(watcher: Watcher) -> None:
-            idling.start()
-            if ready is not None:
-                ready(watcher)
-
-        try:
-            return watch(self._context, at_work, self._sweep_sessions)
-        finally:
-            idling.stop()
+        return watch(self._context, ready, self._sweep_sessions, Idling(self._opener, lambda: (self.id,)))
 
     def _sweep_sessions(self) -> None:
         """See `holdfast.engine.sessions.sweeping.sweep_if_due`."""

@@ -2,25 +2,26 @@
 
 The catalog is asked at a moderate pace which sessions have something unsaved; a process is started only for those that
 nobody has open and that have been left alone for long enough. It does all the work, so that whoever has started it, a
-watcher, is not held up by a large directory, a hook, or its own socket.
+watcher, is not held up by a large directory, a hook, or its own socket. No thread waits for it: a watcher that had one
+would walk large trees without a second process (`holdfast.files.forking`).
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
-import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from holdfast.engine.modules import start
 from holdfast.engine.sessions import idle_saving
 from holdfast.engine.sessions.holding import is_held, lock_path
-from holdfast.model.errors import HoldfastError, LockedError
+from holdfast.model.errors import HoldfastError, LockedError, unexpected
 from holdfast.model.log import Log, inherited
-from holdfast.model.named import NamedTuple
 from holdfast.store.session_rows import SessionRows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable
 
     from holdfast.engine.opening import Opener
     from holdfast.model.clock import Clock
@@ -37,6 +38,9 @@ _SHARE = 3
 """The catalog is asked so many times in the time that a session has to be idle for."""
 _SHORTEST, _LONGEST = 1.0, 30.0
 """But never more often, and never less often."""
+_GLANCE = 0.25
+"""How often it is looked whether a process has ended."""
+_PIECE = 1 << 16
 _AT_ONCE = 20
 """So many sessions are given to one process."""
 _MOST_SECONDS = 600.0
@@ -100,126 +104,120 @@ class Plan:
         return is_news
 
 
-class _Home(NamedTuple):
-    """A tenant of a home, opened."""
+class _Work:
+    """A process that saves sessions, one after the other."""
 
-    opener: Opener
-    plan: Plan
-    idle: float
+    def __init__(self, order: idle_saving.Order, until: float) -> None:
+        """Start it. Raises `OSError`."""
+        self.sessions = order.sessions
+        self.until = until
+        """When it has taken too long."""
+        self._answer = b""
+        self._process = start(idle_saving.__name__, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._said = self._process.stdout.fileno()
+        os.set_blocking(self._said, False)
+        with suppress(BrokenPipeError), self._process.stdin as given:
+            given.write(order.encode())
+
+    def is_over(self) -> bool:
+        """Whether it has ended. Waits for nothing."""
+        over = self._process.poll() is not None
+        with suppress(BlockingIOError):
+            while piece := os.read(self._said, _PIECE):
+                self._answer += piece
+        return over
+
+    def end(self) -> None:
+        """End it at once, and whatever hook it runs with it."""
+        self._process.kill()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_SECONDS)
+
+    def said(self) -> list[idle_saving.Said]:
+        """What it has said of each, in order, when it is over; of those behind one that it did not come to an end with,
+        nothing.
+        """
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        said = idle_saving.decode(self._answer)
+        if len(said) < len(self.sessions):
+            why = HoldfastError("the process that was to save it was ended, or took too long")
+            said.append(idle_saving.Said(self.sessions[len(said)], error=why))
+        return said
 
 
 class Idling:
-    """Has idle sessions saved, on a thread of its own, from `start` to `stop`."""
+    """Has idle sessions of one tenant saved: `turn` is called again and again, and waits for nothing."""
 
-    def __init__(
-        self,
-        places: Callable[[], Mapping[str, Collection[WorkspaceId]]],
-        open_tenant: Callable[[str], Opener],
-        clock: Clock,
-    ) -> None:
-        """``places`` are the workspaces, by tenant, in which, and in whose forks, sessions are seen to. ``open_tenant``
-        gives a new opener of a tenant. Both are called on that thread.
+    def __init__(self, opener: Opener, workspaces: Callable[[], Collection[WorkspaceId]]) -> None:
+        """``opener`` is the tenant's, and stays the caller's. ``workspaces`` are those in which, and in whose forks,
+        sessions are seen to. Raises `ConfigError`.
         """
-        self._places = places
-        self._open_tenant = open_tenant
-        self._clock = clock
-        self._homes: dict[str, _Home] = {}
-        self._said = ""
-        self._stopping = threading.Event()
-        self._turn = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._thread = threading.Thread(target=self._go_on, name="holdfast-idle", daemon=True)
+        self._opener = opener
+        self._workspaces = workspaces
+        self._clock = opener.clock
+        idle = opener.settings(None).session.idle
+        self._interval = min(_LONGEST, max(_SHORTEST, idle / _SHARE))
+        self._plan = Plan(idle, self._clock)
+        self._due_at = self._clock.monotonic() + _SHORTEST
+        self._work: _Work | None = None
+        self._failure = ""
 
-    def start(self) -> None:
-        """Begin. Where no thread can be started that is said, and nothing is done."""
+    def due_in(self) -> float:
+        """Seconds until `turn` has something to do."""
+        return max(0.0, self._due_at - self._clock.monotonic())
+
+    def turn(self) -> None:
+        """Do what is due. What goes wrong is logged, once."""
+        if self.due_in() > 0:
+            return
         try:
-            self._thread.start()
-        except RuntimeError as error:
-            _LOG.warning("sessions that are idle are not saved: %s", error)
+            self._go_on()
+            self._failure = ""
+        except Exception as error:  # noqa: BLE001 - it is tried again, and the caller has other things to do
+            why = unexpected(error).message if not isinstance(error, HoldfastError) else error.message
+            if why != self._failure:
+                _LOG.warning("sessions that are idle are not saved: %s", why)
+            self._failure = why
+            self._due_at = self._clock.monotonic() + self._interval
 
-    def stop(self) -> None:
-        """End at once; a session that is just being saved stays as it is in its journal. Harmless a second time."""
-        self._stopping.set()
-        with self._turn:
-            if self._process is not None:
-                self._process.terminate()
-        if self._thread.is_alive():
-            self._thread.join(_END_SECONDS)
+    def end(self) -> None:
+        """Save nothing any more: a session that is just being saved stays as it is in its journal. Harmless a second
+        time.
+        """
+        work, self._work = self._work, None
+        self._due_at = float("inf")
+        if work is not None:
+            work.end()
+            work.said()
 
     def _go_on(self) -> None:
-        wait = _SHORTEST
-        try:
-            while not self._stopping.wait(wait):
-                wait = self._look()
-        finally:
-            for home in self._homes.values():
-                home.opener.close()
+        now = self._clock.monotonic()
+        if self._work is not None:
+            if not self._work.is_over():
+                self._due_at = now + _GLANCE
+                if now < self._work.until:
+                    return
+                self._work.end()
+            work, self._work = self._work, None
+            self._note(work)
+        chosen = self._plan.choose(SessionRows(self._opener.store().catalog).unsaved(self._workspaces()), self._is_open)
+        if chosen:
+            order = idle_saving.order_for(self._opener.home, self._opener.flags, chosen, inherited())
+            self._work = _Work(order, now + _MOST_SECONDS)
+        self._due_at = now + (_GLANCE if chosen else self._interval)
 
-    def _look(self) -> float:
-        """See to all that there is; seconds until the next time."""
-        wait = _LONGEST
-        try:
-            for tenant, workspaces in self._places().items():
-                home = self._homes.get(tenant) or self._open(tenant)
-                wait = min(wait, max(_SHORTEST, home.idle / _SHARE))
-                self._see_to(home, workspaces)
-                home.opener.store().catalog.database.save_memory()
-            self._said = ""
-        except Exception as error:  # noqa: BLE001 - it is tried again, and nothing else depends on it
-            why = error.message if isinstance(error, HoldfastError) else repr(error)
-            if why != self._said:
-                _LOG.warning("sessions that are idle are not saved: %s", why)
-            self._said = why
-        return wait
+    def _is_open(self, session: SessionId) -> bool:
+        return is_held(lock_path(self._opener.home, self._opener.store().tenant, session))
 
-    def _open(self, tenant: str) -> _Home:
-        opener = self._open_tenant(tenant)
-        try:
-            idle = opener.open_home().settings.session.idle
-            self._homes[tenant] = _Home(opener, Plan(idle, self._clock), idle)
-        except BaseException:
-            opener.close()
-            raise
-        return self._homes[tenant]
-
-    def _see_to(self, home: _Home, workspaces: Collection[WorkspaceId]) -> None:
-        store = home.opener.store()
-        rows = SessionRows(store.catalog)
-
-        def is_open(session: SessionId) -> bool:
-            return is_held(lock_path(home.opener.home, store.tenant, session))
-
-        while chosen := home.plan.choose(rows.unsaved(workspaces), is_open):
-            said = {one.session: one for one in self._saved(home.opener, chosen)}
-            if self._stopping.is_set():
-                return
-            for session in chosen:
-                if session in said:
-                    _note(home.plan, said[session])
-                else:
-                    home.plan.failed(session)
-
-    def _saved(self, opener: Opener, sessions: Sequence[SessionId]) -> list[idle_saving.Said]:
-        """What a process says that was told to save these, in its order; it may have been ended before all."""
-        order = idle_saving.order_for(opener.home, opener.flags, sessions, inherited())
-        with self._turn:
-            if self._stopping.is_set():
-                return []
-            self._process = process = start(idle_saving.__name__, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        try:
-            try:
-                answer = process.communicate(order.encode(), _MOST_SECONDS)[0]
-            except subprocess.TimeoutExpired:
-                process.kill()
-                answer = process.communicate()[0]
-        finally:
-            with self._turn:
-                self._process = None
-        said = idle_saving.decode(answer)
-        if len(said) < len(sessions) and not self._stopping.is_set():
-            why = HoldfastError("the process that was to save it was ended, or took too long")
-            said.append(idle_saving.Said(sessions[len(said)], error=why))
-        return said
+    def _note(self, work: _Work) -> None:
+        said = work.said()
+        for one in said:
+            _note(self._plan, one)
+        for session in work.sessions[len(said) :]:
+            self._plan.failed(session)
 
 
 def _note(plan: Plan, said: idle_saving.Said) -> None:

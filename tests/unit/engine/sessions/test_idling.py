@@ -12,7 +12,6 @@ from holdfast.engine.opening import Opener
 from holdfast.engine.sessions import idling
 from holdfast.engine.sessions.idling import Idling, Plan
 from holdfast.engine.sessions.sessions import Sessions
-from holdfast.model.clock import SystemClock
 from holdfast.model.session import CommandResult, SessionId
 from holdfast.store.session_records import Unsaved
 from holdfast.testing.clocks import ManualClock
@@ -20,7 +19,7 @@ from holdfast.testing.clocks import ManualClock
 from ....waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 ONE, TWO = SessionId("one"), SessionId("two")
@@ -128,18 +127,13 @@ class Place:
     """A home with sessions that are idle at once."""
 
     def __init__(self, home: Path, tree: Path) -> None:
-        self._home = home
         self._flags: dict[str, object] = {"session.idle": 0, "session.min_interval": 0}
         holdfast.init(tree, home=home).close()
         self.sessions = Sessions(home=home, agent="me", flags=self._flags)
-        opener = self.opener()
-        self._workspace = opener.open(os.fsencode(tree)).workspace.id
-        opener.close()
+        self._opener = Opener(home=os.fsencode(home), flags=self._flags)
+        self._workspace = self._opener.open(os.fsencode(tree)).workspace.id
         self._tree = tree
         self._begun: list[Idling] = []
-
-    def opener(self) -> Opener:
-        return Opener(home=os.fsencode(self._home), flags=self._flags)
 
     def use(self, name: SessionId) -> None:
         """Begin a session with a command in it."""
@@ -148,14 +142,25 @@ class Place:
             done = CommandResult(exit_code=0, stdout="", stderr="")
             session.end(entry, done, cwd=".", env=session.environment(), duration_ms=0)
 
-    def begin(self) -> None:
-        self._begun.append(Idling(lambda: {"": [self._workspace]}, lambda _: self.opener(), SystemClock()))
-        self._begun[-1].start()
+    def begin(self) -> Idling:
+        self._begun.append(Idling(self._opener, lambda: [self._workspace]))
+        return self._begun[-1]
+
+    def turn_until(self, condition: Callable[[], object], what: str) -> None:
+        """Give each its turn, again and again."""
+
+        def turned() -> object:
+            for one in self._begun:
+                one.turn()
+            return condition()
+
+        wait_until(turned, what)
 
     def end(self) -> None:
         for one in self._begun:
-            one.stop()
+            one.end()
         self.sessions.close()
+        self._opener.close()
 
 
 @pytest.fixture
@@ -170,7 +175,7 @@ def test_several_that_see_to_the_same_sessions_save_each_once(place: Place, capl
         place.use(name)
     for _ in range(3):
         place.begin()
-    wait_until(lambda: not any(one.journal for one in place.sessions.list()), "both to be saved")
+    place.turn_until(lambda: not any(one.journal for one in place.sessions.list()), "both to be saved")
     place.end()
     assert [one.checkpoints for one in place.sessions.list()] == [2, 2]
     assert not [record for record in caplog.records if record.levelname != "INFO"]
@@ -189,9 +194,9 @@ def test_a_process_that_ends_before_it_has_saved_is_told_of_and_not_started_agai
 
     monkeypatch.setattr(idling, "start", start)
     place.begin()
-    wait_until(lambda: caplog.records, "that to be told")
+    place.turn_until(lambda: caplog.records, "that to be told")
     place.use(SessionId("three"))
-    wait_until(lambda: len(started) == 2, "the third one to be tried")
+    place.turn_until(lambda: len(started) == 2, "the third one to be tried")
     place.end()
     said = [record.getMessage() for record in caplog.records]
     assert [one.partition(" is idle, and cannot be saved: ")[0] for one in said[:1]] == ["the session one"]
