@@ -159,8 +159,11 @@ def test_one_that_is_broken_or_gone_holds_up_no_other(world: World, begin: Calla
 
 def test_idle_sessions_in_what_saves_itself_are_saved(world: World, begin: Callable[..., Caretaker]) -> None:
     world.flags |= {"session.idle": 0, "session.min_interval": 0}
-    for name, tenant, saves_itself in (("shop", "local", True), ("shop", "other", True), ("still", "local", False)):
-        path = world.make(name, tenant, auto=saves_itself)
+    still, shop, other = world.make("still", auto=False), world.make("shop"), world.make("other", "other")
+    caretaker = begin()
+    wait_until(lambda: caretaker.counts()["watching"] == 3, "all exports")
+
+    def use(name: str, path: Path, tenant: str = "local") -> None:
         with Sessions(agent="me", opener=world.opener(tenant)).start(path, name) as session:
             entry = session.begin("true", level="changes")
             done = CommandResult(exit_code=0, stdout="", stderr="")
@@ -169,8 +172,12 @@ def test_idle_sessions_in_what_saves_itself_are_saved(world: World, begin: Calla
     def unsaved(name: str, tenant: str = "local") -> int:
         return Sessions(agent="me", opener=world.opener(tenant)).info(name).journal
 
-    begin()
-    wait_until(lambda: not unsaved("shop") and not unsaved("shop", "other"), "both tenants' sessions to be saved")
+    use("still", still)
+    use("first", shop)
+    use("theirs", other, "other")
+    wait_until(lambda: not unsaved("first") and not unsaved("theirs", "other"), "those of both tenants to be saved")
+    use("second", shop)
+    wait_until(lambda: not unsaved("second"), "one that was begun later")
     assert unsaved("still")
 
 

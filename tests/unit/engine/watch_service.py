@@ -25,6 +25,7 @@ from holdfast.model.ids import CheckpointId, Hash, WorkspaceId
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
+    from holdfast.engine.beside import Beside
     from holdfast.files.dirty import Dirty, DirtySource
 
 LIMIT = 20.0
@@ -121,7 +122,7 @@ class Nothing:
 class Running:
     """A service in a thread of its own."""
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: Setup, beside: Beside | None = None) -> None:
         self.savers: list[FakeSaver] = []
         self.setup = setup
         self.exclusion = Nothing()
@@ -133,7 +134,7 @@ class Running:
         self._claim = ExitStack()
         self._claim.enter_context(claim(setup.folder))
         watcher = open_watcher(setup.root, setup.backend, poll_interval=setup.poll_interval)
-        self.service = Service(setup, watcher, self.exclusion, open_saver, SystemClock())
+        self.service = Service(setup, watcher, self.exclusion, open_saver, SystemClock(), beside)
         self.saver = self.savers[0]
         self.thread = threading.Thread(target=self._run)
 
@@ -148,8 +149,8 @@ class Running:
 
 
 @contextmanager
-def running(setup: Setup) -> Generator[Running]:
-    run = Running(setup)
+def running(setup: Setup, beside: Beside | None = None) -> Generator[Running]:
+    run = Running(setup, beside)
     run.thread.start()
     try:
         yield run

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from holdfast.engine.folder import UNDO_NOTE
 from holdfast.engine.sessions import replaying
 from holdfast.engine.sessions.holding import holding, lock_path
 from holdfast.engine.sessions.holding import remove as remove_lock
@@ -64,10 +66,11 @@ def save_idle(opener: Opener, name: str) -> float | None:
             )
         _wait_little(context)
         workspace = Workspace(opener, context)
-        if workspace.unfinished() is not None:
+        if workspace.unfinished() is not None or os.path.lexists(os.path.join(context.folder, UNDO_NOTE)):
             raise RefusedError(
-                f"{display(workspace.path)} is half way between two states: a restore was cut short there",
-                hint="`holdfast restore --continue` finishes it, `holdfast restore --abort` goes back to what was",
+                f"{display(workspace.path)} is half way between two states: a restore or an undo was cut short there",
+                hint="`holdfast restore --continue` finishes a restore, `holdfast restore --abort` takes it back; an "
+                "undo is finished by the next command that changes the tree",
                 code="half_way",
             )
         around = Sessions(agent=record.owner, opener=opener).surroundings(opener, context, workspace, Shelf(context))

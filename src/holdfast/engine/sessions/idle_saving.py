@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.engine.modules import Outcome, failure
 from holdfast.model.errors import HoldfastError, unexpected
-from holdfast.model.log import arrange
+from holdfast.model.log import Log, arrange
 from holdfast.model.paths import display, parse_display
 from holdfast.model.session import SessionId
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from holdfast.model.log import Level
 
+_LOG = Log(__name__)
 _PATH = "PYTHONPATH"
 
 
@@ -107,6 +108,7 @@ def _save(order: Order, session: SessionId) -> Said:
     except HoldfastError as error:
         return Said(session, error=error)
     except Exception as error:  # noqa: BLE001 - the others are saved all the same
+        _LOG.exception("saving the session %s failed", session)
         return Said(session, error=unexpected(error))
     finally:
         opener.close()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.engine import undo_note
 from holdfast.engine.sessions import states
 from holdfast.engine.sessions.holding import lock_path
 from holdfast.engine.sessions.idle import save_idle
@@ -177,6 +178,17 @@ def test_a_tree_that_is_half_way_is_not_saved_as_a_state(bench, monkeypatch):
     refused(bench, "half_way")
     with bench.open() as session:
         session.workspace.restore_abort()
+
+
+def test_so_is_one_in_which_an_undo_was_cut_short(bench):
+    with bench.start() as session:
+        bench.run(session)
+        folder = session.context.folder
+    bench.clock.advance(30)
+    undo_note.write(folder, undo_note.Note("undo", 1, 1, None, 1, ()))
+    refused(bench, "half_way")
+    undo_note.remove(folder)
+    assert save_idle(bench.opener(), "one") == 0
 
 
 def test_a_hook_hears_of_it_and_cannot_stop_it_nor_hold_a_command_up_for_long(bench, tmp_path, caplog):

@@ -12,6 +12,7 @@ from holdfast.engine.opening import Opener
 from holdfast.engine.sessions import idling
 from holdfast.engine.sessions.idling import Idling, Plan
 from holdfast.engine.sessions.sessions import Sessions
+from holdfast.model.errors import StorageError
 from holdfast.model.session import CommandResult, SessionId
 from holdfast.store.session_records import Unsaved
 from holdfast.testing.clocks import ManualClock
@@ -21,6 +22,8 @@ from ....waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from holdfast.model.ids import WorkspaceId
 
 ONE, TWO = SessionId("one"), SessionId("two")
 
@@ -196,10 +199,33 @@ def test_a_process_that_ends_before_it_has_saved_is_told_of_and_not_started_agai
     place.begin()
     place.turn_until(lambda: caplog.records, "that to be told")
     place.use(SessionId("three"))
-    place.turn_until(lambda: len(started) == 2, "the third one to be tried")
+    place.turn_until(lambda: "the session three" in caplog.text, "the third one to be tried")
     place.end()
-    said = [record.getMessage() for record in caplog.records]
-    assert [one.partition(" is idle, and cannot be saved: ")[0] for one in said[:1]] == ["the session one"]
-    assert "was ended" in said[0]
+    said = [record.getMessage().partition(" is idle, and cannot be saved: ") for record in caplog.records]
+    assert [one for one, _, _ in said] == ["the session one", "the session three"]
+    assert all("was ended" in why for _, _, why in said)
     assert len(started) == 2, "the first two are left alone for a while"
+    caplog.clear()
+
+
+def test_a_catalog_that_cannot_be_asked_is_told_of_once_and_asked_again(
+    home: Path, tree: Path, caplog: pytest.LogCaptureFixture, clock: ManualClock
+) -> None:
+    asked: list[int] = []
+
+    def workspaces() -> list[WorkspaceId]:
+        asked.append(1)
+        raise StorageError("it is not there")
+
+    holdfast.init(tree, home=home).close()
+    opener = Opener(home=os.fsencode(home), clock=clock)
+    found = Idling(opener, workspaces)
+    for _ in range(3):
+        clock.advance(found.due_in())
+        found.turn()
+        found.turn()
+    opener.close()
+    assert len(asked) == 3
+    (record,) = caplog.records
+    assert "it is not there" in record.getMessage()
     caplog.clear()
