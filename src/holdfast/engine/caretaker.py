@@ -1,9 +1,9 @@
-"""The upkeep of all exports of a home, in one place: saving by themselves, retention, collection, old sessions.
+"""The upkeep of all exports of a home, in one place: saving by themselves, retention, collection, sessions.
 
 One thread waits for all of them and does nothing else; a bounded number of others does the work, each export at one of
-them at a time, so that one that is broken, gone or slow holds up no other. Three more threads see to the leases and the
-list of exports, to collection, and to finding directories that were moved. Of several processes on one catalog one does
-it for a tenant, as its lease says; the others take over when that one ends.
+them at a time, so that one that is broken, gone or slow holds up no other. Four more threads see to the leases and the
+list of exports, to collection, to idle sessions, and to finding directories that were moved. Of several processes on
+one catalog one does it for a tenant, as its lease says; the others take over when that one ends.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ import socket
 import threading
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from holdfast.engine.caring import Care
 from holdfast.engine.finding import Finder
+from holdfast.engine.sessions.idling import Idling
 from holdfast.engine.upkeep import collect
 from holdfast.files.tree import ROOT_GONE
 from holdfast.model.errors import HoldfastError, LockedError
@@ -120,6 +121,7 @@ class Caretaker:
                 ("loop", self._loop),
                 ("leases", self._keep_leases),
                 ("collection", self._collect),
+                ("idle", self._save_idle),
                 ("finder", self._find),
             )
         ]
@@ -386,6 +388,39 @@ class Caretaker:
                 if key not in self._charges:
                     self._charges[key] = _Charge(tenant, row, now)
         self._wake()
+
+    # -- sessions -----------------------------------------------------------------------------------------------
+
+    def _save_idle(self) -> None:
+        found: dict[str, tuple[Opener, Idling]] = {}
+        wait = self._setup.look_interval
+        try:
+            while not self._stopping.wait(wait):
+                for tenant in sorted(self._ours - found.keys()):
+                    self._begin_idling(tenant, found)
+                for _, idling in found.values():
+                    idling.turn()
+                wait = min([self._setup.look_interval, *(idling.due_in() for _, idling in found.values())])
+        finally:
+            for opener, idling in found.values():
+                idling.end()
+                opener.close()
+
+    def _begin_idling(self, tenant: str, found: dict[str, tuple[Opener, Idling]]) -> None:
+        with ExitStack() as undo:
+            try:
+                opener = self._open_tenant(tenant)
+                undo.callback(opener.close)
+                found[tenant] = opener, Idling(opener, partial(self._saving, tenant))
+                undo.pop_all()
+            except HoldfastError as error:
+                _LOG.warning("sessions that are idle are not seen to yet: %s", error.message, tenant=tenant)
+
+    def _saving(self, tenant: str) -> list[WorkspaceId]:
+        """The workspaces of a tenant that are watched here and save by themselves."""
+        with self._lock:
+            charges = [one for one in self._charges.values() if one.tenant == tenant and one.care is not None]
+        return [one.row.workspace for one in charges if one.row.saves_itself]
 
     # -- directories that are gone ------------------------------------------------------------------------------
 

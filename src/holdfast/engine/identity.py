@@ -68,6 +68,13 @@ def recognise(
     return found
 
 
+def is_as_noted(folder: bytes, workspace: Workspace) -> bool:
+    """True if the directory that the record names is there, and still the one that it means, as far as can be told;
+    ``folder`` is the workspace's own in the home. Notes nothing.
+    """
+    return _is(workspace) and may_be(folder, workspace.path)
+
+
 def _is(workspace: Workspace) -> bool:
     """True if the directory that the record names is still the one that it means."""
     if workspace.path != seen_at(workspace.path):

@@ -242,6 +242,20 @@ class Opener:
         self._refuse_unmounted(known)
         return self._context(known)
 
+    def open_as_noted(self, name: WorkspaceId) -> Context:
+        """Open the workspace of an id if its directory is where it was, and the one that it was, when it was opened
+        last: nothing is looked for, mounted, or noted anew. Raises `RefusedError` (``not_as_noted``, ``not_mounted``).
+        """
+        record = self.store().catalog.workspace(name)
+        self._refuse_unmounted(record)
+        if not record.live or not (self._is_by_mount(record) or identity.is_as_noted(self._folder(record), record)):
+            raise RefusedError(
+                f"{display(seen_at(record.path))} is not there, or another directory than it was",
+                hint="nothing was touched; any command in there tells Holdfast what has become of it",
+                code="not_as_noted",
+            )
+        return self._context(record)
+
     def context_of(self, name: WorkspaceId) -> Context:
         """The workspace of an id for what concerns its folder alone, wherever its directory is. No file in that is
         read. Raises `NotFoundError`.

@@ -17,6 +17,7 @@ from holdfast.model.log import Log
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from holdfast.engine.beside import Beside
     from holdfast.engine.checkpoint import CheckpointResult, Request
     from holdfast.engine.context import Context
     from holdfast.engine.results import Status
@@ -30,10 +31,11 @@ def watch(
     context: Context,
     ready: Callable[[Watcher], None] | None = None,
     sweep: Callable[[], None] | None = None,
+    beside: Beside | None = None,
 ) -> str | None:
     """Watch the workspace until told to stop; returns what `holdfast.engine.watching.watch` does.
 
-    ``sweep`` is called now and then, for upkeep that is about the whole home.
+    ``sweep`` is called now and then, for upkeep that is about the whole home; for ``beside`` see there.
     """
     tree = context.tree
     if not isinstance(tree, LocalTree):
@@ -44,7 +46,7 @@ def watch(
         tree.dirty = changes
         return Saver(context, tree, sweep)
 
-    return serve(setup, open_saver, tree.excluded, context.clock, ready=ready)
+    return serve(setup, open_saver, tree.excluded, context.clock, ready=ready, beside=beside)
 
 
 class Saver:

@@ -28,6 +28,7 @@ from holdfast.model.paths import display
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
+    from holdfast.engine.beside import Beside
     from holdfast.engine.context import Context
     from holdfast.engine.results import Status
     from holdfast.engine.watch_changes import Exclusion
@@ -116,11 +117,13 @@ class Service:
         exclusion: Exclusion,
         open_saver: Callable[[DirtySource], Saver],
         clock: Clock,
+        beside: Beside | None = None,
     ) -> None:
         """Bind the socket in ``setup.folder``, whose lock the caller holds."""
         self._setup = setup
         self._watcher = watcher
         self._clock = clock
+        self._beside = beside
         self._scheduler = Scheduler(setup.pace, clock)
         self._changes = Changes(watcher, exclusion, self._scheduler.changed)
         self._started_at = clock.now()
@@ -272,6 +275,8 @@ class Service:
             self._attempt("retention", self._saver.retention)
         elif not ready and self._may_prepare():
             self._prepare()
+        if self._beside is not None and not self._holders:
+            self._beside.turn()
 
     def patience(self) -> float:
         """How long to wait for something to happen."""
@@ -281,6 +286,8 @@ class Service:
         ends = [self._look_at - now, self._walk_at - now]
         if not self._holders:
             ends.append(self._retention_at - now)
+            if self._beside is not None:
+                ends.append(self._beside.due_in())
         waits = (self._scheduler.due_in(), self._listener.expire())
         ends.extend(wait for wait in waits if wait is not None)
         return max(0.0, min(ends))
@@ -345,6 +352,8 @@ class Service:
 
     def _save_last(self) -> None:
         self._ended = True
+        if self._beside is not None:
+            self._beside.end()
         if self._scheduler.unsaved and not self._scheduler.paused:
             self._save()
 
@@ -472,19 +481,20 @@ def watch(
     clock: Clock,
     *,
     ready: Callable[[Watcher], None] | None = None,
+    beside: Beside | None = None,
 ) -> str | None:
     """Watch one workspace in the foreground, until told to stop by a signal or a call.
 
     Returns None if everything is saved then, else why not.
 
     ``open_saver`` gets the source of changes for the tree's scans; ``exclusion`` says which directories hold
-    nothing that is captured. ``ready`` is called once calls are answered. Raises `LockedError` if the workspace has a
-    watcher, `NotFoundError` if its root is not there.
+    nothing that is captured. ``ready`` is called once calls are answered; ``beside`` is done in between. Raises
+    `LockedError` if the workspace has a watcher, `NotFoundError` if its root is not there.
     """
     with claim(setup.folder):
         watcher = open_watcher(setup.root, setup.backend, exclusion, poll_interval=setup.poll_interval)
         try:
-            service = Service(setup, watcher, exclusion, open_saver, clock)
+            service = Service(setup, watcher, exclusion, open_saver, clock, beside)
         except BaseException:
             watcher.close()
             raise

@@ -555,16 +555,18 @@ class Workspace(RecordedSteps, LookedAt):
         refuse_inside(self._context, "watching")
 
     def watch(self, *, ready: Callable[[Watcher], None] | None = None) -> str | None:
-        """Save by itself whenever something has changed, until a signal or `WatchClient.stop` ends it.
+        """Save by itself whenever something has changed, until a signal or `WatchClient.stop` ends it. So are sessions
+        here, and forks of them, when they are idle (`holdfast.engine.sessions.idling`).
 
         Returns None if everything is saved then, else why not.
         ``ready`` is called once other commands are answered. Raises `LockedError` if the workspace has a watcher
         already.
         """
         self.check_watchable()
+        from holdfast.engine.sessions.idling import Idling
         from holdfast.engine.watch import watch
 
-        return watch(self._context, ready, self._sweep_sessions)
+        return watch(self._context, ready, self._sweep_sessions, Idling(self._opener, lambda: (self.id,)))
 
     def _sweep_sessions(self) -> None:
         """See `holdfast.engine.sessions.sweeping.sweep_if_due`."""

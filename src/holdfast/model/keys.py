@@ -192,7 +192,11 @@ KEYS: dict[str, Key] = {
         choices=("never", "safe", "changes", "risky", "unknown", "dangerous"),
     ),
     "session.commands": Key("integer", "a session's state is saved after so many commands", least=1, most=10_000),
-    "session.idle": Key("duration", "and when nothing was done in it for so long", most=DAY),
+    "session.idle": Key(
+        "duration",
+        "and when nothing was done in it for so long: by its shell, by `watch`, or by its next command",
+        most=DAY,
+    ),
     "session.min_interval": Key("duration", "but not so soon after the last time", most=DAY),
     "session.max_journal": Key(
         "integer", "whatever else holds, it is saved at so many entries in its journal", least=1, most=10_000
@@ -256,7 +260,13 @@ KEYS: dict[str, Key] = {
         "texts", "what is run before a session's state is given a name; one that fails refuses that"
     ),
     "hooks.after_branch": Key("texts", "what is run after that"),
-    "hooks.timeout": Key("duration", "a hook that takes longer is ended, and has failed", least=0.1, most=DAY),
+    "hooks.timeout": Key(
+        "duration",
+        "a hook that takes longer is ended, and has failed; where `watch` saves a session that is idle, a third of "
+        "`lock.timeout` is enough for that",
+        least=0.1,
+        most=DAY,
+    ),
     "safety.programs": Key(
         "texts",
         "what programs may do, as `name=level`; it goes before what is known of them (docs/safety.md)",

@@ -75,6 +75,16 @@ class JournalRow(NamedTuple):
     updated_at: int = 0
 
 
+class Unsaved(NamedTuple):
+    """A session with something in its journal."""
+
+    session: SessionId
+    revision: int
+    """The journal's."""
+    updated_at: int
+    """When that was written, in microseconds since 1970-01-01 UTC."""
+
+
 class RefChange(NamedTuple):
     """A reference to be changed."""
 

@@ -9,10 +9,10 @@ from holdfast.model.session import SessionHash, SessionRef
 from holdfast.store.checksums import JOURNALS, REFS, SESSION_CHECKPOINTS, SESSIONS, changing, set_checksum
 from holdfast.store.liveness import slots
 from holdfast.store.session_heirs import hand_over
-from holdfast.store.session_records import JournalRow, SessionRecord, StoredCheckpoint
+from holdfast.store.session_records import JournalRow, SessionRecord, StoredCheckpoint, Unsaved
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from holdfast.model.ids import WorkspaceId
@@ -25,8 +25,8 @@ _RECORD = "id, parent, owner, shared, workspace, origin, provider, mode, token, 
 _STORED = "hash, session, parent, kind, message, created_at, seq, tree, kept, tier, size, stored"
 
 _REPEATED = (
-    *("add", "get", "list", "forks_of", "put", "clear", "remove", "journal", "write_journal", "commit", "stored"),
-    *("content", "checkpoints", "by_prefix", "older", "move", "tiers", "release", "ref", "refs", "set_ref"),
+    *("add", "get", "list", "forks_of", "put", "clear", "remove", "journal", "unsaved", "write_journal", "commit"),
+    *("stored", "content", "checkpoints", "by_prefix", "older", "move", "tiers", "release", "ref", "refs", "set_ref"),
     "remove_ref",
 )
 """The methods that may be called again when the connection was lost and nothing was committed."""
@@ -109,6 +109,37 @@ class SessionRows:
         """A session's journal; raises `NotFoundError` if it has none."""
         with self._database.reading() as session:
             return self._journal(session, name)
+
+    def unsaved(self, workspaces: Collection[WorkspaceId]) -> list[Unsaved]:
+        """The sessions, but for those of experiments, with anything in their journals, in the directories of these
+        workspaces and of forks of sessions there, and forks of those. No journal is read.
+        """
+        with self._database.reading() as session:
+            found = session.all(
+                """SELECT s.id, s.workspace, j.revision, j.updated_at FROM session_journals j
+                JOIN sessions s ON s.tenant = j.tenant AND s.id = j.session
+                WHERE j.tenant = ? AND j.entries > 0 AND s.machine = ? AND s.status = 'live'
+                AND s.purpose != 'experiment'""",
+                (self._tenant, self._machine),
+            )
+            forks = (
+                session.all(
+                    "SELECT workspace, origin FROM sessions WHERE tenant = ? AND machine = ? AND origin IS NOT NULL",
+                    (self._tenant, self._machine),
+                )
+                if found
+                else []
+            )
+        origins = dict(forks)
+
+        def belongs(workspace: WorkspaceId | None) -> bool:
+            seen: set[WorkspaceId] = set()
+            while workspace is not None and workspace not in workspaces and workspace not in seen:
+                seen.add(workspace)
+                workspace = origins.get(workspace)
+            return workspace in workspaces
+
+        return [Unsaved(name, revision, at) for name, workspace, revision, at in found if belongs(workspace)]
 
     def write_journal(self, name: SessionId, row: JournalRow) -> JournalRow:
         """Replace a journal; as it is then. Raises `RefusedError` (code ``moved``) if its revision is another."""

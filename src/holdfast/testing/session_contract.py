@@ -22,6 +22,7 @@ from holdfast.store.session_records import (
     SessionCommit,
     SessionRecord,
     StoredCheckpoint,
+    Unsaved,
     ref_name,
 )
 from holdfast.store.session_rows import SessionRows
@@ -103,6 +104,35 @@ class SessionRowsContract:
         return SessionRef(
             name=ref_name(kind, name, label), type=kind, session=name, checkpoint=to, updated_at=7, metadata={"ä": "\n"}
         )
+
+    def test_what_is_unsaved_is_told_of_a_workspace_and_of_forks_of_it_alone(self) -> None:
+        """Forks of forks, too. What is saved, what is of an experiment, and what is being deleted, is not told."""
+        here, side, deep = _WORKSPACE, WorkspaceId("1" * 16), WorkspaceId("2" * 16)
+        known = self.record()
+        full = JournalRow(encode_journal([Found(tree=self.trees[0], at=3)]), 1, 3, 3, (self.trees[0],))
+        for name, changes in {
+            "one": {},
+            "two": {"workspace": side, "origin": here, "purpose": "fork"},
+            "three": {"workspace": deep, "origin": side, "purpose": "fork"},
+            "saved": {"workspace": side},
+            "experiment": {"workspace": deep, "origin": side, "purpose": "experiment"},
+            "going": {"workspace": side},
+            "lost": {"workspace": None},
+        }.items():
+            session = SessionId(name)
+            self.rows.add(known._replace(id=session))
+            _, row = self.commit(self.trees[0], name=session, at=len(name))
+            if name != "saved":
+                self.time.advance(1)
+                self.rows.write_journal(session, full._replace(revision=row.revision))
+            status = "going" if name == "going" else "live"
+            self.rows.put(known._replace(id=session, status=status, **changes))
+        first, *_ = found = sorted(self.rows.unsaved((here,)), key=lambda one: one.updated_at)
+        assert [one.session for one in found] == ["one", "two", "three"]
+        assert first == Unsaved(ONE, self.rows.journal(ONE).revision, self.rows.journal(ONE).updated_at)
+        assert [one.session for one in self.rows.unsaved((deep,))] == ["three"]
+        assert {one.session for one in self.rows.unsaved((deep, side))} == {"two", "three"}
+        assert self.rows.unsaved(()) == []
 
     def test_a_session_is_what_was_said_of_it(self) -> None:
         made = self.record()

@@ -15,8 +15,10 @@ import pytest
 from holdfast.engine.caretaker import Caretaker, Setup
 from holdfast.engine.exports import Exports
 from holdfast.engine.opening import Opener
+from holdfast.engine.sessions.sessions import Sessions
 from holdfast.model.checkpoint import Checkpoint
 from holdfast.model.clock import SystemClock
+from holdfast.model.session import CommandResult
 from holdfast.store.verify import Verified
 
 from ...waiting import wait_until
@@ -66,11 +68,15 @@ class World:
         more = {"store.tenant": tenant} if tenant else {}
         return Opener(home=os.fsencode(self.base / "home"), flags={**self.flags, **more})
 
-    def exports(self, tenant: str = "local") -> Exports:
-        """Of a tenant."""
+    def opener(self, tenant: str) -> Opener:
+        """Of a tenant, for the test itself."""
         if tenant not in self._openers:
             self._openers[tenant] = self.open_tenant(tenant)
-        return Exports(self._openers[tenant])
+        return self._openers[tenant]
+
+    def exports(self, tenant: str = "local") -> Exports:
+        """Of a tenant."""
+        return Exports(self.opener(tenant))
 
     def make(self, name: str, tenant: str = "local", **options: Any) -> Path:
         """An export with one file."""
@@ -149,6 +155,30 @@ def test_one_that_is_broken_or_gone_holds_up_no_other(world: World, begin: Calla
     (broken / "b").write_text("2")
     wait_until(lambda: len(world.checkpoints("broken")) == 2, "the one that was broken, again")
     assert [one.partition(":")[0] for one in caretaker.stop()] in ([], ["local/fine"])
+
+
+def test_idle_sessions_in_what_saves_itself_are_saved(world: World, begin: Callable[..., Caretaker]) -> None:
+    world.flags |= {"session.idle": 0, "session.min_interval": 0}
+    still, shop, other = world.make("still", auto=False), world.make("shop"), world.make("other", "other")
+    caretaker = begin()
+    wait_until(lambda: caretaker.counts()["watching"] == 3, "all exports")
+
+    def use(name: str, path: Path, tenant: str = "local") -> None:
+        with Sessions(agent="me", opener=world.opener(tenant)).start(path, name) as session:
+            entry = session.begin("true", level="changes")
+            done = CommandResult(exit_code=0, stdout="", stderr="")
+            session.end(entry, done, cwd=".", env=session.environment(), duration_ms=0)
+
+    def unsaved(name: str, tenant: str = "local") -> int:
+        return Sessions(agent="me", opener=world.opener(tenant)).info(name).journal
+
+    use("still", still)
+    use("first", shop)
+    use("theirs", other, "other")
+    wait_until(lambda: not unsaved("first") and not unsaved("theirs", "other"), "those of both tenants to be saved")
+    use("second", shop)
+    wait_until(lambda: not unsaved("second"), "one that was begun later")
+    assert unsaved("still")
 
 
 def test_one_that_was_moved_is_followed_by_whoever_opens_it_and_then_watched_there(

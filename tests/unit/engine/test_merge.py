@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.engine.merge import bases, merge_into, put_together, still_there
+from holdfast.engine.merge import bases, merge_into, put_together
 from holdfast.engine.workspace import Workspace
 from holdfast.model.checkpoint import Provenance
-from holdfast.model.errors import NotFoundError, RefusedError
-from holdfast.model.ids import CheckpointId
+from holdfast.model.errors import RefusedError
 
 WHY = Provenance("somebody", "why", "what")
 
@@ -149,8 +148,3 @@ def test_content_that_is_gone_cannot_be_put_together(workspace: Workspace, tree:
         put_together(workspace._context, ours, [lost], WHY)
     assert caught.value.code == "vanished"
     assert workspace.resolve("@") == ours
-
-
-def test_a_state_that_was_dropped_is_named(workspace: Workspace) -> None:
-    with pytest.raises(NotFoundError, match="the tree before it is not kept any more"):
-        still_there(workspace._context, CheckpointId("0" * 24), "the tree before it")

@@ -55,6 +55,38 @@ def test_ping_says_how_the_watcher_does(setup: Setup) -> None:
         assert not watcher.ping().unsaved
 
 
+class Other:
+    """Something that a watcher sees to beside its own work."""
+
+    def __init__(self) -> None:
+        self.turns = 0
+        self.ends = 0
+
+    def due_in(self) -> float:
+        return 0.001
+
+    def turn(self) -> None:
+        assert not self.ends
+        self.turns += 1
+
+    def end(self) -> None:
+        self.ends += 1
+
+
+def test_what_is_done_beside_gets_its_turn_when_it_is_due_and_not_during_a_pause(setup: Setup) -> None:
+    other = Other()
+    with running(setup, other), reach(setup) as watcher:
+        wait_until(lambda: other.turns > 100, "its turns")
+        with watcher.pause():
+            before = other.turns
+            for _ in range(3):
+                watcher.ping()
+            assert other.turns == before
+        wait_until(lambda: other.turns > before, "its turns, again")
+        assert not other.ends
+    assert other.ends == 1
+
+
 def test_an_error_comes_out_as_it_went_in(setup: Setup) -> None:
     with running(setup) as run, reach(setup) as watcher:
         run.saver.fail = [
@@ -212,6 +244,7 @@ def test_what_changes_is_prepared(setup: Setup) -> None:
         watcher.checkpoint(Request())
         (root / "sub" / "file").write_bytes(b"before")
         wait_until(lambda: b"sub/file" in run.saver.prepared, "the file")
+        assert run.saver.last_prepared
         watcher.checkpoint(Request())
         run.saver.prepared.clear()
         (root / "sub" / "file").write_bytes(b"after")

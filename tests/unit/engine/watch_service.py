@@ -25,6 +25,7 @@ from holdfast.model.ids import CheckpointId, Hash, WorkspaceId
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
+    from holdfast.engine.beside import Beside
     from holdfast.files.dirty import Dirty, DirtySource
 
 LIMIT = 20.0
@@ -72,6 +73,7 @@ class FakeSaver:
         self.status_answer = STATUS
         self.gate: threading.Event | None = None
         self.prepared: list[bytes] = []
+        self.last_prepared = False
         self.prepare_fails: Exception | None = None
 
     def checkpoint(self, request: Request) -> CheckpointResult:
@@ -90,8 +92,9 @@ class FakeSaver:
             raise self.fail.pop(0)
         return self.status_answer
 
-    def prepare(self, paths: Sequence[bytes]) -> None:
+    def prepare(self, paths: Sequence[bytes], *, last: bool) -> None:
         self.prepared.extend(paths)
+        self.last_prepared = last
         if self.prepare_fails is not None:
             raise self.prepare_fails
 
@@ -121,7 +124,7 @@ class Nothing:
 class Running:
     """A service in a thread of its own."""
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: Setup, beside: Beside | None = None) -> None:
         self.savers: list[FakeSaver] = []
         self.setup = setup
         self.exclusion = Nothing()
@@ -133,7 +136,7 @@ class Running:
         self._claim = ExitStack()
         self._claim.enter_context(claim(setup.folder))
         watcher = open_watcher(setup.root, setup.backend, poll_interval=setup.poll_interval)
-        self.service = Service(setup, watcher, self.exclusion, open_saver, SystemClock())
+        self.service = Service(setup, watcher, self.exclusion, open_saver, SystemClock(), beside)
         self.saver = self.savers[0]
         self.thread = threading.Thread(target=self._run)
 
@@ -148,8 +151,8 @@ class Running:
 
 
 @contextmanager
-def running(setup: Setup) -> Generator[Running]:
-    run = Running(setup)
+def running(setup: Setup, beside: Beside | None = None) -> Generator[Running]:
+    run = Running(setup, beside)
     run.thread.start()
     try:
         yield run

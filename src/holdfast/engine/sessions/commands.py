@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from holdfast.model.session import CommandResult, Level, SessionConfig
 
 _LOG = Log(__name__)
-_SECOND = 1_000_000
 _MOST_OUTPUT = 32 << 20
 """Characters of output in a journal, however well they are compressed: all of it has to fit into a checkpoint."""
 
@@ -123,11 +122,7 @@ class Commands:
 
     def due(self) -> float | None:
         """See `Session.due`."""
-        if not replaying.has_something(self._line.entries) or replaying.running(self._line.entries) is not None:
-            return None
-        state = self._line.state
-        idle = max(0.0, (self._context.clock.now() - state.updated_at) / _SECOND)
-        return max(0.0, state.config.triggers.idle_seconds - idle, self._too_soon())
+        return replaying.due(self._line.state, self._line.entries, self._context.clock.now())
 
     def journal_is_full(self) -> bool:
         """Whether the state has to be saved, whatever else holds."""
@@ -140,15 +135,10 @@ class Commands:
     def _save_if_wanted(self, tree: CheckpointId) -> None:
         """Save the state after a command, if a trigger says so."""
         ran = len(replaying.commands(self._line.entries))
-        wanted = ran >= self._line.state.config.triggers.commands and not self._too_soon()
+        state = self._line.state
+        wanted = ran >= state.config.triggers.commands and not replaying.too_soon(state, self._context.clock.now())
         if wanted or self.journal_is_full():
             self._states.commit("auto", tree=None if self._states.notices else tree)
-
-    def _too_soon(self) -> float:
-        """Seconds until the state may be saved by itself."""
-        state = self._line.state
-        since = (self._context.clock.now() - state.metrics.last_checkpoint_at) / _SECOND
-        return 0.0 if since < 0 else max(0.0, state.config.triggers.min_seconds - since)
 
 
 def demands(config: SessionConfig, level: Level) -> bool:

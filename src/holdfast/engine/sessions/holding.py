@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine.home import make_private
 from holdfast.files.locking import exclusive
-from holdfast.model.errors import LockedError, StorageError, room_hint
+from holdfast.model.errors import LockedError, RefusedError, StorageError, room_hint
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
@@ -39,8 +39,9 @@ def note_path(lock: bytes) -> bytes:
 
 
 @contextmanager
-def holding(path: bytes, session: SessionId, *, timeout: float, clock: Clock) -> Generator[None]:
-    """Hold a session for the length of the block.
+def holding(path: bytes, session: SessionId, *, timeout: float, clock: Clock, at_rest: bool = False) -> Generator[None]:
+    """Hold a session for the length of the block. What a killed holder has left running is ended first; ``at_rest``:
+    it is left alone, and the session not held (`RefusedError`, code ``left_running``).
 
     Raises `LockedError` (code ``session_busy``; at once and with the code ``own_session`` where it is held by a process
     that waits for this one), `StorageError`.
@@ -79,6 +80,12 @@ def holding(path: bytes, session: SessionId, *, timeout: float, clock: Clock) ->
             message = f"cannot write {display(path)}: {error.strerror}"
             raise StorageError(message, hint=room_hint(error)) from error
         if os.path.lexists(note_path(path)):
+            if at_rest:
+                raise RefusedError(
+                    f"a command may still run that was left by a process that had the session {session} and was killed",
+                    hint="whoever opens the session next ends it",
+                    code="left_running",
+                )
             from holdfast.engine.sessions.in_flight import end_what_was_left
 
             end_what_was_left(path, session)

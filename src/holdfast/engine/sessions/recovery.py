@@ -53,9 +53,7 @@ def make_directory_again(context: Context, workspace: Workspace, record: Session
     """
     root = context.workspace.path
     if os.path.lexists(root):
-        if record.purpose == "session" or not _is_empty(root) or state.tree is None:
-            return False
-        if context.catalog.checkpoint(state.tree).total_files == 0:
+        if not was_emptied(context, record, state):
             return False
     elif not is_missing(context.workspace, context.folder):
         raise RefusedError(
@@ -77,6 +75,13 @@ def make_directory_again(context: Context, workspace: Workspace, record: Session
     if record.provider == "git" and record.purpose != "session":
         _LOG.warning("its repository of Git is gone, with what was committed there, and Git finds none in it now")
     return True
+
+
+def was_emptied(context: Context, record: SessionRecord, state: State) -> bool:
+    """Whether the directory of a fork, which is there, is without all that was recorded last."""
+    if record.purpose == "session" or state.tree is None or not _is_empty(context.workspace.path):
+        return False
+    return context.catalog.checkpoint(state.tree).total_files > 0
 
 
 def found_when_opened(session: SessionId) -> str:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from holdfast.model.ids import CheckpointId
     from holdfast.model.session import CommandEntry, JournalEntry, State
 
+_SECOND = 1_000_000
+
 NOT_CARRIED = frozenset(
     (
         "_",
@@ -116,6 +118,22 @@ def running(entries: Sequence[JournalEntry]) -> CommandEntry | None:
     """The command that has begun and not ended."""
     last = entries[-1] if entries else None
     return last.entry if isinstance(last, Ran) and not last.ended else None
+
+
+def due(state: State, entries: Sequence[JournalEntry], now: int) -> float | None:
+    """Seconds until the idle trigger wants ``state`` saved, which ``entries`` have led to (0: now); None if there is
+    nothing to save.
+    """
+    if not has_something(entries) or running(entries) is not None:
+        return None
+    idle = max(0.0, (now - state.updated_at) / _SECOND)
+    return max(0.0, state.config.triggers.idle_seconds - idle, too_soon(state, now))
+
+
+def too_soon(state: State, now: int) -> float:
+    """Seconds until the state may be saved by itself."""
+    since = (now - state.metrics.last_checkpoint_at) / _SECOND
+    return 0.0 if since < 0 else max(0.0, state.config.triggers.min_seconds - since)
 
 
 def exported(state: State, base: Mapping[str, str], now: Mapping[str, str]) -> Exported:

@@ -165,7 +165,7 @@ class Sessions:
             )
             line.commit("auto", state, tree, record=record._replace(status="live"))
             self.sweep_if_due()  # (now that it is known that somebody works there)
-            return Session(self._surroundings(opener, context, workspace, shelf), line, stack.pop_all())
+            return Session(self.surroundings(opener, context, workspace, shelf), line, stack.pop_all())
 
     def open(
         self,
@@ -207,7 +207,7 @@ class Sessions:
             workspace = Workspace(opener, context)
             shelf = Shelf(context)
             line = Line(shelf, record, context.clock).load()
-            around = self._surroundings(opener, context, workspace, shelf)
+            around = self.surroundings(opener, context, workspace, shelf)
             kept = ExitStack()
             session = Session(around, line, kept)
             _recover(around, line, session, begins=begins)
@@ -242,7 +242,7 @@ class Sessions:
             shelf = Shelf(context)
             limits.check_forks(shelf.rows, parent.id, context.settings.session.max_forks)
             return fork(
-                self._surroundings(opener, context, Workspace(opener, context), shelf),
+                self.surroundings(opener, context, Workspace(opener, context), shelf),
                 parent,
                 point,
                 name=id,
@@ -396,7 +396,8 @@ class Sessions:
             self._warned.add(workspace)
             _LOG.warning("%s", error.message)
 
-    def _surroundings(self, opener: Opener, context: Context, workspace: Workspace, shelf: Shelf) -> Surroundings:
+    def surroundings(self, opener: Opener, context: Context, workspace: Workspace, shelf: Shelf) -> Surroundings:
+        """What a session of that workspace works with, in the name of whoever asks."""
         agent = self._agent
 
         def save(name: SessionId) -> tuple[SessionCheckpoint, Sequence[NotCaptured]]:
