@@ -50,12 +50,14 @@ class Experiment:
                 code="no_winner",
             )
         said = f"adopted {clipped(chosen.attempt.name)} of the experiment {self.comparison.experiment}"
+        if chosen.not_captured:
+            self._hold(chosen)
         try:
             adopted = adopt(self._session, self._began, chosen, said)
         except BaseException:
             self._hold(chosen)
             raise
-        if adopted.restored.skipped or chosen.not_captured:
+        if adopted.restored.skipped:
             self._hold(chosen)
         return adopted
 

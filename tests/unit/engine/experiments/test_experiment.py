@@ -296,6 +296,24 @@ def test_the_fork_of_what_was_adopted_stays_whatever_happens_then(make: Make, se
     assert sessions_left(make) == ["main", *adopted]
 
 
+def test_what_is_adopted_is_kept_before_it_is_brought_here(
+    make: Make, session: Session, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed from then on, it is no experiment's fork any more, which the next sweep would have to judge."""
+    (home / "config.toml").write_text('[capture]\nmax_file_bytes = "64KiB"\n')
+    bring, then = session.bring, list[str]()
+
+    def looked_at(*given: object, **named: object) -> object:
+        with make() as sessions:
+            then.extend(one.purpose for one in sessions.list())
+        return bring(*given, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(session, "bring", looked_at)
+    with experiment(make, session, order("true", "head -c 70000 /dev/zero > model; exit 1")) as found:
+        found.adopt(found.comparison.ranked[1])
+    assert sorted(then) == ["experiment", "fork", "session"]
+
+
 def test_what_forks_began_with_keeps_none_of_them(make: Make, tree: Path, home: Path) -> None:
     home.mkdir(mode=0o700)
     (home / "config.toml").write_text('[capture]\nmax_file_bytes = "64KiB"\n')
