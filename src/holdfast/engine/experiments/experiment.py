@@ -11,6 +11,7 @@ from holdfast.engine.experiments.adopting import adopt
 from holdfast.engine.experiments.attempts import Comparison
 from holdfast.engine.experiments.forks import Forks, clipped
 from holdfast.engine.experiments.running import Runner
+from holdfast.engine.uncaptured import only_uncaptured
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
 
 if TYPE_CHECKING:
@@ -79,9 +80,8 @@ class Experiment:
         if outcome.after is None:
             return None
         found = self._session.workspace.diff(self._began, outcome.after)
-        missed = {path for path, _ in outcome.not_captured}
-        changes = [one for one in found.changes if one.after is not None or one.path not in missed]
-        return found._replace(changes=changes)
+        spared = only_uncaptured(self._session.context, outcome.after, found.changes)
+        return found._replace(changes=[one for one in found.changes if one.path not in spared])
 
 
 @contextmanager
@@ -119,7 +119,8 @@ def experiment(
 
     forks = Forks(make, session, order, identity, point, parallel)
     try:
-        runner = Runner(order, opened, began, session.root, tell, stop, session.door())
+        capture = session.context.settings.capture
+        runner = Runner(order, opened, began, session.root, capture, tell, stop, session.door())
         outcomes = runner.run(forks, parallel)
         if stop.is_set():
             raise HoldfastError("the experiment was cancelled; nothing of it is left", code="cancelled")
