@@ -1,4 +1,7 @@
-"""Merging sessions, and picking what one command has changed: files come together, conflicts stop all of it."""
+"""Merging sessions, and picking what one command has changed: files come together, conflicts stop all of it.
+
+Nothing goes that was not deleted elsewhere (I5).
+"""
 
 from __future__ import annotations
 
