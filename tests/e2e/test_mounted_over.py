@@ -1,4 +1,4 @@
-"""What is mounted over a workspace's directory is not taken for it (I5), and a workspace that is a mount of its own is."""
+"""What is mounted over a workspace is not taken for it (I5), and a workspace that is a mount of its own is."""
 
 from __future__ import annotations
 

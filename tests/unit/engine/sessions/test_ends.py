@@ -1,4 +1,4 @@
-"""Ends of forks: what no checkpoint holds is kept or named (I5), and of a directory that was moved what is true is said."""
+"""Ends of forks: what no checkpoint holds is kept or named (I5), and what is true of a directory that was moved."""
 
 from __future__ import annotations
 
