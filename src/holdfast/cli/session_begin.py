@@ -238,8 +238,8 @@ COMMANDS = {
     ),
     "session delete": Command(
         description="Delete a session and its states. Of a fork its directory goes, and what was saved of that, for "
-        "good: at a terminal it asks, elsewhere it wants --yes. In place the workspace stays as it is. Only the owner "
-        "may.",
+        "good: at a terminal it asks, elsewhere it wants --yes. A directory that was moved elsewhere stays. In place "
+        "the workspace stays as it is. Only the owner may.",
         configure=_configure_delete,
         run=_delete,
         examples=(

@@ -199,10 +199,12 @@ class Runner:
         since the session was opened, the same files make another tree.
         """
         changes = fork.workspace.diff(self._began, tree, renames=False).changes
+        if not changes or fork.context.settings.capture == self._capture:
+            return bool(changes)
         left_out = only_uncaptured(fork.context, tree, changes)
         rest = [one for one in changes if one.path not in left_out]
-        if fork.context.settings.capture == self._capture or any(one.before is not None for one in rest):
-            return bool(rest)
+        if any(one.before is not None for one in rest):
+            return True
         return bool(only_there(fork.root, self._root, [NotCaptured(one.path, "") for one in rest]))
 
     def _command(self, session: Session, attempt: Attempt, phase: Phase, command: str) -> CommandEntry:

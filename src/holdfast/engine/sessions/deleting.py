@@ -67,7 +67,7 @@ def delete(opener: Opener, shelf: Shelf, record: SessionRecord, *, look: bool = 
 
 def what_goes(opener: Opener, record: SessionRecord, *, look: bool) -> Deleted:
     """What would go with a session now. ``look``: also what no checkpoint holds of a fork's directory, for which all of
-    that is walked. Changes nothing.
+    that is walked. Deletes nothing.
     """
     from holdfast.engine.gone import find_moved
 
@@ -75,18 +75,19 @@ def what_goes(opener: Opener, record: SessionRecord, *, look: bool) -> Deleted:
     if record.purpose == "session" or record.status != "live" or record.workspace is None:
         return nothing
     workspace = opener.store().catalog.workspace(record.workspace)
-    path = seen_at(workspace.path)
+    path = seen = seen_at(workspace.path)
+    made = _made_at(opener, record)
     if not _is_at(path, workspace):
-        now_at = find_moved([workspace], opener.open_home().folder_of).get(workspace.id)
-        if now_at is None:
+        moved = find_moved([workspace], opener.open_home().folder_of).get(workspace.id)
+        if moved is None:
             with suppress(HoldfastError):
                 resume(opener, record)  # it may only not be mounted any more
-        if now_at is not None or not os.path.ismount(path):
-            return nothing._replace(not_found=path, now_at=now_at)
-    # (Who has used it where it was moved to has noted that.)
-    made = _made_at(opener, record)
+            if not os.path.ismount(path):
+                return nothing._replace(not_found=path)
+        path = moved or path
     if made and not any(under(os.path.realpath(path), place) for place in made):
-        return nothing._replace(not_found=made[0], now_at=path)
+        # (Who has used it where it was moved to has noted that.)
+        return nothing._replace(not_found=made[0] if path == seen else seen, now_at=path)
     return nothing._replace(directory=path, not_captured=only_in(opener, record) if look else ())
 
 

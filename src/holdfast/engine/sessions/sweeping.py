@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
-from holdfast.engine.sessions.deleting import delete, resume
-from holdfast.engine.sessions.directories import sure_only_in
+from holdfast.engine.sessions.deleting import delete, resume, what_goes
+from holdfast.engine.sessions.directories import open_mounted, sure_only_in
 from holdfast.engine.sessions.forking import PROCESS, keep
 from holdfast.engine.sessions.holding import holding, is_held, lock_path
 from holdfast.engine.sessions.holding import remove as remove_lock
@@ -123,10 +122,10 @@ def _stays(opener: Opener, shelf: Shelf, record: SessionRecord) -> bool:
     if record.purpose == "experiment":
         end_leftovers(record.id)
     resume(opener, record)
-    context = opener.context_of(record.workspace)
-    path = context.workspace.path
-    if not os.path.isdir(path):
+    if what_goes(opener, record, look=False).directory is None:
         return False
+    context = open_mounted(opener, record.workspace)
+    path = context.workspace.path
     if record.purpose == "fork":
         why = f"found when the fork {record.id} was about to expire"
         if Workspace(opener, context).checkpoint(kind="auto", message=why).created:

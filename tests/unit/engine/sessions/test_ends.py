@@ -133,10 +133,34 @@ def test_a_forks_directory_that_was_moved_stays_and_is_named(bench, used, instea
 
 
 @pytest.mark.usefixtures("written_out")
+def test_a_forks_directory_that_was_moved_where_all_goes_is_said_to_go(bench):
+    root = fork(bench)
+    moved = root.with_name("moved")
+    root.rename(moved)
+    (moved / "model").write_bytes(LARGE)
+    gone = bench.sessions().delete("side")
+    assert (gone.directory, names(gone.not_captured)) == (bytes(moved), [b"model"])
+    assert not moved.exists()
+
+
+@pytest.mark.usefixtures("written_out")
 def test_a_forks_directory_that_is_gone_is_not_said_to_be_deleted(bench):
     root = fork(bench)
     shutil.rmtree(root)
     assert bench.sessions().delete("side") == ("side", None, bytes(root), None, ())
+
+
+@pytest.mark.usefixtures("written_out")
+def test_a_fork_that_was_moved_where_all_goes_does_not_expire_with_what_no_checkpoint_holds(bench, caplog):
+    root = fork(bench)
+    bench.sessions().delete("one")
+    (root / "model").write_bytes(LARGE)
+    root.rename(root.with_name("moved"))
+    bench.clock.advance(8 * 86400)
+    assert bench.sessions().sweep().removed == ()
+    (warned,) = [record.getMessage() for record in caplog.records]
+    assert f"no checkpoint holds all that is in {root.with_name('moved')} (model: " in warned
+    caplog.clear()
 
 
 @pytest.mark.usefixtures("written_out")
